@@ -1,0 +1,42 @@
+# `make demo` and `make test` are all a new machine needs: Python 3.11 or newer, and make.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: help install demo test lint types imports docs-check docs clean
+
+help:  ## list the commands
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+install: $(INSTALLED)  ## make .venv with the tested versions
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	touch $(INSTALLED)
+
+demo: $(INSTALLED)  ## compare nine methods on 50 clients; writes runs/digits/report.html
+	$(BIN)/fedflat compare examples/digits.toml --out runs/digits
+
+test: $(INSTALLED) lint types imports docs-check  ## everything CI checks
+	$(BIN)/pytest -n 2
+
+lint: $(INSTALLED)  ## style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)  ## static types
+	$(BIN)/mypy
+
+imports: $(INSTALLED)  ## imports run one way between rooms
+	$(BIN)/lint-imports
+
+docs: $(INSTALLED)  ## write the generated parts of README and docs
+	$(BIN)/python docs/generate.py
+
+docs-check: $(INSTALLED)  ## fail if a generated part is not current
+	$(BIN)/python docs/generate.py --check
+
+clean:  ## remove the environment and caches; results in runs/ stay
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
