@@ -1,0 +1,33 @@
+"""Where a method comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Citation:
+    """A paper: enough for one line of text and for a BibTeX entry."""
+
+    key: str  # BibTeX key
+    authors: str  # "Last, First and Last, First", as BibTeX wants it
+    title: str
+    venue: str
+    year: int
+    arxiv: str | None = None
+
+    def __str__(self) -> str:
+        """One line, e.g. `Qu et al., ICML 2022, arXiv:2206.02618`."""
+        names = [author.split(",")[0] for author in self.authors.split(" and ")]
+        who = names[0] if len(names) == 1 else " and ".join(names) if len(names) == 2 else f"{names[0]} et al."
+        where = f"{who}, {self.venue} {self.year}"
+        return f"{where}, arXiv:{self.arxiv}" if self.arxiv else where
+
+    @property
+    def bibtex(self) -> str:
+        """The BibTeX entry."""
+        entries = {"author": self.authors, "title": self.title, "booktitle": self.venue, "year": str(self.year)}
+        if self.arxiv:
+            entries |= {"eprint": self.arxiv, "archivePrefix": "arXiv"}
+        body = ",\n".join(f"  {name} = {{{value}}}" for name, value in entries.items())
+        return f"@inproceedings{{{self.key},\n{body}\n}}"

@@ -1,0 +1,70 @@
+"""Hyper-parameters of a method: a default, a meaning and a range, declared once on the field.
+
+The range check of the class, the configuration schema, the command line's help and the
+documentation are all read off this declaration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from math import inf
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from .errors import InputError
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The numbers from `low` to `high`; `open_low` leaves `low` itself out."""
+
+    low: float = -inf
+    high: float = inf
+    open_low: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        above = value > self.low if self.open_low else value >= self.low
+        return above and value <= self.high
+
+    def __str__(self) -> str:
+        left = "(" if self.open_low or self.low == -inf else "["
+        right = ")" if self.high == inf else "]"
+        return f"{left}{self.low:g}, {self.high:g}{right}"
+
+
+def hyper(default: Any, meaning: str, *, low: float = -inf, high: float = inf, open_low: bool = False) -> Any:
+    """Declare a hyper-parameter: its default, what it means (with its unit), and the numbers it may take."""
+    return field(default=default, metadata={"meaning": meaning, "interval": Interval(low, high, open_low)})
+
+
+def check(instance: Any) -> None:
+    """Raise InputError, naming class and field, for a value outside the declared range or choices."""
+    cls = type(instance)
+    hints = get_type_hints(cls)
+    for f in fields(instance):
+        value = getattr(instance, f.name)
+        if not _fits(value, hints[f.name], f.metadata.get("interval", Interval())):
+            raise InputError(f"{cls.__name__}.{f.name} must be {allowed(cls, f.name)}, got {value!r}")
+
+
+def allowed(cls: Any, name: str) -> str:
+    """What the field `name` of a class may be, in words: "in [0, inf)", "true or false", ..."""
+    kind = get_type_hints(cls)[name]
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(repr, get_args(kind)))
+    kinds = get_args(kind) or (kind,)
+    if bool in kinds:
+        return "true or false"
+    interval = next(f.metadata.get("interval", Interval()) for f in fields(cls) if f.name == name)
+    number = "a number" if float in kinds else "a whole number"
+    return f"{number} in {interval}" + (" or none" if type(None) in kinds else "")
+
+
+def _fits(value: Any, kind: Any, interval: Interval) -> bool:
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    kinds = get_args(kind) or (kind,)
+    if value is None or isinstance(value, bool):
+        return type(value) in kinds
+    if not isinstance(value, int if float not in kinds else int | float):
+        return False
+    return value in interval

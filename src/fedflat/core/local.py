@@ -1,0 +1,105 @@
+"""The local loop. There is one; the simulator, the ranks and a real client all run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .method import Context, Method
+from .oracle import Oracle
+from .records import Record
+
+
+@dataclass(frozen=True)
+class Descent:
+    """What happens to a direction before it moves the model: clip, decay, momentum, step.
+
+    `w - lr * (clip(d) + weight_decay * w)`: the decay acts at the unperturbed iterate and is
+    neither clipped nor part of a perturbation. Momentum, if any, starts from zero every round.
+    """
+
+    lr: float
+    weight_decay: float = 0.0
+    max_norm: float = inf  # bound on ||d|| over the whole vector
+    momentum: float = 0.0
+
+    def __call__(self, w: Tensor, d: Tensor, velocity: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The next iterate (*clients, d) and the next velocity (None without momentum)."""
+        if self.max_norm != inf:
+            d = d * (self.max_norm / d.norm(dim=-1, keepdim=True).clamp(min=self.max_norm))
+        if self.weight_decay:
+            d = d + self.weight_decay * w
+        if velocity is not None:
+            d = velocity = self.momentum * velocity + d
+        return w - self.lr * d, velocity
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What one client, or a stack of them, ends a round with."""
+
+    up: Any  # the record to send
+    client: Any  # the record to keep
+    w: Tensor  # the local model, (*clients, d)
+    steps: Tensor  # local steps taken, (*clients, 1)
+
+
+@dataclass(frozen=True)
+class _Walkers:
+    """The rows of a stack that took `steps` local steps so far."""
+
+    w: Tensor
+    client: Record
+    velocity: Tensor | None
+    steps: int = 0
+
+    def rows(self, which: slice) -> _Walkers:
+        velocity = None if self.velocity is None else self.velocity[which]
+        return _Walkers(self.w[which], self.client.map(lambda x: x[which]), velocity, self.steps)
+
+
+def local_round(
+    method: Method, down: Any, client: Any, steps: Iterable[tuple[Oracle, int]], ctx: Context, descent: Descent
+) -> LocalResult:
+    """Run one client (tensors without a client axis), or a stack of clients, through a round.
+
+    `steps` yields `(grad, active)` per local step. In a stack the clients are sorted by their number
+    of steps, most first, and `active` is how many of the leading ones take this step; `grad` then
+    maps `(active, d)` to `(active, d)`. Clients that are done leave the stack and cost nothing.
+    """
+    w = method.start(down, client)
+    walkers = _Walkers(w, client, torch.zeros_like(w) if descent.momentum else None)
+    done: list[_Walkers] = []
+    for grad, active in steps:
+        if w.ndim > 1 and active < len(walkers.w):
+            done.append(walkers.rows(slice(active, None)))
+            walkers = walkers.rows(slice(active))
+        walkers = _walk(method, walkers, down, grad, ctx, descent)
+    walkers, taken = _gather([walkers, *reversed(done)])
+    ctx = replace(ctx, steps=taken, lr_sum=taken * descent.lr)
+    up, kept = method.finish(walkers.w, walkers.client, down, ctx)
+    return LocalResult(up, kept, walkers.w, taken)
+
+
+def _walk(method: Method, at: _Walkers, down: Any, grad: Oracle, ctx: Context, descent: Descent) -> _Walkers:
+    """One local step of every walker."""
+    if at.w.ndim > 1 and len(at.w) < len(down.w):
+        down = down.map(lambda x: x[: len(at.w)])
+    here = replace(ctx, steps=at.steps, lr_sum=at.steps * descent.lr)
+    d, client = method.step(at.w, at.client, down, grad, here)
+    w, velocity = descent(at.w, d, at.velocity)
+    return _Walkers(w, client, velocity, at.steps + 1)
+
+
+def _gather(parts: Sequence[_Walkers]) -> tuple[_Walkers, Tensor]:
+    """The whole stack again, and the steps each row took, (*clients, 1)."""
+    counts = [part.w.new_full((*part.w.shape[:-1], 1), part.steps) for part in parts]
+    if len(parts) == 1:
+        return parts[0], counts[0]
+    client = parts[0].client.map(lambda *rows: torch.cat(rows), *(part.client for part in parts[1:]))
+    return _Walkers(torch.cat([part.w for part in parts]), client, None), torch.cat(counts)

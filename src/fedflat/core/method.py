@@ -1,0 +1,88 @@
+"""The interface of a federated optimisation method."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal, dataclass_transform
+
+from torch import Tensor
+
+from .citation import Citation
+from .hyper import check, hyper
+from .oracle import Oracle
+from .records import Nothing, Record
+
+
+@dataclass(frozen=True)
+class Context:
+    """What every party may know about the round. Nothing in it belongs to one method."""
+
+    t: int  # communication round, from 0
+    lr: float  # local step size of this round, the same for every local step in it
+    share: float  # sampled clients / all clients
+    # In `step` and `finish`: what this client has taken so far, (*clients, 1).
+    # In `update`: the mean over the sampled clients, (1,), with the weights of the model mean.
+    steps: Tensor | float = 0.0  # local steps
+    lr_sum: Tensor | float = 0.0  # sum of their step sizes
+    is_weight: Tensor | None = None  # (d,) bool; False where the coordinate is a bias
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
+class Method(ABC):
+    """One method: its hyper-parameters are fields, its algorithm is a handful of short functions.
+
+    A subclass names its four records as class keywords (`server=`, `client=`, `down=`, `up=`) and
+    becomes a frozen dataclass. The hooks are pure, reduce only over the last axis, and never branch
+    on a tensor's value; that is what lets one text run one client, a stack of clients, a rank's
+    share, or a phone. The server sees only the weighted mean of what the clients send.
+    """
+
+    paper: ClassVar[Citation]
+    # "uniform" where the derivation needs equal weights; "any" where the experiment may choose.
+    weights: ClassVar[Literal["uniform", "any"]] = "any"
+
+    server: ClassVar[type[Record]]  # kept by the server between rounds; has a field `w`, the model
+    client: ClassVar[type[Record]] = Nothing  # kept by each client between its rounds
+    down: ClassVar[type[Record]]  # sent to every sampled client; has a field `w`
+    up: ClassVar[type[Record]]  # sent back
+
+    def __init_subclass__(cls, **records: type[Record]) -> None:
+        for role, record in records.items():
+            if role not in ("server", "client", "down", "up"):
+                raise TypeError(f"{cls.__name__}: unknown class keyword {role!r}; use server, client, down, up")
+            setattr(cls, role, record)
+        dataclass(frozen=True, kw_only=True)(cls)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def init_server(self, w: Tensor) -> Any:
+        """Server state before round 0, from the initial model (d,): everything but the model is zero."""
+        zero: Any = self.server.zeros(w, self)
+        return replace(zero, w=w)
+
+    def broadcast(self, server: Any) -> Any:
+        """The message of this round: by default the fields of `down`, read off the server state by name."""
+        return self.down(**{f.name: getattr(server, f.name) for f in fields(self.down)})
+
+    def init_client(self, down: Any) -> Any:
+        """State of a client at its first call, made from the first message it ever receives."""
+        return self.client.zeros(down.w, self)
+
+    def start(self, down: Any, client: Any) -> Tensor:
+        """Where local training begins, (*clients, d)."""
+        w: Tensor = down.w
+        return w
+
+    @abstractmethod
+    def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+        """One local step: the descent direction at `w` (*clients, d), and the client's next state."""
+
+    @abstractmethod
+    def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[Any, Any]:
+        """After the last local step: what is sent, and what is kept."""
+
+    @abstractmethod
+    def update(self, server: Any, mean: Any, ctx: Context) -> Any:
+        """The next server state from the weighted mean of what was sent."""

@@ -1,0 +1,89 @@
+"""Records: what a party keeps and what crosses the network, declared as types.
+
+Communication, memory, checkpoints, network messages, masking and averaging are all computed
+from these declarations, so nothing about them is typed in twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Annotated, Any, Self, dataclass_transform, get_type_hints
+
+from torch import Tensor
+
+# The last axis is the parameter axis. In the simulator a client axis stands before it.
+Vector = Annotated[Tensor, "d"]  # (*clients, d)
+Scalar = Annotated[Tensor, "1"]  # (*clients, 1)
+
+
+def per_round() -> Any:
+    """Mark a client field that is zero when a round starts and is not kept when it ends."""
+    return field(metadata={"per_round": True})
+
+
+def uniform_mean() -> Any:
+    """Mark an up field that is averaged with equal weights even if clients are weighted by samples."""
+    return field(metadata={"uniform_mean": True})
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(per_round, uniform_mean))
+@dataclass(frozen=True)
+class Record:
+    """A frozen bundle of named tensors that share their leading axes. Subclasses only list fields.
+
+    Every field is annotated `Vector` (as wide as the model), `Scalar` (one number) or
+    `Annotated[Tensor, "name"]`, whose width is the integer hyper-parameter `name` of the method.
+    """
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
+
+    @classmethod
+    def widths(cls, d: int, method: object = None) -> dict[str, int]:
+        """Numbers held by each field for a model of `d` parameters."""
+        known = {"d": d, "1": 1}
+        return {name: known[mark] if mark in known else getattr(method, mark) for name, mark in cls._marks().items()}
+
+    @classmethod
+    def zeros(cls, like: Tensor, method: object = None) -> Self:
+        """All fields zero; `like` (*clients, d) gives leading axes, dtype and device."""
+        *lead, d = like.shape
+        return cls(**{name: like.new_zeros(*lead, width) for name, width in cls.widths(d, method).items()})
+
+    @classmethod
+    def marked(cls, mark: str) -> frozenset[str]:
+        """Names of the fields that carry `mark` ("per_round" or "uniform_mean")."""
+        return frozenset(f.name for f in fields(cls) if f.metadata.get(mark))
+
+    @classmethod
+    @cache
+    def _marks(cls) -> dict[str, str]:
+        """The width mark of every field, read off the annotations."""
+        hints = get_type_hints(cls, include_extras=True)
+        return {f.name: hints[f.name].__metadata__[0] for f in fields(cls)}
+
+    def map(self, fn: Callable[..., Tensor], *others: Self) -> Self:
+        """`fn` applied field by field; the backbone of stacking, masking, averaging and sending."""
+        return type(self)(**{f.name: fn(*(getattr(r, f.name) for r in (self, *others))) for f in fields(self)})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The fields by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+class Nothing(Record):
+    """No state, or an empty message."""
+
+
+class Model(Record):
+    """A model."""
+
+    w: Vector  # parameters
+
+
+class Delta(Record):
+    """The change a client made to the model it received."""
+
+    delta: Vector  # w_i - w, parameters
