@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Literal
+
+from torch import Tensor
+
+from ..core.citation import Citation
+from ..core.hyper import hyper
+from ..core.method import Context
+from ..core.oracle import Oracle
+from ..core.records import Delta, Record, Vector
+from .fedavg import FedAvg
+
+
+class DirectionServer(FedAvg):
+    """A server that moves along a direction of gradient scale, made from `mean (w - w_i) / (lr K)`."""
+
+    server_lr_mode: Literal["relative", "absolute"] = hyper(
+        "relative", "relative: the step is server_lr lr K, so 1 is plain averaging; absolute: the papers' literal step"
+    )
+
+    @abstractmethod
+    def update(self, server: Any, mean: Any, ctx: Context) -> Any:
+        """The next server state; uses `direction` and `moved`."""
+
+    def direction(self, mean: Delta, ctx: Context) -> Tensor:
+        """The mean direction of the clients' local steps, a gradient, (d,)."""
+        return -mean.delta / ctx.lr_sum
+
+    def moved(self, w: Tensor, direction: Tensor, ctx: Context) -> Tensor:
+        """The model after the server's step along `direction`, (d,)."""
+        scale = ctx.lr_sum if self.server_lr_mode == "relative" else 1.0
+        return w - self.server_lr * scale * direction
+
+
+class Anchored(Record):
+    w: Vector  # parameters
+    direction: Vector  # the papers' Delta: the last mean direction, a gradient
+
+
+class Momentum(DirectionServer, server=Anchored, down=Anchored):
+    """Client-level momentum: every local step mixes in the last global direction."""
+
+    @property
+    @abstractmethod
+    def fresh(self) -> float:
+        """Weight of the fresh gradient against the global direction."""
+
+    def step(self, w: Tensor, client: Any, down: Anchored, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+        return self.fresh * grad(w) + (1 - self.fresh) * down.direction, client
+
+    def update(self, server: Anchored, mean: Delta, ctx: Context) -> Anchored:
+        direction = self.direction(mean, ctx)
+        return Anchored(self.moved(server.w, direction, ctx), direction)
+
+
+class FedCM(Momentum):
+    """Local steps mix the fresh gradient with the last global direction Delta.
+
+    client  w_i <- w_i - lr (alpha g_i(w_i) + (1 - alpha) Delta)
+    server  Delta <- mean (w - w_i) / (lr K);   w <- w - server_lr lr K Delta
+
+    K is the mean number of local steps of the sampled clients. Delta starts at zero, so round 0
+    moves with alpha lr. With weight decay its fixed point carries decay / alpha.
+    """
+
+    paper = Citation(
+        key="xu2021fedcm",
+        authors="Xu, Jing and Wang, Sen and Wang, Liwei and Yao, Andrew Chi-Chih",
+        title="FedCM: Federated Learning with Client-level Momentum",
+        venue="arXiv",
+        year=2021,
+        arxiv="2106.10874",
+    )
+    alpha: float = hyper(0.1, "weight of the fresh gradient; 1 is FedAvg", low=0, high=1, open_low=True)
+
+    @property
+    def fresh(self) -> float:
+        return self.alpha

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from ..core.citation import Citation
+from ..core.hyper import hyper
+from ..core.method import Context, Method
+from ..core.oracle import Oracle
+from ..core.records import Delta, Model, Record, Vector
+
+
+class DynamicServer(Record):
+    w: Vector  # parameters
+    h: Vector  # mean of all clients' h_i, in parameter units
+
+
+class DynamicClient(Record):
+    h: Vector  # sum of this client's moves w_i - w so far, in parameter units
+
+
+class DynamicRegularised(Method, server=DynamicServer, client=DynamicClient, down=Model, up=Delta):
+    """The dynamic regulariser that FedDyn and its sharpness-aware descendants share."""
+
+    weights = "uniform"
+
+    @property
+    @abstractmethod
+    def penalty(self) -> float:
+        """Weight of the proximal term; the papers write alpha, or 1 / beta."""
+
+    def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+        return grad(w) + self.penalty * (client.h + w - down.w), client
+
+    def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[Any, Any]:
+        delta = w - down.w
+        return Delta(delta), replace(client, h=client.h + delta)
+
+    def update(self, server: Any, mean: Any, ctx: Context) -> Any:
+        h = server.h + ctx.share * mean.delta
+        return replace(server, w=server.w + mean.delta + h, h=h)
+
+
+class FedDyn(DynamicRegularised):
+    """Every client's loss carries a linear and a quadratic term that align its optimum with the global one.
+
+    client  w_i <- w_i - lr (g_i(w_i) + alpha h_i + alpha (w_i - w));   h_i <- h_i + (w_i - w)
+    server  h <- h + S/N mean (w_i - w);   w <- mean w_i + h
+
+    h_i is -1/alpha times the paper's dual. Small alpha is not FedAvg: the server still adds h.
+    """
+
+    paper = Citation(
+        key="acar2021federated",
+        authors="Acar, Durmus Alp Emre and Zhao, Yue and Matas, Ramon and Mattina, Matthew and "
+        "Whatmough, Paul and Saligrama, Venkatesh",
+        title="Federated Learning Based on Dynamic Regularization",
+        venue="ICLR",
+        year=2021,
+        arxiv="2111.04263",
+    )
+    alpha: float = hyper(0.1, "weight of the regulariser, per parameter unit; the papers' 1 / beta", low=0)
+
+    @property
+    def penalty(self) -> float:
+        return self.alpha

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from ..core.citation import Citation
+from ..core.hyper import hyper
+from ..core.method import Context
+from ..core.oracle import Oracle, unit
+from ..core.records import Record, Scalar, Vector, uniform_mean
+from .fedavg import FedAvg
+
+
+class GFServer(Record):
+    w: Vector  # parameters
+    last: Vector  # the last global move w^r - w^{r-1}, parameters
+    far: Annotated[Tensor, "window"]  # 1 for each recent round whose mean drift passed the threshold, newest last
+    rounds: Scalar  # rounds done so far
+
+
+class GFDown(Record):
+    w: Vector
+    w_global: Vector  # the model perturbed against the last global move
+    c: Scalar  # weight of w_global, in [0, 1]
+
+
+class GFUp(Record):
+    delta: Vector  # w_i - w, parameters
+    drift: Scalar = uniform_mean()  # ||w_i - w||, parameters
+
+
+class FedGF(FedAvg, server=GFServer, down=GFDown, up=GFUp):
+    """The gradient is taken between a globally and a locally perturbed model.
+
+    client  z = c w_global + (1 - c) (w_i + rho unit(g_i(w_i)));   w_i <- w_i - lr g_i(z)
+    server  w <- w + server_lr mean (w_i - w)
+            w_global <- w + rho_g unit(w_before - w);   c <- share of the last `window` rounds
+            in which mean ||w_i - w|| > threshold
+
+    Round 0 has no global move, so c = 0 there and clients run FedSAM. A queue shorter than the
+    window is averaged over what is in it. `threshold` (T_D) is a length on the scale of
+    lr K ||g||: the paper's 0.2 and 0.3 belong to lr K = 0.08. Take about the mean drift that the
+    first rounds show with c = 0 and watch c, which every round reports; c = 1 for ever trains badly.
+    """
+
+    paper = Citation(
+        key="lee2024rethinking",
+        authors="Lee, Taehwan and Yoon, Sung Whan",
+        title="Rethinking the Flat Minima Searching in Federated Learning",
+        venue="ICML",
+        year=2024,
+    )
+    rho: float = hyper(0.1, "radius of the local perturbation, in parameter units", low=0)
+    rho_g: float = hyper(0.1, "radius of the global perturbation, in parameter units", low=0)
+    threshold: float = hyper(0.2, "mean drift ||w_i - w|| above which a round counts as far (the paper's T_D)", low=0)
+    window: int = hyper(30, "rounds over which c is averaged (the paper's W)", low=1)
+    c: float | None = hyper(None, "fixed weight of the global perturbation; none adapts it", low=0, high=1)
+
+    def broadcast(self, server: GFServer) -> GFDown:
+        filled = server.rounds.clamp(1, self.window)
+        adaptive = server.far.sum(-1, keepdim=True) / filled
+        c = adaptive if self.c is None else torch.full_like(adaptive, self.c)
+        w_global = server.w - self.rho_g * unit(server.last)
+        return GFDown(server.w, w_global, torch.where(server.rounds > 0, c, 0.0))
+
+    def step(self, w: Tensor, client: Any, down: GFDown, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+        w_local = w + self.rho * unit(grad(w)) if self.rho else w
+        z = down.c * down.w_global + (1 - down.c) * w_local
+        return grad(z), client
+
+    def finish(self, w: Tensor, client: Any, down: GFDown, ctx: Context) -> tuple[GFUp, Any]:
+        up, client = super().finish(w, client, down, ctx)
+        return GFUp(up.delta, up.delta.norm(dim=-1, keepdim=True)), client
+
+    def update(self, server: GFServer, mean: GFUp, ctx: Context) -> GFServer:
+        is_far = (mean.drift > self.threshold).to(mean.drift)
+        far = torch.cat([server.far[..., 1:], is_far], dim=-1)
+        move = self.server_lr * mean.delta
+        return GFServer(server.w + move, move, far, server.rounds + 1)

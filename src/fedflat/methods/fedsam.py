@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..core.citation import Citation
+from ..core.hyper import hyper
+from ..core.method import Context
+from ..core.oracle import Oracle, sam
+from .fedavg import FedAvg
+
+
+class FedSAM(FedAvg):
+    """FedAvg on the SAM gradient.
+
+    client  w_i <- w_i - lr g_i(w_i + rho g_i(w_i) / ||g_i(w_i)||)
+    server  w <- w + server_lr mean (w_i - w)
+
+    Both gradients of a step use the same batch. The paper's eq. (2) bounds the squared norm by rho;
+    its eq. (4) and all code use rho as the radius, and so do we.
+    """
+
+    paper = Citation(
+        key="qu2022generalized",
+        authors="Qu, Zhe and Li, Xingyu and Duan, Rui and Liu, Yao and Tang, Bo and Lu, Zhuo",
+        title="Generalized Federated Learning via Sharpness Aware Minimization",
+        venue="ICML",
+        year=2022,
+        arxiv="2206.02618",
+    )
+    rho: float = hyper(0.1, "radius of the perturbation, in parameter units; 0 is FedAvg", low=0)
+
+    def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+        return super().step(w, client, down, sam(grad, self.rho), ctx)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from ..core.citation import Citation
+from ..core.hyper import hyper
+from ..core.method import Context
+from ..core.oracle import Oracle, shifted, unit
+from ..core.records import Record, Vector, per_round
+from .feddyn import DynamicRegularised
+
+
+class SmooServer(Record):
+    w: Vector  # parameters
+    h: Vector  # mean of all clients' h_i, in parameter units
+    s: Vector  # global perturbation, ||s|| = rho
+
+
+class SmooClient(Record):
+    h: Vector  # sum of this client's moves w_i - w so far, in parameter units
+    mu: Vector  # dual of the agreement s_i = s
+    s_i: Vector = per_round()  # the last local perturbation
+
+
+class SmooDown(Record):
+    w: Vector
+    s: Vector
+
+
+class SmooUp(Record):
+    delta: Vector  # w_i - w, parameters
+    s_i: Vector  # corrected perturbation mu_i - s_i
+
+
+class FedSMOO(DynamicRegularised, server=SmooServer, client=SmooClient, down=SmooDown, up=SmooUp):
+    """FedDyn on a perturbation that the clients agree on.
+
+    client  s_i <- rho unit(g_i(w_i) - mu_i - s);   mu_i <- mu_i + s_i - s
+            w_i <- w_i - lr (g_i(w_i + s_i) + h_i / beta + (w_i - w) / beta)
+            h_i <- h_i + (w_i - w)
+    server  s <- rho unit(mean (mu_i - s_i));   h <- h + S/N mean (w_i - w);   w <- mean w_i + h
+
+    mu_i is kept across rounds; s_i in the uplink is the last one of the round. h_i is -beta times
+    the paper's dual lambda_i.
+    """
+
+    paper = Citation(
+        key="sun2023dynamic",
+        authors="Sun, Yan and Shen, Li and Chen, Shixiang and Ding, Liang and Tao, Dacheng",
+        title="Dynamic Regularized Sharpness Aware Minimization in Federated Learning: "
+        "Approaching Global Consistency and Smooth Landscape",
+        venue="ICML",
+        year=2023,
+        arxiv="2305.11584",
+    )
+    rho: float = hyper(0.1, "radius of the perturbation (the paper's r), in parameter units; 0 is FedDyn", low=0)
+    beta: float = hyper(10.0, "inverse weight of the regulariser, in parameter units", low=0, open_low=True)
+    dynamic_reg: bool = hyper(True, "keep the regulariser h_i; false is the variant FedGF compares with")
+    sam_correction: bool = hyper(True, "correct perturbations by mu_i and s; false perturbs as FedSAM")
+
+    @property
+    def penalty(self) -> float:
+        return 1 / self.beta if self.dynamic_reg else 0.0
+
+    def step(
+        self, w: Tensor, client: SmooClient, down: SmooDown, grad: Oracle, ctx: Context
+    ) -> tuple[Tensor, SmooClient]:
+        if self.rho == 0:
+            return super().step(w, client, down, grad, ctx)
+        s_i = self.rho * unit(grad(w) - client.mu - down.s)
+        d, client = super().step(w, client, down, shifted(grad, s_i), ctx)
+        mu = client.mu + s_i - down.s if self.sam_correction else client.mu
+        return d, replace(client, mu=mu, s_i=s_i)
+
+    def finish(self, w: Tensor, client: SmooClient, down: SmooDown, ctx: Context) -> tuple[SmooUp, SmooClient]:
+        up, moved = super().finish(w, client, down, ctx)
+        return SmooUp(up.delta, client.mu - client.s_i), moved if self.dynamic_reg else client
+
+    def update(self, server: SmooServer, mean: SmooUp, ctx: Context) -> SmooServer:
+        s = self.rho * unit(mean.s_i) if self.sam_correction else server.s
+        if self.dynamic_reg:
+            server = super().update(server, mean, ctx)
+            return replace(server, s=s)
+        return replace(server, w=server.w + mean.delta, s=s)

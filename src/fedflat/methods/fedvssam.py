@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..core.citation import Citation
+from ..core.hyper import hyper
+from ..core.method import Context
+from ..core.oracle import Oracle, unit
+from ..core.records import Delta, Record, Vector
+from .fedcm import DirectionServer
+
+
+class Smoothed(Record):
+    w: Vector  # parameters (the paper's theta)
+    h: Vector  # smoothed global direction, a gradient
+
+
+class FedVSSAM(DirectionServer, server=Smoothed, down=Smoothed):
+    """One variance-suppressed direction serves the flatness search, the descent and the server.
+
+    client  a = (1 - gamma_l) h + gamma_l g_i(w_i);   e = rho unit(a)
+            w_i <- w_i - lr ((1 - gamma_l) h + gamma_l g_i(w_i + e))
+    server  g = mean (w - w_i) / (lr K);   h <- (1 - gamma_g) h + gamma_g g;   w <- w - server_lr lr K h
+
+    K counts local iterations. The paper's literal server step, server_lr h, is
+    server_lr_mode = "absolute". gamma_search and gamma_update split gamma_l for the ablations:
+    LF is gamma_search alone, LU gamma_update alone, GU gamma_g alone, the others being 1.
+    """
+
+    paper = Citation(
+        key="xiao2026fedvssam",
+        authors="Xiao, Bingnan and Gao, Yuan and Li, Bingcong and Ni, Wei and Wang, Xin and Quek, Tony Q. S.",
+        title="FedVSSAM: Mitigating Flatness Incompatibility in Sharpness-Aware Federated Learning",
+        venue="arXiv",
+        year=2026,
+        arxiv="2605.09144",
+    )
+    rho: float = hyper(0.05, "radius of the perturbation, in parameter units", low=0)
+    gamma_l: float = hyper(0.4, "weight of the fresh gradient in local search and update", low=0, high=1, open_low=True)
+    gamma_g: float = hyper(0.6, "weight of the fresh mean direction at the server", low=0, high=1, open_low=True)
+    gamma_search: float | None = hyper(None, "gamma_l of the search alone", low=0, high=1, open_low=True)
+    gamma_update: float | None = hyper(None, "gamma_l of the update alone", low=0, high=1, open_low=True)
+
+    def step(self, w: Tensor, client: Any, down: Smoothed, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+        search = self.gamma_l if self.gamma_search is None else self.gamma_search
+        fresh = self.gamma_l if self.gamma_update is None else self.gamma_update
+        if self.rho:
+            w = w + self.rho * unit((1 - search) * down.h + search * grad(w))
+        return (1 - fresh) * down.h + fresh * grad(w), client
+
+    def update(self, server: Smoothed, mean: Delta, ctx: Context) -> Smoothed:
+        h = (1 - self.gamma_g) * server.h + self.gamma_g * self.direction(mean, ctx)
+        return Smoothed(self.moved(server.w, h, ctx), h)

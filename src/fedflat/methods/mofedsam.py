@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..core.hyper import hyper
+from ..core.method import Context
+from ..core.oracle import Oracle, sam
+from .fedcm import Anchored, Momentum
+from .fedsam import FedSAM
+
+
+class MoFedSAM(Momentum):
+    """FedCM on the SAM gradient: the perturbation follows the plain local gradient, not the mix.
+
+    client  w_i <- w_i - lr (beta g_i(w_i + rho unit(g_i(w_i))) + (1 - beta) Delta)
+    server  Delta <- mean (w - w_i) / (lr K);   w <- w - server_lr lr K Delta
+
+    The paper's literal server step, server_lr Delta, is server_lr_mode = "absolute".
+    """
+
+    paper = FedSAM.paper
+    rho: float = hyper(0.1, "radius of the perturbation, in parameter units; 0 is FedCM", low=0)
+    beta: float = hyper(0.1, "weight of the fresh gradient; 1 is FedSAM", low=0, high=1, open_low=True)
+
+    @property
+    def fresh(self) -> float:
+        return self.beta
+
+    def step(self, w: Tensor, client: Any, down: Anchored, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+        return super().step(w, client, down, sam(grad, self.rho), ctx)

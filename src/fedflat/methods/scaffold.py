@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..core.citation import Citation
+from ..core.hyper import hyper
+from ..core.method import Context, Method
+from ..core.oracle import Oracle
+from ..core.records import Record, Vector
+
+
+class Controlled(Record):
+    w: Vector  # parameters
+    c: Vector  # mean of all clients' control variates, a gradient
+
+
+class Control(Record):
+    c: Vector  # running estimate of this client's gradient
+
+
+class ControlledDelta(Record):
+    delta: Vector  # w_i - w, parameters
+    dc: Vector  # change of the control variate, a gradient
+
+
+class Scaffold(Method, server=Controlled, client=Control, down=Controlled, up=ControlledDelta):
+    """Local steps corrected by the difference of the global and the local gradient estimate.
+
+    client  w_i <- w_i - lr (g_i(w_i) - c_i + c)
+            c_i <- c_i - c + (w - w_i) / (lr K_i)        (option II of the paper)
+    server  w <- w + server_lr mean (w_i - w);   c <- c + S/N mean (change of c_i)
+
+    All control variates start at zero. K_i is each client's own number of local steps.
+    """
+
+    paper = Citation(
+        key="karimireddy2020scaffold",
+        authors="Karimireddy, Sai Praneeth and Kale, Satyen and Mohri, Mehryar and Reddi, Sashank and "
+        "Stich, Sebastian and Suresh, Ananda Theertha",
+        title="SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+        venue="ICML",
+        year=2020,
+        arxiv="1910.06378",
+    )
+    weights = "uniform"
+    server_lr: float = hyper(1.0, "server step size; 1 is plain averaging", low=0, open_low=True)
+
+    def step(self, w: Tensor, client: Any, down: Controlled, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+        return grad(w) - client.c + down.c, client
+
+    def finish(self, w: Tensor, client: Any, down: Controlled, ctx: Context) -> tuple[ControlledDelta, Any]:
+        c = client.c - down.c + (down.w - w) / ctx.lr_sum
+        return ControlledDelta(w - down.w, c - client.c), Control(c)
+
+    def update(self, server: Controlled, mean: ControlledDelta, ctx: Context) -> Controlled:
+        return Controlled(server.w + self.server_lr * mean.delta, server.c + ctx.share * mean.dc)
