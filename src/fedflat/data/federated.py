@@ -1,0 +1,155 @@
+"""Samples as tensors and clients as an index, so that 100,000 clients are arrays and not objects."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..core.errors import InputError
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class FederatedData:
+    """Training samples, who holds which of them, and a test set.
+
+    Client i holds the samples `members[offsets[i] : offsets[i + 1]]`; a sample may belong to several
+    clients or to none.
+    """
+
+    x: Tensor  # (n, *shape)
+    y: Tensor  # (n,) class indices, int64
+    members: Index  # (sum of sizes,) sample indices, client after client
+    offsets: Index  # (clients + 1,)
+    classes: int
+    test: tuple[Tensor, Tensor] | None = None  # x (m, *shape), y (m,)
+    name: str = "data"
+    partition: str = "given"  # how it was split, in words
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for an empty client, a label out of range, NaN, or tensors that do not fit together."""
+        _check_samples("training", self.x, self.y, self.classes)
+        if self.test is not None:
+            _check_samples("test", *self.test, self.classes)
+            if self.test[0].shape[1:] != self.x.shape[1:]:
+                raise InputError(
+                    f"data: test samples have shape {tuple(self.test[0].shape[1:])}, training {self.shape}"
+                )
+        if self.clients < 1:
+            raise InputError("data: there is no client")
+        empty = np.flatnonzero(self.sizes == 0)
+        if len(empty):
+            raise InputError(
+                f"data: client {empty[0]} has no sample ({len(empty)} of {self.clients} clients are empty)"
+            )
+
+    @classmethod
+    def from_clients(
+        cls,
+        clients: Sequence[tuple[Any, Any]],
+        test: tuple[Any, Any] | None = None,
+        classes: int | None = None,
+        name: str = "data",
+    ) -> FederatedData:
+        """Your own data: one `(x, y)` per client, arrays or tensors, x (n_i, *shape), y (n_i,) class indices.
+
+        `classes` is the number of classes; by default the largest label seen plus one. Raises
+        ValueError for an empty client, unequal lengths or shapes, a label out of range or NaN.
+        """
+        pairs = [_tensors(pair, f"client {i}") for i, pair in enumerate(clients)]
+        if not pairs:
+            raise InputError("data: from_clients needs at least one client")
+        for i, (x, _) in enumerate(pairs):
+            if x.shape[1:] != pairs[0][0].shape[1:]:
+                raise InputError(f"data: client {i} has samples of shape {tuple(x.shape[1:])}, "
+                                 f"client 0 of shape {tuple(pairs[0][0].shape[1:])}")  # fmt: skip
+        sizes = [len(y) for _, y in pairs]
+        x, y = torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+        held_out = None if test is None else _tensors(test, "test")
+        labels = y if held_out is None else torch.cat([y, held_out[1]])
+        return cls(
+            x=x,
+            y=y,
+            members=np.arange(len(y), dtype=np.int64),
+            offsets=np.cumsum([0, *sizes], dtype=np.int64),
+            classes=classes or int(labels.max()) + 1 if len(labels) else 1,
+            test=held_out,
+            name=name,
+        )
+
+    @property
+    def clients(self) -> int:
+        """Number of clients."""
+        return len(self.offsets) - 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return tuple(self.x.shape[1:])
+
+    @property
+    def sizes(self) -> Index:
+        """Samples per client, (clients,)."""
+        return np.diff(self.offsets)
+
+    def client(self, i: int) -> tuple[Tensor, Tensor]:
+        """The samples of client `i`: x (n_i, *shape), y (n_i,)."""
+        mine = torch.from_numpy(self.members[self.offsets[i] : self.offsets[i + 1]])
+        return self.x[mine], self.y[mine]
+
+    def owners(self) -> Index:
+        """The client that holds each entry of `members`, (sum of sizes,)."""
+        return np.repeat(np.arange(self.clients), self.sizes)
+
+    def counts(self) -> Index:
+        """Samples per client and class, (clients, classes)."""
+        labels = self.y.cpu().numpy()[self.members]
+        flat = np.bincount(self.owners() * self.classes + labels, minlength=self.clients * self.classes)
+        return flat.reshape(self.clients, self.classes).astype(np.int64)
+
+    def partition_hash(self) -> str:
+        """Eight hexadecimal digits that tell two splits apart."""
+        return hashlib.sha256(self.offsets.tobytes() + self.members.tobytes()).hexdigest()[:8]
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> FederatedData:
+        """On `device`, floating-point samples as `dtype`; the client index stays on the host."""
+        test = None if self.test is None else (_cast(self.test[0], device, dtype), self.test[1].to(device))
+        moved = {"x": _cast(self.x, device, dtype), "y": self.y.to(device), "test": test}
+        return FederatedData(**{**vars(self), **moved})
+
+
+def _cast(x: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return x.to(device, dtype) if x.is_floating_point() else x.to(device)
+
+
+def _tensors(pair: tuple[Any, Any], who: str) -> tuple[Tensor, Tensor]:
+    x, y = torch.as_tensor(pair[0]), torch.as_tensor(pair[1])
+    if y.is_floating_point() and not torch.equal(y, y.round()):
+        raise InputError(f"data: {who} has labels that are not whole numbers")
+    if y.ndim != 1 or len(x) != len(y):
+        raise InputError(f"data: {who} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}; "
+                         "expected (n, ...) and (n,)")  # fmt: skip
+    if not len(y):
+        raise InputError(f"data: {who} has no sample")
+    return x, y.long()
+
+
+def _check_samples(which: str, x: Tensor, y: Tensor, classes: int) -> None:
+    wrong = torch.nonzero((y < 0) | (y >= classes)).flatten()
+    if len(wrong):
+        raise InputError(
+            f"data: {which} label {int(y[wrong[0]])} of sample {int(wrong[0])} is outside 0..{classes - 1}"
+        )
+    if x.is_floating_point():
+        broken = torch.nonzero(~torch.isfinite(x.flatten(1)).all(1)).flatten()
+        if len(broken):
+            raise InputError(f"data: {which} sample {int(broken[0])} has a value that is NaN or infinite "
+                             f"({len(broken)} of {len(x)} samples)")  # fmt: skip
