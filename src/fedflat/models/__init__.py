@@ -1,0 +1,44 @@
+"""A small zoo without batch normalisation. One file each; a new file is found by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from inspect import Parameter, signature
+from pkgutil import iter_modules
+from typing import Any
+
+from torch import nn
+
+from ..core.errors import InputError
+
+
+def model_names() -> list[str]:
+    """The names of all models: their files' names with `-` for `_`."""
+    return [module.name.replace("_", "-") for module in iter_modules(__path__)]
+
+
+def build(name: str, classes: int, shape: tuple[int, ...] | None = None, **options: Any) -> nn.Module:
+    """A new model with fresh weights from torch's random state.
+
+    `shape` is the shape of one sample, e.g. (1, 28, 28); models made for one size have it as default.
+    Raises ValueError for an unknown name or option, or a shape the model cannot take.
+    """
+    if name not in model_names():
+        raise InputError(f"model = {name!r} is unknown; known are {', '.join(model_names())}")
+    make: Callable[..., nn.Module] = import_module(f"{__name__}.{name.replace('-', '_')}").build
+    accepted = signature(make).parameters
+    unknown = sorted(set(options) - set(accepted))
+    if unknown:
+        raise InputError(
+            f"model {name!r} has no option {unknown[0]!r}; it has {', '.join(_options(accepted)) or 'none'}"
+        )
+    if shape is not None:
+        options["shape"] = shape
+    elif accepted["shape"].default is Parameter.empty:
+        raise InputError(f"model {name!r} needs shape=, the shape of one sample")
+    return make(classes=classes, **options)
+
+
+def _options(parameters: Any) -> list[str]:
+    return [name for name in parameters if name not in ("classes", "shape")]

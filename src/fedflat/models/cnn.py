@@ -1,0 +1,25 @@
+"""A small convolutional network for images from 8x8 upwards, such as 8x8 digits and 28x28 MNIST."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ..core.errors import InputError
+
+
+def build(classes: int, shape: tuple[int, ...], width: int = 16) -> nn.Module:
+    """3x3 convolutions of `width` and `2 width` channels, each with ReLU and 2x2 max-pooling, and a linear layer."""
+    if len(shape) != 3 or min(shape[1:]) < 4:
+        raise InputError(f"model 'cnn' takes images (channels, height, width) of at least 4x4, got shape {shape}")
+    features = nn.Sequential(
+        nn.Conv2d(shape[0], width, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(width, 2 * width, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+    )
+    size = features(torch.zeros(1, *shape)).shape[1]
+    return nn.Sequential(*features, nn.Linear(size, classes))

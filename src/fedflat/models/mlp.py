@@ -1,0 +1,16 @@
+"""A multilayer perceptron with ReLU; takes samples of any shape."""
+
+from __future__ import annotations
+
+from math import prod
+
+from torch import nn
+
+
+def build(classes: int, shape: tuple[int, ...], hidden: tuple[int, ...] = (64,)) -> nn.Module:
+    """Linear layers of the `hidden` widths and one of width `classes`. The demo's 64-64-10 has 4,810 parameters."""
+    widths = [prod(shape), *hidden]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in zip(widths, hidden, strict=False):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
