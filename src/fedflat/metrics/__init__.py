@@ -1,0 +1,1 @@
+"""What is measured on a model: accuracy, spread over clients, drift, flatness."""

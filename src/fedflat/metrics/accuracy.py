@@ -1,0 +1,67 @@
+"""Accuracy and loss of one model: over a set, and over each client's own samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from ..core.objective import Objective
+from ..data.federated import FederatedData
+
+SAMPLES_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Loss and correctness of every sample."""
+
+    loss: Tensor  # (n,)
+    correct: Tensor  # (n,) bool
+
+    @property
+    def mean_loss(self) -> float:
+        return float(self.loss.double().mean())
+
+    @property
+    def accuracy(self) -> float:
+        """Share of correct samples, in [0, 1]."""
+        return float(self.correct.double().mean())
+
+
+@dataclass(frozen=True)
+class ClientSpread:
+    """Accuracy of one model on the samples of each client, in [0, 1]."""
+
+    mean: float
+    std: float  # population standard deviation over clients
+    worst: float
+    best: float
+
+
+def score(objective: Objective, w: Tensor, x: Tensor, y: Tensor) -> Scores:
+    """Loss and correctness of the model `w` (d,) on each sample, in evaluation mode."""
+    losses, correct = [], []
+    with torch.inference_mode(), objective.evaluating():
+        for some_x, some_y in zip(x.split(SAMPLES_AT_ONCE), y.split(SAMPLES_AT_ONCE), strict=True):
+            logits = objective.logits(w, some_x)
+            losses.append(cross_entropy(logits, some_y, reduction="none"))
+            correct.append(logits.argmax(-1) == some_y)
+    return Scores(torch.cat(losses), torch.cat(correct))
+
+
+def per_client(scores: Scores, data: FederatedData) -> NDArray[np.float64]:
+    """Accuracy on each client's samples, (clients,), from the scores of all training samples."""
+    hits = scores.correct.cpu().numpy()[data.members].astype(float)
+    result: NDArray[np.float64] = np.add.reduceat(hits, data.offsets[:-1]) / data.sizes
+    return result
+
+
+def spread(accuracies: NDArray[np.float64]) -> ClientSpread:
+    """Mean, spread and extremes of the clients' accuracies (clients,)."""
+    a = accuracies
+    return ClientSpread(float(a.mean()), float(a.std()), float(a.min()), float(a.max()))

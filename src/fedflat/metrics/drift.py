@@ -1,0 +1,10 @@
+"""How far clients move away from the model they were given."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def drift(local: Tensor, received: Tensor) -> Tensor:
+    """||w_i - w^t|| of each client, (clients,), from the local models (clients, d) and the received one (d,)."""
+    return (local - received).norm(dim=-1)
