@@ -1,0 +1,1 @@
+"""Runs a method on a federation that lives on one machine."""

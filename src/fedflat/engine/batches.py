@@ -1,0 +1,84 @@
+"""Which samples each client uses at each local step of a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..core.objective import Batch
+from ..data.federated import FederatedData
+from .client import Client
+from .randomness import Purpose, words
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Work:
+    """The local steps of some clients in one round, the client with most steps first."""
+
+    t: int
+    clients: Index  # (c,)
+    steps: Index  # (c,) local steps of each, falling
+    samples: Tensor  # (c, K, b) sample indices, K the most steps; -1 where there is no sample
+
+    def active(self, k: int) -> int:
+        """How many of the leading clients take step `k`."""
+        return int(np.count_nonzero(self.steps > k))
+
+    def single(self, row: int) -> Work:
+        """The work of one client."""
+        here = slice(row, row + 1)
+        return Work(self.t, self.clients[here], self.steps[here], self.samples[here, : self.steps[row]])
+
+
+class Batches:
+    """Draws batches: a fresh random order of the client's samples for every epoch, cut into batches."""
+
+    def __init__(self, data: FederatedData, client: Client, seed: int) -> None:
+        self.data, self.client, self.seed = data, client, seed
+
+    def plan(self, t: int, clients: Index) -> Work:
+        """The work of `clients` in round `t`; it depends on nothing but the seed, `t` and each client."""
+        steps = self.client.local_steps(self.data.sizes[clients])
+        order = np.argsort(-steps, kind="stable")
+        clients, steps = clients[order], steps[order]
+        samples = self._samples(t, clients, steps)
+        return Work(t, clients, steps, torch.from_numpy(samples).to(self.data.y.device))
+
+    def batch(self, samples: Tensor) -> Batch:
+        """The batch of the sample indices (*clients, b), -1 where a client has fewer."""
+        missing = samples < 0
+        weight = None
+        if missing.any():
+            present = (~missing).to(self.data.x.dtype if self.data.x.is_floating_point() else torch.float32)
+            weight = present / present.sum(-1, keepdim=True)
+            samples = samples.clamp(min=0)
+        return Batch(self.data.x[samples], self.data.y[samples], weight)
+
+    def _samples(self, t: int, clients: Index, steps: Index) -> Index:
+        """(c, K, b) sample indices; step k of client i is batch k mod m_i of epoch k div m_i."""
+        sizes, starts = self.data.sizes[clients], self.data.offsets[clients]
+        size = int(min(self.client.batch_size or sizes.max(), sizes.max()))
+        per_epoch = self.client.batches_per_epoch(sizes)
+        orders = self._orders(t, clients, sizes, int((-(-steps // per_epoch)).max()))
+        k = np.arange(steps[0])
+        epoch, first = k // per_epoch[:, None], (k % per_epoch[:, None]) * size
+        place = first[:, :, None] + np.arange(size)
+        exists = (place < sizes[:, None, None]) & (k < steps[:, None])[:, :, None]
+        rows, place = np.arange(len(clients))[:, None, None], np.where(exists, place, 0)
+        mine = orders[rows, np.where(exists, epoch[:, :, None], 0), place]
+        return np.where(exists, self.data.members[starts[:, None, None] + mine], -1)
+
+    def _orders(self, t: int, clients: Index, sizes: Index, epochs: int) -> Index:
+        """(c, epochs, n) the order in which each client goes through its samples, n the most samples."""
+        place = np.arange(sizes.max())
+        if self.client.batch_size is None:
+            return np.broadcast_to(place, (len(clients), epochs, len(place)))
+        keys = words(self.seed, Purpose.BATCHES, t, clients[:, None, None], np.arange(epochs)[:, None], place)
+        keys[np.broadcast_to(place >= sizes[:, None, None], keys.shape)] = np.iinfo(np.uint64).max
+        return np.argsort(keys, axis=-1, kind="stable")

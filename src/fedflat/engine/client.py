@@ -1,0 +1,55 @@
+"""How clients train locally, whatever the method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import InputError
+from ..core.hyper import check, hyper
+from ..core.local import Descent
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client:
+    """Local training: either `epochs` over the client's samples (default 1) or a number of `steps`."""
+
+    lr: float = hyper(0.1, "local step size of round 0", low=0, open_low=True)
+    lr_decay: float = hyper(1.0, "factor on the local step size per round", low=0, open_low=True)
+    epochs: int | None = hyper(
+        None, "passes over the client's samples per round; the last partial batch is kept", low=1
+    )
+    steps: int | None = hyper(None, "local steps per round, instead of epochs", low=1)
+    batch_size: int | None = hyper(None, "samples per step; none is the client's full batch", low=1)
+    weight_decay: float = hyper(0.0, "weight decay at the unperturbed iterate", low=0)
+    max_norm: float = hyper(inf, "bound on the norm of the local direction", low=0, open_low=True)
+    momentum: float = hyper(0.0, "local heavy-ball momentum, zero at the start of every round", low=0, high=1)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a value out of range, or if both epochs and steps are given."""
+        check(self)
+        if self.epochs is not None and self.steps is not None:
+            raise InputError("client.epochs and client.steps exclude each other; give one of them")
+
+    def batches_per_epoch(self, sizes: Index) -> Index:
+        """Batches in one pass over n_i samples, (clients,)."""
+        return np.ones_like(sizes) if self.batch_size is None else -(-sizes // self.batch_size)
+
+    def local_steps(self, sizes: Index) -> Index:
+        """K_i, the local steps of clients with `sizes` samples, (clients,)."""
+        if self.steps is not None:
+            return np.full_like(sizes, self.steps)
+        return self.batches_per_epoch(sizes) * (self.epochs or 1)
+
+    def lr_at(self, t: int) -> float:
+        """The local step size of round `t`."""
+        return self.lr * self.lr_decay**t
+
+    def descent(self, t: int) -> Descent:
+        """What happens to a direction in round `t`."""
+        return Descent(self.lr_at(t), self.weight_decay, self.max_norm, self.momentum)

@@ -1,0 +1,105 @@
+"""Who takes part in a round."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from ..core.errors import InputError
+
+Index = NDArray[np.int64]
+
+
+class Participation(ABC):
+    """A rule that chooses the cohort of every round."""
+
+    @abstractmethod
+    def cohort(self, t: int, clients: int, rng: np.random.Generator) -> Index:
+        """The clients of round `t`, in rising order, at least one."""
+
+    def check(self, clients: int, rounds: int) -> None:
+        """Raise ValueError if the rule cannot serve so many clients or rounds."""
+        return
+
+
+@dataclass(frozen=True)
+class Number(Participation):
+    """Exactly `number` clients, uniformly without replacement."""
+
+    number: int
+
+    def cohort(self, t: int, clients: int, rng: np.random.Generator) -> Index:
+        return np.sort(rng.choice(clients, self.number, replace=False, shuffle=False))
+
+    def check(self, clients: int, rounds: int) -> None:
+        if not 1 <= self.number <= clients:
+            raise InputError(f"participation = {self.number} clients per round is not in 1..{clients}")
+
+
+@dataclass(frozen=True)
+class Share(Participation):
+    """The share `share` of all clients, rounded, at least one, uniformly without replacement."""
+
+    share: float
+
+    def cohort(self, t: int, clients: int, rng: np.random.Generator) -> Index:
+        return Number(max(1, round(self.share * clients))).cohort(t, clients, rng)
+
+    def check(self, clients: int, rounds: int) -> None:
+        if not 0 < self.share <= 1:
+            raise InputError(f"participation = {self.share} is not a share in (0, 1]")
+
+
+@dataclass(frozen=True)
+class Bernoulli(Participation):
+    """Every client independently with probability `p`; a round without anybody is drawn again."""
+
+    p: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.p <= 1:
+            raise InputError(f"participation: Bernoulli p = {self.p} is not in (0, 1]")
+
+    def cohort(self, t: int, clients: int, rng: np.random.Generator) -> Index:
+        # The number of active clients given that there is one: no redrawing, so no endless loop for tiny p.
+        nobody = binom.pmf(0, clients, self.p)
+        number = int(binom.ppf(nobody + (1 - nobody) * (1 - rng.random()), clients, self.p))
+        return Number(min(max(number, 1), clients)).cohort(t, clients, rng)
+
+
+@dataclass(frozen=True)
+class Explicit(Participation):
+    """The cohorts round by round, given by hand."""
+
+    cohorts: Sequence[Sequence[int]]
+
+    def cohort(self, t: int, clients: int, rng: np.random.Generator) -> Index:
+        return np.sort(np.asarray(self.cohorts[t], dtype=np.int64))
+
+    def check(self, clients: int, rounds: int) -> None:
+        if len(self.cohorts) < rounds:
+            raise InputError(f"participation lists {len(self.cohorts)} rounds, but rounds = {rounds}")
+        for t, cohort in enumerate(self.cohorts):
+            if not cohort or len(set(cohort)) < len(cohort):
+                raise InputError(f"participation of round {t} is empty or names a client twice: {list(cohort)}")
+            if min(cohort) < 0 or max(cohort) >= clients:
+                raise InputError(f"participation of round {t} names a client outside 0..{clients - 1}: {list(cohort)}")
+
+
+def participation(rule: Any) -> Participation:
+    """A rule from what a user writes: a share (0.1), a number per round (10), cohorts ([[0, 1], ...]) or a rule."""
+    if isinstance(rule, Participation):
+        return rule
+    if isinstance(rule, bool) or not isinstance(rule, int | float | Sequence) or isinstance(rule, str):
+        raise InputError(
+            f"participation must be a share, a number per round, a list of cohorts or Bernoulli(p), got {rule!r}"
+        )
+    if isinstance(rule, int):
+        return Number(rule)
+    return Share(rule) if isinstance(rule, float) else Explicit(rule)

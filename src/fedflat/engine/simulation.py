@@ -1,0 +1,281 @@
+"""A federation on one machine, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .. import models
+from ..comm.cost import method_cost
+from ..core.errors import InputError
+from ..core.local import LocalResult
+from ..core.method import Context, Method
+from ..core.objective import Objective
+from ..data.federated import FederatedData
+from ..metrics.accuracy import score
+from ..metrics.drift import drift
+from . import checkpoint
+from .aggregate import RunningMean
+from .batches import Batches, Work
+from .client import Client
+from .executors import choose
+from .participation import Explicit, Participation
+from .participation import participation as as_rule
+from .randomness import Purpose, generator
+from .run import Run, finished_run
+from .store import ClientStore
+
+Weights = Literal["uniform", "samples"]
+DEFAULT_ROUNDS = 100
+
+
+class NonFiniteError(ArithmeticError):
+    """Training produced NaN or infinity; the message names round and client."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round reports."""
+
+    t: int  # from 0
+    metrics: dict[str, float]
+
+
+class Simulation:
+    """Federated training of one model with one method; iterate over it, or call `run`.
+
+    The server's model is `w`, a flat vector (d,) in the order of the model's `parameters()`.
+    """
+
+    def __init__(
+        self,
+        model: str | nn.Module,
+        data: FederatedData,
+        method: Method,
+        client: Client | None = None,
+        rounds: int | None = None,
+        participation: Any = 1.0,
+        weights: Weights = "uniform",
+        seed: int = 0,
+        device: str | torch.device = "auto",
+        dtype: torch.dtype | None = None,
+        executor: str = "auto",
+        eval_every: int = 1,
+        model_options: dict[str, Any] | None = None,
+    ) -> None:
+        """Set up round 0. The same arguments always give the same rounds.
+
+        model: a name from `fedflat.models.model_names()` with `model_options`, or any module; its
+            weights are the initial model, and it is not changed. method: from `fedflat.methods`.
+        rounds: default 100, or as many as an explicit participation lists.
+        participation: share of the clients, number per round, `Bernoulli(p)`, or [[0, 1], ...].
+        weights: of the clients in the mean, "uniform" or "samples" (n_i). dtype: default the model's.
+        executor: "sequential", "stacked", or "auto" by model. eval_every: rounds between evaluations.
+
+        Raises ValueError, naming the argument, for anything that cannot work.
+        """
+        _check(method, data, weights, eval_every, rounds)
+        self.method, self.client, self.weights, self.seed = method, client or Client(), weights, seed
+        self._participation = as_rule(participation)
+        self.rounds = rounds if rounds is not None else _default_rounds(self._participation)
+        self._participation.check(data.clients, self.rounds)
+        self.device, self.eval_every = _device(device), eval_every
+        module = _module(model, data, seed, model_options or {}).to(self.device, dtype)
+        self.objective = Objective(module)
+        w = self.objective.space.flatten(module)
+        self.data = data.to(self.device, w.dtype)
+        self._is_weight = self.objective.space.is_weight(self.device)
+        batches = Batches(self.data, self.client, seed)
+        self.executor = choose(executor, self.objective)(method, self.objective, batches, seed)
+        self._cost = method_cost(method, len(w))
+        self.t = 0
+        self.server = method.init_server(w)
+        self._store = ClientStore(method, data.clients, w)
+        self.history: list[dict[str, float]] = []
+
+    @property
+    def w(self) -> Tensor:
+        """The server's model, (d,)."""
+        w: Tensor = self.server.w
+        return w
+
+    @property
+    def model(self) -> nn.Module:
+        """A new module with the server's model in it."""
+        module = deepcopy(self.objective.module)
+        self.objective.space.write(module, self.w)
+        return module
+
+    def __iter__(self) -> Iterator[Round]:
+        while self.t < self.rounds:
+            yield self.round()
+
+    def run(self, flatness: bool = False) -> Run:
+        """All remaining rounds; with `flatness`, the final model's flatness is measured too."""
+        for _ in self:
+            pass
+        return finished_run(self, flatness)
+
+    def round(self) -> Round:
+        """One communication round. Raises NonFiniteError, leaving the server as it was, if training diverges."""
+        started = perf_counter()
+        clients = self.cohort(self.t)
+        ctx = Context(self.t, self.client.lr_at(self.t), len(clients) / self.data.clients, is_weight=self._is_weight)
+        down = self.method.broadcast(self.server)
+        mean, drifts = self._train(clients, down, ctx)
+        at_server = Context(ctx.t, ctx.lr, ctx.share, mean.steps, mean.steps * ctx.lr, ctx.is_weight)
+        self.server = self._checked(self.method.update(self.server, mean.value(), at_server))
+        self.t += 1
+        metrics = {"lr": ctx.lr, "clients": float(len(clients)), "drift": float(drifts.mean()), **_scalars(down)}
+        metrics |= self._evaluate() | self._spent(len(clients)) | {"seconds": perf_counter() - started}
+        self.history.append({"t": ctx.t, **metrics})
+        return Round(ctx.t, metrics)
+
+    def cohort(self, t: int) -> np.ndarray:
+        """The clients of round `t`, in rising order; known before the round is computed."""
+        return self._participation.cohort(t, self.data.clients, generator(self.seed, Purpose.COHORT, t))
+
+    def save(self, path: str | Path) -> None:
+        """Write everything that the next round depends on to `path`, atomically."""
+        tensors = {f"server.{name}": x for name, x in self.server.tensors().items()}
+        tensors |= {f"clients.{name}": x for name, x in self._store.tensors().items()}
+        meta = {"t": self.t, "gradients": self.executor.gradients, "history": self.history}
+        checkpoint.save(Path(path), tensors, meta | {"settings": self.settings()})
+
+    def load(self, path: str | Path) -> None:
+        """Go on from `path`: the rounds that follow are bit-identical to those of the run that wrote it.
+
+        Raises ValueError if the file is damaged or belongs to other settings.
+        """
+        tensors, meta = checkpoint.load(Path(path))
+        for name, value in self.settings().items():
+            if meta["settings"].get(name) != value:
+                raise InputError(f"checkpoint {path}: {name} was {meta['settings'].get(name)}, now it is {value}")
+        server = {name: tensors[f"server.{name}"].to(self.device) for name in self.server.tensors()}
+        self.server = self.method.server(**server)
+        kept = {name.removeprefix("clients."): x for name, x in tensors.items() if name.startswith("clients.")}
+        self._store.restore(kept)
+        self.t, self.executor.gradients, self.history = meta["t"], meta["gradients"], meta["history"]
+
+    def settings(self) -> dict[str, Any]:
+        """What the rounds depend on, in words and numbers, except how many there are."""
+        return {
+            "method": repr(self.method),
+            "client": repr(self.client),
+            "participation": repr(self._participation),
+            "weights": self.weights,
+            "seed": self.seed,
+            "data": f"{self.data.name}, {self.data.clients} clients, {self.data.partition}",
+            "partition_hash": self.data.partition_hash(),
+            "model": f"{type(self.objective.module).__name__}, {self.objective.space.d} parameters, {self.w.dtype}",
+            "executor": type(self.executor).__name__,
+        }
+
+    def _train(self, clients: np.ndarray, down: Any, ctx: Context) -> tuple[RunningMean, Tensor]:
+        """Local training of the cohort, chunk by chunk: the mean of what it sends, and its drifts."""
+        plan = self._by_steps(clients)
+        mean, drifts = RunningMean(self.method.up, len(clients)), []
+        shares = self._shares(plan)
+        for start in range(0, len(plan), self.executor.chunk):
+            here = slice(start, start + self.executor.chunk)
+            work = self.executor.batches.plan(ctx.t, plan[here])
+            result = self._run(work, down, ctx)
+            mean.add(result, shares[here])
+            drifts.append(drift(result.w, down.w))
+        return mean, torch.cat(drifts)
+
+    def _run(self, work: Work, down: Any, ctx: Context) -> LocalResult:
+        """Local training of some clients, their records fetched from the store and put back."""
+        stacked = down.map(lambda x: x.expand(len(work.clients), -1))
+        kept = self._store.get(work.clients, stacked)
+        result = self.executor.run(work, stacked, kept, ctx, self.client.descent(ctx.t))
+        broken = ~torch.stack([torch.isfinite(x).all(-1) for x in (result.w, *result.up.tensors().values())]).all(0)
+        if broken.any():
+            culprit = int(work.clients[int(torch.nonzero(broken)[0])])
+            raise NonFiniteError(f"training diverged: client {culprit} sent NaN or infinity in round {ctx.t}; "
+                                 "lower client.lr or set client.max_norm")  # fmt: skip
+        self._store.put(work.clients, result.client)
+        return result
+
+    def _by_steps(self, clients: np.ndarray) -> np.ndarray:
+        """The cohort with the longest work first, so that a chunk holds clients of similar length."""
+        steps = self.client.local_steps(self.data.sizes[clients])
+        return clients[np.argsort(-steps, kind="stable")]
+
+    def _shares(self, clients: np.ndarray) -> Tensor:
+        """Aggregation weights p_i of the cohort, (c, 1), summing to 1."""
+        sizes = np.ones(len(clients)) if self.weights == "uniform" else self.data.sizes[clients]
+        return torch.from_numpy(sizes / sizes.sum()).to(self.w)[:, None]
+
+    def _checked(self, server: Any) -> Any:
+        for name, x in server.tensors().items():
+            if not torch.isfinite(x).all():
+                raise NonFiniteError(f"training diverged: the server's {name} is NaN or infinite after round {self.t}")
+        return server
+
+    def _evaluate(self) -> dict[str, float]:
+        if self.data.test is None or (self.t % self.eval_every and self.t != self.rounds):
+            return {}
+        scores = score(self.objective, self.w, *self.data.test)
+        return {"test_accuracy": scores.accuracy, "test_loss": scores.mean_loss}
+
+    def _spent(self, clients: int) -> dict[str, float]:
+        """Totals so far: minibatch gradients, and bytes each way."""
+        before = self.history[-1] if self.history else {"bytes_down": 0.0, "bytes_up": 0.0}
+        size = clients * self.w.element_size()
+        return {
+            "gradients": float(self.executor.gradients),
+            "bytes_down": before["bytes_down"] + size * self._cost.down,
+            "bytes_up": before["bytes_up"] + size * self._cost.up,
+        }
+
+
+def check_weights(method: Method, weights: str) -> None:
+    """Raise InputError if the clients of `method` cannot be weighted like this."""
+    if weights not in ("uniform", "samples"):
+        raise InputError(f"weights must be 'uniform' or 'samples', got {weights!r}")
+    if weights == "samples" and method.weights == "uniform":
+        raise InputError(f"weights = 'samples' does not fit {type(method).__name__}, whose derivation needs 'uniform'")
+
+
+def _check(method: Method, data: FederatedData, weights: str, eval_every: int, rounds: int | None) -> None:
+    check_weights(method, weights)
+    if eval_every < 1:
+        raise InputError(f"eval_every must be at least 1, got {eval_every}")
+    if rounds is not None and rounds < 1:
+        raise InputError(f"rounds must be at least 1, got {rounds}")
+
+
+def _default_rounds(rule: Participation) -> int:
+    return len(rule.cohorts) if isinstance(rule, Explicit) else DEFAULT_ROUNDS
+
+
+def _device(name: str | torch.device) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device = {str(name)!r} cannot be used: {str(error).splitlines()[0]}") from error
+
+
+def _module(model: str | nn.Module, data: FederatedData, seed: int, options: dict[str, Any]) -> nn.Module:
+    """The model to train: a copy of the given one, or a new one whose weights depend on the seed alone."""
+    if isinstance(model, nn.Module):
+        return deepcopy(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(generator(seed, Purpose.MODEL).integers(2**63)))
+        return models.build(model, classes=data.classes, shape=data.shape, **options)
+
+
+def _scalars(down: Any) -> dict[str, float]:
+    """The numbers that the server sends beside vectors, such as FedGF's c: worth watching in every round."""
+    return {name: float(x) for name, x in down.tensors().items() if x.numel() == 1 and name != "w"}
