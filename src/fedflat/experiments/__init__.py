@@ -1,0 +1,1 @@
+"""Runs and studies described by configuration, with results on disk."""

@@ -1,0 +1,165 @@
+"""A run's folder: complete, safe to read at any time, written by one process at once."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors.torch import save_file
+
+from ..core.errors import InputError
+from ..engine.checkpoint import write_atomically
+from ..engine.run import Run, metrics_table
+from ..engine.simulation import Simulation
+from .environment import environment
+from .spec import RunSpec
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The folder of one run: config.toml, env.json, metrics.parquet, partition.parquet, checkpoint/, and,
+    once the run is finished, model.safetensors and summary.json."""
+
+    path: Path
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.path / "summary.json").exists()
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The newest checkpoint, if there is one."""
+        found = sorted((self.path / "checkpoint").glob("round-*.safetensors"))
+        return found[-1] if found else None
+
+    def spec(self) -> RunSpec:
+        """The configuration that the run was started with."""
+        return RunSpec.load(self.path / "config.toml")
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """The folder made and locked. Raises ValueError if it cannot be written or another process writes it.
+
+        The lock belongs to the process: the system frees it however the process ends.
+        """
+        try:
+            (self.path / "checkpoint").mkdir(parents=True, exist_ok=True)
+            lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise InputError(f"--out {self.path} cannot be written: {error.strerror}") from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise InputError(f"--out {self.path} is being written by another run") from error
+            for stale in self.path.rglob(".tmp-*"):
+                stale.unlink()
+            yield
+
+    def begin(self, spec: RunSpec, sim: Simulation) -> None:
+        """Write what is known before round 0. Raises ValueError if the folder holds a run with other settings."""
+        if (self.path / "config.toml").exists():
+            return self.refuse_other(spec)
+        self._write_text("env.json", json.dumps(environment(sim), indent=2))
+        self._write_table("partition.parquet", _counts_table(sim.data.counts()))
+        self._write_text("config.toml", spec.to_toml())
+
+    def refuse_other(self, spec: RunSpec) -> None:
+        """Raise ValueError, naming the first difference, if the folder's run is not `spec`."""
+        difference = _difference(self.spec().model_dump(), spec.model_dump())
+        if difference:
+            raise InputError(f"--out {self.path} holds another run: {difference}")
+
+    def save(self, sim: Simulation) -> None:
+        """Write a checkpoint and the metrics so far; the older checkpoint goes once the new one is safe."""
+        older = self.checkpoint
+        newest = self.path / "checkpoint" / f"round-{sim.t:06d}.safetensors"
+        sim.save(newest)
+        self._write_table("metrics.parquet", metrics_table(sim.history))
+        if older and older != newest:
+            older.unlink()
+
+    def finish(self, run: Run) -> None:
+        """Write what the run leaves; the summary comes last and marks it finished."""
+        parameters = {name: p.detach().cpu().contiguous() for name, p in run.model.named_parameters()}
+        write_atomically(self.path / "model.safetensors", lambda path: save_file(parameters, path))
+        summary = {"summary": run.summary, "settings": run.settings, "cost": vars(run.cost)}
+        self._write_text("summary.json", json.dumps(summary, indent=2))
+
+    def _write_text(self, name: str, text: str) -> None:
+        write_atomically(self.path / name, lambda path: path.write_text(text + "\n"))
+
+    def _write_table(self, name: str, table: pa.Table) -> None:
+        write_atomically(self.path / name, lambda path: pq.write_table(table, path))
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A finished run read back from its folder, with the same names as `fedflat.Run`."""
+
+    directory: RunDirectory
+
+    @classmethod
+    def open(cls, path: Path) -> StoredRun:
+        """Raises ValueError if `path` holds no finished run."""
+        directory = RunDirectory(path)
+        if not directory.is_finished:
+            raise InputError(f"{path} holds no finished run" + (
+                "; continue it with `fedflat resume`" if (path / "config.toml").exists() else ""))  # fmt: skip
+        return cls(directory)
+
+    @cached_property
+    def _report(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads((self.directory.path / "summary.json").read_text())
+        return content
+
+    @property
+    def method(self) -> str:
+        return str(self.directory.spec().method.name)
+
+    @property
+    def seed(self) -> int:
+        return self.directory.spec().seed
+
+    @property
+    def summary(self) -> dict[str, float]:
+        summary: dict[str, float] = self._report["summary"]
+        return summary
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = self._report["settings"]
+        return settings
+
+    @cached_property
+    def metrics(self) -> pa.Table:
+        return pq.read_table(self.directory.path / "metrics.parquet")
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """Samples per client and class, (clients, classes)."""
+        return np.column_stack(list(pq.read_table(self.directory.path / "partition.parquet").to_pydict().values()))
+
+
+def _counts_table(counts: np.ndarray) -> pa.Table:
+    return pa.table({f"class_{c}": column for c, column in enumerate(counts.T)})
+
+
+def _difference(old: Any, new: Any, key: str = "") -> str | None:
+    """The first key on which two configurations differ, in words."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in dict.fromkeys([*old, *new]):
+            found = _difference(old.get(name), new.get(name), f"{key}.{name}" if key else name)
+            if found:
+                return found
+        return None
+    return None if old == new else f"{key} is {old} there and {new} here"

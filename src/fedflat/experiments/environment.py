@@ -1,0 +1,45 @@
+"""What a run was made with and on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from ..engine.simulation import Simulation
+
+RECORDED = ("fedflat", "torch", "numpy", "scipy", "scikit-learn", "safetensors", "pyarrow")
+
+
+def environment(sim: Simulation) -> dict[str, Any]:
+    """Versions, machine, device and everything the rounds depend on, as JSON-able values."""
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(RECORDED) | {"python": platform.python_version()},
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": device_name(sim.device),
+        "settings": sim.settings(),
+    }
+
+
+def versions(packages: tuple[str, ...]) -> dict[str, str | None]:
+    """The installed version of each package, None where it is absent."""
+    return {name: _version(name) for name in packages}
+
+
+def device_name(device: torch.device) -> str:
+    """The device in words."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,50 @@
+"""What a run will cost, before anything is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..comm.cost import gradients_per_step, method_cost
+from ..engine.simulation import Simulation
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Expected totals of a run."""
+
+    parameters: int
+    clients_per_round: float  # expected
+    gradients: float  # minibatch gradients, all clients and rounds
+    bytes_down: float
+    bytes_up: float
+    client_state_bytes: int  # once every client has taken part
+
+    def lines(self) -> list[str]:
+        """The forecast as text, one a line."""
+        return [
+            f"model parameters      {self.parameters:,}",
+            f"clients per round     {self.clients_per_round:g}",
+            f"minibatch gradients   {self.gradients:,.0f}",
+            f"sent to clients       {self.bytes_down / 1e6:,.1f} MB",
+            f"sent to the server    {self.bytes_up / 1e6:,.1f} MB",
+            f"kept for all clients  {self.client_state_bytes / 1e6:,.1f} MB",
+        ]
+
+
+def forecast(sim: Simulation) -> Forecast:
+    """What the rounds of `sim` will cost, for the cohorts that they will really have."""
+    cohorts = [sim.cohort(t) for t in range(sim.rounds)]
+    d, size = sim.objective.space.d, sim.w.element_size()
+    cost = method_cost(sim.method, d)
+    messages = sum(map(len, cohorts))
+    steps = int(sum(sim.client.local_steps(sim.data.sizes[cohort]).sum() for cohort in cohorts))
+    return Forecast(
+        parameters=d,
+        clients_per_round=float(np.mean([len(cohort) for cohort in cohorts])),
+        gradients=float(steps * gradients_per_step(sim.method)),
+        bytes_down=float(messages * cost.down * size),
+        bytes_up=float(messages * cost.up * size),
+        client_state_bytes=sim.data.clients * cost.client * size,
+    )

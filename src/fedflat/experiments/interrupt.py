@@ -1,0 +1,43 @@
+"""Stopping between rounds: the first Ctrl-C lets the current round finish, the second stops at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Interrupted(Exception):  # noqa: N818 (no error: the user asked)
+    """The user asked to stop; everything up to the last full round is on disk."""
+
+    def __init__(self, signal_number: int, where: str) -> None:
+        super().__init__(f"stopped; {where}")
+        self.exit_code = 128 + signal_number
+
+
+class StopRequest:
+    """Whether a signal has asked to stop, and which."""
+
+    signal_number: int | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.signal_number is not None:
+            raise KeyboardInterrupt
+        self.signal_number = number
+
+
+@contextmanager
+def stop_between_rounds() -> Iterator[StopRequest]:
+    """Inside the block, SIGINT and SIGTERM set the request instead of breaking into a round."""
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
+        yield request
+        return
+    before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,107 @@
+"""Carries out runs and studies in folders: resumable, interruptible, and never computing a finished run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from ..core.errors import InputError
+from ..engine.checkpoint import write_atomically
+from ..engine.run import finished_run
+from ..engine.simulation import Round, Simulation
+from .directory import RunDirectory, StoredRun
+from .interrupt import Interrupted, StopRequest, stop_between_rounds
+from .spec import RunSpec, StudySpec
+
+
+class Watcher(Protocol):
+    """Is told how the work goes on."""
+
+    def run_started(self, spec: RunSpec, done: int) -> None:
+        """A run starts, or goes on after `done` rounds; `done == spec.rounds` if it was finished before."""
+
+    def round_done(self, spec: RunSpec, result: Round) -> None:
+        """A round is over."""
+
+    def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
+        """A run is over and on disk."""
+
+
+class Silent:
+    """A watcher that says nothing."""
+
+    def run_started(self, spec: RunSpec, done: int) -> None: ...
+
+    def round_done(self, spec: RunSpec, result: Round) -> None: ...
+
+    def run_finished(self, spec: RunSpec, run: StoredRun) -> None: ...
+
+
+def run(spec: RunSpec, path: Path, watcher: Watcher | None = None) -> StoredRun:
+    """Carry out `spec` in the folder `path`, going on from its checkpoint if it has one.
+
+    Raises ValueError if the folder cannot be used, NonFiniteError if training diverges, and
+    Interrupted after a signal, with the last full round on disk.
+    """
+    with stop_between_rounds() as request:
+        return _run(spec, RunDirectory(path), watcher or Silent(), request)
+
+
+def study(spec: StudySpec, path: Path, watcher: Watcher | None = None) -> list[StoredRun]:
+    """Carry out every run of `spec` below the folder `path`; raises as `run` does."""
+    watcher = watcher or Silent()
+    with stop_between_rounds() as request:
+        begin_study(spec, path)
+        return [_run(one, run_directory(one, path), watcher, request) for one in spec.runs()]
+
+
+def run_directory(spec: RunSpec, study_path: Path) -> RunDirectory:
+    """Where a study keeps one of its runs; the same settings always lead to the same folder."""
+    return RunDirectory(study_path / "runs" / f"{spec.label}-{spec.digest()}")
+
+
+def begin_study(spec: StudySpec, path: Path) -> None:
+    """Make the study's folder and write its configuration. Raises ValueError if it cannot be written."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        write_atomically(path / "study.toml", lambda file: file.write_text(spec.to_toml()))
+    except OSError as error:
+        raise InputError(f"--out {path} cannot be written: {error.strerror}") from error
+
+
+def stored_study(path: Path) -> tuple[StudySpec, list[StoredRun]]:
+    """A study's configuration and its finished runs. Raises ValueError if `path` holds none."""
+    spec = StudySpec.load(path / "study.toml")
+    directories = [run_directory(one, path) for one in spec.runs()]
+    runs = [StoredRun(directory) for directory in directories if directory.is_finished]
+    if not runs:
+        raise InputError(f"{path} holds no finished run; continue the study with `fedflat resume {path}`")
+    return spec, runs
+
+
+def _run(spec: RunSpec, directory: RunDirectory, watcher: Watcher, request: StopRequest) -> StoredRun:
+    if directory.is_finished:
+        directory.refuse_other(spec)
+        watcher.run_started(spec, spec.rounds)
+    else:
+        sim = spec.build()
+        with directory.writing():
+            directory.begin(spec, sim)
+            _train(spec, sim, directory, watcher, request)
+    stored = StoredRun.open(directory.path)
+    watcher.run_finished(spec, stored)
+    return stored
+
+
+def _train(spec: RunSpec, sim: Simulation, directory: RunDirectory, watcher: Watcher, request: StopRequest) -> None:
+    """The rounds that are left, with checkpoints, and the summary at the end."""
+    if directory.checkpoint:
+        sim.load(directory.checkpoint)
+    watcher.run_started(spec, sim.t)
+    for result in sim:
+        watcher.round_done(spec, result)
+        if sim.t % spec.checkpoint_every == 0 or sim.t == spec.rounds or request.signal_number:
+            directory.save(sim)
+        if request.signal_number and sim.t < spec.rounds:
+            raise Interrupted(request.signal_number, f"round {sim.t} of {spec.rounds} of {spec.label} is saved")
+    directory.finish(finished_run(sim, spec.flatness))

@@ -1,0 +1,214 @@
+"""What a run and a study are, as configuration: TOML files, dotted flags, and the objects they stand for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import tomli_w
+import torch
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from .. import data as data_room
+from ..core.errors import InputError
+from ..core.method import Method
+from ..data import FederatedData
+from ..data.partition import all_partitions
+from ..engine.client import Client
+from ..engine.participation import Bernoulli
+from ..engine.participation import participation as as_rule
+from ..engine.simulation import Simulation, check_weights
+from ..methods import all_methods, find, plain
+from ..models import model_names
+from .mistakes import validated
+from .schema import Section, choice, section
+
+MethodSection = choice(all_methods(), plain)
+PartitionSection = choice(all_partitions(), plain)
+ClientSection = section(Client)
+
+
+def _from_flag(value: Any) -> Any:
+    """A flag's text as the number or list that it spells; other values as they are."""
+    if isinstance(value, str):
+        try:
+            return json.loads(value)
+        except json.JSONDecodeError:
+            return value
+    return value
+
+
+class BernoulliSection(Section):
+    """Every client independently with probability `bernoulli`."""
+
+    bernoulli: float = Field(gt=0, le=1)
+
+
+class DataSection(Section):
+    """The data set and the number of clients it is split over."""
+
+    name: str = Field("digits", description="a source, see `fedflat data list`")
+    clients: int = Field(50, ge=1, description="number of clients")
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return _one_of(name, data_room.source_names())
+
+
+class ModelSection(Section):
+    """The model; further keys are its own options."""
+
+    name: str = Field("mlp", description="a model of the zoo")
+    options: dict[str, Any] = Field({}, description="options of the model, e.g. {hidden = [64]}")
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return _one_of(name, model_names())
+
+
+class Experiment(Section):
+    """What a run and a study have in common."""
+
+    data: DataSection = DataSection()
+    partition: PartitionSection = Field(default_factory=lambda: {"name": "dirichlet"}, validate_default=True)
+    model: ModelSection = ModelSection()
+    client: ClientSection = ClientSection()
+    rounds: int = Field(100, ge=1, description="communication rounds")
+    participation: Annotated[Any, BeforeValidator(_from_flag)] = Field(
+        0.2, description="share of the clients, number per round, list of cohorts, or {bernoulli = p}"
+    )
+    weights: Literal["uniform", "samples"] = Field("uniform", description="of the clients in the mean")
+    device: str = Field("auto", description="auto, cpu, cuda, ...")
+    dtype: Literal["float32", "float64"] = Field("float32", description="of parameters and data")
+    executor: Literal["auto", "sequential", "stacked"] = Field("auto", description="how clients are run")
+    eval_every: int = Field(1, ge=1, description="rounds between evaluations on the test set")
+    checkpoint_every: int = Field(25, ge=1, description="rounds between checkpoints")
+    flatness: bool = Field(True, description="measure the flatness of the final model")
+
+    @field_validator("participation")
+    @classmethod
+    def _rule(cls, value: Any) -> Any:
+        _participation(value)
+        return value
+
+    @classmethod
+    def read(cls, path: Path) -> dict[str, Any]:
+        """The table in a TOML file; raises ValueError, naming the file, if it cannot be read."""
+        try:
+            return tomllib.loads(path.read_text())
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise InputError(f"configuration {path} cannot be read: {error}") from error
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """The configuration in a TOML file. Raises InputError, naming file or field."""
+        return validated(cls, cls.read(path))
+
+    def to_toml(self) -> str:
+        """Everything, defaults included, as TOML; keys without a value are left out."""
+        return tomli_w.dumps(self.model_dump(mode="python", exclude_none=True))
+
+    def digest(self) -> str:
+        """Six hexadecimal digits that tell two configurations apart."""
+        return hashlib.sha256(self.to_toml().encode()).hexdigest()[:6]
+
+
+class RunSpec(Experiment):
+    """One run: one method, one seed."""
+
+    method: MethodSection = Field(default_factory=lambda: {"name": "FedAvg"}, validate_default=True)
+    seed: int = Field(0, ge=0, description="of partition, initial weights, cohorts and batches")
+
+    @model_validator(mode="after")
+    def _weights_fit(self) -> Self:
+        check_weights(build_method(self.method), self.weights)
+        return self
+
+    @property
+    def label(self) -> str:
+        """A name for folders and progress, e.g. `FedSAM-seed0`."""
+        return f"{self.method.name}-seed{self.seed}"
+
+    def build(self) -> Simulation:
+        """The simulation this describes; raises ValueError for what cannot work."""
+        return Simulation(
+            model=self.model.name,
+            data=federated_data(self),
+            method=build_method(self.method),
+            client=Client(**self.client.values()),
+            rounds=self.rounds,
+            participation=_participation(self.participation),
+            weights=self.weights,
+            seed=self.seed,
+            device=self.device,
+            dtype=getattr(torch, self.dtype),
+            executor=self.executor,
+            eval_every=self.eval_every,
+            model_options=self.model.options,
+        )
+
+
+class StudySpec(Experiment):
+    """The same experiment for several methods and seeds."""
+
+    methods: list[MethodSection] = Field(
+        default_factory=lambda: ["FedAvg", "FedSAM"], validate_default=True, min_length=1
+    )
+    seeds: list[int] = Field([0, 1, 2], min_length=1, description="one run per method and seed")
+    target: float | None = Field(
+        None, gt=0, lt=1, description="accuracy whose first round is reported; default the baseline's final one"
+    )
+
+    @field_validator("seeds")
+    @classmethod
+    def _distinct(cls, seeds: list[int]) -> list[int]:
+        if len(set(seeds)) < len(seeds) or min(seeds) < 0:
+            raise InputError("seeds must be different whole numbers from 0")
+        return seeds
+
+    @model_validator(mode="after")
+    def _weights_fit(self) -> Self:
+        for method in self.methods:
+            check_weights(build_method(method), self.weights)
+        return self
+
+    def runs(self) -> list[RunSpec]:
+        """Every run of the study, seed after seed."""
+        shared = {name: getattr(self, name) for name in Experiment.model_fields}
+        return [RunSpec(**shared, method=method, seed=seed) for seed in self.seeds for method in self.methods]
+
+
+@cache
+def _load(name: str, clients: int, partition: data_room.Partition, seed: int) -> FederatedData:
+    return data_room.load(name, clients, partition, seed)
+
+
+def federated_data(spec: RunSpec) -> FederatedData:
+    """The data of a run, split; loaded once for all methods of a study."""
+    values = spec.partition.values()
+    scheme = all_partitions()[values.pop("name")](**values)
+    return _load(spec.data.name, spec.data.clients, scheme, spec.seed)
+
+
+def build_method(table: Any) -> Method:
+    """The method of a section."""
+    values = table.values()
+    return find(values.pop("name"))(**values)
+
+
+def _participation(value: Any) -> Any:
+    if isinstance(value, dict):
+        return Bernoulli(BernoulliSection(**value).bernoulli)
+    return as_rule(value)
+
+
+def _one_of(name: str, known: list[str]) -> str:
+    if name not in known:
+        raise InputError(f"{name!r} is unknown; known are {', '.join(known)}")
+    return name

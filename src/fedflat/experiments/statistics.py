@@ -1,0 +1,61 @@
+"""Paired statistics over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from scipy.stats import ttest_rel
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its spread over n values."""
+
+    mean: float
+    std: float | None  # sample standard deviation; None for one value
+    n: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean of paired differences with a 95 % confidence interval (Student's t); None with fewer than two pairs."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Mean and sample standard deviation of `values`, at least one."""
+    a = np.asarray(values, dtype=float)
+    return Estimate(float(a.mean()), float(a.std(ddof=1)) if len(a) > 1 else None, len(a))
+
+
+def paired_difference(values: dict[int, float], baseline: dict[int, float]) -> Difference | None:
+    """`values - baseline` over the seeds that both have; None if there is no such seed."""
+    seeds = sorted(values.keys() & baseline.keys())
+    if not seeds:
+        return None
+    ours, theirs = (np.array([side[seed] for seed in seeds]) for side in (values, baseline))
+    difference = ours - theirs
+    mean = float(difference.mean())
+    if len(seeds) < 2:
+        return Difference(mean, None, None, len(seeds))
+    if np.ptp(difference) == 0:
+        return Difference(mean, mean, mean, len(seeds))
+    interval = ttest_rel(ours, theirs).confidence_interval(CONFIDENCE)
+    return Difference(mean, float(interval.low), float(interval.high), len(seeds))
+
+
+def rounds_to(target: float, metrics: pa.Table) -> int | None:
+    """How many rounds it took until the test accuracy was first at least `target`; None if it never was."""
+    for t, accuracy in zip(metrics["t"].to_pylist(), metrics["test_accuracy"].to_pylist(), strict=True):
+        if accuracy is not None and accuracy >= target:
+            return int(t) + 1
+    return None
