@@ -1,0 +1,162 @@
+"""Finished runs grouped by method and compared, seed by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from ..core.errors import InputError
+from ..experiments.statistics import Difference, Estimate, estimate, paired_difference, rounds_to
+
+
+class FinishedRun(Protocol):
+    """What a comparison reads of a run; `fedflat.Run` and a stored run both have it."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def metrics(self) -> pa.Table: ...
+    @property
+    def summary(self) -> dict[str, float]: ...
+    @property
+    def settings(self) -> dict[str, Any]: ...
+    @property
+    def counts(self) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method in a comparison."""
+
+    label: str
+    runs: Sequence[FinishedRun]
+    estimates: dict[str, Estimate]  # of every number of the runs' summaries, over seeds
+    difference: Difference | None  # of test accuracy to the baseline; None for the baseline itself
+    rounds_to_target: tuple[int, ...]  # of the seeds that reached it
+
+    @property
+    def hyper(self) -> dict[str, Any]:
+        """The method's hyper-parameters."""
+        hyper: dict[str, Any] = self.runs[0].settings["hyper"]
+        return hyper
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods side by side; `rows` is in the order of the runs given."""
+
+    rows: Sequence[Row]
+    baseline: str  # label of the row that differences refer to
+    target: float  # accuracy in [0, 1] of the column "rounds to"
+    notes: Sequence[str]  # what a reader must know before trusting the comparison
+
+    @property
+    def runs(self) -> list[FinishedRun]:
+        return [run for row in self.rows for run in row.runs]
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({run.seed for run in self.runs})
+
+    def table(self) -> pa.Table:
+        """The numbers, one row per method."""
+        return pa.Table.from_pylist([_flat(row) for row in self.rows])
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write one self-contained page; returns its path."""
+        from .page import write_page  # here, because drawing needs matplotlib, which `import fedflat` must not wait for
+
+        return write_page(self, Path(path))
+
+    def __str__(self) -> str:
+        from .terminal import as_text  # here, because it imports this module
+
+        return as_text(self)
+
+
+def compare(runs: Sequence[FinishedRun], baseline: str = "FedAvg", target: float | None = None) -> Comparison:
+    """Compare finished runs by method; differences are paired by seed.
+
+    `baseline` is a method (the first one, if it has no run). `target` is the accuracy in [0, 1] whose
+    first round is reported; by default the baseline's own final accuracy. Raises ValueError without
+    runs, or for a run that has no test accuracy.
+    """
+    if not runs:
+        raise InputError("compare needs at least one finished run")
+    for run in runs:
+        if "test_accuracy" not in run.summary:
+            raise InputError(
+                f"the run of {run.method}, seed {run.seed}, has no test accuracy; its data has no test set"
+            )
+    groups = _grouped(runs)
+    reference = baseline if baseline in groups else next(iter(groups))
+    goal = target if target is not None else estimate([r.summary["test_accuracy"] for r in groups[reference]]).mean
+    rows = [_row(label, group, groups[reference], goal) for label, group in groups.items()]
+    return Comparison(rows, reference, goal, _notes(runs))
+
+
+def _row(label: str, runs: list[FinishedRun], reference: list[FinishedRun], target: float) -> Row:
+    names = [name for name in runs[0].summary if all(name in run.summary for run in runs)]
+    reached = [rounds_to(target, run.metrics) for run in runs]
+    return Row(
+        label=label,
+        runs=runs,
+        estimates={name: estimate([run.summary[name] for run in runs]) for name in names},
+        difference=None if runs is reference else paired_difference(_accuracies(runs), _accuracies(reference)),
+        rounds_to_target=tuple(rounds for rounds in reached if rounds is not None),
+    )
+
+
+def _accuracies(runs: list[FinishedRun]) -> dict[int, float]:
+    return {run.seed: run.summary["test_accuracy"] for run in runs}
+
+
+def _grouped(runs: Sequence[FinishedRun]) -> dict[str, list[FinishedRun]]:
+    """Runs by label: the method's name, and its hyper-parameters where a method appears with several."""
+    variants: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        known = variants.setdefault(run.method, [])
+        if run.settings["hyper"] not in known:
+            known.append(run.settings["hyper"])
+    groups: dict[str, list[FinishedRun]] = {}
+    for run in runs:
+        groups.setdefault(_label(run, variants[run.method]), []).append(run)
+    return groups
+
+
+def _label(run: FinishedRun, variants: list[dict[str, Any]]) -> str:
+    hyper = run.settings["hyper"]
+    varying = [name for name in hyper if any(other[name] != hyper[name] for other in variants)]
+    values = ", ".join(f"{name}={hyper[name]}" for name in varying)
+    return f"{run.method}({values})" if values else run.method
+
+
+def _notes(runs: Sequence[FinishedRun]) -> list[str]:
+    """Where runs of one seed differ in more than the method, so that they are not paired."""
+    notes = []
+    for key in ("partition_hash", "data", "model", "client", "participation", "weights"):
+        for seed in sorted({run.seed for run in runs}):
+            values = sorted({str(run.settings[key]) for run in runs if run.seed == seed})
+            if len(values) > 1:
+                notes.append(f"Not paired: with seed {seed}, {key} differs between runs ({'; '.join(values)}).")
+    if len({run.summary["rounds"] for run in runs}) > 1:
+        notes.append("Runs have different numbers of rounds.")
+    return notes
+
+
+def _flat(row: Row) -> dict[str, Any]:
+    """A row as plain columns."""
+    flat: dict[str, Any] = {"method": row.label, "seeds": len(row.runs)}
+    for name, value in row.estimates.items():
+        flat |= {name: value.mean, f"{name}_seed_std": value.std}
+    d = row.difference
+    flat |= {"difference": d and d.mean, "difference_low": d and d.low, "difference_high": d and d.high}
+    reached = row.rounds_to_target
+    return flat | {"rounds_to_target": float(np.mean(reached)) if reached else None, "seeds_at_target": len(reached)}

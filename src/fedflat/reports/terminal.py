@@ -1,0 +1,29 @@
+"""The comparison as text."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from .columns import columns
+from .comparison import Comparison
+
+
+def as_table(comparison: Comparison) -> Table:
+    """The comparison for a rich console."""
+    cells = columns(comparison)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in cells:
+        table.add_column(column.title, justify="left" if column is cells[0] else "right")
+    for row in comparison.rows:
+        table.add_row(*(column.cell(row) for column in cells))
+    return table
+
+
+def as_text(comparison: Comparison, width: int = 150) -> str:
+    """The comparison as plain lines."""
+    console = Console(width=width, no_color=True, force_terminal=False)
+    with console.capture() as captured:
+        console.print(as_table(comparison))
+    return "\n".join([captured.get().rstrip(), *comparison.notes])
