@@ -1,0 +1,19 @@
+"""Federated learning that looks for flat minima."""
+
+from __future__ import annotations
+
+from . import data, methods, models
+from .data import IID, Dirichlet, FederatedData, Pathological
+from .engine.client import Client
+from .engine.participation import Bernoulli
+from .engine.run import Run
+from .engine.simulation import NonFiniteError, Simulation
+from .metrics.flatness import flatness
+from .reports import compare
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "IID", "Bernoulli", "Client", "Dirichlet", "FederatedData", "NonFiniteError", "Pathological", "Run", "Simulation",
+    "compare", "data", "flatness", "methods", "models",
+]  # fmt: skip

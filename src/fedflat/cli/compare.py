@@ -1,0 +1,54 @@
+"""`fedflat compare`: several methods and seeds, one table, one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ..experiments import runner
+from ..experiments.spec import StudySpec
+from .flags import CONTEXT, key_table, resolve, split_file
+from .outcome import show_comparison
+from .progress import watcher
+
+
+def register(app: typer.Typer) -> None:
+    app.command("compare", context_settings=CONTEXT, options_metavar="[FILE.toml] [--KEY VALUE]...")(compare)
+
+
+def compare(
+    context: typer.Context,
+    out: Annotated[Path | None, typer.Option(help="Folder for runs and report; default runs/NAME-OF-THE-FILE.")] = None,
+    show_keys: Annotated[
+        bool, typer.Option("--keys", help="List every setting that a flag or the file may give.")
+    ] = False,
+) -> None:
+    """Run several methods over several seeds, fairly, and compare them.
+
+    For each seed all methods share partition, initial weights, cohorts and batches. Finished runs are
+    never computed again, so a study that was stopped, or extended by a method or a seed, goes on.
+
+    Settings come from a TOML file that stands first, and from dotted flags, which override it; `--keys` lists them all.
+
+    fedflat compare examples/digits.toml --rounds 20
+
+    fedflat compare --methods fedavg --methods '{"name": "fedsam", "rho": 0.2}' --seeds 0 --seeds 1
+    --client.epochs 5 --client.batch_size 10 --rounds 50 --out runs/two
+    """
+    console = Console()
+    if show_keys:
+        return console.print(key_table(StudySpec))
+    spec = resolve(StudySpec, context.args)
+    file, _ = split_file(context.args)
+    path = out or Path("runs") / (file.stem if file else "compare")
+    carry_out(console, spec, path)
+
+
+def carry_out(console: Console, spec: StudySpec, path: Path) -> None:
+    """Run what is left of a study, then show and write the comparison."""
+    with watcher(console, spec.rounds * len(spec.methods) * len(spec.seeds)) as watching:
+        runs = runner.study(spec, path, watching)
+    show_comparison(console, runs, spec.target, path)

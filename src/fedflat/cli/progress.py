@@ -1,0 +1,95 @@
+"""Live progress: a bar with the time left on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from time import monotonic
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from ..engine.simulation import Round
+from ..experiments.directory import StoredRun
+from ..experiments.runner import Watcher
+from ..experiments.spec import RunSpec
+
+SHOWN_APART = {"test_accuracy", "test_loss", "lr", "clients", "drift", "gradients", "bytes_down", "bytes_up", "seconds"}
+
+
+def watcher(console: Console, rounds: int) -> AbstractContextManager[Watcher]:
+    """The watcher that suits `console`, for `rounds` rounds in all."""
+    return Bar(console, rounds) if console.is_terminal else nullcontext(Lines(console, rounds))
+
+
+class Bar(AbstractContextManager[Watcher]):
+    """One bar over all rounds of all runs."""
+
+    def __init__(self, console: Console, rounds: int) -> None:
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("rounds"), TimeElapsedColumn())
+        left = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.description}"))
+        self._progress = Progress(*columns, *left, console=console, transient=True, speed_estimate_period=60)
+        self._task = self._progress.add_task("", total=rounds)
+
+    def __enter__(self) -> Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._progress.stop()
+
+    def run_started(self, spec: RunSpec, done: int) -> None:
+        self._progress.update(self._task, advance=done, description=spec.label)
+
+    def round_done(self, spec: RunSpec, result: Round) -> None:
+        self._progress.update(self._task, advance=1, description=f"{spec.label}  {state(result)}")
+
+    def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
+        self._progress.console.print(finished(spec, run), highlight=False)
+
+
+class Lines:
+    """A line for every start, quarter and end of a run."""
+
+    def __init__(self, console: Console, rounds: int) -> None:
+        self._console, self._rounds = console, rounds
+        self._done, self._skipped, self._began = 0, 0, monotonic()
+
+    def run_started(self, spec: RunSpec, done: int) -> None:
+        self._done += done
+        self._skipped += done
+
+    def round_done(self, spec: RunSpec, result: Round) -> None:
+        self._done += 1
+        quarter = max(1, spec.rounds // 4)
+        if (result.t + 1) % quarter == 0 and result.t + 1 < spec.rounds:
+            place = f"round {result.t + 1} of {spec.rounds}"
+            self._say(f"{spec.label}  {place}  {state(result)}  about {self._left():.0f} s left")
+
+    def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
+        self._say(finished(spec, run))
+
+    def _left(self) -> float:
+        each = (monotonic() - self._began) / (self._done - self._skipped)
+        return each * (self._rounds - self._done)
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, highlight=False, soft_wrap=True)
+
+
+def state(result: Round) -> str:
+    """Accuracy and the method's own numbers, such as FedGF's c, after a round."""
+    own = {name: value for name, value in result.metrics.items() if name not in SHOWN_APART}
+    parts = [f"{name} {value:.2f}" for name, value in own.items()]
+    accuracy = result.metrics.get("test_accuracy")
+    return "  ".join(([f"test accuracy {100 * accuracy:.1f} %"] if accuracy is not None else []) + parts)
+
+
+def finished(spec: RunSpec, run: StoredRun) -> str:
+    """One line for a finished run."""
+    accuracy = run.summary.get("test_accuracy")
+    result = (
+        f"test accuracy {100 * accuracy:.2f} %"
+        if accuracy is not None
+        else f"train loss {run.summary['train_loss']:.4f}"
+    )
+    return f"{spec.label:<18} {result}  in {run.summary['seconds']:.1f} s"

@@ -1,0 +1,36 @@
+"""`fedflat resume`: go on with what was stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ..core.errors import InputError
+from ..experiments import runner
+from ..experiments.directory import RunDirectory
+from ..experiments.spec import StudySpec
+from .compare import carry_out
+from .progress import watcher
+
+
+def register(app: typer.Typer) -> None:
+    app.command("resume")(resume)
+
+
+def resume(folder: Annotated[Path, typer.Argument(help="Folder of a run or of a study.")]) -> None:
+    """Go on with a run or a study that was stopped, from its last checkpoint.
+
+    The rounds that follow are bit-identical to those of an uninterrupted run.
+    """
+    console = Console()
+    if (folder / "study.toml").exists():
+        return carry_out(console, StudySpec.load(folder / "study.toml"), folder)
+    if not (folder / "config.toml").exists():
+        raise InputError(f"{folder} holds neither a run (config.toml) nor a study (study.toml)")
+    spec = RunDirectory(folder).spec()
+    with watcher(console, spec.rounds) as watching:
+        runner.run(spec, folder, watching)
+    console.print(f"results in {folder}", highlight=False, soft_wrap=True)

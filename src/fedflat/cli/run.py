@@ -1,0 +1,56 @@
+"""`fedflat run`: one method, one seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ..experiments import runner
+from ..experiments.forecast import forecast
+from ..experiments.spec import RunSpec
+from .flags import CONTEXT, key_table, resolve
+from .progress import watcher
+
+
+def register(app: typer.Typer) -> None:
+    app.command("run", context_settings=CONTEXT, options_metavar="[FILE.toml] [--KEY VALUE]...")(run)
+
+
+def run(
+    context: typer.Context,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results; default runs/METHOD-seedN-HASH.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option(help="Print the resolved configuration and its cost; compute nothing.")
+    ] = False,
+    show_keys: Annotated[
+        bool, typer.Option("--keys", help="List every setting that a flag or the file may give.")
+    ] = False,
+) -> None:
+    """Run one method and keep everything about the run in a folder.
+
+    Settings come from a TOML file that stands first, and from dotted flags, which override it; `--keys` lists them all.
+
+    fedflat run --data.name digits --data.clients 50 --partition.name dirichlet --partition.alpha 0.1
+    --method.name fedsmoo --method.rho 0.05 --client.epochs 5 --client.batch_size 10 --rounds 50 --out runs/smoo
+
+    A run that was stopped goes on from its last checkpoint when started again with the same settings.
+    """
+    console = Console()
+    if show_keys:
+        return console.print(key_table(RunSpec))
+    spec = resolve(RunSpec, context.args)
+    if dry_run:
+        return print_plan(console, spec)
+    path = out or Path("runs") / f"{spec.label}-{spec.digest()}"
+    with watcher(console, spec.rounds) as watching:
+        runner.run(spec, path, watching)
+    console.print(f"results in {path}", highlight=False, soft_wrap=True)
+
+
+def print_plan(console: Console, spec: RunSpec) -> None:
+    """The resolved configuration and what it will cost."""
+    console.print(spec.to_toml(), highlight=False, markup=False)
+    console.print("\n".join(forecast(spec.build()).lines()), highlight=False)
