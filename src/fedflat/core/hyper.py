@@ -65,6 +65,5 @@ def _fits(value: Any, kind: Any, interval: Interval) -> bool:
     kinds = get_args(kind) or (kind,)
     if value is None or isinstance(value, bool):
         return type(value) in kinds
-    if not isinstance(value, int if float not in kinds else int | float):
-        return False
-    return value in interval
+    numbers = tuple({int, *kinds} & {int, float}) if bool not in kinds else ()
+    return isinstance(value, numbers) and value in interval

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedflat.core.method import Method
+from fedflat.methods import all_methods
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    """Tests run side by side; threads inside them only get in each other's way."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(params=all_methods().values(), ids=all_methods())
+def method(request: pytest.FixtureRequest) -> Method:
+    """Every method there is, with its defaults."""
+    cls: type[Method] = request.param
+    return cls()

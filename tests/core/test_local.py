@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fedflat.core.local import Descent, local_round
+from fedflat.core.method import Context
+from fedflat.core.records import Model, Nothing
+from fedflat.methods import find
+
+
+def test_descent_is_torchs_sgd() -> None:
+    """Weight decay and momentum as torch.optim.SGD has them, after clipping by the global norm."""
+    torch.manual_seed(0)
+    target = torch.randn(6, dtype=torch.float64)
+    parameter = nn.Parameter(torch.zeros(6, dtype=torch.float64))
+    optimiser = torch.optim.SGD([parameter], lr=0.1, momentum=0.9, weight_decay=0.05)
+    w, velocity = parameter.detach().clone(), torch.zeros(6, dtype=torch.float64)
+    descent = Descent(0.1, weight_decay=0.05, max_norm=1.5, momentum=0.9)
+    for _ in range(5):
+        optimiser.zero_grad()
+        (0.5 * (parameter - target).square().sum()).backward()
+        gradient = parameter.grad.clone()
+        parameter.grad *= min(1.0, 1.5 / float(gradient.norm()))
+        optimiser.step()
+        w, velocity = descent(w, gradient, velocity)
+    torch.testing.assert_close(w, parameter.detach(), rtol=0, atol=1e-13)
+
+
+def test_clipping_leaves_short_directions_alone_and_bounds_long_ones_per_client() -> None:
+    d = torch.tensor([[0.3, 0.4], [30.0, 40.0], [0.0, 0.0]], dtype=torch.float64)
+    moved, _ = Descent(1.0, max_norm=1.0)(torch.zeros(3, 2).double(), d, None)
+    torch.testing.assert_close(
+        -moved, torch.tensor([[0.3, 0.4], [0.6, 0.8], [0.0, 0.0]], dtype=torch.float64), rtol=0, atol=1e-15
+    )
+
+
+def test_momentum_starts_anew_every_round() -> None:
+    method, down = find("FedAvg")(), Model(torch.zeros(2).double())
+    steps = [(lambda w: w - 1, 1)] * 3
+    rounds = [
+        local_round(method, down, Nothing(), steps, Context(0, 0.1, 1.0), Descent(0.1, momentum=0.9)) for _ in "ab"
+    ]
+    assert torch.equal(rounds[0].w, rounds[1].w)
+
+
+@pytest.mark.parametrize("lead", [(), (1,)])
+def test_steps_and_rates_are_counted(lead: tuple[int, ...]) -> None:
+    seen = []
+
+    class Spy(find("FedAvg")):
+        """client  -  server  -"""
+
+        def step(self, w, client, down, grad, ctx):
+            seen.append((ctx.steps, ctx.lr_sum))
+            return super().step(w, client, down, grad, ctx)
+
+        def finish(self, w, client, down, ctx):
+            seen.append((ctx.steps.flatten().tolist(), ctx.lr_sum.flatten().tolist()))
+            return super().finish(w, client, down, ctx)
+
+    down = Model(torch.zeros(*lead, 2).double())
+    local_round(Spy(), down, Nothing(), [(lambda w: w, 1)] * 3, Context(0, 0.5, 1.0), Descent(0.5))
+    assert seen == [(0, 0.0), (1, 0.5), (2, 1.0), ([3.0], [1.5])]
+
+
+def test_clients_that_are_done_cost_nothing() -> None:
+    """The oracle is never asked about rows beyond the active ones."""
+    rows = []
+    oracle = lambda w: rows.append(len(w)) or w  # noqa: E731
+    down = Model(torch.ones(3, 2).double())
+    result = local_round(
+        find("FedAvg")(), down, Nothing(), [(oracle, 3), (oracle, 1)], Context(0, 0.5, 1.0), Descent(0.5)
+    )
+    assert rows == [3, 1]
+    assert result.steps.flatten().tolist() == [2, 1, 1]
+    assert result.w.tolist() == [[0.25, 0.25], [0.5, 0.5], [0.5, 0.5]]

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedflat.core.method import Method
+from fedflat.core.records import Model
+from fedflat.methods import all_methods, find
+
+
+def test_unknown_class_keyword_is_refused() -> None:
+    with pytest.raises(TypeError, match="unknown class keyword 'sever'"):
+
+        class Wrong(Method, sever=Model):
+            """Misspelt."""
+
+
+def test_defaults_of_server_and_broadcast() -> None:
+    method = find("Scaffold")()
+    server = method.init_server(torch.ones(3))
+    assert torch.equal(server.w, torch.ones(3))
+    assert not server.c.any()
+    assert method.broadcast(server).tensors().keys() == {"w", "c"}
+
+
+def test_methods_are_found_by_any_spelling() -> None:
+    assert find("fed-SMOO") is find("FedSMOO") is all_methods()["FedSMOO"]
+    with pytest.raises(ValueError, match="unknown method 'fedfoo'; known are FedAvg, "):
+        find("fedfoo")
+
+
+def test_the_nine_methods_of_the_main_job_and_fedcm_are_there() -> None:
+    nine = {"FedAvg", "Scaffold", "FedDyn", "FedSAM", "MoFedSAM", "FedSMOO", "FedLESAM", "FedGF", "FedVSSAM"}
+    assert nine | {"FedCM"} <= set(all_methods())

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fedflat.core.objective import Batch, Objective
+from support.federation import tanh_network
+
+
+def batch(clients: int, b: int = 5) -> Batch:
+    g = torch.Generator().manual_seed(1)
+    return Batch(torch.randn(clients, b, 6, generator=g).double(), torch.randint(3, (clients, b), generator=g))
+
+
+def test_gradient_of_a_stack_is_autograd_on_each_module() -> None:
+    network = tanh_network()
+    objective = Objective(network)
+    samples = batch(3)
+    w = torch.stack([objective.space.flatten(tanh_network(seed)) for seed in range(3)])
+    got = objective.gradient(w, samples)
+    for i in range(3):
+        objective.space.write(network, w[i])
+        network.zero_grad()
+        cross_entropy(network(samples.x[i]), samples.y[i]).backward()
+        expected = torch.cat([p.grad.flatten() for p in network.parameters()])
+        torch.testing.assert_close(got[i], expected, rtol=0, atol=1e-14)
+        alone = objective.gradient(w[i], Batch(samples.x[i], samples.y[i]))
+        torch.testing.assert_close(alone, expected, rtol=0, atol=1e-14)
+
+
+def test_weights_stand_for_missing_samples() -> None:
+    objective = Objective(tanh_network())
+    full = batch(2)
+    w = objective.space.flatten(tanh_network(3)).expand(2, -1)
+    weight = torch.tensor([[0.2] * 5, [0.5, 0.5, 0, 0, 0]], dtype=torch.float64)
+    got = objective.loss(w, Batch(full.x, full.y, weight))
+    short = objective.loss(w[1], Batch(full.x[1, :2], full.y[1, :2]))
+    torch.testing.assert_close(got, torch.stack([objective.loss(w, full)[0], short]), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("layer", "what"), [(nn.BatchNorm1d(6), "GroupNorm"), (nn.InstanceNorm1d(6, track_running_stats=True), "GroupNorm")]
+)
+def test_batch_statistics_are_refused_with_advice(layer: nn.Module, what: str) -> None:
+    with pytest.raises(ValueError, match=rf"layer 1 is {type(layer).__name__}.*{what}\(2, 6\)"):
+        Objective(nn.Sequential(nn.Linear(6, 6), layer))
+
+
+def test_evaluating_restores_the_mode() -> None:
+    objective = Objective(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)))
+    assert objective.is_random
+    with objective.evaluating():
+        assert not objective.module.training
+    assert objective.module.training

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import torch
+
+from fedflat.core.oracle import sam, shifted, unit
+
+
+def test_unit_is_per_row_and_keeps_zero() -> None:
+    x = torch.tensor([[3.0, 4.0], [0.0, 0.0], [1e-5, 0.0]], dtype=torch.float64)
+    assert torch.allclose(unit(x), torch.tensor([[0.6, 0.8], [0.0, 0.0], [1.0, 0.0]]).double(), atol=1e-6)
+    assert torch.equal(unit(x)[1], torch.zeros(2).double())
+
+
+def test_transforms_on_a_quadratic() -> None:
+    """grad = w, so the SAM gradient is w (1 + rho / ||w||)."""
+    w = torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.float64)
+    grad = lambda at: at  # noqa: E731
+    assert torch.allclose(sam(grad, 0.5)(w), w * torch.tensor([[1.1], [1.0]]))
+    assert torch.equal(shifted(grad, torch.ones(2))(w), w + 1)
+
+
+def test_radius_zero_costs_one_gradient() -> None:
+    asked = []
+    grad = lambda at: asked.append(at) or at  # noqa: E731
+    sam(grad, 0.0)(torch.ones(2))
+    assert len(asked) == 1
+    sam(grad, 0.1)(torch.ones(2))
+    assert len(asked) == 3

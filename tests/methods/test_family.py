@@ -1,0 +1,126 @@
+"""The family tree: which method with which hyper-parameter is which other one, on real minibatches.
+
+Every pair runs seven rounds with partial participation and uneven clients in float64; no weight
+decay and no clipping, because those act after the direction. See the references in each method.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+import torch
+
+from fedflat.core.method import Method
+from fedflat.methods import find
+from support.federation import final_w, simulation
+
+
+def make(name: str, **hyper: object) -> Method:
+    return find(name)(**hyper)
+
+
+EQUAL = [
+    # below FedAvg: the plain gradient
+    (make("FedCM", alpha=1.0), make("FedAvg")),
+    (make("FedSAM", rho=0.0), make("FedAvg")),
+    (make("FedLESAM", rho=0.0), make("FedAvg")),
+    (make("FedSMOO", rho=0.0, dynamic_reg=False), make("FedAvg")),
+    (make("FedGF", rho=0.0, c=0.0), make("FedAvg")),
+    (make("FedVSSAM", rho=0.0, gamma_l=1.0, gamma_g=1.0), make("FedAvg")),
+    # below FedSAM: the local perturbation alone
+    (make("MoFedSAM", beta=1.0, rho=0.3), make("FedSAM", rho=0.3)),
+    (make("FedSMOO", rho=0.3, dynamic_reg=False, sam_correction=False), make("FedSAM", rho=0.3)),
+    (make("FedGF", rho=0.3, c=0.0), make("FedSAM", rho=0.3)),
+    (make("FedGF", rho=0.3, threshold=inf), make("FedSAM", rho=0.3)),
+    (make("FedVSSAM", rho=0.3, gamma_l=1.0, gamma_g=1.0), make("FedSAM", rho=0.3)),
+    # below FedCM: momentum alone
+    (make("MoFedSAM", rho=0.0, beta=0.2), make("FedCM", alpha=0.2)),
+    (make("FedVSSAM", rho=0.0, gamma_l=1.0, gamma_update=0.2, gamma_g=1.0), make("FedCM", alpha=0.2)),
+    # below MoFedSAM: the ablation LU of FedVSSAM
+    (make("FedVSSAM", rho=0.3, gamma_l=1.0, gamma_update=0.2, gamma_g=1.0), make("MoFedSAM", rho=0.3, beta=0.2)),
+    # below FedDyn: the regulariser alone
+    (make("FedSMOO", rho=0.0, beta=5.0), make("FedDyn", alpha=0.2)),
+]
+
+DIFFERENT = [
+    (make("FedDyn", alpha=1e-12), make("FedAvg")),  # the server still adds h
+    (make("FedSMOO", beta=1e12), make("FedSMOO", dynamic_reg=False)),  # likewise
+    (make("FedSAM", rho=0.3), make("FedAvg")),
+    (make("MoFedSAM", rho=0.3), make("FedCM")),
+    (make("FedLESAM", rho=0.3), make("FedAvg")),
+    (make("FedSMOO", sam_correction=False), make("FedSMOO")),
+    (make("FedVSSAM", gamma_search=0.2), make("FedVSSAM", gamma_update=0.2)),
+    (make("FedGF", c=0.5), make("FedGF", c=1.0)),
+    (make("Scaffold"), make("FedAvg")),
+]
+
+EQUAL_IN_ROUND_0 = [
+    (make("Scaffold"), make("FedAvg")),
+    (make("FedLESAM", rho=0.3), make("FedAvg")),
+    (make("FedGF", rho=0.3, threshold=0.0), make("FedSAM", rho=0.3)),
+    (make("FedGF", rho=0.3, c=1.0), make("FedSAM", rho=0.3)),
+]
+
+
+def label(method: Method) -> str:
+    changed = {n: v for n, v in vars(method).items() if v != type(method).__dataclass_fields__[n].default}
+    return type(method).__name__ + (f"({', '.join(f'{n}={v}' for n, v in changed.items())})" if changed else "")
+
+
+def pairs(cases: list[tuple[Method, Method]], sign: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("one", "other"), cases, ids=[f"{label(a)} {sign} {label(b)}" for a, b in cases])
+
+
+@pairs(EQUAL, "=")
+@pytest.mark.parametrize("executor", ["sequential", "stacked"])
+def test_equal(one: Method, other: Method, executor: str) -> None:
+    difference = final_w(one, executor=executor) - final_w(other, executor=executor)
+    assert difference.abs().max() <= 1e-12
+
+
+@pairs(DIFFERENT, "≠")
+def test_different(one: Method, other: Method) -> None:
+    assert (final_w(one) - final_w(other)).abs().max() > 1e-4
+
+
+@pairs(EQUAL_IN_ROUND_0, "=")
+def test_equal_in_the_first_round_only(one: Method, other: Method) -> None:
+    assert (final_w(one, rounds=1) - final_w(other, rounds=1)).abs().max() <= 1e-12
+    assert (final_w(one, rounds=3) - final_w(other, rounds=3)).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(make("MoFedSAM", rho=0.3, beta=0.2), make("FedSAM", rho=0.3)), (make("FedCM", alpha=0.2), make("FedAvg"))],
+    ids=["MoFedSAM", "FedCM"],
+)
+def test_momentum_starts_as_a_scaled_step(one: Method, other: Method) -> None:
+    """Round 0 of FedCM and MoFedSAM is their base with the local rate scaled by the fresh weight 0.2."""
+    scaled = final_w(other, rounds=1, client={"lr": 0.1 * 0.2})
+    assert (final_w(one, rounds=1) - scaled).abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize("executor", ["sequential", "stacked"])
+def test_mofedsam_1_is_fedsam_and_lu_is_mofedsam_with_weight_decay_too(executor: str) -> None:
+    settings = {"client": {"weight_decay": 0.1}, "executor": executor}
+    lu = make("FedVSSAM", rho=0.3, gamma_l=1.0, gamma_update=0.2, gamma_g=1.0)
+    for one, other in [EQUAL[6], (lu, make("MoFedSAM", rho=0.3, beta=0.2))]:
+        assert (final_w(one, **settings) - final_w(other, **settings)).abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize("name", ["MoFedSAM", "FedVSSAM"])
+def test_absolute_server_step_of_lr_times_steps_is_plain_averaging(name: str) -> None:
+    fresh = {"MoFedSAM": {"beta": 1.0}, "FedVSSAM": {"gamma_l": 1.0, "gamma_g": 1.0}}[name]
+    method = make(name, rho=0.3, server_lr=0.1 * 4, server_lr_mode="absolute", **fresh)
+    client = {"steps": 4, "epochs": None, "lr_decay": 1.0}
+    difference = final_w(method, client=client) - final_w(make("FedSAM", rho=0.3), client=client)
+    assert difference.abs().max() <= 1e-12
+
+
+def test_relative_averaging_is_exact_for_uneven_steps(method: Method) -> None:
+    """Whatever the method, a server that saw nobody move does not move: no direction comes from nowhere."""
+    sim = simulation(method, client={"lr": 1e-300, "lr_decay": 1.0}, rounds=1)
+    before = sim.w.clone()
+    sim.round()
+    torch.testing.assert_close(sim.w, before, rtol=0, atol=1e-290)

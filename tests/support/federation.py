@@ -1,0 +1,38 @@
+"""A federation with real minibatches, uneven clients and partial participation, in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+import fedflat as ff
+from fedflat.core.method import Method
+
+
+def federation(sizes: tuple[int, ...] = (5, 12, 3, 8, 1, 9), seed: int = 0, test: int = 20) -> ff.FederatedData:
+    """Clients of uneven size with shifted inputs; three classes."""
+    rng = np.random.default_rng(seed)
+    clients = [(rng.normal(i / 4, 1, (n, 6)), rng.integers(3, size=n)) for i, n in enumerate(sizes)]
+    return ff.FederatedData.from_clients(
+        clients, test=(rng.normal(0, 1, (test, 6)), rng.integers(3, size=test)), classes=3
+    )
+
+
+def tanh_network(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 3)).double()
+
+
+def simulation(method: Method, **changes) -> ff.Simulation:
+    """Seven rounds of three in six clients, three epochs of batches of four: uneven numbers of local steps."""
+    client = {"lr": 0.1, "lr_decay": 0.95, "epochs": 3, "batch_size": 4} | changes.pop("client", {})
+    settings = {"model": tanh_network(), "data": federation(), "rounds": 7, "participation": 3} | changes
+    return ff.Simulation(method=method, client=ff.Client(**client), **settings)
+
+
+def final_w(method: Method, **changes) -> torch.Tensor:
+    sim = simulation(method, **changes)
+    for _ in sim:
+        pass
+    return sim.w

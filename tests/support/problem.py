@@ -1,0 +1,136 @@
+"""A small federation in plain NumPy, for transcriptions of the papers' equations to be held against the package.
+
+Nothing here uses fedflat to compute: gradients are written out by hand, and a transcription is a
+function from a `Problem` to the final model, in loops over rounds, clients and steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import nn
+
+import fedflat as ff
+from fedflat.core.method import Method
+
+Array = np.ndarray
+
+
+def softmax_error(scores: Array, y: Array) -> Array:
+    """Derivative of the mean cross-entropy by the scores, (n, classes)."""
+    p = np.exp(scores - scores.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    p[np.arange(len(y)), y] -= 1
+    return p / len(y)
+
+
+class Linear:
+    """Softmax regression; flat vector = weights (classes x features, row-major), biases."""
+
+    def module(self, features: int, classes: int) -> nn.Module:
+        return nn.Linear(features, classes).double()
+
+    def gradient(self, w: Array, x: Array, y: Array, classes: int) -> Array:
+        n = classes * x.shape[1]
+        error = softmax_error(x @ w[:n].reshape(classes, -1).T + w[n:], y)
+        return np.concatenate([(error.T @ x).ravel(), error.sum(axis=0)])
+
+
+class Tanh:
+    """One hidden layer of five tanh units."""
+
+    hidden = 5
+
+    def module(self, features: int, classes: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(features, self.hidden), nn.Tanh(), nn.Linear(self.hidden, classes)).double()
+
+    def gradient(self, w: Array, x: Array, y: Array, classes: int) -> Array:
+        h, p = self.hidden, x.shape[1]
+        cuts = np.cumsum([h * p, h, classes * h])
+        first, bias, second, last = np.split(w, cuts)
+        first, second = first.reshape(h, p), second.reshape(classes, h)
+        a = np.tanh(x @ first.T + bias)
+        error = softmax_error(a @ second.T + last, y)
+        back = (error @ second) * (1 - a**2)
+        return np.concatenate([(back.T @ x).ravel(), back.sum(0), (error.T @ a).ravel(), error.sum(0)])
+
+
+@dataclass
+class Problem:
+    """Four clients of uneven size, three of them at most in a round, with decay of weights and of the rate."""
+
+    model: Linear | Tanh = field(default_factory=Linear)
+    weights: str = "uniform"
+    K: int = 3
+    eta: float = 0.2
+    decay: float = 0.9
+    wd: float = 0.05
+    cohorts: tuple[tuple[int, ...], ...] = ((0, 1), (1, 2, 3), (0, 3), (2,), (0, 1, 2), (1, 3))
+    seed: int = 3
+
+    features, classes, sizes = 4, 3, (5, 2, 7, 1)
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(self.seed)
+        self.data = [
+            (rng.normal(i / 3, 1, (n, self.features)), rng.integers(self.classes, size=n))
+            for i, n in enumerate(self.sizes)
+        ]
+        torch.manual_seed(self.seed)
+        self.module = self.model.module(self.features, self.classes)
+        self.w0 = nn.utils.parameters_to_vector(self.module.parameters()).detach().numpy().copy()
+
+    @property
+    def N(self) -> int:
+        return len(self.sizes)
+
+    def lr(self, t: int) -> float:
+        return self.eta * self.decay**t
+
+    def grad(self, i: int, w: Array) -> Array:
+        """Full-batch gradient of client i's mean loss."""
+        return self.model.gradient(w, *self.data[i], self.classes)
+
+    def mean(self, cohort: tuple[int, ...], values: list[Array]) -> Array:
+        """The weighted mean over a cohort."""
+        p = np.array([self.sizes[i] if self.weights == "samples" else 1.0 for i in cohort])
+        return sum(a * b for a, b in zip(p / p.sum(), values, strict=True))
+
+    def step(self, w: Array, d: Array, lr: float) -> Array:
+        """One local step: decay at the unperturbed iterate."""
+        return w - lr * (d + self.wd * w)
+
+    def simulate(self, method: Method, executor: str = "auto") -> Array:
+        """The package's final model on this problem."""
+        sim = ff.Simulation(
+            model=self.module,
+            data=ff.FederatedData.from_clients(self.data, classes=self.classes),
+            method=method,
+            client=ff.Client(lr=self.eta, lr_decay=self.decay, steps=self.K, batch_size=None, weight_decay=self.wd),
+            participation=[list(cohort) for cohort in self.cohorts],
+            weights=self.weights,
+            executor=executor,
+        )
+        for _ in sim:
+            pass
+        return sim.w.numpy()
+
+
+def unit(v: Array) -> Array:
+    norm = np.linalg.norm(v)
+    return v / norm if norm > 0 else v
+
+
+def assert_agrees(
+    transcription: Callable[[Problem], Array], method: Method, weights: tuple[str, ...] = ("uniform",)
+) -> None:
+    """The package and a transcription end at the same model on both problems, and training moved it."""
+    for model in (Linear(), Tanh()):
+        for weighting in weights:
+            problem = Problem(model, weighting)
+            expected, got = transcription(problem), problem.simulate(method)
+            assert np.linalg.norm(expected - problem.w0) > 1e-2
+            assert np.abs(got - expected).max() <= 1e-10
