@@ -63,7 +63,7 @@ def test_a_server_that_stands_still_gives_no_perturbation() -> None:
     q = two_quadratics(steps=1)
     method = FedLESAM(rho=0.5)
     server, kept = q.run(method, 1)
-    here = server.map(lambda x: torch.zeros_like(x))  # back where the clients saw it last
+    here = server.map(torch.zeros_like)  # back where the clients saw it last
     q.asked.clear()
     q.round(method, here, kept, [0, 1], 1)
     assert torch.equal(q.asked[0], torch.zeros(2, 2).double())
