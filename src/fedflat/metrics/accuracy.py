@@ -48,7 +48,7 @@ def score(objective: Objective, w: Tensor, x: Tensor, y: Tensor) -> Scores:
     losses, correct = [], []
     with torch.inference_mode(), objective.evaluating():
         for some_x, some_y in zip(x.split(SAMPLES_AT_ONCE), y.split(SAMPLES_AT_ONCE), strict=True):
-            logits = objective.logits(w, some_x)
+            logits = objective.logits(w, some_x.clone())  # into aligned memory, so that processes agree to the last bit
             losses.append(cross_entropy(logits, some_y, reduction="none"))
             correct.append(logits.argmax(-1) == some_y)
     return Scores(torch.cat(losses), torch.cat(correct))

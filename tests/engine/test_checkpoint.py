@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+from support.federation import simulation
+
+from fedflat.engine import checkpoint
+from fedflat.methods import find
+
+
+def saved(tmp_path, method: str = "Scaffold", **changes):
+    sim = simulation(find(method)(), **changes)
+    sim.round()
+    path = tmp_path / "state.safetensors"
+    sim.save(path)
+    return path
+
+
+def test_other_settings_are_refused_by_name(tmp_path) -> None:
+    path = saved(tmp_path)
+    for changes, name in [({"seed": 1}, "seed"), ({"client": {"lr": 0.3}}, "client"), ({"participation": 2}, "participation")]:
+        with pytest.raises(ValueError, match=f"{name} was .*, now it is"):
+            simulation(find("Scaffold")(), **changes).load(path)
+    with pytest.raises(ValueError, match="method was Scaffold"):
+        simulation(find("FedDyn")()).load(path)
+
+
+def test_more_rounds_may_be_added(tmp_path) -> None:
+    longer = simulation(find("Scaffold")(), rounds=9)
+    longer.load(saved(tmp_path))
+    assert len(list(longer)) == 8
+
+
+@pytest.mark.parametrize("size", [0, 5, 100, 2000])
+def test_a_damaged_file_is_refused(tmp_path, size: int) -> None:
+    path = saved(tmp_path)
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(ValueError, match=r"state\.safetensors cannot be read"):
+        checkpoint.load(path)
+
+
+def test_a_pickle_is_not_read(tmp_path) -> None:
+    path = tmp_path / "evil.safetensors"
+    path.write_bytes(pickle.dumps({"t": 1}))
+    with pytest.raises(ValueError, match="cannot be read"):
+        checkpoint.load(path)
+    with pytest.raises(ValueError, match="cannot be read"):
+        checkpoint.load(tmp_path / "missing.safetensors")
+
+
+def test_another_format_is_refused(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "FORMAT", 99)
+    path = saved(tmp_path)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="has format 99, this version reads 1"):
+        checkpoint.load(path)
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path) -> None:
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+
+    def fail(temporary) -> None:
+        temporary.write_text("half of the ne")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        checkpoint.write_atomically(path, fail)
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file.txt"]
+
+
+def test_tensors_and_numbers_come_back_to_the_last_bit(tmp_path) -> None:
+    tensors = {"a": torch.randn(3, 2, dtype=torch.float64), "b": torch.arange(3)[::2], "c": torch.zeros(0, 5)}
+    checkpoint.save(tmp_path / "x.safetensors", tensors, {"number": 0.1 + 0.2, "t": 3})
+    back, meta = checkpoint.load(tmp_path / "x.safetensors")
+    assert all(torch.equal(tensors[name], back[name]) for name in tensors)
+    assert meta["number"] == 0.1 + 0.2

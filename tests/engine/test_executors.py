@@ -1,0 +1,120 @@
+"""Sequential, stacked and chunked runs are one run; so is a resumed one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.federation import federation, simulation, tanh_network
+from torch import nn
+
+import fedflat as ff
+from fedflat.comm.cost import gradients_per_step
+from fedflat.core.method import Method
+from fedflat.engine import executors
+from fedflat.methods import find
+
+HARD = {"client": {"weight_decay": 0.05, "max_norm": 1.0, "momentum": 0.5}}
+
+
+def trajectory(sim: ff.Simulation) -> torch.Tensor:
+    return torch.stack([sim.w.clone() for _ in sim])
+
+
+def test_stacked_is_sequential(method: Method) -> None:
+    """Uneven clients, short batches, decay, clipping and momentum; 1e-12 relative in float64, in every round."""
+    one = trajectory(simulation(method, executor="sequential", **HARD))
+    many = trajectory(simulation(method, executor="stacked", **HARD))
+    assert (one - many).norm() <= 1e-12 * one.norm()
+    assert (one[-1] - one[0]).norm() > 1e-2
+
+
+def test_chunks_do_not_matter(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = trajectory(simulation(method, executor="stacked"))
+    monkeypatch.setattr(executors, "NUMBERS_AT_ONCE", 2 * whole.shape[1])
+    sim = simulation(method, executor="stacked")
+    assert sim.executor.chunk == 2
+    parts = trajectory(sim)
+    assert (whole - parts).norm() <= 1e-12 * whole.norm()
+
+
+@pytest.mark.parametrize("executor", ["sequential", "stacked"])
+def test_resumed_is_uninterrupted_to_the_last_bit(method: Method, executor: str, tmp_path) -> None:
+    """A new simulation goes on from the file: same weights and same reported metrics, in every later round."""
+    whole, first = simulation(method, executor=executor), simulation(method, executor=executor)
+    expected = trajectory(whole)
+    for _ in range(3):
+        first.round()
+    first.save(tmp_path / "state.safetensors")
+    resumed = simulation(method, executor=executor)
+    resumed.load(tmp_path / "state.safetensors")
+    assert torch.equal(trajectory(resumed), expected[3:])
+    without_time = [[{k: v for k, v in row.items() if k != "seconds"} for row in s.history] for s in (whole, resumed)]
+    assert without_time[0] == without_time[1]
+
+
+def test_order_of_clients_in_a_cohort_does_not_matter() -> None:
+    one, other = ([[0, 3, 5], [1, 2, 4]], [[5, 0, 3], [4, 2, 1]])
+    runs = [trajectory(simulation(find("FedSMOO")(), participation=cohorts, rounds=2)) for cohorts in (one, other)]
+    assert torch.equal(*runs)
+
+
+def test_gradients_are_counted(method: Method) -> None:
+    """Both executors count the same, and the count is what the batches and the method ask for."""
+
+
+    counts = set()
+    for executor in ("sequential", "stacked"):
+        sim = simulation(method, executor=executor)
+        for _ in sim:
+            pass
+        counts.add(sim.executor.gradients)
+    steps = sum(int(sim.client.local_steps(sim.data.sizes[sim.cohort(t)]).sum()) for t in range(sim.rounds))
+    assert counts == {steps * gradients_per_step(method)}
+
+
+def dropout_network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Dropout(0.5), nn.Linear(7, 3)).double()
+
+
+def test_dropout_is_reproducible_and_runs_one_client_at_a_time() -> None:
+    sim = simulation(find("FedSAM")(), model=dropout_network())
+    assert type(sim.executor) is executors.Sequential
+    expected = trajectory(sim)
+    again = simulation(find("FedSAM")(), model=dropout_network())
+    torch.manual_seed(123)  # the user's own random state changes nothing
+    state = torch.get_rng_state()
+    assert torch.equal(trajectory(again), expected)
+    assert torch.equal(torch.get_rng_state(), state), "and is left alone"
+    with pytest.raises(ValueError, match="executor = 'stacked' cannot run a model with dropout"):
+        simulation(find("FedSAM")(), model=dropout_network(), executor="stacked")
+
+
+def test_auto_stacks_small_dense_models_only() -> None:
+    data = federation()
+    images = ff.FederatedData.from_clients([(torch.zeros(3, 1, 8, 8), torch.tensor([0, 1, 2]))])
+    assert type(simulation(find("FedAvg")(), data=data).executor) is executors.Stacked
+    convolutional = ff.Simulation(model="cnn", data=images, method=find("FedAvg")(), rounds=1)
+    assert type(convolutional.executor) is executors.Sequential
+    with pytest.raises(ValueError, match="executor = 'fast' is unknown; known are auto, sequential, stacked"):
+        simulation(find("FedAvg")(), executor="fast")
+
+
+@pytest.mark.parametrize("name", ["cnn", "lenet"])
+def test_convolutions_stack_too(name: str) -> None:
+    shape = (3, 32, 32) if name == "lenet" else (1, 8, 8)
+    g = torch.Generator().manual_seed(0)
+    clients = [(torch.rand(n, *shape, generator=g).double(), torch.randint(3, (n,), generator=g)) for n in (4, 2)]
+    torch.manual_seed(0)
+    model = ff.models.build(name, classes=3, shape=shape).double()
+    settings = {"data": ff.FederatedData.from_clients(clients, classes=3), "model": model, "rounds": 2, "participation": 2}
+    runs = [trajectory(simulation(find("FedSAM")(), executor=e, **settings)) for e in ("sequential", "stacked")]
+    assert (runs[0] - runs[1]).norm() <= 1e-12 * runs[0].norm()
+
+
+def test_the_users_module_is_not_touched() -> None:
+    model = tanh_network()
+    before = [p.clone() for p in model.parameters()]
+    run = simulation(find("FedAvg")(), model=model).run()
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert torch.equal(nn.utils.parameters_to_vector(run.model.parameters()), run.w)
