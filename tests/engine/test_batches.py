@@ -6,10 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
-from support.federation import federation
 
 import fedflat as ff
 from fedflat.engine.batches import Batches
+from support.federation import federation
 
 SIZES = (5, 12, 3, 8, 1, 9)
 

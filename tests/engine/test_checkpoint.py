@@ -4,10 +4,10 @@ import pickle
 
 import pytest
 import torch
-from support.federation import simulation
 
 from fedflat.engine import checkpoint
 from fedflat.methods import find
+from support.federation import simulation
 
 
 def saved(tmp_path, method: str = "Scaffold", **changes):
@@ -20,7 +20,11 @@ def saved(tmp_path, method: str = "Scaffold", **changes):
 
 def test_other_settings_are_refused_by_name(tmp_path) -> None:
     path = saved(tmp_path)
-    for changes, name in [({"seed": 1}, "seed"), ({"client": {"lr": 0.3}}, "client"), ({"participation": 2}, "participation")]:
+    for changes, name in [
+        ({"seed": 1}, "seed"),
+        ({"client": {"lr": 0.3}}, "client"),
+        ({"participation": 2}, "participation"),
+    ]:
         with pytest.raises(ValueError, match=f"{name} was .*, now it is"):
             simulation(find("Scaffold")(), **changes).load(path)
     with pytest.raises(ValueError, match="method was Scaffold"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.federation import federation, simulation, tanh_network
 from torch import nn
 
 import fedflat as ff
@@ -12,6 +11,7 @@ from fedflat.comm.cost import gradients_per_step
 from fedflat.core.method import Method
 from fedflat.engine import executors
 from fedflat.methods import find
+from support.federation import federation, simulation, tanh_network
 
 HARD = {"client": {"weight_decay": 0.05, "max_norm": 1.0, "momentum": 0.5}}
 
@@ -61,7 +61,6 @@ def test_order_of_clients_in_a_cohort_does_not_matter() -> None:
 def test_gradients_are_counted(method: Method) -> None:
     """Both executors count the same, and the count is what the batches and the method ask for."""
 
-
     counts = set()
     for executor in ("sequential", "stacked"):
         sim = simulation(method, executor=executor)
@@ -107,7 +106,12 @@ def test_convolutions_stack_too(name: str) -> None:
     clients = [(torch.rand(n, *shape, generator=g).double(), torch.randint(3, (n,), generator=g)) for n in (4, 2)]
     torch.manual_seed(0)
     model = ff.models.build(name, classes=3, shape=shape).double()
-    settings = {"data": ff.FederatedData.from_clients(clients, classes=3), "model": model, "rounds": 2, "participation": 2}
+    settings = {
+        "data": ff.FederatedData.from_clients(clients, classes=3),
+        "model": model,
+        "rounds": 2,
+        "participation": 2,
+    }
     runs = [trajectory(simulation(find("FedSAM")(), executor=e, **settings)) for e in ("sequential", "stacked")]
     assert (runs[0] - runs[1]).norm() <= 1e-12 * runs[0].norm()
 

@@ -26,8 +26,16 @@ def test_neighbouring_counters_share_nothing() -> None:
     """Flipping any counter by one flips half of the bits."""
     n = np.arange(2000)
     base = words(1, Purpose.BATCHES, n, 5, 9)
-    others = [words(2, Purpose.BATCHES, n, 5, 9), words(1, Purpose.COHORT, n, 5, 9), words(1, Purpose.BATCHES, n + 1, 5, 9)]
-    others += [words(1, Purpose.BATCHES, n, 6, 9), words(1, Purpose.BATCHES, n, 5, 10), words(1, Purpose.BATCHES, n, 9, 5)]
+    others = [
+        words(2, Purpose.BATCHES, n, 5, 9),
+        words(1, Purpose.COHORT, n, 5, 9),
+        words(1, Purpose.BATCHES, n + 1, 5, 9),
+    ]
+    others += [
+        words(1, Purpose.BATCHES, n, 6, 9),
+        words(1, Purpose.BATCHES, n, 5, 10),
+        words(1, Purpose.BATCHES, n, 9, 5),
+    ]
     for other in others:
         assert abs(bits(base ^ other).mean() - 0.5) < 0.01
         assert abs(spearmanr(base.astype(float), other.astype(float)).statistic) < 0.1

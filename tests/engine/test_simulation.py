@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.federation import federation, simulation, tanh_network
 
 import fedflat as ff
 from fedflat.methods import find
+from support.federation import federation, simulation, tanh_network
 
 FedAvg, Scaffold, FedDyn = map(find, ("FedAvg", "Scaffold", "FedDyn"))
 

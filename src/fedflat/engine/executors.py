@@ -91,11 +91,6 @@ class Sequential(Executor):
 class Stacked(Executor):
     """Many clients at once: their models are the rows of one tensor. Clients that are done leave the stack."""
 
-    def __post_init__(self) -> None:
-        """Raises ValueError for a model that draws random numbers, which would differ from the reference."""
-        if self.objective.is_random:
-            raise InputError("executor = 'stacked' cannot run a model with dropout; use 'sequential'")
-
     @property
     def chunk(self) -> int:
         return max(1, NUMBERS_AT_ONCE // self.objective.space.d)
@@ -117,7 +112,10 @@ def choose(name: str, objective: Objective) -> type[Executor]:
     """The executor called `name`; `auto` stacks small models without convolutions or dropout.
 
     Stacked convolutions become grouped ones, which are slower than one client after another.
+    Raises InputError for an unknown name, or for stacking a model with dropout.
     """
+    if name == "stacked" and objective.is_random:
+        raise InputError("executor = 'stacked' cannot run a model with dropout, which would differ from 'sequential'")
     if name in EXECUTORS:
         return EXECUTORS[name]
     if name != "auto":

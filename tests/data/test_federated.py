@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import fedflat as ff
+
+X, Y = np.zeros((4, 2)), np.array([0, 1, 1, 0])
+
+
+def test_clients_come_back_as_given() -> None:
+    pairs = [(np.random.rand(n, 3), np.arange(n) % 4) for n in (2, 5, 1)]
+    data = ff.FederatedData.from_clients(pairs, test=(np.zeros((2, 3)), [0, 3]))
+    assert (data.clients, data.classes, data.shape, list(data.sizes)) == (3, 4, (3,), [2, 5, 1])
+    for i, (x, y) in enumerate(pairs):
+        got = data.client(i)
+        assert np.array_equal(got[0], x)
+        assert np.array_equal(got[1], y)
+    assert data.counts().tolist() == [[1, 1, 0, 0], [2, 1, 1, 1], [1, 0, 0, 0]]
+
+
+def test_a_hundred_thousand_clients_are_arrays() -> None:
+    members = np.arange(200_000, dtype=np.int64)
+    data = ff.FederatedData(
+        torch.zeros(200_000, 1), torch.zeros(200_000, dtype=torch.int64), members, np.arange(0, 200_001, 2), classes=1
+    )
+    assert data.clients == 100_000
+    assert data.counts().shape == (100_000, 1)
+
+
+@pytest.mark.parametrize(
+    ("clients", "test", "message"),
+    [
+        ([], None, "needs at least one client"),
+        ([(X, Y), (X[:0], Y[:0])], None, "client 1 has no sample"),
+        ([(X, Y[:3])], None, r"client 0 has x of shape \(4, 2\) and y of shape \(3,\)"),
+        ([(X, Y + 0.5)], None, "client 0 has labels that are not whole numbers"),
+        ([(X, Y), (np.zeros((4, 3)), Y)], None, r"client 1 has samples of shape \(3,\), client 0 of shape \(2,\)"),
+        ([(X, Y - 1)], None, r"training label -1 of sample 0 is outside 0\.\.1"),
+        ([(np.array([[1.0, np.nan]]), [0])], None, r"training sample 0 has a value that is NaN or infinite \(1 of 1"),
+        ([(X, Y)], (np.full((1, 2), np.inf), [0]), "test sample 0 has a value that is NaN or infinite"),
+        ([(X, Y)], (np.zeros((1, 3)), [0]), r"test samples have shape \(3,\), training \(2,\)"),
+        ([(X, Y)], (np.zeros((1, 2)), [5]), r"test label 5 of sample 0 is outside 0\.\.1"),
+    ],
+)
+def test_mistakes_are_one_line_that_names_the_culprit(clients, test, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as error:
+        ff.FederatedData.from_clients(clients, test=test, classes=2 if clients else None)
+    assert "\n" not in str(error.value)
+
+
+def test_moving_keeps_whole_numbers_whole() -> None:
+    tokens = ff.FederatedData.from_clients([(np.array([[3, 4]]), [0])])
+    assert tokens.to(torch.device("cpu"), torch.float64).x.dtype == torch.int64
+    floats = ff.FederatedData.from_clients([(X, Y)])
+    assert floats.to(torch.device("cpu"), torch.float32).x.dtype == torch.float32
+
+
+def test_the_hash_tells_splits_apart() -> None:
+    one, same, other = (ff.data.load("digits", clients=10, seed=seed) for seed in (0, 0, 1))
+    assert one.partition_hash() == same.partition_hash() != other.partition_hash()
