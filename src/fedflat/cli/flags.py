@@ -95,8 +95,12 @@ def _sections(kind: Any) -> list[type[BaseModel]]:
 
 def _unknown_flag(message: str, model: type[BaseModel]) -> str:
     """pydantic-settings' complaint as one line that suggests the flag that was meant."""
-    unknown = next((word for word in message.split() if word.startswith("--")), None)
-    if "unrecognized arguments" not in message or unknown is None:
-        return message.removeprefix("error parsing CLI: ")
-    close = get_close_matches(unknown.lstrip("-").partition("=")[0], list(keys(model)), n=1)
-    return f"{unknown}: unknown flag" + (f"; did you mean --{close[0]}?" if close else "; see --help")
+    complaint = message.removeprefix("error parsing CLI: ")
+    _, found, words = complaint.partition("unrecognized arguments: ")
+    if not found:
+        return complaint
+    word = words.split()[0]
+    if not word.startswith("--"):
+        return f"{word}: unexpected word; a TOML file stands first, before the flags"
+    close = get_close_matches(word.lstrip("-").partition("=")[0], list(keys(model)), n=1)
+    return f"{word}: unknown flag" + (f"; did you mean --{close[0]}?" if close else "; `--keys` lists them all")

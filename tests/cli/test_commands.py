@@ -1,0 +1,205 @@
+"""The command line as a user meets it, in this process; `main` is what the installed command calls."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedflat.cli import main
+from fedflat.methods import all_methods
+
+SMALL = "--data.clients 10 --client.epochs 1 --client.batch_size 20 --rounds 4 --checkpoint_every 2 --participation 0.5"
+
+
+@pytest.fixture
+def fedflat(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    """Run a command line in an empty folder: (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "dumb")
+
+    def run(line: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fedflat", *shlex.split(line)])
+        code = 0
+        try:
+            main()
+        except SystemExit as exit_:
+            code = exit_.code or 0
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_run_then_again_then_report(fedflat, tmp_path: Path) -> None:
+    code, out, err = fedflat(f"run {SMALL} --method.name fed-sam --method.rho 0.05 --out one")
+    assert (code, err) == (0, "")
+    assert "test accuracy" in out
+    assert "about" in out, "a line for progress says how long it will take"
+    assert 'name = "FedSAM"' in Path("one/config.toml").read_text()
+    assert fedflat(f"run {SMALL} --method.name fed-sam --method.rho 0.05 --out one")[0] == 0
+    fedflat(f"run {SMALL} --out other")
+    code, out, _ = fedflat("report one other --target 0.1")
+    assert code == 0
+    assert re.search(r"rounds to 10\.0.%", out)
+    assert Path("report.html").exists()
+
+
+def test_default_folder_names_the_run(fedflat, tmp_path: Path) -> None:
+    fedflat(f"run {SMALL} --seed 3")
+    assert [path.name.rpartition("-")[0] for path in Path("runs").iterdir()] == ["FedAvg-seed3"]
+
+
+def test_compare_a_file_with_flags_on_top(fedflat, tmp_path: Path) -> None:
+    Path("study.toml").write_text('methods = ["fedavg", "feddyn"]\nseeds = [0, 1]\nrounds = 50\n[client]\nlr = 0.05\n')
+    code, out, _ = fedflat(f"compare study.toml {SMALL}")
+    assert code == 0
+    assert out.count("in 0.") + out.count("in 1.") == 4, "each of the four runs ends with a line"
+    assert "FedDyn" in out
+    folder = Path("runs/study")
+    assert {"report.html", "comparison.json", "comparison.parquet", "study.toml"} <= {p.name for p in folder.iterdir()}
+    assert "lr = 0.05" in (folder / "study.toml").read_text()
+    assert "rounds = 4" in (folder / "study.toml").read_text()
+    code, out, _ = fedflat("report runs/study")
+    assert code == 0
+    assert "FedDyn" in out
+
+
+def test_compare_with_methods_as_flags(fedflat, tmp_path: Path) -> None:
+    code, out, _ = fedflat(
+        f"""compare --methods fedavg --methods '{{"name": "fedsam", "rho": 0.2}}' --seeds 0 {SMALL} --out two"""
+    )
+    assert code == 0
+    assert "FedSAM" in out
+    assert "rho = 0.2" in Path("two/study.toml").read_text()
+
+
+def test_resume_goes_on_where_a_run_or_a_study_was(fedflat, tmp_path: Path) -> None:
+    fedflat(f"run {SMALL} --out one")
+    Path("one/summary.json").unlink()
+    code, out, _ = fedflat("resume one")
+    assert code == 0
+    assert "results in one" in out
+    fedflat(f"compare --methods fedavg --seeds 0 {SMALL} --out two")
+    code, out, _ = fedflat("resume two")
+    assert code == 0
+    assert "report: two/report.html" in out
+
+
+def test_dry_run_prints_configuration_and_cost_and_computes_nothing(fedflat, tmp_path: Path) -> None:
+    code, out, _ = fedflat(f"run {SMALL} --method.name fedsmoo --dry-run")
+    assert code == 0
+    assert 'name = "FedSMOO"' in out
+    assert re.search(r"model parameters +4,810", out)
+    assert not list(tmp_path.iterdir())
+
+
+def test_participation_in_all_its_forms(fedflat, tmp_path: Path) -> None:
+    for rule, shown in [
+        ("3", "3"),
+        ("0.5", "5"),
+        ("'[[0],[1],[2],[3,4]]'", "1.25"),
+        ("""'{"bernoulli": 1.0}'""", "10"),
+    ]:
+        code, out, err = fedflat(f"run {SMALL.replace('--participation 0.5', '')} --participation {rule} --dry-run")
+        assert code == 0, err
+        assert re.search(rf"clients per round +{re.escape(shown)}\n", out), rule
+
+
+def test_methods(fedflat) -> None:
+    code, out, _ = fedflat("methods")
+    assert code == 0
+    for name, cls in all_methods().items():
+        assert re.search(rf"^ *{name} .*{re.escape(str(cls.paper))}", out, re.MULTILINE), "one line each"
+    code, out, _ = fedflat("methods fed-smoo")
+    assert code == 0
+    assert "s_i <- rho unit(g_i(w_i) - mu_i - s)" in out
+    assert "@inproceedings{sun2023dynamic," in out
+    assert "rho = 0.1, a number in [0, inf)" in out
+
+
+def test_data(fedflat, tmp_path: Path) -> None:
+    assert "digits" in fedflat("data list")[1]
+    code, out, _ = fedflat("data partition --data.clients 20 --partition.name iid --figure map.svg")
+    assert code == 0
+    assert "samples per client  67 to 68" in out
+    assert Path("map.svg").read_text().startswith("<svg")
+
+
+def test_doctor(fedflat) -> None:
+    code, out, _ = fedflat("doctor")
+    assert code == 0
+    assert re.search(r"^torch +\d", out, re.MULTILINE)
+    assert re.search(r"^device +\w", out, re.MULTILINE)
+    assert "MISSING" not in out
+    assert "extra dev" in out
+
+
+def test_help_teaches(fedflat) -> None:
+    assert "compare" in fedflat("--help")[1]
+    assert "--method.name fedsmoo" in fedflat("run --help")[1]
+    keys = fedflat("run --keys")[1]
+    assert "--client.weight_decay" in keys
+    assert "--method.rho" in keys
+    assert fedflat("--version")[1].startswith("fedflat ")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("run --methd.rho 1", "--methd.rho: unknown flag; did you mean --method.rho?"),
+        (
+            "run --method.name fedsam --method.rho -1",
+            "method.rho: Input should be greater than or equal to 0, got '-1'",
+        ),
+        ("run --method.name fedsam --method.rho lots", "method.rho: Input should be a valid number"),
+        ("run --method.name sam", "method: unknown name 'sam'; known are FedAvg,"),
+        ("run --data.name cifar10", "data.name: 'cifar10' is unknown; known are digits"),
+        ("run --data.clients 5000", "data.clients = 5000 is more than the 1347 training samples"),
+        ("run --data.clients 10 --participation 11", "participation = 11 clients per round is not in 1..10"),
+        ("run --client.epochs 2 --client.steps 3", "client.epochs and client.steps exclude each other"),
+        ("run --model.name lenet", "model 'lenet' takes images (channels, 32, 32), got shape (1, 8, 8)"),
+        ("run --device tpu9", "device = 'tpu9' cannot be used"),
+        ("run missing.toml", "configuration missing.toml cannot be read"),
+        ("run --rounds", "argument --rounds: expected one argument"),
+        ("run --rounds 3 extra.toml", "extra.toml: unexpected word"),
+        ("run --out file/run", "--out file/run cannot be written: Not a directory"),
+        ("compare --methods fedavg --methods fedfoo", "methods.1: unknown name 'fedfoo'"),
+        ("compare --weights samples --methods scaffold", "weights = 'samples' does not fit Scaffold"),
+        ("resume .", ". holds neither a run (config.toml) nor a study (study.toml)"),
+        ("report .", ". holds no finished run"),
+        ("report missing", "missing holds no finished run"),
+        ("methods fedfoo", "unknown method 'fedfoo'; known are FedAvg,"),
+        ("data partition --partition.name zipf", "partition: unknown name 'zipf'; known are dirichlet,"),
+        (
+            "data partition --partition.name pathological --partition.classes_per_client 11",
+            "is more than the 10 classes",
+        ),
+        ("data partition --figure file/map.svg", "--figure file/map.svg cannot be written: Not a directory"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_2(fedflat, tmp_path: Path, line: str, message: str) -> None:
+    Path("file").write_text("not a folder")
+    code, _, err = fedflat(line)
+    assert code == 2
+    assert err.startswith("fedflat: ")
+    assert message in err
+    assert err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"], "nothing is left behind"
+
+
+def test_divergence_is_one_clear_line_and_exit_code_1(fedflat, tmp_path: Path) -> None:
+    code, _, err = fedflat(f"run {SMALL} --client.lr 1e30 --out one")
+    assert code == 1
+    assert re.fullmatch(r"fedflat: training diverged: client \d+ sent NaN or infinity in round \d+; .*\n", err)
+
+
+def test_the_environment_changes_nothing(fedflat, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROUNDS", "77")
+    monkeypatch.setenv("SEED", "9")
+    out = fedflat(f"run {SMALL} --dry-run")[1]
+    assert "rounds = 4" in out
+    assert "seed = 0" in out

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from fedflat.cli.progress import Bar, Lines, watcher
+from fedflat.experiments import runner
+from support.studies import study_spec
+
+
+def test_a_terminal_gets_a_bar_with_the_time_left(tmp_path) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=160)
+    spec = study_spec(seeds=[0], methods=["fedavg", "fedgf"])
+    with watcher(console, 12) as watching:
+        assert isinstance(watching, Bar)
+        runner.study(spec, tmp_path, watching)
+        task = watching._progress.tasks[0]
+        assert (task.completed, task.total) == (12, 12)
+        assert "c " in task.description, "FedGF's c is shown"
+    text = console.file.getvalue()
+    assert "FedGF-seed0" in text
+    assert "left" in text
+
+
+def test_a_pipe_gets_plain_lines(tmp_path) -> None:
+    console = Console(file=io.StringIO(), force_terminal=False, width=80)
+    with watcher(console, 24) as watching:
+        assert isinstance(watching, Lines)
+        runner.study(study_spec(), tmp_path, watching)
+    lines = console.file.getvalue().splitlines()
+    assert sum("test accuracy" in line and " in " in line for line in lines) == 4
+    assert any(line.endswith("s left") for line in lines)
+    assert "\x1b" not in console.file.getvalue()

@@ -1,0 +1,179 @@
+"""Runs and studies in folders: resumable, interruptible, never computed twice, one writer."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from safetensors.torch import load_file
+
+from fedflat.core.errors import InputError
+from fedflat.engine.simulation import NonFiniteError
+from fedflat.experiments import runner
+from fedflat.experiments.directory import RunDirectory, StoredRun
+from fedflat.experiments.interrupt import Interrupted
+from support.studies import run_spec, study_spec
+
+
+class Watched:
+    """Notes what it is told; can send a signal after a round."""
+
+    def __init__(self, signal_after: int | None = None, times: int = 1) -> None:
+        self.rounds: list[int] = []
+        self.started: list[tuple[str, int]] = []
+        self.finished: list[str] = []
+        self._signal_after, self._times = signal_after, times
+
+    def run_started(self, spec, done: int) -> None:
+        self.started.append((spec.label, done))
+
+    def round_done(self, spec, result) -> None:
+        self.rounds.append(result.t)
+        if result.t == self._signal_after:
+            for _ in range(self._times):
+                os.kill(os.getpid(), signal.SIGINT)
+
+    def run_finished(self, spec, run) -> None:
+        self.finished.append(spec.label)
+
+
+def test_a_run_leaves_a_complete_folder(tmp_path: Path) -> None:
+    run = runner.run(run_spec(), tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names >= {
+        "config.toml",
+        "env.json",
+        "metrics.parquet",
+        "partition.parquet",
+        "model.safetensors",
+        "summary.json",
+    }
+    assert [path.name for path in (tmp_path / "run" / "checkpoint").iterdir()] == ["round-000006.safetensors"]
+    assert run.metrics.num_rows == 6
+    assert run.counts.shape == (10, 10)
+    assert run.counts.sum() == 1347
+    assert (run.method, run.seed) == ("FedAvg", 0)
+    assert run.summary["lambda_max"] > 0
+    model = run_spec().build().model
+    model.load_state_dict(load_file(tmp_path / "run" / "model.safetensors"))
+    assert not list((tmp_path / "run").rglob(".tmp-*"))
+
+
+def test_a_finished_run_is_not_computed_again(tmp_path: Path) -> None:
+    first, again = Watched(), Watched()
+    for watched in (first, again):
+        runner.run(run_spec(), tmp_path, watched)
+    assert (len(first.rounds), first.started) == (6, [("FedAvg-seed0", 0)])
+    assert (again.rounds, again.started, again.finished) == ([], [("FedAvg-seed0", 6)], ["FedAvg-seed0"])
+
+
+def test_a_study_can_be_extended(tmp_path: Path) -> None:
+    runner.study(study_spec(methods=["fedavg"], seeds=[0]), tmp_path)
+    watched = Watched()
+    runs = runner.study(study_spec(), tmp_path, watched)
+    assert len(runs) == 4
+    assert len(watched.rounds) == 3 * 6
+    spec, stored = runner.stored_study(tmp_path)
+    assert spec == study_spec()
+    assert [run.summary for run in stored] == [run.summary for run in runs]
+
+
+def test_ctrl_c_keeps_the_last_full_round_and_resume_ends_the_same(tmp_path: Path) -> None:
+    spec = run_spec(method="fedsmoo")
+    whole = runner.run(spec, tmp_path / "whole")
+    with pytest.raises(Interrupted, match="round 4 of 6 of FedSMOO-seed0 is saved") as stop:
+        runner.run(spec, tmp_path / "stopped", Watched(signal_after=3))
+    assert stop.value.exit_code == 130
+    assert pq.read_table(tmp_path / "stopped" / "metrics.parquet").num_rows == 4
+    watched = Watched()
+    resumed = runner.run(spec, tmp_path / "stopped", watched)
+    assert (watched.started, watched.rounds) == ([("FedSMOO-seed0", 4)], [4, 5])
+    assert untimed(resumed.summary) == untimed(whole.summary)
+    weights = [(tmp_path / folder / "model.safetensors").read_bytes() for folder in ("whole", "stopped")]
+    assert weights[0] == weights[1]
+
+
+def untimed(summary: dict) -> dict:
+    return {name: value for name, value in summary.items() if name != "seconds"}
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(run_spec(), tmp_path, Watched(signal_after=2, times=2))
+    assert RunDirectory(tmp_path).checkpoint.name == "round-000002.safetensors"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    """SIGKILL a real process several times; what is on disk is always whole."""
+    spec = run_spec(method="scaffold", rounds=200, checkpoint_every=1, flatness=False)
+    runner.run(spec, tmp_path / "whole")
+    config = tmp_path / "spec.toml"
+    config.write_text(spec.to_toml())
+    command = [sys.executable, "-m", "fedflat", "run", str(config), "--out", str(tmp_path / "killed")]
+    directory = RunDirectory(tmp_path / "killed")
+    for goal in (5, 20, 40):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and (
+            directory.checkpoint is None or directory.checkpoint.stem < f"round-{goal:06d}"
+        ):
+            time.sleep(0.002)
+        process.kill()
+        process.wait()
+        assert not directory.is_finished
+    runner.run(spec, tmp_path / "killed")
+    weights = [(tmp_path / folder / "model.safetensors").read_bytes() for folder in ("whole", "killed")]
+    assert weights[0] == weights[1]
+    assert not list((tmp_path / "killed").rglob(".tmp-*")), "what the kills left half-written is swept away"
+
+
+def test_divergence_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+    spec = run_spec(client={"lr": 1e3, "lr_decay": 1e10, "epochs": 1}, partition={"name": "iid"})
+    with pytest.raises(NonFiniteError, match=r"client \d+ sent NaN or infinity in round \d+"):
+        runner.run(spec.model_copy(update={"checkpoint_every": 1}), tmp_path)
+    directory = RunDirectory(tmp_path)
+    assert directory.checkpoint is not None
+    assert not directory.is_finished
+    with pytest.raises(InputError, match="holds no finished run; continue it with `fedflat resume`"):
+        StoredRun.open(tmp_path)
+
+
+def test_two_runs_cannot_share_a_folder(tmp_path: Path) -> None:
+    runner.run(run_spec(), tmp_path)
+    with pytest.raises(InputError, match=r"holds another run: client\.lr is 0\.1 there and 0\.2 here"):
+        runner.run(run_spec(client={"lr": 0.2, "epochs": 1, "batch_size": 20}), tmp_path)
+    with pytest.raises(InputError, match=r"holds another run: method\.name is FedAvg there and FedSAM here"):
+        runner.run(run_spec(method="fedsam"), tmp_path)
+
+
+def test_two_writers_at_once_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="is being written by another run"):
+            runner.run(run_spec(), tmp_path)
+    runner.run(run_spec(), tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(InputError, match=r"--out .*file/run cannot be written: Not a directory"):
+        runner.run(run_spec(), tmp_path / "file" / "run")
+    with pytest.raises(InputError, match=r"--out .*file/study cannot be written: Not a directory"):
+        runner.study(study_spec(), tmp_path / "file" / "study")
+
+
+def test_a_folder_without_runs_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no finished run"):
+        StoredRun.open(tmp_path)
+    runner.begin_study(study_spec(), tmp_path)
+    with pytest.raises(InputError, match="holds no finished run; continue the study with `fedflat resume"):
+        runner.stored_study(tmp_path)

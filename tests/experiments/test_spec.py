@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+import torch
+
+import fedflat as ff
+from fedflat.core.errors import InputError
+from fedflat.core.method import Method
+from fedflat.experiments.mistakes import validated
+from fedflat.experiments.spec import RunSpec, StudySpec, build_method
+from support.studies import run_spec, study_spec
+
+
+def test_toml_comes_back_the_same(method: Method) -> None:
+    """Every method with its defaults goes to TOML and back, infinities and absent values included."""
+    spec = run_spec(method={"name": type(method).__name__})
+    again = RunSpec(**tomllib.loads(spec.to_toml()))
+    assert again == spec
+    assert again.digest() == spec.digest()
+    assert build_method(again.method) == method
+
+
+def test_names_are_forgiving_values_are_not() -> None:
+    assert build_method(run_spec(method="fed-SMOO").method) == ff.methods.FedSMOO()
+    assert build_method(run_spec(method={"name": "fedsam", "rho": 0.3}).method) == ff.methods.FedSAM(rho=0.3)
+    assert run_spec(partition={"name": "IID"}).partition.name == "iid"
+
+
+def test_a_spec_builds_what_it_says() -> None:
+    spec = run_spec(method={"name": "fedgf", "c": 0.5}, participation={"bernoulli": 0.5}, dtype="float64", seed=4)
+    sim = spec.build()
+    assert sim.method == ff.methods.FedGF(c=0.5)
+    assert "Bernoulli(p=0.5)" in sim.settings()["participation"]
+    assert (sim.data.clients, sim.rounds, sim.seed, sim.w.dtype) == (10, 6, 4, torch.float64)
+
+
+def test_a_study_is_every_method_with_every_seed() -> None:
+    runs = study_spec().runs()
+    assert [run.label for run in runs] == ["FedAvg-seed0", "FedSAM-seed0", "FedAvg-seed1", "FedSAM-seed1"]
+    assert len({run.digest() for run in runs}) == 4
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"methd": 1}, "methd: unknown key; did you mean method?"),
+        ({"zzz": 1}, "zzz: unknown key; known are data, partition, model, "),
+        ({"client": {"epoch": 3}}, "client.epoch: unknown key; did you mean epochs?"),
+        ({"method": {"name": "fedsam", "roh": 1}}, "method.roh: unknown key; did you mean rho?"),
+        ({"method": {"name": "fedsam", "rho": -1}}, "method.rho: Input should be greater than or equal to 0, got -1"),
+        ({"method": {"name": "fedsom"}}, "method: unknown name 'fedsom'; known are FedAvg, "),
+        ({"method": {"rho": 1}}, "method: needs a name"),
+        ({"data": {"name": "cifar"}}, "data.name: 'cifar' is unknown; known are digits"),
+        ({"model": {"name": "vgg"}}, "model.name: 'vgg' is unknown; known are cnn, lenet, mlp"),
+        ({"partition": {"name": "dirichlet", "alpha": "x"}}, "partition.alpha: Input should be a valid number"),
+        ({"rounds": 0}, "rounds: Input should be greater than or equal to 1, got 0"),
+        ({"rounds": 0, "seed": -1}, "rounds: Input should be greater than or equal to 1, got 0 (and 1 more)"),
+        ({"participation": "most"}, "participation: participation must be a share, "),
+        ({"participation": {"bernouli": 0.1}}, "participation.bernoulli: Field required"),
+        ({"weights": "samples", "method": "scaffold"}, "weights = 'samples' does not fit Scaffold"),
+    ],
+)
+def test_mistakes_are_one_line_that_names_the_field(table: dict, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        validated(RunSpec, table)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (
+            {"methods": ["fedavg", {"name": "fedsam", "rho": -2}]},
+            "methods.1.rho: Input should be greater than or equal",
+        ),
+        ({"methods": []}, "methods: List should have at least 1 item"),
+        ({"seeds": [0, 0]}, "seeds: seeds must be different whole numbers from 0"),
+        ({"target": 95}, "target: Input should be less than 1, got 95"),
+        ({"weights": "samples", "methods": ["fedavg", "scaffold"]}, "weights = 'samples' does not fit Scaffold"),
+    ],
+)
+def test_mistakes_in_a_study(table: dict, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        validated(StudySpec, table)
+    assert str(error.value).startswith(message)
+
+
+def test_a_file_that_is_no_toml_is_named(tmp_path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text("rounds = = 3")
+    with pytest.raises(InputError, match=r"configuration .*bad\.toml cannot be read"):
+        RunSpec.load(path)
+    with pytest.raises(InputError, match=r"missing\.toml cannot be read"):
+        RunSpec.load(tmp_path / "missing.toml")
