@@ -1,0 +1,52 @@
+"""What the README says is what happens."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedflat.cli import main
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_python_example_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    [example] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(compile(example, "README.md", "exec"), {})
+    assert "FedSMOO" in capsys.readouterr().out
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+
+
+def commands() -> list[str]:
+    [block] = re.findall(r"## From the command line\n+```bash\n(.*?)```", README, re.DOTALL)
+    return [line.split(" #")[0].strip() for line in block.replace("\\\n", " ").splitlines()]
+
+
+def test_the_commands_run_as_written_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fewer rounds and seeds, which changes nothing but the time."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    assert len(commands()) >= 7
+    for command in commands():
+        program, *words = shlex.split(command.replace("--rounds 50", "--rounds 2"))
+        assert program == "fedflat"
+        monkeypatch.setattr(sys, "argv", ["fedflat", *words, *(["--seeds", "0"] if words[0] == "compare" else [])])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        assert not exit_.value.code, command
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_every_make_target_named_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"^make ([a-z-]+)", README, re.MULTILINE)) <= targets
