@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from torch import Tensor, nn
 
-from ..comm.cost import MethodCost, method_cost
-from ..data.federated import Index
+from ..comm.cost import MethodCost
+from ..core.objective import Objective
+from ..data.federated import FederatedData, Index
 from ..metrics.accuracy import per_client, score, spread
-from ..metrics.flatness import flatness as measure_flatness
-
-if TYPE_CHECKING:
-    from .simulation import Simulation
 
 LAST_ROUNDS = 10  # evaluations over which the reported accuracy is averaged
 
@@ -35,40 +32,26 @@ class Run:
     counts: Index  # samples per client and class, (clients, classes)
 
 
-def finished_run(sim: Simulation, flatness: bool) -> Run:
-    """The run that `sim` has made so far."""
-    return Run(
-        method=type(sim.method).__name__,
-        seed=sim.seed,
-        metrics=metrics_table(sim.history),
-        summary=summarise(sim, flatness),
-        settings=sim.settings() | {"hyper": vars(sim.method)},
-        model=sim.model,
-        w=sim.w,
-        cost=method_cost(sim.method, sim.objective.space.d),
-        counts=sim.data.counts(),
-    )
-
-
 def metrics_table(history: list[dict[str, float]]) -> pa.Table:
     """One row per round, one column per metric."""
     columns = dict.fromkeys(name for row in history for name in row)
     return pa.table({name: [row.get(name) for row in history] for name in columns})
 
 
-def summarise(sim: Simulation, flatness: bool) -> dict[str, float]:
-    """The numbers of the final model, by name; accuracies in [0, 1].
+def summarise(
+    objective: Objective, w: Tensor, data: FederatedData, history: list[dict[str, float]]
+) -> dict[str, float]:
+    """The numbers of the final model `w` (d,), by name; accuracies in [0, 1].
 
     `test_accuracy` and `test_accuracy_std` are mean and population standard deviation over the last
     10 evaluations, `test_accuracy_last` is the final model's.
     """
-    values: dict[str, float] = {"rounds": sim.t, **_last_rounds(sim.history)}
-    train = score(sim.objective, sim.w, sim.data.x, sim.data.y)
-    clients = spread(per_client(train, sim.data))
+    values: dict[str, float] = {"rounds": len(history), **_last_rounds(history)}
+    train = score(objective, w, data.x, data.y)
+    clients = spread(per_client(train, data))
     values |= {f"client_accuracy_{name}": value for name, value in asdict(clients).items()}
-    values |= {name: sim.history[-1][name] for name in ("gradients", "bytes_down", "bytes_up", "drift")}
-    values |= {"train_loss": train.mean_loss, "seconds": sum(row["seconds"] for row in sim.history)}
-    return values | (measure_flatness(sim.model, sim.data) if flatness else {})
+    values |= {name: history[-1][name] for name in ("gradients", "bytes_down", "bytes_up", "drift")}
+    return values | {"train_loss": train.mean_loss, "seconds": sum(row["seconds"] for row in history)}
 
 
 def _last_rounds(history: list[dict[str, float]]) -> dict[str, float]:

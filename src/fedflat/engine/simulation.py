@@ -22,6 +22,7 @@ from ..core.objective import Objective
 from ..data.federated import FederatedData
 from ..metrics.accuracy import score
 from ..metrics.drift import drift
+from ..metrics.flatness import flatness as measure_flatness
 from . import checkpoint
 from .aggregate import RunningMean
 from .batches import Batches, Work
@@ -30,7 +31,7 @@ from .executors import choose
 from .participation import Explicit, Participation
 from .participation import participation as as_rule
 from .randomness import Purpose, generator
-from .run import Run, finished_run
+from .run import Run, metrics_table, summarise
 from .store import ClientStore
 
 Weights = Literal["uniform", "samples"]
@@ -122,7 +123,24 @@ class Simulation:
         """All remaining rounds; with `flatness`, the final model's flatness is measured too."""
         for _ in self:
             pass
-        return finished_run(self, flatness)
+        return self.result(flatness)
+
+    def result(self, flatness: bool = False) -> Run:
+        """What the rounds so far have made; at least one. With `flatness`, it is measured too."""
+        if not self.history:
+            raise InputError("there is no result before the first round")
+        summary = summarise(self.objective, self.w, self.data, self.history)
+        return Run(
+            method=type(self.method).__name__,
+            seed=self.seed,
+            metrics=metrics_table(self.history),
+            summary=summary | (measure_flatness(self.model, self.data) if flatness else {}),
+            settings=self.settings() | {"hyper": vars(self.method)},
+            model=self.model,
+            w=self.w,
+            cost=self._cost,
+            counts=self.data.counts(),
+        )
 
     def round(self) -> Round:
         """One communication round. Raises NonFiniteError, leaving the server as it was, if training diverges."""

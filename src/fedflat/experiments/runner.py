@@ -12,7 +12,6 @@ import torch
 from ..core.errors import InputError
 from ..engine.checkpoint import write_atomically
 from ..engine.executors import Stacked
-from ..engine.run import finished_run
 from ..engine.simulation import Round, Simulation
 from .directory import RunDirectory, StoredRun
 from .interrupt import Interrupted, StopRequest, stop_between_rounds
@@ -125,4 +124,4 @@ def _train(spec: RunSpec, sim: Simulation, directory: RunDirectory, watcher: Wat
             directory.save(sim)
         if request.signal_number and sim.t < spec.rounds:
             raise Interrupted(request.signal_number, f"round {sim.t} of {spec.rounds} of {spec.label} is saved")
-    directory.finish(finished_run(sim, spec.flatness))
+    directory.finish(sim.result(spec.flatness))
