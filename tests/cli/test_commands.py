@@ -97,6 +97,25 @@ def test_dry_run_prints_configuration_and_cost_and_computes_nothing(fedflat, tmp
     assert not list(tmp_path.iterdir())
 
 
+def test_names_and_keys_mix_in_any_spelling(fedflat, tmp_path: Path) -> None:
+    Path("file.toml").write_text(
+        'rounds = 3\npartition = "iid"\n[method]\nname = "fedsam"\nrho = 0.3\n[client]\nlr = 0.5\n'
+    )
+    for line, there in [
+        ("--method fedsam --method.rho 0.3", ['name = "FedSAM"', "rho = 0.3"]),
+        ("--method.rho 0.3 --method=fed-sam", ['name = "FedSAM"', "rho = 0.3"]),
+        ("--partition.alpha 0.7", ['name = "dirichlet"', "alpha = 0.7"]),
+        ("--client.batch-size 7", ["batch_size = 7"]),
+    ]:
+        out = fedflat(f"run {line} --dry-run")[1]
+        assert all(text in out for text in there), line
+    out = fedflat("run file.toml --dry-run --method.server_lr 0.7")[1]
+    assert all(text in out for text in ["rho = 0.3", "server_lr = 0.7", 'name = "iid"', "lr = 0.5", "rounds = 3"])
+    out = fedflat("run file.toml --dry-run --method fedsmoo --client.batch_size none")[1]
+    assert "rho = 0.1" in out, "another method does not inherit the file's keys of the first"
+    assert "batch_size" not in out
+
+
 def test_participation_in_all_its_forms(fedflat, tmp_path: Path) -> None:
     for rule, shown in [
         ("3", "3"),
@@ -167,6 +186,11 @@ def test_help_teaches(fedflat) -> None:
         ("run --rounds", "argument --rounds: expected one argument"),
         ("run --rounds 3 extra.toml", "extra.toml: unexpected word"),
         ("run --out file/run", "--out file/run cannot be written: Not a directory"),
+        ("run --method fedvssam --method.server_lr_mode foo", "method.server_lr_mode: Input should be 'relative' or"),
+        ("run --participation [0,1]", "participation: participation must be a share, "),
+        ("""run --model.options '{"hidden": 64}'""", "model 'mlp' cannot be built with {'hidden': 64"),
+        ("""run --model.options '{"classes": 4}'""", "model option 'classes' follows from the data"),
+        ("compare --methods fedavg --methods fedavg", "methods: number 1 is the same as number 0"),
         ("compare --methods fedavg --methods fedfoo", "methods.1: unknown name 'fedfoo'"),
         ("compare --weights samples --methods scaffold", "weights = 'samples' does not fit Scaffold"),
         ("resume .", ". holds neither a run (config.toml) nor a study (study.toml)"),

@@ -48,9 +48,14 @@ def test_batch_statistics_are_refused_with_advice(layer: nn.Module, what: str) -
         Objective(nn.Sequential(nn.Linear(6, 6), layer))
 
 
-def test_evaluating_restores_the_mode() -> None:
-    objective = Objective(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)))
-    assert objective.is_random
+def test_evaluating_gives_every_layer_its_own_mode_back() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5), nn.Dropout(0.5))
+    module[2].eval()
+    objective = Objective(module)
     with objective.evaluating():
-        assert not objective.module.training
-    assert objective.module.training
+        assert not any(layer.training for layer in module.modules())
+    assert [layer.training for layer in module.modules()] == [True, True, True, False]
+
+
+def test_a_module_in_evaluation_mode_is_trained_in_training_mode() -> None:
+    assert Objective(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)).eval()).module[1].training

@@ -42,12 +42,33 @@ def test_a_hundred_thousand_clients_are_arrays() -> None:
         ([(X, Y)], (np.full((1, 2), np.inf), [0]), "test sample 0 has a value that is NaN or infinite"),
         ([(X, Y)], (np.zeros((1, 3)), [0]), r"test samples have shape \(3,\), training \(2,\)"),
         ([(X, Y)], (np.zeros((1, 2)), [5]), r"test label 5 of sample 0 is outside 0\.\.1"),
+        ({"a": (X, Y)}, None, r"from_clients takes a list of \(x, y\), one per client"),
+        ([(X, ["a", "b", "c", "d"])], None, r"client 0 must be a pair \(x, y\) of arrays"),
+        ([(X, Y, Y)], None, r"client 0 must be a pair \(x, y\) of arrays"),
+        ([(np.zeros(4), Y)], None, r"client 0 has x of shape \(4,\)"),
     ],
 )
 def test_mistakes_are_one_line_that_names_the_culprit(clients, test, message: str) -> None:
     with pytest.raises(ValueError, match=message) as error:
         ff.FederatedData.from_clients(clients, test=test, classes=2 if clients else None)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"members": np.array([0, 4])}, r"members name samples outside 0\.\.3"),
+        ({"offsets": np.array([0, 2, 1, 2])}, "offsets must rise from 0 to the 2 members"),
+        ({"offsets": np.array([0, 3])}, "offsets must rise from 0 to the 2 members"),
+        ({"x": torch.zeros(3, 2)}, r"x must be real, of shape \(n, \.\.\.\) with n = 4, got \(3, 2\)"),
+        ({"classes": 0}, "classes must be a whole number of at least 1, got 0"),
+        ({"offsets": np.array([0, 0, 2])}, r"client 0 has no sample \(1 of 2 clients are empty\)"),
+    ],
+)
+def test_tensors_and_index_must_fit_together(changes: dict, message: str) -> None:
+    good = {"x": torch.zeros(4, 2), "y": torch.tensor(Y), "members": np.array([0, 1]), "offsets": np.array([0, 2])}
+    with pytest.raises(ValueError, match=message):
+        ff.FederatedData(**(good | {"classes": 2} | changes))
 
 
 def test_moving_keeps_whole_numbers_whole() -> None:

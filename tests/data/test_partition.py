@@ -75,6 +75,8 @@ def test_dirichlet_shares_have_the_variance_of_the_distribution() -> None:
 def test_mistakes() -> None:
     with pytest.raises(ValueError, match=r"partition\.classes_per_client = 6 is more than the 5 classes"):
         split(ff.Pathological(classes_per_client=6), 5, 0)
+    with pytest.raises(ValueError, match=r"has 60 clients share the 40 samples of class 0; take fewer clients"):
+        split(ff.Pathological(classes_per_client=3), 100, 0)
     with pytest.raises(ValueError, match=r"data\.clients = 201 is more than the 200 training samples"):
         split(ff.IID(), 201, 0)
     with pytest.raises(ValueError, match=r"Dirichlet\.alpha must be a number in \(0, inf\), got 0"):

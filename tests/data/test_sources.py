@@ -29,6 +29,12 @@ def test_the_test_set_does_not_depend_on_the_seed() -> None:
 def test_mistakes() -> None:
     with pytest.raises(ValueError, match=r"data\.name = 'digit' is unknown; known are digits"):
         ff.data.load("digit", clients=5)
-    with pytest.raises(ValueError, match=r"data\.clients must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"data\.clients must be a whole number of at least 1, got 0"):
         ff.data.load("digits", clients=0)
+    with pytest.raises(
+        ValueError, match=r"partition must be a scheme such as Dirichlet\(alpha=0\.1\), got 'dirichlet'"
+    ):
+        ff.data.load("digits", clients=5, partition="dirichlet")
+    with pytest.raises(ValueError, match=r"data\.seed must be a whole number of at least 0, got -1"):
+        ff.data.load("digits", clients=5, seed=-1)
     assert "8x8" in source_summary("digits")

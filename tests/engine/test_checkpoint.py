@@ -62,20 +62,6 @@ def test_another_format_is_refused(tmp_path, monkeypatch: pytest.MonkeyPatch) ->
         checkpoint.load(path)
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path) -> None:
-    path = tmp_path / "file.txt"
-    path.write_text("old")
-
-    def fail(temporary) -> None:
-        temporary.write_text("half of the ne")
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        checkpoint.write_atomically(path, fail)
-    assert path.read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["file.txt"]
-
-
 def test_tensors_and_numbers_come_back_to_the_last_bit(tmp_path) -> None:
     tensors = {"a": torch.randn(3, 2, dtype=torch.float64), "b": torch.arange(3)[::2], "c": torch.zeros(0, 5)}
     checkpoint.save(tmp_path / "x.safetensors", tensors, {"number": 0.1 + 0.2, "t": 3})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -87,6 +88,27 @@ def test_dropout_is_reproducible_and_runs_one_client_at_a_time() -> None:
     assert torch.equal(torch.get_rng_state(), state), "and is left alone"
     with pytest.raises(ValueError, match="executor = 'stacked' cannot run a model with dropout"):
         simulation(find("FedSAM")(), model=dropout_network(), executor="stacked")
+
+
+@pytest.mark.parametrize("executor", ["sequential", "stacked"])
+def test_whole_numbers_go_in_without_losing_precision(executor: str) -> None:
+    """Tokens for an embedding: weights of short batches have the model's dtype, not that of the samples."""
+    rng = np.random.default_rng(0)
+    clients = [(rng.integers(9, size=(n, 4)), rng.integers(3, size=n)) for n in (5, 7, 2)]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(12, 3)).double()
+    settings = {"data": ff.FederatedData.from_clients(clients, classes=3), "model": model, "participation": 3}
+    reference = trajectory(simulation(find("FedSAM")(), executor="sequential", **settings))
+    assert (trajectory(simulation(find("FedSAM")(), executor=executor, **settings)) - reference).norm() <= 1e-12
+
+
+def test_frozen_layers_in_evaluation_mode_stay_so() -> None:
+    """Evaluating in between does not switch a frozen backbone's dropout on."""
+    model = nn.Sequential(nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5)), nn.Linear(6, 3)).double()
+    model[0].requires_grad_(False).eval()
+    runs = [trajectory(simulation(find("FedAvg")(), model=model, eval_every=k)) for k in (1, 7)]
+    assert torch.equal(*runs)
+    assert type(simulation(find("FedAvg")(), model=model).executor) is executors.Stacked
 
 
 def test_auto_stacks_small_dense_models_only() -> None:

@@ -51,8 +51,10 @@ def test_what_users_write() -> None:
     assert participation(1.0) == Share(1.0)
     assert participation([[1, 0]]) == Explicit([[1, 0]])
     assert participation(Bernoulli(0.5)) == Bernoulli(0.5)
-    for wrong in ("0.1", True, None, {"p": 1}):
+    assert participation(np.array([[0, 1], [1, 2]])) == Explicit([[0, 1], [1, 2]])
+    for wrong in ("0.1", True, None, {"p": 1}, [], [0, 1], [[0.5, 1]], ["ab"]):
         with pytest.raises(ValueError, match="participation must be"):
             participation(wrong)
-    with pytest.raises(ValueError, match=r"Bernoulli p = 0 is not in \(0, 1\]"):
-        Bernoulli(0)
+    for wrong in (0, "a", 1.5):
+        with pytest.raises(ValueError, match=rf"Bernoulli p = {wrong!r} is not in \(0, 1\]"):
+            Bernoulli(wrong)

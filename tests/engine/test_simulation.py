@@ -83,14 +83,24 @@ def test_methods_share_initial_model_cohorts_and_batches() -> None:
     ("changes", "message"),
     [
         ({"weights": "sample"}, "weights must be 'uniform' or 'samples', got 'sample'"),
-        ({"rounds": 0}, "rounds must be at least 1"),
-        ({"eval_every": 0}, "eval_every must be at least 1"),
+        ({"rounds": 0}, "rounds must be a whole number of at least 1, got 0"),
+        ({"rounds": 2.5}, "rounds must be a whole number of at least 1, got 2.5"),
+        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"eval_every": 0}, "eval_every must be a whole number of at least 1, got 0"),
         ({"participation": 7}, r"participation = 7 clients per round is not in 1\.\.6"),
         ({"participation": 0.0}, r"participation = 0\.0 is not a share in \(0, 1\]"),
         ({"participation": [[0], [6]], "rounds": 2}, r"round 1 names a client outside 0\.\.5"),
         ({"participation": [[0, 0]], "rounds": 1}, "round 0 is empty or names a client twice"),
         ({"participation": [[0]], "rounds": 2}, "participation lists 1 rounds, but rounds = 2"),
         ({"participation": "all"}, "participation must be a share"),
+        ({"participation": [[0.5, 1]], "rounds": 1}, "participation must be a share"),
+        ({"data": ([], [])}, "data must be FederatedData, got"),
+        ({"dtype": "float64"}, "dtype must be a floating-point torch.dtype, got 'float64'"),
+        ({"model": tanh_network(), "model_options": {"hidden": [3]}}, "model_options go with the name of a model"),
+        ({"model": "mlp", "model_options": {"classes": 4}}, "model option 'classes' follows from the data"),
+        ({"model": torch.nn.Linear(6, 2)}, r"model: gives scores of shape \(2, 2\) for 2 samples of 3 classes"),
+        ({"model": torch.nn.LazyLinear(3)}, "model LazyLinear has lazy layers; pass one batch through it first"),
+        ({"device": "meta"}, "device = 'meta' cannot be used"),
         ({"model": "resnet"}, "model = 'resnet' is unknown; known are cnn, lenet, mlp"),
         ({"model": "lenet"}, r"model 'lenet' takes images \(channels, 32, 32\), got shape \(6,\)"),
         ({"model": "mlp", "model_options": {"width": 3}}, "model 'mlp' has no option 'width'; it has hidden"),
@@ -100,6 +110,13 @@ def test_methods_share_initial_model_cohorts_and_batches() -> None:
 def test_mistakes_name_the_argument(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         simulation(FedAvg(), **changes)
+
+
+def test_a_class_or_a_string_is_no_method() -> None:
+    with pytest.raises(ValueError, match=r"method must be a method such as fedflat\.methods\.FedAvg\(\), got"):
+        simulation(FedAvg)
+    with pytest.raises(ValueError, match=r"client must be Client\(\.\.\.\), got \{'lr': 1\}"):
+        ff.Simulation(model="mlp", data=federation(), method=FedAvg(), client={"lr": 1})
 
 
 @pytest.mark.parametrize("method", [Scaffold(), FedDyn(), find("FedSMOO")()])
@@ -124,6 +141,41 @@ def test_divergence_names_round_and_client_and_leaves_the_server(executor: str) 
         sim.round()
     assert torch.equal(sim.w, before)
     assert sim.t == 0
+
+
+@pytest.mark.parametrize("executor", ["sequential", "stacked"])
+def test_a_round_that_does_not_end_changes_nothing(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted in its last client, the round can be run again as if nothing had been."""
+    expected = simulation(Scaffold(), executor=executor).run()
+    sim = simulation(Scaffold(), executor=executor)
+    sim.round()
+    run, calls = sim.executor.run, []
+
+    def interrupted(work, *rest):
+        calls.append(work)
+        result = run(work, *rest)
+        if len(calls) == (3 if executor == "sequential" else 1):
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(sim.executor, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sim.round()
+    monkeypatch.undo()
+    got = sim.run()
+    assert torch.equal(got.w, expected.w)
+    assert got.summary["gradients"] == expected.summary["gradients"]
+
+
+def test_train_loss_is_over_what_clients_hold() -> None:
+    """Samples that nobody holds do not count, samples held twice count twice."""
+    data = federation()
+    some = ff.FederatedData(data.x, data.y, np.array([0, 1, 1, 7]), np.array([0, 2, 4]), classes=3, test=data.test)
+    run = simulation(FedAvg(), data=some, participation=2).run()
+    scores = run.model(data.x[[0, 1, 1, 7]]).detach()
+    assert run.summary["train_loss"] == pytest.approx(
+        float(torch.nn.functional.cross_entropy(scores, data.y[[0, 1, 1, 7]]))
+    )
 
 
 def test_samples_weights_are_the_clients_shares() -> None:

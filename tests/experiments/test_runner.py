@@ -29,6 +29,7 @@ class Watched:
         self.rounds: list[int] = []
         self.started: list[tuple[str, int]] = []
         self.finished: list[str] = []
+        self.failed: list[str] = []
         self._signal_after, self._times = signal_after, times
 
     def run_started(self, spec, done: int) -> None:
@@ -42,6 +43,9 @@ class Watched:
 
     def run_finished(self, spec, run) -> None:
         self.finished.append(spec.label)
+
+    def run_failed(self, spec, error) -> None:
+        self.failed.append(spec.label)
 
 
 def test_a_run_leaves_a_complete_folder(tmp_path: Path) -> None:
@@ -152,6 +156,48 @@ def test_two_runs_cannot_share_a_folder(tmp_path: Path) -> None:
         runner.run(run_spec(client={"lr": 0.2, "epochs": 1, "batch_size": 20}), tmp_path)
     with pytest.raises(InputError, match=r"holds another run: method\.name is FedAvg there and FedSAM here"):
         runner.run(run_spec(method="fedsam"), tmp_path)
+
+
+def test_how_often_checkpoints_are_written_is_no_other_run(tmp_path: Path) -> None:
+    runner.run(run_spec(), tmp_path)
+    watched = Watched()
+    runner.run(run_spec(checkpoint_every=3), tmp_path, watched)
+    assert watched.rounds == []
+
+
+def test_a_study_may_grow_but_not_change(tmp_path: Path) -> None:
+    runner.begin_study(study_spec(), tmp_path)
+    runner.begin_study(study_spec(methods=["fedavg"], seeds=[5], target=0.5), tmp_path)
+    with pytest.raises(InputError, match="holds another study: rounds is 6 there and 7 here"):
+        runner.begin_study(study_spec(rounds=7), tmp_path)
+
+
+def test_runs_and_studies_do_not_share_a_folder(tmp_path: Path) -> None:
+    runner.begin_study(study_spec(), tmp_path / "study")
+    with pytest.raises(InputError, match="holds a study; choose another folder for a run"):
+        runner.run(run_spec(), tmp_path / "study")
+    runner.run(run_spec(), tmp_path / "run")
+    with pytest.raises(InputError, match="holds a run; choose another folder for a study"):
+        runner.study(study_spec(), tmp_path / "run")
+
+
+def test_a_diverging_method_does_not_stop_the_others(tmp_path: Path) -> None:
+    wild = {"name": "fedsam", "server_lr": 1e38}
+    watched = Watched()
+    runs = runner.study(study_spec(methods=["fedavg", wild, "scaffold"], seeds=[0]), tmp_path, watched)
+    assert [run.method for run in runs] == ["FedAvg", "Scaffold"]
+    assert watched.failed == ["FedSAM-seed0"]
+    with pytest.raises(NonFiniteError):
+        runner.study(study_spec(methods=[wild], seeds=[0]), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["summary.json", "metrics.parquet", "partition.parquet"])
+def test_a_damaged_result_is_named(tmp_path: Path, name: str) -> None:
+    run = runner.run(run_spec(), tmp_path)
+    (tmp_path / name).write_bytes(b"PAR1 nonsense")
+    reader = {"summary.json": "summary", "metrics.parquet": "metrics", "partition.parquet": "counts"}[name]
+    with pytest.raises(InputError, match=rf"{name} is missing or damaged"):
+        getattr(StoredRun(run.directory), reader)
 
 
 def test_two_writers_at_once_are_refused(tmp_path: Path) -> None:

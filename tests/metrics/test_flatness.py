@@ -104,3 +104,11 @@ def test_the_subset_is_fixed_evenly_spaced_and_of_the_clients_samples() -> None:
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(ValueError, match="unknown flatness metric 'trace'; known are lambda_max, sharpness"):
         ff.flatness(tanh_network(), federation(), ["lambda_max", "trace"])
+    with pytest.raises(ValueError, match="metrics must be a list of names"):
+        ff.flatness(tanh_network(), federation(), "lambda_max")
+    with pytest.raises(ValueError, match="flatness needs rho >= 0 and max_samples >= 1, got -1 and 2000"):
+        ff.flatness(tanh_network(), federation(), rho=-1)
+    broken = tanh_network()
+    broken[0].bias.data[0] = float("nan")
+    with pytest.raises(ValueError, match="parameters that are NaN or infinite"):
+        ff.flatness(broken, federation())

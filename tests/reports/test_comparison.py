@@ -9,6 +9,7 @@ import pytest
 
 import fedflat as ff
 from fedflat.reports.columns import columns
+from fedflat.reports.comparison import PAIRED_BY
 
 
 @dataclass
@@ -33,7 +34,7 @@ class Fake:
 
     @property
     def settings(self) -> dict[str, Any]:
-        shared = dict.fromkeys(("data", "model", "client", "participation", "weights", "executor"), "x")
+        shared = dict.fromkeys((*PAIRED_BY, "executor"), "x")
         return shared | {"partition_hash": self.partition_hash, "hyper": self.hyper}
 
 
@@ -91,5 +92,33 @@ def test_plain_numbers() -> None:
 
 
 def test_mistakes() -> None:
-    with pytest.raises(ValueError, match="compare needs at least one finished run"):
+    with pytest.raises(ValueError, match="compare needs a list of at least one finished run"):
         ff.compare([])
+    with pytest.raises(ValueError, match="baseline = 'FedProx' has no run; there are runs of FedAvg, FedSAM"):
+        ff.compare(RUNS, baseline="FedProx")
+    with pytest.raises(ValueError, match=r"target = 95 is not an accuracy in \(0, 1\)"):
+        ff.compare(RUNS, target=95)
+
+
+def test_a_run_is_not_counted_twice() -> None:
+    with pytest.raises(ValueError, match=r"two runs of FedAvg have seed 0$"):
+        ff.compare([RUNS[0], RUNS[0]])
+    with pytest.raises(ValueError, match="two runs of FedAvg have seed 0; they differ in partition_hash"):
+        ff.compare([RUNS[0], Fake("FedAvg", 0, [0.1], partition_hash="other")])
+
+
+def test_other_seeds_are_not_paired() -> None:
+    assert ff.compare([RUNS[0], RUNS[2]]).notes == ["Not paired: FedSAM has seeds [1], FedAvg has [0]."]
+
+
+def test_a_baseline_among_variants_is_the_first_of_its_method() -> None:
+    runs = [RUNS[3], *(Fake("FedAvg", 0, [0.5] * 3, {"server_lr": lr}) for lr in (1.0, 0.5))]
+    assert ff.compare(runs).baseline == "FedAvg(server_lr=1.0)"
+    assert ff.compare(runs, baseline="fedsam").baseline == "FedSAM"
+
+
+def test_columns_that_only_some_runs_have_are_kept() -> None:
+    class Flat(Fake):
+        summary = property(lambda self: super().summary | {"lambda_max": 2.0})
+
+    assert ff.compare([RUNS[0], Flat("FedSAM", 0, [0.5] * 3)]).table()["lambda_max"].to_pylist() == [None, 2.0]

@@ -47,7 +47,7 @@ def main() -> None:
     except Interrupted as error:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        _fail("stopped at once; the last checkpoint is on disk", 130)
+        _fail("stopped at once", 130)
 
 
 def _fail(message: str, code: int) -> None:

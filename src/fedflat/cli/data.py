@@ -35,8 +35,9 @@ def partition(
     """
     console = Console()
     data = federated_data(resolve(RunSpec, context.args))
+    drawn = write_partition_map(data, figure) if figure else None
     console.print(f"{data.name}, {data.partition}, hash {data.partition_hash()}", highlight=False, soft_wrap=True)
     console.print("\n".join(partition_facts(data).lines()), highlight=False)
     console.print(shade_map(data.counts(), console.width), highlight=False, no_wrap=True)
-    if figure:
-        console.print(f"heat map: {write_partition_map(data, figure)}", highlight=False, soft_wrap=True)
+    if drawn:
+        console.print(f"heat map: {drawn}", highlight=False, soft_wrap=True)

@@ -6,14 +6,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
-from pydantic_settings import BaseSettings, CliApp, PydanticBaseSettingsSource, SettingsError
+from pydantic import BaseModel
+from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 from rich.table import Table
 
 from ..core.errors import InputError
-from ..experiments.mistakes import in_one_line, validated
-from ..experiments.schema import Section
+from ..experiments.mistakes import validated
+from ..experiments.schema import sections_of
 from ..experiments.spec import Experiment
+from ..methods import plain
 
 Spec = TypeVar("Spec", bound=Experiment)
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -31,22 +32,16 @@ def resolve(model: type[Spec], words: list[str]) -> Spec:
 
     Raises InputError, naming file, flag or field.
     """
-    config, flags = split_file(words)
-    table = Experiment.read(config) if config else {}
-    try:
-        parsed = CliApp.run(_settings(model), cli_args=_spelled(flags), cli_exit_on_error=False, **table)
-    except ValidationError as error:
-        raise InputError(in_one_line(error, model)) from error
-    except SettingsError as error:
-        raise InputError(_unknown_flag(str(error), model)) from error
-    return validated(model, parsed.model_dump(exclude_unset=True))
+    file, flags = split_file(words)
+    table = Experiment.read(file) if file else {}
+    return validated(model, _merged(model, table, _parsed(model, flags)))
 
 
 def keys(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
     """Every dotted key of a configuration with its meaning, defaults in brackets."""
     found: dict[str, str] = {}
     for name, info in model.model_fields.items():
-        members = _sections(info.annotation)
+        members = sections_of(info.annotation)
         for member in members:
             for key, meaning in keys(member, f"{prefix}{name}.").items():
                 found.setdefault(key, meaning)
@@ -64,33 +59,54 @@ def key_table(model: type[BaseModel]) -> Table:
     return table
 
 
-def _settings(model: type[BaseModel]) -> type[BaseSettings]:
-    """`model` as settings read from flags and a table only: an environment variable never changes a run."""
-
-    class Flags(BaseSettings, model):  # type: ignore[misc, valid-type]
-        @classmethod
-        def settings_customise_sources(
-            cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, **others: Any
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return (init_settings,)
-
-    return Flags
+def _parsed(model: type[BaseModel], flags: list[str]) -> dict[str, Any]:
+    """The flags as a table; environment variables are not looked at."""
+    settings = type("Flags", (BaseSettings, model), {})
+    words = [_spelled(flag) for flag in _with_names(model, flags)]
+    try:
+        return CliSettingsSource(settings, cli_parse_args=words, cli_exit_on_error=False, cli_parse_none_str="none")()
+    except SettingsError as error:
+        raise InputError(_unknown_flag(str(error), model)) from error
 
 
-def _spelled(flags: list[str]) -> list[str]:
-    """Flags with `_` for `-` in their names, as the keys are written."""
-    return [
-        "--" + flag[2:].partition("=")[0].replace("-", "_") + "".join(flag[2:].partition("=")[1:])
-        if flag.startswith("--") else flag
-        for flag in flags
-    ]  # fmt: skip
+def _merged(model: type[BaseModel], table: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
+    """`flags` over `table`, section by section; another method or partition leaves the old one's keys behind."""
+    merged = dict(table)
+    for key, value in flags.items():
+        old = {"name": table[key]} if isinstance(table.get(key), str) else table.get(key)
+        if isinstance(value, dict) and isinstance(old, dict):
+            alternatives = len(sections_of(model.model_fields[key].annotation)) > 1
+            other = "name" in value and plain(value["name"]) != plain(str(old.get("name", "")))
+            merged[key] = value if alternatives and other else {**old, **value}
+        else:
+            merged[key] = value
+    return merged
 
 
-def _sections(kind: Any) -> list[type[BaseModel]]:
-    """The sections a field may hold: itself, or the members of a union."""
-    if isinstance(kind, type) and issubclass(kind, Section):
-        return [kind]
-    return [member for argument in getattr(kind, "__args__", ()) for member in _sections(argument)]
+def _with_names(model: type[BaseModel], flags: list[str]) -> list[str]:
+    """`--method fedsam` as `--method.name fedsam`, for every section with a name."""
+    named = {f"--{key}" for key, info in model.model_fields.items() if _has_name(info.annotation)}
+    words = list(flags)
+    for i, flag in enumerate(flags):
+        key, equals, value = flag.partition("=")
+        following = value if equals else "".join(flags[i + 1 : i + 2])
+        if key in named and following and not following.startswith("{"):
+            words[i] = f"{key}.name{equals}{value}"
+    return words
+
+
+def _has_name(kind: Any) -> bool:
+    """True for a section, or a choice of sections, with a name; not for a list of them."""
+    is_list = getattr(kind, "__origin__", None) is list
+    return not is_list and any("name" in member.model_fields for member in sections_of(kind))
+
+
+def _spelled(flag: str) -> str:
+    """A flag with `_` for `-` in its name, as the keys are written."""
+    if not flag.startswith("--"):
+        return flag
+    name, equals, value = flag[2:].partition("=")
+    return f"--{name.replace('-', '_')}{equals}{value}"
 
 
 def _unknown_flag(message: str, model: type[BaseModel]) -> str:

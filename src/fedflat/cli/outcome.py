@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from ..engine.checkpoint import write_atomically
+from ..files import write_atomically
 from ..reports.comparison import FinishedRun, compare
 from ..reports.terminal import as_table
 

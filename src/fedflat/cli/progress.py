@@ -8,7 +8,7 @@ from time import monotonic
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from ..engine.simulation import Round
+from ..engine.simulation import NonFiniteError, Round
 from ..experiments.directory import StoredRun
 from ..experiments.runner import Watcher
 from ..experiments.spec import RunSpec
@@ -46,6 +46,9 @@ class Bar(AbstractContextManager[Watcher]):
     def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
         self._progress.console.print(finished(spec, run), highlight=False)
 
+    def run_failed(self, spec: RunSpec, error: NonFiniteError) -> None:
+        self._progress.console.print(failed(spec, error), highlight=False)
+
 
 class Lines:
     """A line for every start, quarter and end of a run."""
@@ -68,6 +71,9 @@ class Lines:
     def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
         self._say(finished(spec, run))
 
+    def run_failed(self, spec: RunSpec, error: NonFiniteError) -> None:
+        self._say(failed(spec, error))
+
     def _left(self) -> float:
         each = (monotonic() - self._began) / (self._done - self._skipped)
         return each * (self._rounds - self._done)
@@ -82,6 +88,11 @@ def state(result: Round) -> str:
     parts = [f"{name} {value:.2f}" for name, value in own.items()]
     accuracy = result.metrics.get("test_accuracy")
     return "  ".join(([f"test accuracy {100 * accuracy:.1f} %"] if accuracy is not None else []) + parts)
+
+
+def failed(spec: RunSpec, error: NonFiniteError) -> str:
+    """One line for a run of a study that diverged."""
+    return f"{spec.label:<18} left out: {error}"
 
 
 def finished(spec: RunSpec, run: StoredRun) -> str:

@@ -31,5 +31,5 @@ def report(
         missing = len(spec.runs()) - len(runs)
         if missing:
             console.print(f"{missing} of {len(spec.runs())} runs are not finished and not shown", highlight=False)
-        return show_comparison(console, runs, target or spec.target, out or folders[0])
+        return show_comparison(console, runs, spec.target if target is None else target, out or folders[0])
     show_comparison(console, [StoredRun.open(folder) for folder in folders], target, out or Path())

@@ -33,9 +33,10 @@ def method_cost(method: Method, d: int) -> MethodCost:
     )
 
 
-def vectors(record: type[Record]) -> int:
+def vectors(record: type[Record], without: frozenset[str] = frozenset()) -> int:
     """How many fields of a record are as wide as the model; scalars and windows do not count, as in the papers."""
-    return list(record.widths(_WIDE, _NarrowWindows()).values()).count(_WIDE)
+    widths = record.widths(_WIDE, _NarrowWindows())
+    return sum(width == _WIDE for name, width in widths.items() if name not in without)
 
 
 def gradients_per_step(method: Method) -> int:

@@ -26,8 +26,11 @@ class Citation:
     @property
     def bibtex(self) -> str:
         """The BibTeX entry."""
-        entries = {"author": self.authors, "title": self.title, "booktitle": self.venue, "year": str(self.year)}
+        kind = "misc" if self.venue == "arXiv" else "inproceedings"
+        entries = {"author": self.authors, "title": self.title, "year": str(self.year)}
+        if kind == "inproceedings":
+            entries["booktitle"] = self.venue
         if self.arxiv:
             entries |= {"eprint": self.arxiv, "archivePrefix": "arXiv"}
         body = ",\n".join(f"  {name} = {{{value}}}" for name, value in entries.items())
-        return f"@inproceedings{{{self.key},\n{body}\n}}"
+        return f"@{kind}{{{self.key},\n{body}\n}}"

@@ -27,19 +27,17 @@ class Batch:
 class Objective:
     """Mean cross-entropy of `module` at any parameter vector; the module's own parameters are not used.
 
-    Weight decay and any penalty are not part of it.
+    Weight decay and any penalty are not part of it. Gradients are taken in training mode; layers that
+    are in evaluation mode inside a module in training mode stay so.
     """
 
     def __init__(self, module: nn.Module) -> None:
         """Raises ValueError if the module keeps batch statistics, which a federated mean cannot average."""
         refuse_batch_statistics(module)
+        if not module.training:
+            module.train()
         self.module = module
         self.space = Space(module)
-
-    @property
-    def is_random(self) -> bool:
-        """True if the module draws random numbers in training mode (dropout)."""
-        return any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in self.module.modules())
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
         """Class scores (*clients, b, classes) at `w` (*clients, d) for `x` (*clients, b, *shape)."""
@@ -70,13 +68,14 @@ class Objective:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """The module in evaluation mode inside the block."""
-        training = self.module.training
+        """Every layer in evaluation mode inside the block, and in its own mode again after it."""
+        modes = [(layer, layer.training) for layer in self.module.modules()]
         self.module.eval()
         try:
             yield
         finally:
-            self.module.train(training)
+            for layer, training in modes:
+                layer.training = training
 
 
 def refuse_batch_statistics(module: nn.Module) -> None:

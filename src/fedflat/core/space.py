@@ -19,6 +19,8 @@ class Space:
     def __init__(self, module: nn.Module) -> None:
         """Read names and shapes off `module`; raises ValueError if it has nothing to train."""
         trainable = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        if any(isinstance(p, nn.UninitializedParameter) for _, p in trainable):
+            raise InputError(f"model {type(module).__name__} has lazy layers; pass one batch through it first")
         if not trainable:
             raise InputError(f"model {type(module).__name__} has no trainable parameter")
         self.shapes = {name: p.shape for name, p in trainable}

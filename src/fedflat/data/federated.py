@@ -36,6 +36,9 @@ class FederatedData:
 
     def __post_init__(self) -> None:
         """Raises ValueError for an empty client, a label out of range, NaN, or tensors that do not fit together."""
+        if isinstance(self.classes, bool) or not isinstance(self.classes, int) or self.classes < 1:
+            raise InputError(f"data: classes must be a whole number of at least 1, got {self.classes!r}")
+        _check_index(self.members, self.offsets, len(self.y))
         _check_samples("training", self.x, self.y, self.classes)
         if self.test is not None:
             _check_samples("test", *self.test, self.classes)
@@ -64,6 +67,8 @@ class FederatedData:
         `classes` is the number of classes; by default the largest label seen plus one. Raises
         ValueError for an empty client, unequal lengths or shapes, a label out of range or NaN.
         """
+        if isinstance(clients, dict | str):
+            raise InputError("data: from_clients takes a list of (x, y), one per client")
         pairs = [_tensors(pair, f"client {i}") for i, pair in enumerate(clients)]
         if not pairs:
             raise InputError("data: from_clients needs at least one client")
@@ -80,7 +85,7 @@ class FederatedData:
             y=y,
             members=np.arange(len(y), dtype=np.int64),
             offsets=np.cumsum([0, *sizes], dtype=np.int64),
-            classes=classes or int(labels.max()) + 1 if len(labels) else 1,
+            classes=classes if classes is not None else max(int(labels.max()) + 1, 1),
             test=held_out,
             name=name,
         )
@@ -117,7 +122,7 @@ class FederatedData:
 
     def partition_hash(self) -> str:
         """Eight hexadecimal digits that tell two splits apart."""
-        return hashlib.sha256(self.offsets.tobytes() + self.members.tobytes()).hexdigest()[:8]
+        return digest(torch.from_numpy(self.offsets), torch.from_numpy(self.members))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> FederatedData:
         """On `device`, floating-point samples as `dtype`; the client index stays on the host."""
@@ -126,15 +131,26 @@ class FederatedData:
         return FederatedData(**{**vars(self), **moved})
 
 
+def digest(*tensors: Tensor) -> str:
+    """Eight hexadecimal digits that tell the contents of tensors apart."""
+    sha = hashlib.sha256()
+    for tensor in tensors:
+        sha.update(tensor.detach().cpu().contiguous().numpy().data)
+    return sha.hexdigest()[:8]
+
+
 def _cast(x: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
     return x.to(device, dtype) if x.is_floating_point() else x.to(device)
 
 
 def _tensors(pair: tuple[Any, Any], who: str) -> tuple[Tensor, Tensor]:
-    x, y = torch.as_tensor(pair[0]), torch.as_tensor(pair[1])
+    try:
+        x, y = (torch.as_tensor(part) for part in pair)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"data: {who} must be a pair (x, y) of arrays: {error}") from error
     if y.is_floating_point() and not torch.equal(y, y.round()):
         raise InputError(f"data: {who} has labels that are not whole numbers")
-    if y.ndim != 1 or len(x) != len(y):
+    if y.ndim != 1 or x.ndim < 2 or len(x) != len(y):
         raise InputError(f"data: {who} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}; "
                          "expected (n, ...) and (n,)")  # fmt: skip
     if not len(y):
@@ -142,7 +158,18 @@ def _tensors(pair: tuple[Any, Any], who: str) -> tuple[Tensor, Tensor]:
     return x, y.long()
 
 
+def _check_index(members: Index, offsets: Index, samples: int) -> None:
+    if len(offsets) < 1 or offsets[0] != 0 or offsets[-1] != len(members) or (np.diff(offsets) < 0).any():
+        raise InputError(f"data: offsets must rise from 0 to the {len(members)} members")
+    if len(members) and (members.min() < 0 or members.max() >= samples):
+        raise InputError(f"data: members name samples outside 0..{samples - 1}")
+
+
 def _check_samples(which: str, x: Tensor, y: Tensor, classes: int) -> None:
+    if len(x) != len(y) or x.ndim < 2 or x.is_complex():
+        raise InputError(
+            f"data: {which} x must be real, of shape (n, ...) with n = {len(y)}, got {tuple(x.shape)} {x.dtype}"
+        )
     wrong = torch.nonzero((y < 0) | (y >= classes)).flatten()
     if len(wrong):
         raise InputError(

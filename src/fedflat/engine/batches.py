@@ -6,15 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.objective import Batch
-from ..data.federated import FederatedData
+from ..data.federated import FederatedData, Index
 from .client import Client
 from .randomness import Purpose, words
-
-Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -39,14 +36,18 @@ class Work:
 class Batches:
     """Draws batches: a fresh random order of the client's samples for every epoch, cut into batches."""
 
-    def __init__(self, data: FederatedData, client: Client, seed: int) -> None:
-        self.data, self.client, self.seed = data, client, seed
+    def __init__(self, data: FederatedData, client: Client, seed: int, dtype: torch.dtype) -> None:
+        """`dtype` is the model's; the weights of samples have it."""
+        self.data, self.client, self.seed, self._dtype = data, client, seed, dtype
+
+    def longest_first(self, clients: Index) -> Index:
+        """`clients` by their number of local steps, so that a stack loses those that are done from its end."""
+        steps = self.client.local_steps(self.data.sizes[clients])
+        return clients[np.argsort(-steps, kind="stable")]
 
     def plan(self, t: int, clients: Index) -> Work:
-        """The work of `clients` in round `t`; it depends on nothing but the seed, `t` and each client."""
+        """The work of `clients`, longest first, in round `t`; it depends on the seed, `t` and each client alone."""
         steps = self.client.local_steps(self.data.sizes[clients])
-        order = np.argsort(-steps, kind="stable")
-        clients, steps = clients[order], steps[order]
         samples = self._samples(t, clients, steps)
         return Work(t, clients, steps, torch.from_numpy(samples).to(self.data.y.device))
 
@@ -55,7 +56,7 @@ class Batches:
         missing = samples < 0
         weight = None
         if missing.any():
-            present = (~missing).to(self.data.x.dtype if self.data.x.is_floating_point() else torch.float32)
+            present = (~missing).to(self._dtype)
             weight = present / present.sum(-1, keepdim=True)
             samples = samples.clamp(min=0)
         return Batch(self.data.x[samples], self.data.y[samples], weight)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +11,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..core.errors import InputError
+from ..files import write_atomically
 
 FORMAT = 1
-
-
-def write_atomically(path: Path, write: Any) -> None:
-    """Call `write(temporary path)` in the same folder, then move the result over `path`, flushed to disk.
-
-    Whatever happens in between, `path` holds either its old content or the whole new one.
-    """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-", suffix=path.suffix)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def save(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..core.errors import InputError
 from ..core.hyper import check, hyper
 from ..core.local import Descent
-
-Index = NDArray[np.int64]
+from ..data.federated import Index
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +26,12 @@ class Client:
     batch_size: int | None = hyper(None, "samples per step; none is the client's full batch", low=1)
     weight_decay: float = hyper(0.0, "weight decay at the unperturbed iterate", low=0)
     max_norm: float = hyper(inf, "bound on the norm of the local direction", low=0, open_low=True)
-    momentum: float = hyper(0.0, "local heavy-ball momentum, zero at the start of every round", low=0, high=1)
+    momentum: float = hyper(
+        0.0,
+        "heavy ball, zero at the start of a round; methods that divide moves by lr K see longer steps",
+        low=0,
+        high=1,
+    )
 
     def __post_init__(self) -> None:
         """Raises ValueError for a value out of range, or if both epochs and steps are given."""

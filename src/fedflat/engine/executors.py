@@ -22,7 +22,7 @@ from ..core.records import Record
 from .batches import Batches, Work
 from .randomness import Purpose, words
 
-NUMBERS_AT_ONCE = 2_000_000  # clients times parameters that the stacked executor holds in one tensor
+NUMBERS_AT_ONCE = 2_000_000  # parameters, or numbers in a batch, that the stacked executor holds in one tensor
 
 
 @dataclass
@@ -33,6 +33,7 @@ class Executor(ABC):
     objective: Objective
     batches: Batches
     seed: int
+    is_random: bool  # the model draws random numbers in training
     gradients: int = field(default=0, init=False)  # minibatch gradients so far, one per client and call
 
     @property
@@ -73,7 +74,7 @@ class Sequential(Executor):
     def _steps(self, work: Work) -> Iterator[tuple[Oracle, int]]:
         for k, samples in enumerate(work.samples[0]):
             grad = self.objective.at(self.batches.batch(samples[samples >= 0]))
-            if self.objective.is_random:
+            if self.is_random:
                 grad = self._seeded(grad, int(words(self.seed, Purpose.DROPOUT, work.t, work.clients[0], k)))
             yield self._counted(grad, 1), 1
 
@@ -93,7 +94,9 @@ class Stacked(Executor):
 
     @property
     def chunk(self) -> int:
-        return max(1, NUMBERS_AT_ONCE // self.objective.space.d)
+        data, size = self.batches.data, self.batches.client.batch_size
+        samples = min(size or data.sizes.max(), data.sizes.max()) * data.x[0].numel()
+        return int(max(1, NUMBERS_AT_ONCE // max(self.objective.space.d, samples)))
 
     def run(self, work: Work, down: Any, client: Any, ctx: Context, descent: Descent) -> LocalResult:
         return local_round(self.method, down, client, self._steps(work), ctx, descent)
@@ -108,13 +111,13 @@ class Stacked(Executor):
 EXECUTORS = {"sequential": Sequential, "stacked": Stacked}
 
 
-def choose(name: str, objective: Objective) -> type[Executor]:
-    """The executor called `name`; `auto` stacks small models without convolutions or dropout.
+def choose(name: str, objective: Objective, is_random: bool) -> type[Executor]:
+    """The executor called `name`; `auto` stacks small models without convolutions and without random numbers.
 
     Stacked convolutions become grouped ones, which are slower than one client after another.
-    Raises InputError for an unknown name, or for stacking a model with dropout.
+    Raises InputError for an unknown name, or for stacking a model that draws random numbers.
     """
-    if name == "stacked" and objective.is_random:
+    if name == "stacked" and is_random:
         raise InputError("executor = 'stacked' cannot run a model with dropout, which would differ from 'sequential'")
     if name in EXECUTORS:
         return EXECUTORS[name]
@@ -122,7 +125,7 @@ def choose(name: str, objective: Objective) -> type[Executor]:
         raise InputError(f"executor = {name!r} is unknown; known are auto, {', '.join(EXECUTORS)}")
     convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in objective.module.modules())
     small = objective.space.d <= 300_000
-    return Stacked if small and not convolutional and not objective.is_random else Sequential
+    return Stacked if small and not convolutional and not is_random else Sequential
 
 
 def _stack(records: list[Record]) -> Record:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import binom
 
 from ..core.errors import InputError
-
-Index = NDArray[np.int64]
+from ..data.federated import Index
 
 
 class Participation(ABC):
@@ -63,8 +62,8 @@ class Bernoulli(Participation):
     p: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.p <= 1:
-            raise InputError(f"participation: Bernoulli p = {self.p} is not in (0, 1]")
+        if not isinstance(self.p, int | float) or not 0 < self.p <= 1:
+            raise InputError(f"participation: Bernoulli p = {self.p!r} is not in (0, 1]")
 
     def cohort(self, t: int, clients: int, rng: np.random.Generator) -> Index:
         # The number of active clients given that there is one: no redrawing, so no endless loop for tiny p.
@@ -96,10 +95,16 @@ def participation(rule: Any) -> Participation:
     """A rule from what a user writes: a share (0.1), a number per round (10), cohorts ([[0, 1], ...]) or a rule."""
     if isinstance(rule, Participation):
         return rule
-    if isinstance(rule, bool) or not isinstance(rule, int | float | Sequence) or isinstance(rule, str):
-        raise InputError(
-            f"participation must be a share, a number per round, a list of cohorts or Bernoulli(p), got {rule!r}"
-        )
-    if isinstance(rule, int):
-        return Number(rule)
-    return Share(rule) if isinstance(rule, float) else Explicit(rule)
+    if isinstance(rule, Integral) and not isinstance(rule, bool):
+        return Number(int(rule))
+    if isinstance(rule, float):
+        return Share(rule)
+    try:
+        cohorts = [list(cohort) for cohort in rule]
+    except TypeError:
+        cohorts = []
+    whole = all(isinstance(i, Integral) and not isinstance(i, bool) for cohort in cohorts for i in cohort)
+    if isinstance(rule, str | dict) or not cohorts or not whole:
+        allowed = "a share, a number per round, a list of cohorts such as [[0, 1], [1, 2]], or Bernoulli(p)"
+        raise InputError(f"participation must be {allowed}, got {rule!r}")
+    return Explicit([[int(i) for i in cohort] for cohort in cohorts])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..comm.cost import MethodCost
 from ..core.objective import Objective
 from ..data.federated import FederatedData, Index
-from ..metrics.accuracy import per_client, score, spread
+from ..metrics.accuracy import held_loss, per_client, score, spread
 
 LAST_ROUNDS = 10  # evaluations over which the reported accuracy is averaged
 
@@ -51,7 +51,7 @@ def summarise(
     clients = spread(per_client(train, data))
     values |= {f"client_accuracy_{name}": value for name, value in asdict(clients).items()}
     values |= {name: history[-1][name] for name in ("gradients", "bytes_down", "bytes_up", "drift")}
-    return values | {"train_loss": train.mean_loss, "seconds": sum(row["seconds"] for row in history)}
+    return values | {"train_loss": held_loss(train, data), "seconds": sum(row["seconds"] for row in history)}
 
 
 def _last_rounds(history: list[dict[str, float]]) -> dict[str, float]:

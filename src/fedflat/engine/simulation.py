@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
@@ -19,7 +20,9 @@ from ..core.errors import InputError
 from ..core.local import LocalResult
 from ..core.method import Context, Method
 from ..core.objective import Objective
-from ..data.federated import FederatedData
+from ..core.records import Record
+from ..core.trial import is_random
+from ..data.federated import FederatedData, Index, digest
 from ..metrics.accuracy import score
 from ..metrics.drift import drift
 from ..metrics.flatness import flatness as measure_flatness
@@ -83,19 +86,23 @@ class Simulation:
 
         Raises ValueError, naming the argument, for anything that cannot work.
         """
-        _check(method, data, weights, eval_every, rounds)
+        _check(method, data, client, weights, rounds=rounds, seed=seed, eval_every=eval_every)
         self.method, self.client, self.weights, self.seed = method, client or Client(), weights, seed
         self._participation = as_rule(participation)
         self.rounds = rounds if rounds is not None else _default_rounds(self._participation)
         self._participation.check(data.clients, self.rounds)
         self.device, self.eval_every = _device(device), eval_every
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise InputError(f"dtype must be a floating-point torch.dtype, got {dtype!r}")
         module = _module(model, data, seed, model_options or {}).to(self.device, dtype)
         self.objective = Objective(module)
         w = self.objective.space.flatten(module)
         self.data = data.to(self.device, w.dtype)
+        self._data_hash, self._model_hash = digest(self.data.x, self.data.y), digest(w)
         self._is_weight = self.objective.space.is_weight(self.device)
-        batches = Batches(self.data, self.client, seed)
-        self.executor = choose(executor, self.objective)(method, self.objective, batches, seed)
+        random = is_random(module, self.data.x[:2], data.classes)
+        batches = Batches(self.data, self.client, seed, w.dtype)
+        self.executor = choose(executor, self.objective, random)(method, self.objective, batches, seed, random)
         self._cost = method_cost(method, len(w))
         self.t = 0
         self.server = method.init_server(w)
@@ -143,21 +150,34 @@ class Simulation:
         )
 
     def round(self) -> Round:
-        """One communication round. Raises NonFiniteError, leaving the server as it was, if training diverges."""
+        """One communication round.
+
+        Raises NonFiniteError if training diverges. A round that does not end, for whatever reason,
+        leaves server, clients and counters as they were.
+        """
         started = perf_counter()
         clients = self.cohort(self.t)
         ctx = Context(self.t, self.client.lr_at(self.t), len(clients) / self.data.clients, is_weight=self._is_weight)
         down = self.method.broadcast(self.server)
-        mean, drifts = self._train(clients, down, ctx)
-        at_server = Context(ctx.t, ctx.lr, ctx.share, mean.steps, mean.steps * ctx.lr, ctx.is_weight)
-        self.server = self._checked(self.method.update(self.server, mean.value(), at_server))
+        gradients = self.executor.gradients
+        try:
+            mean, results = self._train(clients, down, ctx)
+            at_server = Context(ctx.t, ctx.lr, ctx.share, mean.steps, mean.steps * ctx.lr, ctx.is_weight)
+            server = self._checked(self.method.update(self.server, mean.value(), at_server))
+        except BaseException:
+            self.executor.gradients = gradients
+            raise
+        self.server = server
+        for some, records, _ in results:
+            self._store.put(some, records)
+        drifts = torch.cat([drifts for *_, drifts in results])
         self.t += 1
         metrics = {"lr": ctx.lr, "clients": float(len(clients)), "drift": float(drifts.mean()), **_scalars(down)}
         metrics |= self._evaluate() | self._spent(len(clients)) | {"seconds": perf_counter() - started}
         self.history.append({"t": ctx.t, **metrics})
         return Round(ctx.t, metrics)
 
-    def cohort(self, t: int) -> np.ndarray:
+    def cohort(self, t: int) -> Index:
         """The clients of round `t`, in rising order; known before the round is computed."""
         return self._participation.cohort(t, self.data.clients, generator(self.seed, Purpose.COHORT, t))
 
@@ -193,25 +213,30 @@ class Simulation:
             "seed": self.seed,
             "data": f"{self.data.name}, {self.data.clients} clients, {self.data.partition}",
             "partition_hash": self.data.partition_hash(),
+            "data_hash": self._data_hash,
+            "model_hash": self._model_hash,
             "model": f"{type(self.objective.module).__name__}, {self.objective.space.d} parameters, {self.w.dtype}",
             "executor": type(self.executor).__name__,
         }
 
-    def _train(self, clients: np.ndarray, down: Any, ctx: Context) -> tuple[RunningMean, Tensor]:
-        """Local training of the cohort, chunk by chunk: the mean of what it sends, and its drifts."""
-        plan = self._by_steps(clients)
-        mean, drifts = RunningMean(self.method.up, len(clients)), []
-        shares = self._shares(plan)
-        for start in range(0, len(plan), self.executor.chunk):
+    def _train(self, clients: Index, down: Any, ctx: Context) -> tuple[RunningMean, list[tuple[Index, Record, Tensor]]]:
+        """Local training of the cohort, chunk by chunk.
+
+        Gives the mean of what clients send and, per chunk, who they are, their records to keep and
+        their drifts.
+        """
+        clients = self.executor.batches.longest_first(clients)
+        shares = self._shares(clients)
+        mean, results = RunningMean(self.method.up, len(clients)), []
+        for start in range(0, len(clients), self.executor.chunk):
             here = slice(start, start + self.executor.chunk)
-            work = self.executor.batches.plan(ctx.t, plan[here])
-            result = self._run(work, down, ctx)
+            result = self._run(self.executor.batches.plan(ctx.t, clients[here]), down, ctx)
             mean.add(result, shares[here])
-            drifts.append(drift(result.w, down.w))
-        return mean, torch.cat(drifts)
+            results.append((clients[here], result.client, drift(result.w, down.w)))
+        return mean, results
 
     def _run(self, work: Work, down: Any, ctx: Context) -> LocalResult:
-        """Local training of some clients, their records fetched from the store and put back."""
+        """Local training of some clients, their records fetched from the store."""
         stacked = down.map(lambda x: x.expand(len(work.clients), -1))
         kept = self._store.get(work.clients, stacked)
         result = self.executor.run(work, stacked, kept, ctx, self.client.descent(ctx.t))
@@ -220,15 +245,9 @@ class Simulation:
             culprit = int(work.clients[int(torch.nonzero(broken)[0])])
             raise NonFiniteError(f"training diverged: client {culprit} sent NaN or infinity in round {ctx.t}; "
                                  "lower client.lr or set client.max_norm")  # fmt: skip
-        self._store.put(work.clients, result.client)
         return result
 
-    def _by_steps(self, clients: np.ndarray) -> np.ndarray:
-        """The cohort with the longest work first, so that a chunk holds clients of similar length."""
-        steps = self.client.local_steps(self.data.sizes[clients])
-        return clients[np.argsort(-steps, kind="stable")]
-
-    def _shares(self, clients: np.ndarray) -> Tensor:
+    def _shares(self, clients: Index) -> Tensor:
         """Aggregation weights p_i of the cohort, (c, 1), summing to 1."""
         sizes = np.ones(len(clients)) if self.weights == "uniform" else self.data.sizes[clients]
         return torch.from_numpy(sizes / sizes.sum()).to(self.w)[:, None]
@@ -264,12 +283,19 @@ def check_weights(method: Method, weights: str) -> None:
         raise InputError(f"weights = 'samples' does not fit {type(method).__name__}, whose derivation needs 'uniform'")
 
 
-def _check(method: Method, data: FederatedData, weights: str, eval_every: int, rounds: int | None) -> None:
+def _check(method: Method, data: FederatedData, client: Client | None, weights: str, **counts: int | None) -> None:
+    """Raise InputError, naming the argument, for what is of the wrong kind or out of range."""
+    kinds = {"method": (method, Method, "a method such as fedflat.methods.FedAvg()"),
+             "data": (data, FederatedData, "FederatedData"),
+             "client": (client or Client(), Client, "Client(...)")}  # fmt: skip
+    for name, (value, kind, words) in kinds.items():
+        if not isinstance(value, kind):
+            raise InputError(f"{name} must be {words}, got {value!r}")
+    for name, count in counts.items():
+        least = 0 if name == "seed" else 1
+        if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or count < least):
+            raise InputError(f"{name} must be a whole number of at least {least}, got {count!r}")
     check_weights(method, weights)
-    if eval_every < 1:
-        raise InputError(f"eval_every must be at least 1, got {eval_every}")
-    if rounds is not None and rounds < 1:
-        raise InputError(f"rounds must be at least 1, got {rounds}")
 
 
 def _default_rounds(rule: Participation) -> int:
@@ -280,15 +306,23 @@ def _device(name: str | torch.device) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
+        probe = torch.zeros(1, device=name)
+        probe.item()  # a device without memory of its own fails here
+        return probe.device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InputError(f"device = {str(name)!r} cannot be used: {str(error).splitlines()[0]}") from error
 
 
 def _module(model: str | nn.Module, data: FederatedData, seed: int, options: dict[str, Any]) -> nn.Module:
     """The model to train: a copy of the given one, or a new one whose weights depend on the seed alone."""
     if isinstance(model, nn.Module):
+        if options:
+            raise InputError("model_options go with the name of a model, not with a module")
         return deepcopy(model)
+    if not isinstance(model, str):
+        raise InputError(f"model must be a name or a torch.nn.Module, got {model!r}")
+    for given in {"classes", "shape"} & set(options):
+        raise InputError(f"model option {given!r} follows from the data and cannot be set")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(generator(seed, Purpose.MODEL).integers(2**63)))
         return models.build(model, classes=data.classes, shape=data.shape, **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 from safetensors.torch import save_file
 
 from ..core.errors import InputError
-from ..engine.checkpoint import write_atomically
 from ..engine.run import Run, metrics_table
 from ..engine.simulation import Simulation
+from ..files import write_atomically
 from .environment import environment
 from .spec import RunSpec
 
@@ -51,6 +51,8 @@ class RunDirectory:
 
         The lock belongs to the process: the system frees it however the process ends.
         """
+        if (self.path / "study.toml").exists():
+            raise InputError(f"--out {self.path} holds a study; choose another folder for a run")
         try:
             (self.path / "checkpoint").mkdir(parents=True, exist_ok=True)
             lock = (self.path / ".lock").open("w")
@@ -75,9 +77,9 @@ class RunDirectory:
 
     def refuse_other(self, spec: RunSpec) -> None:
         """Raise ValueError, naming the first difference, if the folder's run is not `spec`."""
-        difference = _difference(self.spec().model_dump(), spec.model_dump())
-        if difference:
-            raise InputError(f"--out {self.path} holds another run: {difference}")
+        found = difference(self.spec().decisive(), spec.decisive())
+        if found:
+            raise InputError(f"--out {self.path} holds another run: {found}")
 
     def save(self, sim: Simulation) -> None:
         """Write a checkpoint and the metrics so far; the older checkpoint goes once the new one is safe."""
@@ -119,7 +121,8 @@ class StoredRun:
 
     @cached_property
     def _report(self) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads((self.directory.path / "summary.json").read_text())
+        path = self.directory.path / "summary.json"
+        content: dict[str, Any] = _readable(path, lambda: json.loads(path.read_text()))
         return content
 
     @property
@@ -142,23 +145,34 @@ class StoredRun:
 
     @cached_property
     def metrics(self) -> pa.Table:
-        return pq.read_table(self.directory.path / "metrics.parquet")
+        path = self.directory.path / "metrics.parquet"
+        return _readable(path, lambda: pq.read_table(path))
 
     @cached_property
     def counts(self) -> np.ndarray:
         """Samples per client and class, (clients, classes)."""
-        return np.column_stack(list(pq.read_table(self.directory.path / "partition.parquet").to_pydict().values()))
+        path = self.directory.path / "partition.parquet"
+        table = _readable(path, lambda: pq.read_table(path))
+        return np.column_stack([column.to_numpy() for column in table.columns])
+
+
+def _readable(path: Path, read: Callable[[], Any]) -> Any:
+    """What `read` gives; raises InputError, naming the file, if it is missing or damaged."""
+    try:
+        return read()
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise InputError(f"{path} is missing or damaged: {error}") from error
 
 
 def _counts_table(counts: np.ndarray) -> pa.Table:
     return pa.table({f"class_{c}": column for c, column in enumerate(counts.T)})
 
 
-def _difference(old: Any, new: Any, key: str = "") -> str | None:
+def difference(old: Any, new: Any, key: str = "") -> str | None:
     """The first key on which two configurations differ, in words."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in dict.fromkeys([*old, *new]):
-            found = _difference(old.get(name), new.get(name), f"{key}.{name}" if key else name)
+            found = difference(old.get(name), new.get(name), f"{key}.{name}" if key else name)
             if found:
                 return found
         return None

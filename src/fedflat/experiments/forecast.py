@@ -9,6 +9,8 @@ import numpy as np
 from ..comm.cost import gradients_per_step, method_cost
 from ..engine.simulation import Simulation
 
+SAMPLED_ROUNDS = 1000
+
 
 @dataclass(frozen=True)
 class Forecast:
@@ -34,12 +36,16 @@ class Forecast:
 
 
 def forecast(sim: Simulation) -> Forecast:
-    """What the rounds of `sim` will cost, for the cohorts that they will really have."""
-    cohorts = [sim.cohort(t) for t in range(sim.rounds)]
+    """What the rounds of `sim` will cost, for the cohorts that they will really have.
+
+    Of more than 1,000 rounds the first 1,000 stand for the others.
+    """
+    cohorts = [sim.cohort(t) for t in range(min(sim.rounds, SAMPLED_ROUNDS))]
+    scale = sim.rounds / len(cohorts)
     d, size = sim.objective.space.d, sim.w.element_size()
     cost = method_cost(sim.method, d)
-    messages = sum(map(len, cohorts))
-    steps = int(sum(sim.client.local_steps(sim.data.sizes[cohort]).sum() for cohort in cohorts))
+    messages = scale * sum(map(len, cohorts))
+    steps = scale * sum(int(sim.client.local_steps(sim.data.sizes[cohort]).sum()) for cohort in cohorts)
     return Forecast(
         parameters=d,
         clients_per_round=float(np.mean([len(cohort) for cohort in cohorts])),

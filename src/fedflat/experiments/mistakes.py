@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from ..core.errors import InputError
+from .schema import Section, sections_of
 
 Checked = TypeVar("Checked", bound=BaseModel)
 
@@ -59,17 +60,10 @@ def _is_member(model: Any, parts: list[str], part: str) -> bool:
     return any(option.__name__ == part for option in _members(model, parts[0]))
 
 
-def _members(model: Any, key: str) -> list[Any]:
+def _members(model: Any, key: str) -> list[type[Section]]:
     """The sections that the field `key` may be."""
     info = model.model_fields.get(key)
-    found: list[Any] = []
-    queue = [info.annotation] if info else []
-    while queue:
-        kind = queue.pop()
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            found.append(kind)
-        queue += getattr(kind, "__args__", ())
-    return found
+    return sections_of(info.annotation) if info else []
 
 
 def _siblings(model: Any, location: tuple[int | str, ...]) -> list[str]:

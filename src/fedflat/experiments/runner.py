@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from ..core.errors import InputError
-from ..engine.checkpoint import write_atomically
 from ..engine.executors import Stacked
-from ..engine.simulation import Round, Simulation
-from .directory import RunDirectory, StoredRun
+from ..engine.simulation import NonFiniteError, Round, Simulation
+from ..files import write_atomically
+from .directory import RunDirectory, StoredRun, difference
 from .interrupt import Interrupted, StopRequest, stop_between_rounds
 from .spec import RunSpec, StudySpec
 
@@ -30,6 +30,9 @@ class Watcher(Protocol):
     def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
         """A run is over and on disk."""
 
+    def run_failed(self, spec: RunSpec, error: NonFiniteError) -> None:
+        """A run of a study diverged; the others go on."""
+
 
 class Silent:
     """A watcher that says nothing."""
@@ -39,6 +42,8 @@ class Silent:
     def round_done(self, spec: RunSpec, result: Round) -> None: ...
 
     def run_finished(self, spec: RunSpec, run: StoredRun) -> None: ...
+
+    def run_failed(self, spec: RunSpec, error: NonFiniteError) -> None: ...
 
 
 def run(spec: RunSpec, path: Path, watcher: Watcher | None = None) -> StoredRun:
@@ -52,11 +57,24 @@ def run(spec: RunSpec, path: Path, watcher: Watcher | None = None) -> StoredRun:
 
 
 def study(spec: StudySpec, path: Path, watcher: Watcher | None = None) -> list[StoredRun]:
-    """Carry out every run of `spec` below the folder `path`; raises as `run` does."""
+    """Carry out every run of `spec` below the folder `path` and give those that finished.
+
+    A run that diverges is told to the watcher and does not stop the others. Raises InputError if the
+    folder cannot be used, NonFiniteError if no run finished, and Interrupted after a signal.
+    """
     watcher = watcher or Silent()
+    finished, failure = [], None
     with stop_between_rounds() as request:
         begin_study(spec, path)
-        return [_run(one, run_directory(one, path), watcher, request) for one in spec.runs()]
+        for one in spec.runs():
+            try:
+                finished.append(_run(one, run_directory(one, path), watcher, request))
+            except NonFiniteError as error:
+                failure = error
+                watcher.run_failed(one, error)
+    if failure and not finished:
+        raise failure
+    return finished
 
 
 def run_directory(spec: RunSpec, study_path: Path) -> RunDirectory:
@@ -65,12 +83,27 @@ def run_directory(spec: RunSpec, study_path: Path) -> RunDirectory:
 
 
 def begin_study(spec: StudySpec, path: Path) -> None:
-    """Make the study's folder and write its configuration. Raises ValueError if it cannot be written."""
+    """Make the study's folder and write its configuration.
+
+    Raises InputError if it cannot be written, or holds a run, or a study that differs in more than
+    its methods, seeds and target, by which a study may grow.
+    """
+    if (path / "config.toml").exists():
+        raise InputError(f"--out {path} holds a run; choose another folder for a study")
+    if (path / "study.toml").exists():
+        found = difference(_lasting(StudySpec.load(path / "study.toml")), _lasting(spec))
+        if found:
+            raise InputError(f"--out {path} holds another study: {found}")
     try:
         path.mkdir(parents=True, exist_ok=True)
         write_atomically(path / "study.toml", lambda file: file.write_text(spec.to_toml()))
     except OSError as error:
         raise InputError(f"--out {path} cannot be written: {error.strerror}") from error
+
+
+def _lasting(spec: StudySpec) -> dict[str, Any]:
+    """The settings that stay when a study grows."""
+    return {name: value for name, value in spec.decisive().items() if name not in ("methods", "seeds", "target")}
 
 
 def stored_study(path: Path) -> tuple[StudySpec, list[StoredRun]]:

@@ -7,7 +7,7 @@ from dataclasses import fields
 from math import inf
 from typing import Annotated, Any, Literal, Union, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 from pydantic.fields import FieldInfo
 
 from ..core.hyper import Interval
@@ -17,6 +17,20 @@ class Section(BaseModel):
     """A part of a configuration; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _true_is_no_number(cls, table: Any) -> Any:
+        """Refuse `rounds = true`, which would otherwise count as 1."""
+        for name, value in table.items() if isinstance(table, dict) else ():
+            field = cls.model_fields.get(name)
+            if (
+                isinstance(value, bool)
+                and field is not None
+                and field.annotation in (int, float, int | None, float | None)
+            ):
+                raise ValueError(f"{name} must be a number, got {str(value).lower()}")
+        return table
 
     def values(self) -> dict[str, Any]:
         """The keys and values of the section itself."""
@@ -28,10 +42,11 @@ def section(cls: type[Any]) -> type[Section]:
     return create_model(cls.__name__, __base__=Section, **_definitions(cls))
 
 
-def choice(classes: Mapping[str, type[Any]], plain: Callable[[str], str]) -> Any:
+def choice(classes: Mapping[str, type[Any]], plain: Callable[[str], str], default: str) -> Any:
     """The type of a section with a `name` that chooses one of `classes`; only that one's keys are accepted.
 
-    Names are compared as `plain(name)`; the name alone, without a table, is accepted too.
+    Names are compared as `plain(name)`; the name alone, without a table, is accepted too, and a table
+    without a name is the `default`.
     """
     known = {plain(name): name for name in classes}
     options = tuple(
@@ -41,12 +56,20 @@ def choice(classes: Mapping[str, type[Any]], plain: Callable[[str], str]) -> Any
 
     def normal(value: Any) -> Any:
         table = {"name": value} if isinstance(value, str) else value
-        if isinstance(table, Mapping) and isinstance(table.get("name"), str):
-            return {**table, "name": known.get(plain(table["name"]), table["name"])}
-        return table
+        if not isinstance(table, Mapping):
+            return value
+        name = table.get("name", default)
+        return {**table, "name": known.get(plain(name), name) if isinstance(name, str) else name}
 
     union = options[0] if len(options) == 1 else Annotated[Union[options], Field(discriminator="name")]  # noqa: UP007
     return Annotated[union, BeforeValidator(normal)]
+
+
+def sections_of(kind: Any) -> list[type[Section]]:
+    """The sections that a field annotated `kind` may hold: itself, or the members of a union or list."""
+    if isinstance(kind, type) and issubclass(kind, Section):
+        return [kind]
+    return [member for argument in getattr(kind, "__args__", ()) for member in sections_of(argument)]
 
 
 def _definitions(cls: type[Any]) -> Any:

@@ -27,8 +27,8 @@ from ..models import model_names
 from .mistakes import validated
 from .schema import Section, choice, section
 
-MethodSection = choice(all_methods(), plain)
-PartitionSection = choice(all_partitions(), plain)
+MethodSection = choice(all_methods(), plain, default="FedAvg")
+PartitionSection = choice(all_partitions(), plain, default="dirichlet")
 ClientSection = section(Client)
 
 
@@ -76,7 +76,7 @@ class Experiment(Section):
     """What a run and a study have in common."""
 
     data: DataSection = DataSection()
-    partition: PartitionSection = Field(default_factory=lambda: {"name": "dirichlet"}, validate_default=True)
+    partition: PartitionSection = Field(default_factory=dict, validate_default=True)
     model: ModelSection = ModelSection()
     client: ClientSection = ClientSection()
     rounds: int = Field(100, ge=1, description="communication rounds")
@@ -115,14 +115,18 @@ class Experiment(Section):
         return tomli_w.dumps(self.model_dump(mode="python", exclude_none=True))
 
     def digest(self) -> str:
-        """Six hexadecimal digits that tell two configurations apart."""
-        return hashlib.sha256(self.to_toml().encode()).hexdigest()[:6]
+        """Six hexadecimal digits that tell apart two configurations with different results."""
+        return hashlib.sha256(json.dumps(self.decisive(), sort_keys=True).encode()).hexdigest()[:6]
+
+    def decisive(self) -> dict[str, Any]:
+        """Every setting that the results depend on."""
+        return self.model_dump(exclude={"checkpoint_every"})
 
 
 class RunSpec(Experiment):
     """One run: one method, one seed."""
 
-    method: MethodSection = Field(default_factory=lambda: {"name": "FedAvg"}, validate_default=True)
+    method: MethodSection = Field(default_factory=dict, validate_default=True)
     seed: int = Field(0, ge=0, description="of partition, initial weights, cohorts and batches")
 
     @model_validator(mode="after")
@@ -164,6 +168,14 @@ class StudySpec(Experiment):
     target: float | None = Field(
         None, gt=0, lt=1, description="accuracy whose first round is reported; default the baseline's final one"
     )
+
+    @field_validator("methods")
+    @classmethod
+    def _unlike(cls, methods: list[Any]) -> list[Any]:
+        for i, method in enumerate(methods):
+            if method in methods[:i]:
+                raise ValueError(f"number {i} is the same as number {methods.index(method)}: {method.name}")
+        return methods
 
     @field_validator("seeds")
     @classmethod

@@ -24,7 +24,7 @@ class FedVSSAM(DirectionServer, server=Smoothed, down=Smoothed):
             w_i <- w_i - lr ((1 - gamma_l) h + gamma_l g_i(w_i + e))
     server  g = mean (w - w_i) / (lr K);   h <- (1 - gamma_g) h + gamma_g g;   w <- w - server_lr lr K h
 
-    K counts local iterations. The paper's literal server step, server_lr h, is
+    K is the mean number of local iterations of the sampled clients. The paper's literal server step, server_lr h, is
     server_lr_mode = "absolute". gamma_search and gamma_update split gamma_l for the ablations:
     LF is gamma_search alone, LU gamma_update alone, GU gamma_g alone, the others being 1.
     """

@@ -17,7 +17,8 @@ class MoFedSAM(Momentum):
     client  w_i <- w_i - lr (beta g_i(w_i + rho unit(g_i(w_i))) + (1 - beta) Delta)
     server  Delta <- mean (w - w_i) / (lr K);   w <- w - server_lr lr K Delta
 
-    The paper's literal server step, server_lr Delta, is server_lr_mode = "absolute".
+    K is the mean number of local steps of the sampled clients. The paper's literal server step,
+    server_lr Delta, is server_lr_mode = "absolute".
     """
 
     paper = FedSAM.paper

@@ -61,6 +61,11 @@ def per_client(scores: Scores, data: FederatedData) -> NDArray[np.float64]:
     return result
 
 
+def held_loss(scores: Scores, data: FederatedData) -> float:
+    """Mean loss over the samples that clients hold, from the scores of all training samples."""
+    return float(scores.loss.double().cpu()[torch.from_numpy(data.members)].mean())
+
+
 def spread(accuracies: NDArray[np.float64]) -> ClientSpread:
     """Mean, spread and extremes of the clients' accuracies (clients,)."""
     a = accuracies

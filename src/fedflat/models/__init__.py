@@ -28,7 +28,7 @@ def build(name: str, classes: int, shape: tuple[int, ...] | None = None, **optio
         raise InputError(f"model = {name!r} is unknown; known are {', '.join(model_names())}")
     make: Callable[..., nn.Module] = import_module(f"{__name__}.{name.replace('-', '_')}").build
     accepted = signature(make).parameters
-    unknown = sorted(set(options) - set(accepted))
+    unknown = sorted(set(options) - set(_options(accepted)))
     if unknown:
         raise InputError(
             f"model {name!r} has no option {unknown[0]!r}; it has {', '.join(_options(accepted)) or 'none'}"
@@ -37,7 +37,10 @@ def build(name: str, classes: int, shape: tuple[int, ...] | None = None, **optio
         options["shape"] = shape
     elif accepted["shape"].default is Parameter.empty:
         raise InputError(f"model {name!r} needs shape=, the shape of one sample")
-    return make(classes=classes, **options)
+    try:
+        return make(classes=classes, **options)
+    except (TypeError, RuntimeError, ZeroDivisionError, AssertionError) as error:
+        raise InputError(f"model {name!r} cannot be built with {options}: {str(error).splitlines()[0]}") from error
 
 
 def _options(parameters: Any) -> list[str]:

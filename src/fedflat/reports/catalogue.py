@@ -69,6 +69,5 @@ def documentation(cls: type[Method]) -> str:
 
 def costs(cls: type[Method]) -> tuple[int, int, int, int]:
     """Vectors down, vectors up, vectors kept by a client, gradients per local step (with default fields)."""
-    passing = cls.client.marked("per_round")
-    kept = vectors(cls.client) - len(passing)
+    kept = vectors(cls.client, without=cls.client.marked("per_round"))
     return vectors(cls.down), vectors(cls.up), kept, gradients_per_step(cls())

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from ..core.errors import InputError
 from ..experiments.statistics import Difference, Estimate, estimate, paired_difference, rounds_to
+from ..methods import plain
 
 
 class FinishedRun(Protocol):
@@ -67,7 +68,9 @@ class Comparison:
 
     def table(self) -> pa.Table:
         """The numbers, one row per method."""
-        return pa.Table.from_pylist([_flat(row) for row in self.rows])
+        rows = [_flat(row) for row in self.rows]
+        names = dict.fromkeys(name for row in rows for name in row)
+        return pa.table({name: [row.get(name) for row in rows] for name in names})
 
     def to_html(self, path: str | Path) -> Path:
         """Write one self-contained page; returns its path."""
@@ -81,25 +84,37 @@ class Comparison:
         return as_text(self)
 
 
-def compare(runs: Sequence[FinishedRun], baseline: str = "FedAvg", target: float | None = None) -> Comparison:
+def compare(runs: Sequence[FinishedRun], baseline: str | None = None, target: float | None = None) -> Comparison:
     """Compare finished runs by method; differences are paired by seed.
 
-    `baseline` is a method (the first one, if it has no run). `target` is the accuracy in [0, 1] whose
-    first round is reported; by default the baseline's own final accuracy. Raises ValueError without
-    runs, or for a run that has no test accuracy.
+    `baseline` is a method, by default FedAvg, or the first one if FedAvg has no run. `target` is the
+    accuracy in (0, 1) whose first round is reported; by default the baseline's own final accuracy.
+    Raises ValueError without runs, for two runs of one method and seed, a baseline that has no run,
+    a target out of range, or a run that has no test accuracy.
     """
-    if not runs:
-        raise InputError("compare needs at least one finished run")
+    if not isinstance(runs, Sequence) or not runs:
+        raise InputError("compare needs a list of at least one finished run")
+    if target is not None and not 0 < target < 1:
+        raise InputError(f"target = {target} is not an accuracy in (0, 1)")
     for run in runs:
         if "test_accuracy" not in run.summary:
             raise InputError(
-                f"the run of {run.method}, seed {run.seed}, has no test accuracy; its data has no test set"
+                f"the run of {run.method}, seed {run.seed}, has no test accuracy: its data has no test set"
             )
     groups = _grouped(runs)
-    reference = baseline if baseline in groups else next(iter(groups))
+    reference = _reference(groups, baseline)
     goal = target if target is not None else estimate([r.summary["test_accuracy"] for r in groups[reference]]).mean
     rows = [_row(label, group, groups[reference], goal) for label, group in groups.items()]
-    return Comparison(rows, reference, goal, _notes(runs))
+    return Comparison(rows, reference, goal, [*_notes(runs), *_unpaired(groups, reference)])
+
+
+def _reference(groups: dict[str, list[FinishedRun]], baseline: str | None) -> str:
+    """The label of the baseline: the first group of the method that was asked for."""
+    wanted = plain(baseline or "FedAvg")
+    found = [label for label, group in groups.items() if wanted in (plain(label), plain(group[0].method))]
+    if not found and baseline is not None:
+        raise InputError(f"baseline = {baseline!r} has no run; there are runs of {', '.join(groups)}")
+    return found[0] if found else next(iter(groups))
 
 
 def _row(label: str, runs: list[FinishedRun], reference: list[FinishedRun], target: float) -> Row:
@@ -127,8 +142,17 @@ def _grouped(runs: Sequence[FinishedRun]) -> dict[str, list[FinishedRun]]:
             known.append(run.settings["hyper"])
     groups: dict[str, list[FinishedRun]] = {}
     for run in runs:
-        groups.setdefault(_label(run, variants[run.method]), []).append(run)
+        group = groups.setdefault(_label(run, variants[run.method]), [])
+        for other in group:
+            if other.seed == run.seed:
+                raise InputError(f"two runs of {run.method} have seed {run.seed}{_what_differs(run, other)}")
+        group.append(run)
     return groups
+
+
+def _what_differs(one: FinishedRun, other: FinishedRun) -> str:
+    differing = [key for key, value in one.settings.items() if other.settings.get(key) != value]
+    return f"; they differ in {', '.join(differing)}" if differing else ""
 
 
 def _label(run: FinishedRun, variants: list[dict[str, Any]]) -> str:
@@ -138,10 +162,13 @@ def _label(run: FinishedRun, variants: list[dict[str, Any]]) -> str:
     return f"{run.method}({values})" if values else run.method
 
 
+PAIRED_BY = ("partition_hash", "data", "data_hash", "model", "model_hash", "client", "participation", "weights")
+
+
 def _notes(runs: Sequence[FinishedRun]) -> list[str]:
     """Where runs of one seed differ in more than the method, so that they are not paired."""
     notes = []
-    for key in ("partition_hash", "data", "model", "client", "participation", "weights"):
+    for key in PAIRED_BY:
         for seed in sorted({run.seed for run in runs}):
             values = sorted({str(run.settings[key]) for run in runs if run.seed == seed})
             if len(values) > 1:
@@ -149,6 +176,16 @@ def _notes(runs: Sequence[FinishedRun]) -> list[str]:
     if len({run.summary["rounds"] for run in runs}) > 1:
         notes.append("Runs have different numbers of rounds.")
     return notes
+
+
+def _unpaired(groups: dict[str, list[FinishedRun]], reference: str) -> list[str]:
+    """Methods that lack some of the baseline's seeds, or have others."""
+    seeds = {label: {run.seed for run in group} for label, group in groups.items()}
+    return [
+        f"Not paired: {label} has seeds {sorted(mine)}, {reference} has {sorted(seeds[reference])}."
+        for label, mine in seeds.items()
+        if mine != seeds[reference]
+    ]
 
 
 def _flat(row: Row) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..core.citation import Citation
 from ..core.errors import InputError
-from ..engine.checkpoint import write_atomically
+from ..files import write_atomically
 from ..methods import all_methods
 from . import figures
 from .columns import columns
@@ -18,9 +18,10 @@ from .comparison import Comparison
 
 def write_page(comparison: Comparison, path: Path) -> Path:
     """Write the page to `path`, atomically. Raises ValueError if it cannot be written."""
+    text = page(comparison)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, lambda file: file.write_text(page(comparison)))
+        write_atomically(path, lambda file: file.write_text(text))
     except OSError as error:
         raise InputError(f"report {path} cannot be written: {error.strerror}") from error
     return path

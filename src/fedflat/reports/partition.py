@@ -8,7 +8,7 @@ import numpy as np
 
 from ..core.errors import InputError
 from ..data.federated import FederatedData
-from ..engine.checkpoint import write_atomically
+from ..files import write_atomically
 
 SHADES = " ░▒▓█"
 

@@ -29,6 +29,12 @@ class Pathological(Partition):
                 holders[label].append(client)
         parts: list[list[Index]] = [[] for _ in range(clients)]
         for label, group in enumerate(holders):
+            samples = int((labels == label).sum())
+            if samples < len(group):
+                raise InputError(
+                    f"partition.classes_per_client = {self.classes_per_client} with data.clients = {clients} has "
+                    f"{len(group)} clients share the {samples} samples of class {label}; take fewer clients or classes"
+                )
             pieces = np.array_split(rng.permutation(np.flatnonzero(labels == label)), max(1, len(group)))
             for client, piece in zip(group, pieces, strict=False):
                 parts[client].append(piece)

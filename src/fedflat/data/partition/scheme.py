@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from ...core.errors import InputError
 from ...core.hyper import check, hyper
-
-Index = NDArray[np.int64]
+from ..federated import Index
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))

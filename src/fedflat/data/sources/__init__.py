@@ -30,8 +30,11 @@ def load(name: str, clients: int, partition: Partition | None = None, seed: int 
     """
     if name not in source_names():
         raise InputError(f"data.name = {name!r} is unknown; known are {', '.join(source_names())}")
-    if clients < 1:
-        raise InputError(f"data.clients must be at least 1, got {clients}")
+    for what, value, least in (("clients", clients, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InputError(f"data.{what} must be a whole number of at least {least}, got {value!r}")
+    if not isinstance(partition, Partition | None):
+        raise InputError(f"partition must be a scheme such as Dirichlet(alpha=0.1), got {partition!r}")
     source: Source = import_module(f"{__name__}.{name}").read()
     scheme = partition or IID()
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))

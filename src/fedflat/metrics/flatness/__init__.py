@@ -31,20 +31,26 @@ def flatness(
 
     Returns, by name: `lambda_max`, the largest Hessian eigenvalue, with `lambda_max_residual`,
     ||H v - lambda v||; `sharpness`, F(w + rho unit(grad F)) - F(w) at radius `rho` in parameter
-    units. Raises ValueError for an unknown name.
+    units. Raises ValueError for an unknown name, a value out of range, or a model with NaN in it.
     """
+    if isinstance(metrics, str):
+        raise InputError(f"metrics must be a list of names, got {metrics!r}")
     unknown = set(metrics) - {"lambda_max", "sharpness"}
     if unknown:
         raise InputError(f"unknown flatness metric {min(unknown)!r}; known are lambda_max, sharpness")
-    model = deepcopy(model).eval()
-    objective = Objective(model)
-    w = objective.space.flatten(model)
+    if rho < 0 or max_samples < 1:
+        raise InputError(f"flatness needs rho >= 0 and max_samples >= 1, got {rho} and {max_samples}")
+    objective = Objective(deepcopy(model))
+    w = objective.space.flatten(objective.module)
+    if not torch.isfinite(w).all():
+        raise InputError("flatness cannot be measured: the model has parameters that are NaN or infinite")
     batch = pooled_batch(data.to(w.device, w.dtype), max_samples)
     values: dict[str, float] = {}
-    if "lambda_max" in metrics:
-        values["lambda_max"], values["lambda_max_residual"] = lambda_max(objective, w, batch)
-    if "sharpness" in metrics:
-        values["sharpness"] = sharpness(objective, w, batch, rho)
+    with objective.evaluating():
+        if "lambda_max" in metrics:
+            values["lambda_max"], values["lambda_max_residual"] = lambda_max(objective, w, batch)
+        if "sharpness" in metrics:
+            values["sharpness"] = sharpness(objective, w, batch, rho)
     return values
 
 
