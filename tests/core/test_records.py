@@ -17,6 +17,11 @@ class Sample(Record):
     queue: Annotated[Tensor, "window"]
 
 
+class Conditional(Record):
+    w: Vector
+    extra: Annotated[Tensor, "d", "wanted"]
+
+
 class Marked(Record):
     kept: Vector
     passing: Vector = per_round()
@@ -30,6 +35,13 @@ class Averaged(Record):
 def test_widths_come_from_annotations() -> None:
     assert Sample.widths(7, SimpleNamespace(window=4)) == {"w": 7, "c": 1, "queue": 4}
     assert Nothing.widths(7) == {}
+
+
+def test_a_vector_may_depend_on_an_attribute() -> None:
+    for wanted, width in ((True, 7), (False, 0)):
+        method = SimpleNamespace(wanted=wanted)
+        assert Conditional.widths(7, method) == {"w": 7, "extra": width}
+        assert Conditional.zeros(torch.ones(2, 7), method).extra.shape == (2, width)
 
 
 def test_zeros_have_the_leading_axes_dtype_and_device_of_their_model() -> None:

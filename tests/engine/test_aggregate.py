@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from fedflat.core.local import LocalResult
-from fedflat.core.records import Nothing, Record, Vector, uniform_mean
+from fedflat.core.records import Record, Vector, uniform_mean
 from fedflat.engine.aggregate import RunningMean
 
 
@@ -17,7 +16,7 @@ def test_chunks_add_up_to_the_weighted_and_the_equal_mean() -> None:
     steps = torch.arange(1.0, 6.0).double()[:, None]
     mean = RunningMean(Up, 5)
     for part in (slice(0, 2), slice(2, 5)):
-        mean.add(LocalResult(Up(x[part], x[part]), Nothing(), x[part], steps[part]), weights[part])
+        mean.add(Up(x[part], x[part]), steps[part], weights[part])
     torch.testing.assert_close(mean.value().a, (weights * x).sum(0))
     torch.testing.assert_close(mean.value().b, x.mean(0))
     torch.testing.assert_close(mean.steps, (weights * steps).sum(0))

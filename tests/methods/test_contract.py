@@ -42,7 +42,8 @@ def states(method: Method, dtype: torch.dtype = torch.float64):
     for t in range(3):
         result = local_round(method, down, client, oracles(target(CLIENTS, dtype)), context(t=t), Descent(0.1))
         means = context(t=t, steps=result.steps.mean(0), lr_sum=result.steps.mean(0) * 0.1)
-        server = method.update(server, result.up.map(lambda x: x.mean(0)), means)
+        received = method.receive(result.up, context(t=t, steps=result.steps, lr_sum=result.steps * 0.1))
+        server = method.update(server, received.map(lambda x: x.mean(0)), means)
         down, client = method.broadcast(server).map(lambda x: x.expand(CLIENTS, -1)), result.client
     return server, down, client
 
@@ -63,6 +64,8 @@ def test_shapes_and_dtypes_are_as_declared(method: Method, dtype: torch.dtype) -
     assert_shape(down, method.down, method, (CLIENTS,), dtype)
     assert_shape(result.client, method.client, method, (CLIENTS,), dtype)
     assert_shape(result.up, method.up, method, (CLIENTS,), dtype)
+    received = method.receive(result.up, context(steps=result.steps, lr_sum=result.steps * 0.1))
+    assert_shape(received, method.mean, method, (CLIENTS,), dtype)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -86,8 +89,8 @@ def test_nothing_is_written_in_place(method: Method) -> None:
     result = local_round(method, down, client, oracles(target(CLIENTS, torch.float64)), context(), Descent(0.1))
     sent = [x.clone() for x in result.up.tensors().values()]
     means = context(steps=result.steps.mean(0), lr_sum=result.steps.mean(0) * 0.1)
-    mean = result.up.map(lambda x: x.mean(0))
-    method.update(server, mean, means)
+    received = method.receive(result.up, context(steps=result.steps, lr_sum=result.steps * 0.1))
+    method.update(server, received.map(lambda x: x.mean(0)), means)
     after = [x for record in (server, down, client) for x in record.tensors().values()]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(sent, result.up.tensors().values(), strict=True))
@@ -105,9 +108,15 @@ def test_hyper_parameters_are_frozen_and_checked(method: Method) -> None:
 
 def test_annotations_of_hooks_are_the_class_line(method: Method) -> None:
     """A hook annotated with a record names the one that the class line declares for that role."""
-    roles = {"server": method.server, "client": method.client, "down": method.down, "mean": method.up}
+    roles = {
+        "server": method.server,
+        "client": method.client,
+        "down": method.down,
+        "mean": method.mean,
+        "up": method.up,
+    }
     returns = {"step": {method.client}, "finish": {method.up, method.client}, "update": {method.server}}
-    returns |= {"broadcast": {method.down}, "init_client": {method.client}}
+    returns |= {"broadcast": {method.down}, "init_client": {method.client}, "receive": {method.mean}}
     checked = 0
     for hook, made in returns.items():
         hints = get_type_hints(getattr(type(method), hook))

@@ -52,8 +52,10 @@ class Quadratics:
         client = rows[0].map(lambda *xs: torch.stack(xs), *rows[1:])
         result = self.local(method, down, client, cohort, t)
         kept = kept | {i: result.client.map(lambda x, j=j: x[j]) for j, i in enumerate(cohort)}
-        ctx = Context(t, self.lr, len(cohort) / len(self.b), result.steps.mean(0), result.steps.mean(0) * self.lr)
-        return method.update(server, result.up.map(lambda x: x.mean(0)), ctx), kept
+        ctx = Context(t, self.lr, len(cohort) / len(self.b), result.steps, result.steps * self.lr)
+        received = method.receive(result.up, ctx)
+        ctx = Context(t, self.lr, ctx.share, result.steps.mean(0), result.steps.mean(0) * self.lr)
+        return method.update(server, received.map(lambda x: x.mean(0)), ctx), kept
 
 
 def two_quadratics(**changes) -> Quadratics:

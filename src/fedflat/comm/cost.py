@@ -33,10 +33,20 @@ def method_cost(method: Method, d: int) -> MethodCost:
     )
 
 
-def vectors(record: type[Record], without: frozenset[str] = frozenset()) -> int:
-    """How many fields of a record are as wide as the model; scalars and windows do not count, as in the papers."""
-    widths = record.widths(_WIDE, _NarrowWindows())
-    return sum(width == _WIDE for name, width in widths.items() if name not in without)
+@dataclass(frozen=True)
+class VectorCost:
+    """The same in model-sized vectors; scalars and short windows do not count, as in the papers."""
+
+    down: int
+    up: int
+    client: int
+    server: int
+
+
+def vector_cost(method: Method) -> VectorCost:
+    """What `method` sends and keeps, in model-sized vectors."""
+    cost = method_cost(method, _WIDE)
+    return VectorCost(*(round(numbers / _WIDE) for numbers in (cost.down, cost.up, cost.client, cost.server)))
 
 
 def gradients_per_step(method: Method) -> int:
@@ -53,14 +63,7 @@ def gradients_per_step(method: Method) -> int:
     return len(asked)
 
 
-_WIDE = 1_000_003  # a model size that no window has
-
-
-class _NarrowWindows:
-    """Stands for a method whose named widths are all 1."""
-
-    def __getattr__(self, name: str) -> int:
-        return 1
+_WIDE = 10**9  # a model size beside which windows and scalars vanish
 
 
 def _total(record: type[Record], d: int, method: Method) -> int:

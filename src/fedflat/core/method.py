@@ -21,7 +21,7 @@ class Context:
     t: int  # communication round, from 0
     lr: float  # local step size of this round, the same for every local step in it
     share: float  # sampled clients / all clients
-    # In `step` and `finish`: what this client has taken so far, (*clients, 1).
+    # In `step`, `finish` and `receive`: what this client has taken so far, (*clients, 1).
     # In `update`: the mean over the sampled clients, (1,), with the weights of the model mean.
     steps: Tensor | float = 0.0  # local steps
     lr_sum: Tensor | float = 0.0  # sum of their step sizes
@@ -32,10 +32,11 @@ class Context:
 class Method(ABC):
     """One method: its hyper-parameters are fields, its algorithm is a handful of short functions.
 
-    A subclass names its four records as class keywords (`server=`, `client=`, `down=`, `up=`) and
-    becomes a frozen dataclass. The hooks are pure, reduce only over the last axis, and never branch
-    on a tensor's value; that is what lets one text run one client, a stack of clients, a rank's
-    share, or a phone. The server sees only the weighted mean of what the clients send.
+    A subclass names its records as class keywords (`server=`, `client=`, `down=`, `up=`, and `mean=`
+    where it is not `up`) and becomes a frozen dataclass. The hooks are pure, reduce only over the last
+    axis, and never branch on a tensor's value; that is what lets one text run one client, a stack of
+    clients, a rank's share, or a phone. The server sees only the weighted mean over the clients: of
+    what they send, or of what `receive` makes of one client's message.
     """
 
     paper: ClassVar[Citation]
@@ -46,11 +47,15 @@ class Method(ABC):
     client: ClassVar[type[Record]] = Nothing  # kept by each client between its rounds
     down: ClassVar[type[Record]]  # sent to every sampled client; has a field `w`
     up: ClassVar[type[Record]]  # sent back
+    mean: ClassVar[type[Record]]  # what the server averages; `up` unless the class says otherwise
 
     def __init_subclass__(cls, **records: type[Record]) -> None:
+        roles = ("server", "client", "down", "up", "mean")
+        if "up" in records:
+            records = {"mean": records["up"], **records}
         for role, record in records.items():
-            if role not in ("server", "client", "down", "up"):
-                raise TypeError(f"{cls.__name__}: unknown class keyword {role!r}; use server, client, down, up")
+            if role not in roles:
+                raise TypeError(f"{cls.__name__}: unknown class keyword {role!r}; use {', '.join(roles)}")
             setattr(cls, role, record)
         dataclass(frozen=True, kw_only=True)(cls)
 
@@ -83,6 +88,14 @@ class Method(ABC):
     def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[Any, Any]:
         """After the last local step: what is sent, and what is kept."""
 
+    def receive(self, up: Any, ctx: Context) -> Any:
+        """What the server averages of one client's message: by default the message itself.
+
+        For what the server can work out by itself, from the message and the client's number of local
+        steps in `ctx`: it costs no communication.
+        """
+        return up
+
     @abstractmethod
     def update(self, server: Any, mean: Any, ctx: Context) -> Any:
-        """The next server state from the weighted mean of what was sent."""
+        """The next server state from the weighted mean of what was received."""

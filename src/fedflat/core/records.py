@@ -24,7 +24,7 @@ def per_round() -> Any:
 
 
 def uniform_mean() -> Any:
-    """Mark an up field that is averaged with equal weights even if clients are weighted by samples."""
+    """Mark a field that is averaged with equal weights even if clients are weighted by samples."""
     return field(metadata={"uniform_mean": True})
 
 
@@ -33,8 +33,10 @@ def uniform_mean() -> Any:
 class Record:
     """A frozen bundle of named tensors that share their leading axes. Subclasses only list fields.
 
-    Every field is annotated `Vector` (as wide as the model), `Scalar` (one number) or
-    `Annotated[Tensor, "name"]`, whose width is the integer hyper-parameter `name` of the method.
+    Every field is annotated `Vector` (as wide as the model), `Scalar` (one number),
+    `Annotated[Tensor, "name"]`, whose width is the integer attribute `name` of the method, or
+    `Annotated[Tensor, "d", "name"]`, a vector that is there only if the attribute `name` is true
+    and has width 0 otherwise.
     """
 
     def __init_subclass__(cls) -> None:
@@ -44,7 +46,11 @@ class Record:
     def widths(cls, d: int, method: object = None) -> dict[str, int]:
         """Numbers held by each field for a model of `d` parameters."""
         known = {"d": d, "1": 1}
-        return {name: known[mark] if mark in known else getattr(method, mark) for name, mark in cls._marks().items()}
+        widths = {}
+        for name, (mark, *needed) in cls._marks().items():
+            width = known[mark] if mark in known else int(getattr(method, mark))
+            widths[name] = width if all(getattr(method, condition) for condition in needed) else 0
+        return widths
 
     @classmethod
     def zeros(cls, like: Tensor, method: object = None) -> Self:
@@ -59,10 +65,10 @@ class Record:
 
     @classmethod
     @cache
-    def _marks(cls) -> dict[str, str]:
-        """The width mark of every field, read off the annotations."""
+    def _marks(cls) -> dict[str, tuple[str, ...]]:
+        """The width mark of every field and what it depends on, read off the annotations."""
         hints = get_type_hints(cls, include_extras=True)
-        return {f.name: hints[f.name].__metadata__[0] for f in fields(cls)}
+        return {f.name: hints[f.name].__metadata__ for f in fields(cls)}
 
     def map(self, fn: Callable[..., Tensor], *others: Self) -> Self:
         """`fn` applied field by field; the backbone of stacking, masking, averaging and sending."""

@@ -1,4 +1,4 @@
-"""The weighted mean of what clients send, summed as it arrives."""
+"""The weighted mean of what the server receives, summed as it arrives."""
 
 from __future__ import annotations
 
@@ -7,29 +7,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.local import LocalResult
 from ..core.records import Record
 
 
 class RunningMean:
-    """Adds up stacks of up records; holds one record, however many clients there are."""
+    """Adds up stacks of records; holds one record, however many clients there are."""
 
-    def __init__(self, up: type[Record], clients: int) -> None:
+    def __init__(self, record: type[Record], clients: int) -> None:
         """`clients` is the size of the whole cohort."""
-        self._uniform = up.marked("uniform_mean")
+        self._uniform = record.marked("uniform_mean")
         self._clients = clients
-        self._up: dict[str, Tensor] = {}
-        self._record = up
+        self._sums: dict[str, Tensor] = {}
+        self._record = record
         self.steps: Tensor | float = 0.0
 
-    def add(self, result: LocalResult, weights: Tensor) -> None:
-        """Add the clients of `result` with their aggregation weights (c, 1), which sum to 1 over the cohort."""
+    def add(self, received: Record, steps: Tensor, weights: Tensor) -> None:
+        """Add clients' records and local steps (c, 1) with their aggregation weights (c, 1).
+
+        The weights sum to 1 over the whole cohort.
+        """
         equal = torch.full_like(weights, 1 / self._clients)
-        for name, value in result.up.tensors().items():
+        for name, value in received.tensors().items():
             part = (value * (equal if name in self._uniform else weights)).sum(0)
-            self._up[name] = self._up[name] + part if name in self._up else part
-        self.steps = self.steps + (result.steps * weights).sum(0)
+            self._sums[name] = self._sums[name] + part if name in self._sums else part
+        self.steps = self.steps + (steps * weights).sum(0)
 
     def value(self) -> Any:
         """The mean record."""
-        return self._record(**self._up)
+        return self._record(**self._sums)

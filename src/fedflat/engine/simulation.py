@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
 from time import perf_counter
@@ -227,11 +227,12 @@ class Simulation:
         """
         clients = self.executor.batches.longest_first(clients)
         shares = self._shares(clients)
-        mean, results = RunningMean(self.method.up, len(clients)), []
+        mean, results = RunningMean(self.method.mean, len(clients)), []
         for start in range(0, len(clients), self.executor.chunk):
             here = slice(start, start + self.executor.chunk)
             result = self._run(self.executor.batches.plan(ctx.t, clients[here]), down, ctx)
-            mean.add(result, shares[here])
+            at_client = replace(ctx, steps=result.steps, lr_sum=result.steps * ctx.lr)
+            mean.add(self.method.receive(result.up, at_client), result.steps, shares[here])
             results.append((clients[here], result.client, drift(result.w, down.w)))
         return mean, results
 

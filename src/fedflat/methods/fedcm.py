@@ -13,8 +13,13 @@ from ..core.records import Delta, Record, Vector
 from .fedavg import FedAvg
 
 
-class DirectionServer(FedAvg):
-    """A server that moves along a direction of gradient scale, made from `mean (w - w_i) / (lr K)`."""
+class MoveAndDirection(Record):
+    delta: Vector  # w_i - w, parameters
+    direction: Vector  # (w - w_i) / (lr K_i), a gradient; the server makes it from delta and K_i
+
+
+class DirectionServer(FedAvg, mean=MoveAndDirection):
+    """A server that moves along a direction of gradient scale, `mean (w - w_i) / (lr K_i)`."""
 
     server_lr_mode: Literal["relative", "absolute"] = hyper(
         "relative", "relative: the step is server_lr lr K, so 1 is plain averaging; absolute: the papers' literal step"
@@ -22,16 +27,10 @@ class DirectionServer(FedAvg):
 
     @abstractmethod
     def update(self, server: Any, mean: Any, ctx: Context) -> Any:
-        """The next server state; uses `direction` and `moved`."""
+        """The next server state."""
 
-    def direction(self, mean: Delta, ctx: Context) -> Tensor:
-        """The mean direction of the clients' local steps, a gradient, (d,)."""
-        return -mean.delta / ctx.lr_sum
-
-    def moved(self, w: Tensor, direction: Tensor, ctx: Context) -> Tensor:
-        """The model after the server's step along `direction`, (d,)."""
-        scale = ctx.lr_sum if self.server_lr_mode == "relative" else 1.0
-        return w - self.server_lr * scale * direction
+    def receive(self, up: Delta, ctx: Context) -> MoveAndDirection:
+        return MoveAndDirection(up.delta, -up.delta / ctx.lr_sum)
 
 
 class Anchored(Record):
@@ -50,18 +49,18 @@ class Momentum(DirectionServer, server=Anchored, down=Anchored):
     def step(self, w: Tensor, client: Any, down: Anchored, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
         return self.fresh * grad(w) + (1 - self.fresh) * down.direction, client
 
-    def update(self, server: Anchored, mean: Delta, ctx: Context) -> Anchored:
-        direction = self.direction(mean, ctx)
-        return Anchored(self.moved(server.w, direction, ctx), direction)
+    def update(self, server: Anchored, mean: MoveAndDirection, ctx: Context) -> Anchored:
+        move = mean.delta if self.server_lr_mode == "relative" else -mean.direction
+        return Anchored(server.w + self.server_lr * move, mean.direction)
 
 
 class FedCM(Momentum):
     """Local steps mix the fresh gradient with the last global direction Delta.
 
     client  w_i <- w_i - lr (alpha g_i(w_i) + (1 - alpha) Delta)
-    server  Delta <- mean (w - w_i) / (lr K);   w <- w - server_lr lr K Delta
+    server  Delta <- mean (w - w_i) / (lr K_i);   w <- w + server_lr mean (w_i - w)
 
-    K is the mean number of local steps of the sampled clients. Delta starts at zero, so round 0
+    The second line's step is server_lr lr K Delta when all K_i are K. Delta starts at zero, so round 0
     moves with alpha lr. With weight decay its fixed point carries decay / alpha.
     """
 

@@ -9,7 +9,7 @@ from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, unit
-from ..core.records import Record, Scalar, Vector, uniform_mean
+from ..core.records import Delta, Record, Scalar, Vector, uniform_mean
 from .fedavg import FedAvg
 
 
@@ -26,12 +26,12 @@ class GFDown(Record):
     c: Scalar  # weight of w_global, in [0, 1]
 
 
-class GFUp(Record):
+class MoveAndDrift(Record):
     delta: Vector  # w_i - w, parameters
-    drift: Scalar = uniform_mean()  # ||w_i - w||, parameters
+    drift: Scalar = uniform_mean()  # ||w_i - w||, parameters; the server measures it
 
 
-class FedGF(FedAvg, server=GFServer, down=GFDown, up=GFUp):
+class FedGF(FedAvg, server=GFServer, down=GFDown, mean=MoveAndDrift):
     """The gradient is taken between a globally and a locally perturbed model.
 
     client  z = c w_global + (1 - c) (w_i + rho unit(g_i(w_i)));   w_i <- w_i - lr g_i(z)
@@ -70,11 +70,10 @@ class FedGF(FedAvg, server=GFServer, down=GFDown, up=GFUp):
         z = down.c * down.w_global + (1 - down.c) * w_local
         return grad(z), client
 
-    def finish(self, w: Tensor, client: Any, down: GFDown, ctx: Context) -> tuple[GFUp, Any]:
-        up, client = super().finish(w, client, down, ctx)
-        return GFUp(up.delta, up.delta.norm(dim=-1, keepdim=True)), client
+    def receive(self, up: Delta, ctx: Context) -> MoveAndDrift:
+        return MoveAndDrift(up.delta, torch.linalg.vector_norm(up.delta, dim=-1, keepdim=True))
 
-    def update(self, server: GFServer, mean: GFUp, ctx: Context) -> GFServer:
+    def update(self, server: GFServer, mean: MoveAndDrift, ctx: Context) -> GFServer:
         is_far = (mean.drift > self.threshold).to(mean.drift)
         far = torch.cat([server.far[..., 1:], is_far], dim=-1)
         move = self.server_lr * mean.delta

@@ -8,8 +8,8 @@ from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, unit
-from ..core.records import Delta, Record, Vector
-from .fedcm import DirectionServer
+from ..core.records import Record, Vector
+from .fedcm import DirectionServer, MoveAndDirection
 
 
 class Smoothed(Record):
@@ -22,11 +22,12 @@ class FedVSSAM(DirectionServer, server=Smoothed, down=Smoothed):
 
     client  a = (1 - gamma_l) h + gamma_l g_i(w_i);   e = rho unit(a)
             w_i <- w_i - lr ((1 - gamma_l) h + gamma_l g_i(w_i + e))
-    server  g = mean (w - w_i) / (lr K);   h <- (1 - gamma_g) h + gamma_g g;   w <- w - server_lr lr K h
+    server  g = mean (w - w_i) / (lr K_i);   h <- (1 - gamma_g) h + gamma_g g;   w <- w - server_lr lr K h
 
-    K is the mean number of local iterations of the sampled clients. The paper's literal server step, server_lr h, is
-    server_lr_mode = "absolute". gamma_search and gamma_update split gamma_l for the ablations:
-    LF is gamma_search alone, LU gamma_update alone, GU gamma_g alone, the others being 1.
+    K_i counts local iterations. In the step, lr K g is mean (w - w_i), and the K beside the old h is
+    the clients' mean. The paper's literal step, server_lr h, is server_lr_mode = "absolute".
+    gamma_search and gamma_update split gamma_l for the ablations: LF is gamma_search alone, LU
+    gamma_update alone, GU gamma_g alone, the others being 1.
     """
 
     paper = Citation(
@@ -50,6 +51,8 @@ class FedVSSAM(DirectionServer, server=Smoothed, down=Smoothed):
             w = w + self.rho * unit((1 - search) * down.h + search * grad(w))
         return (1 - fresh) * down.h + fresh * grad(w), client
 
-    def update(self, server: Smoothed, mean: Delta, ctx: Context) -> Smoothed:
-        h = (1 - self.gamma_g) * server.h + self.gamma_g * self.direction(mean, ctx)
-        return Smoothed(self.moved(server.w, h, ctx), h)
+    def update(self, server: Smoothed, mean: MoveAndDirection, ctx: Context) -> Smoothed:
+        old = (1 - self.gamma_g) * server.h
+        h = old + self.gamma_g * mean.direction
+        step = ctx.lr_sum * old - self.gamma_g * mean.delta if self.server_lr_mode == "relative" else h
+        return Smoothed(server.w - self.server_lr * step, h)

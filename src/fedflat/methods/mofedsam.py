@@ -15,10 +15,9 @@ class MoFedSAM(Momentum):
     """FedCM on the SAM gradient: the perturbation follows the plain local gradient, not the mix.
 
     client  w_i <- w_i - lr (beta g_i(w_i + rho unit(g_i(w_i))) + (1 - beta) Delta)
-    server  Delta <- mean (w - w_i) / (lr K);   w <- w - server_lr lr K Delta
+    server  Delta <- mean (w - w_i) / (lr K_i);   w <- w + server_lr mean (w_i - w)
 
-    K is the mean number of local steps of the sampled clients. The paper's literal server step,
-    server_lr Delta, is server_lr_mode = "absolute".
+    The paper's literal server step, w - server_lr Delta, is server_lr_mode = "absolute".
     """
 
     paper = FedSAM.paper

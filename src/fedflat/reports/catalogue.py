@@ -9,7 +9,7 @@ from inspect import cleandoc
 from rich import box
 from rich.table import Table
 
-from ..comm.cost import gradients_per_step, vectors
+from ..comm.cost import gradients_per_step, vector_cost
 from ..core.hyper import allowed
 from ..core.method import Method
 
@@ -69,5 +69,5 @@ def documentation(cls: type[Method]) -> str:
 
 def costs(cls: type[Method]) -> tuple[int, int, int, int]:
     """Vectors down, vectors up, vectors kept by a client, gradients per local step (with default fields)."""
-    kept = vectors(cls.client, without=cls.client.marked("per_round"))
-    return vectors(cls.down), vectors(cls.up), kept, gradients_per_step(cls())
+    cost = vector_cost(cls())
+    return cost.down, cost.up, cost.client, gradients_per_step(cls())
