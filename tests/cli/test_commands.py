@@ -175,7 +175,7 @@ def test_help_teaches(fedflat) -> None:
             "method.rho: Input should be greater than or equal to 0, got '-1'",
         ),
         ("run --method.name fedsam --method.rho lots", "method.rho: Input should be a valid number"),
-        ("run --method.name sam", "method: unknown name 'sam'; known are FedAvg,"),
+        ("run --method.name sam", "method: unknown name 'sam'; known are FedACG,"),
         ("run --data.name cifar10", "data.name: 'cifar10' is unknown; known are digits"),
         ("run --data.clients 5000", "data.clients = 5000 is more than the 1347 training samples"),
         ("run --data.clients 10 --participation 11", "participation = 11 clients per round is not in 1..10"),
@@ -196,7 +196,7 @@ def test_help_teaches(fedflat) -> None:
         ("resume .", ". holds neither a run (config.toml) nor a study (study.toml)"),
         ("report .", ". holds no finished run"),
         ("report missing", "missing holds no finished run"),
-        ("methods fedfoo", "unknown method 'fedfoo'; known are FedAvg,"),
+        ("methods fedfoo", "unknown method 'fedfoo'; known are FedACG,"),
         ("data partition --partition.name zipf", "partition: unknown name 'zipf'; known are dirichlet,"),
         (
             "data partition --partition.name pathological --partition.classes_per_client 11",

@@ -28,6 +28,15 @@ EQUAL = [
     (make("FedSMOO", rho=0.0, dynamic_reg=False), make("FedAvg")),
     (make("FedGF", rho=0.0, c=0.0), make("FedAvg")),
     (make("FedVSSAM", rho=0.0, gamma_l=1.0, gamma_g=1.0), make("FedAvg")),
+    (make("FedAvgM", beta=0.0), make("FedAvg")),
+    (make("FedProx", mu=0.0), make("FedAvg")),
+    (make("FedACG", lam=0.0, beta=0.0), make("FedAvg")),
+    (make("FedASAM", rho=0.0), make("FedAvg")),
+    # below FedProx: the proximal term alone
+    (make("FedACG", lam=0.0, beta=0.3), make("FedProx", mu=0.3)),
+    # below Scaffold: the variates alone
+    (make("FedGAMMA", rho=0.0), make("Scaffold")),
+    (make("FedLESAM_S", rho=0.0), make("Scaffold")),
     # below FedSAM: the local perturbation alone
     (make("MoFedSAM", beta=1.0, rho=0.3), make("FedSAM", rho=0.3)),
     (make("FedSMOO", rho=0.3, dynamic_reg=False, sam_correction=False), make("FedSAM", rho=0.3)),
@@ -41,6 +50,11 @@ EQUAL = [
     (make("FedVSSAM", rho=0.3, gamma_l=1.0, gamma_update=0.2, gamma_g=1.0), make("MoFedSAM", rho=0.3, beta=0.2)),
     # below FedDyn: the regulariser alone
     (make("FedSMOO", rho=0.0, beta=5.0), make("FedDyn", alpha=0.2)),
+    (make("FedSpeed", rho=0.0, alpha=0.2), make("FedDyn", alpha=0.2)),
+    (make("FedSpeed", mix=0.0, alpha=0.2), make("FedDyn", alpha=0.2)),
+    (make("FedLESAM_D", rho=0.0, beta=5.0), make("FedDyn", alpha=0.2)),
+    # below FedSpeed: FedDyn on the SAM gradient
+    (make("FedSMOO", rho=0.3, beta=5.0, sam_correction=False), make("FedSpeed", rho=0.3, alpha=0.2)),
 ]
 
 DIFFERENT = [
@@ -53,11 +67,18 @@ DIFFERENT = [
     (make("FedVSSAM", gamma_search=0.2), make("FedVSSAM", gamma_update=0.2)),
     (make("FedGF", c=0.5), make("FedGF", c=1.0)),
     (make("Scaffold"), make("FedAvg")),
+    (make("FedASAM", rho=0.3), make("FedSAM", rho=0.3)),
+    (make("FedGAMMA", rho=0.3), make("FedSAM", rho=0.3)),
+    (make("FedSpeed", active_prox_correct=True), make("FedSpeed")),
 ]
 
 EQUAL_IN_ROUND_0 = [
     (make("Scaffold"), make("FedAvg")),
     (make("FedLESAM", rho=0.3), make("FedAvg")),
+    (make("FedGAMMA", rho=0.0), make("FedAvg")),
+    (make("FedGAMMA", rho=0.3), make("FedSAM", rho=0.3)),
+    (make("FedLESAM_S", rho=0.3), make("Scaffold")),
+    (make("FedLESAM_D", rho=0.3, beta=5.0), make("FedDyn", alpha=0.2)),
     (make("FedGF", rho=0.3, threshold=0.0), make("FedSAM", rho=0.3)),
     (make("FedGF", rho=0.3, c=1.0), make("FedSAM", rho=0.3)),
 ]
@@ -105,7 +126,10 @@ def test_momentum_starts_as_a_scaled_step(one: Method, other: Method) -> None:
 def test_mofedsam_1_is_fedsam_and_lu_is_mofedsam_with_weight_decay_too(executor: str) -> None:
     settings = {"client": {"weight_decay": 0.1}, "executor": executor}
     lu = make("FedVSSAM", rho=0.3, gamma_l=1.0, gamma_update=0.2, gamma_g=1.0)
-    for one, other in [EQUAL[6], (lu, make("MoFedSAM", rho=0.3, beta=0.2))]:
+    for one, other in [
+        (make("MoFedSAM", beta=1.0, rho=0.3), make("FedSAM", rho=0.3)),
+        (lu, make("MoFedSAM", rho=0.3, beta=0.2)),
+    ]:
         assert (final_w(one, **settings) - final_w(other, **settings)).abs().max() <= 1e-12
 
 

@@ -13,7 +13,13 @@ FedGF = find("FedGF")
 
 
 def transcription(
-    p: Problem, rho: float, rho_g: float, c: float | None = None, limit: float = 0.0, window: int = 3
+    p: Problem,
+    rho: float,
+    rho_g: float,
+    c: float | None = None,
+    limit: float = 0.0,
+    window: int = 3,
+    whole: bool = False,
 ) -> np.ndarray:
     w, before = p.w0, None
     queue: list[float] = []
@@ -22,7 +28,7 @@ def transcription(
             shifted, weight = w, 0.0
         else:
             shifted = w + rho_g * unit(before - w)
-            weight = c if c is not None else sum(queue) / len(queue)
+            weight = c if c is not None else sum(queue) / (window if whole else len(queue))
         moves = []
         for i in cohort:
             v = w
@@ -41,10 +47,11 @@ def test_transcription_with_fixed_c(c: float) -> None:
     assert_agrees(lambda p: transcription(p, 0.3, 0.2, c), FedGF(rho=0.3, rho_g=0.2, c=c), ("uniform", "samples"))
 
 
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("limit", [0.2, 0.35, 0.5])
-def test_transcription_with_adaptive_c(limit: float) -> None:
-    method = FedGF(rho=0.3, rho_g=0.2, threshold=limit, window=3)
-    assert_agrees(lambda p: transcription(p, 0.3, 0.2, None, limit), method, ("uniform", "samples"))
+def test_transcription_with_adaptive_c(limit: float, whole: bool) -> None:
+    method = FedGF(rho=0.3, rho_g=0.2, threshold=limit, window=3, divide_by_window=whole)
+    assert_agrees(lambda p: transcription(p, 0.3, 0.2, None, limit, 3, whole), method, ("uniform", "samples"))
 
 
 def test_c_is_the_share_of_far_rounds_in_the_window() -> None:

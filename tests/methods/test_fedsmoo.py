@@ -11,7 +11,9 @@ from support.quadratics import two_quadratics
 FedSMOO = find("FedSMOO")
 
 
-def transcription(p: Problem, r: float, beta: float, reg: bool = True, correct: bool = True) -> np.ndarray:
+def transcription(
+    p: Problem, r: float, beta: float, reg: bool = True, correct: bool = True, mu_only: bool = False
+) -> np.ndarray:
     """The paper's form with duals lambda of gradient scale."""
     zero = np.zeros_like(p.w0)
     w, s, lam = p.w0, zero, zero
@@ -26,7 +28,7 @@ def transcription(p: Problem, r: float, beta: float, reg: bool = True, correct: 
                 if correct:
                     mu[i] = mu[i] + s_i - s
                 v = p.step(v, p.grad(i, v + s_i) - lam_i[i] + on * (v - w) / beta, p.lr(t))
-            sent.append(mu[i] - s_i)
+            sent.append(mu[i] - (0 if mu_only else s_i))
             lam_i[i] = lam_i[i] - on * (v - w) / beta
             ends.append(v)
         s = r * unit(sum(sent) / len(sent)) if correct else s
@@ -40,6 +42,11 @@ def transcription(p: Problem, r: float, beta: float, reg: bool = True, correct: 
 def test_transcription(reg: bool, correct: bool) -> None:
     method = FedSMOO(rho=0.3, beta=5.0, dynamic_reg=reg, sam_correction=correct)
     assert_agrees(lambda p: transcription(p, 0.3, 5.0, reg, correct), method)
+
+
+def test_transcription_of_the_released_server() -> None:
+    method = FedSMOO(rho=0.3, beta=5.0, s_from_mu_only=True)
+    assert_agrees(lambda p: transcription(p, 0.3, 5.0, mu_only=True), method)
 
 
 def test_perturbations_have_length_rho() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, dataclass_transform
 
 from torch import Tensor
@@ -26,6 +26,7 @@ class Context:
     steps: Tensor | float = 0.0  # local steps
     lr_sum: Tensor | float = 0.0  # sum of their step sizes
     is_weight: Tensor | None = None  # (d,) bool; False where the coordinate is a bias
+    layers: tuple[slice, ...] = ()  # the last axis cut into the model's parameters
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
@@ -68,8 +69,12 @@ class Method(ABC):
         return replace(zero, w=w)
 
     def broadcast(self, server: Any) -> Any:
-        """The message of this round: by default the fields of `down`, read off the server state by name."""
-        return self.down(**{f.name: getattr(server, f.name) for f in fields(self.down)})
+        """The message of this round: by default the fields of `down`, read off the server state by name.
+
+        A field that this method's hyper-parameters do not need is sent with width 0.
+        """
+        widths = self.down.widths(server.w.shape[-1], self)
+        return self.down(**{name: getattr(server, name)[..., :width] for name, width in widths.items()})
 
     def init_client(self, down: Any) -> Any:
         """State of a client at its first call, made from the first message it ever receives."""

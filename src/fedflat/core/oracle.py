@@ -35,3 +35,13 @@ def sam(grad: Oracle, rho: float) -> Oracle:
     if rho == 0:
         return grad
     return lambda w: grad(w + rho * unit(grad(w)))
+
+
+def asam(grad: Oracle, rho: float, T: Tensor) -> Oracle:
+    """The gradient at the first-order worst point of the ball ||e / T|| <= rho (Kwon et al., 2021, eq. 3).
+
+    `T` (*clients, d) scales the coordinates; radius 0 is the plain oracle and costs one gradient.
+    """
+    if rho == 0:
+        return grad
+    return lambda w: grad(w + rho * T * unit(T * grad(w)))

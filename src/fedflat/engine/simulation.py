@@ -99,6 +99,7 @@ class Simulation:
         w = self.objective.space.flatten(module)
         self.data = data.to(self.device, w.dtype)
         self._data_hash, self._model_hash = digest(self.data.x, self.data.y), digest(w)
+        self._layers = tuple(layer for _, layer in self.objective.space.layers())
         self._is_weight = self.objective.space.is_weight(self.device)
         random = is_random(module, self.data.x[:2], data.classes)
         batches = Batches(self.data, self.client, seed, w.dtype)
@@ -157,12 +158,13 @@ class Simulation:
         """
         started = perf_counter()
         clients = self.cohort(self.t)
-        ctx = Context(self.t, self.client.lr_at(self.t), len(clients) / self.data.clients, is_weight=self._is_weight)
+        share = len(clients) / self.data.clients
+        ctx = Context(self.t, self.client.lr_at(self.t), share, is_weight=self._is_weight, layers=self._layers)
         down = self.method.broadcast(self.server)
         gradients = self.executor.gradients
         try:
             mean, results = self._train(clients, down, ctx)
-            at_server = Context(ctx.t, ctx.lr, ctx.share, mean.steps, mean.steps * ctx.lr, ctx.is_weight)
+            at_server = replace(ctx, steps=mean.steps, lr_sum=mean.steps * ctx.lr)
             server = self._checked(self.method.update(self.server, mean.value(), at_server))
         except BaseException:
             self.executor.gradients = gradients

@@ -14,13 +14,19 @@ from ..core.method import Method
 
 @cache
 def all_methods() -> dict[str, type[Method]]:
-    """Every method of this folder by class name, in the order of their files' names."""
+    """Every method of this folder by class name, in the order of their files' names.
+
+    A class that states its paper is a method; one that does not is a base that methods share.
+    """
     modules = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
     return {
         name: cls
         for module in modules
         for name, cls in getmembers(module, isclass)
-        if issubclass(cls, Method) and cls.__module__ == module.__name__ and not isabstract(cls)
+        if issubclass(cls, Method)
+        and cls.__module__ == module.__name__
+        and "paper" in vars(cls)
+        and not isabstract(cls)
     }
 
 

@@ -25,10 +25,6 @@ class DirectionServer(FedAvg, mean=MoveAndDirection):
         "relative", "relative: the step is server_lr lr K, so 1 is plain averaging; absolute: the papers' literal step"
     )
 
-    @abstractmethod
-    def update(self, server: Any, mean: Any, ctx: Context) -> Any:
-        """The next server state."""
-
     def receive(self, up: Delta, ctx: Context) -> MoveAndDirection:
         return MoveAndDirection(up.delta, -up.delta / ctx.lr_sum)
 

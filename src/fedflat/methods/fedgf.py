@@ -56,10 +56,11 @@ class FedGF(FedAvg, server=GFServer, down=GFDown, mean=MoveAndDrift):
     rho_g: float = hyper(0.1, "radius of the global perturbation, in parameter units", low=0)
     threshold: float = hyper(0.2, "mean drift ||w_i - w|| above which a round counts as far (the paper's T_D)", low=0)
     window: int = hyper(30, "rounds over which c is averaged (the paper's W)", low=1)
+    divide_by_window: bool = hyper(False, "divide by the window even while it fills, as eq. (16); else Algorithm 1")
     c: float | None = hyper(None, "fixed weight of the global perturbation; none adapts it", low=0, high=1)
 
     def broadcast(self, server: GFServer) -> GFDown:
-        filled = server.rounds.clamp(1, self.window)
+        filled = server.rounds.clamp(self.window if self.divide_by_window else 1, self.window)
         adaptive = server.far.sum(-1, keepdim=True) / filled
         c = adaptive if self.c is None else torch.full_like(adaptive, self.c)
         w_global = server.w - self.rho_g * unit(server.last)

@@ -1,30 +1,87 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import torch
 from torch import Tensor
 
 from ..core.citation import Citation
 from ..core.hyper import hyper
-from ..core.method import Context
+from ..core.method import Context, Method
 from ..core.oracle import Oracle, shifted, unit
-from ..core.records import Delta, Model, Record, Vector
+from ..core.records import Record, Vector
 from .fedavg import FedAvg
 
 
-class Remembered(Record):
-    w_old: Vector  # the global model this client received last time, parameters
+class LesamServer(Record):
+    w: Vector  # parameters
+    last: Annotated[Tensor, "d", "from_server"]  # the last global move, parameters
 
 
-class FedLESAM(FedAvg, client=Remembered):
+class LesamClient(Record):
+    w_old: Annotated[Tensor, "d", "from_client"]  # the global model of this client's previous round, parameters
+
+
+class LocallyEstimated(Method):
+    """The perturbation of FedLESAM in front of a base method: class FedLESAM_X(LocallyEstimated, X)."""
+
+    rho: float = hyper(0.01, "radius of the perturbation, in parameter units; about lr / 10 from scratch", low=0)
+    direction: Literal["client_old", "server_last"] = hyper(
+        "client_old", "the server's move since this client's last round (paper), or its last move (released code)"
+    )
+    first: Literal["none", "literal_zero"] = hyper(
+        "none", "a client's first round: unperturbed (released code), or as if w_old were 0 (pseudo-code)"
+    )
+    norm: Literal["global", "layer_sum"] = hyper(
+        "global", "what the direction is divided by: its norm, or the sum of its layers' norms (released code)"
+    )
+
+    @property
+    def from_client(self) -> bool:
+        """Whether clients remember the model they received last."""
+        return self.direction == "client_old"
+
+    @property
+    def from_server(self) -> bool:
+        """Whether the server sends its last move."""
+        return self.direction == "server_last"
+
+    def init_client(self, down: Any) -> Any:
+        client = super().init_client(down)
+        known = self.from_client and self.first == "none"
+        return replace(client, w_old=down.w) if known else client
+
+    def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+        """The base method's step on the gradient at w + e."""
+        back = -down.last if self.from_server else client.w_old - down.w
+        return super().step(w, client, down, shifted(grad, self.rho * self._normed(back, ctx)), ctx)  # type: ignore[safe-super]
+
+    def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[Any, Any]:
+        """The base method's, and the received model is remembered."""
+        up, client = super().finish(w, client, down, ctx)  # type: ignore[safe-super]
+        return up, replace(client, w_old=down.w) if self.from_client else client
+
+    def update(self, server: Any, mean: Any, ctx: Context) -> Any:
+        """The base method's, and its whole move is remembered."""
+        moved = super().update(server, mean, ctx)  # type: ignore[safe-super]
+        return replace(moved, last=moved.w - server.w) if self.from_server else moved
+
+    def _normed(self, back: Tensor, ctx: Context) -> Tensor:
+        if self.norm == "global":
+            return unit(back)
+        norms = [torch.linalg.vector_norm(back[..., layer], dim=-1, keepdim=True) for layer in ctx.layers]
+        total = torch.stack(norms).sum(0)
+        return torch.where(total > 0, back / total, 0.0)
+
+
+class FedLESAM(LocallyEstimated, FedAvg, server=LesamServer, client=LesamClient, down=LesamServer):
     """The perturbation is estimated from the server's move since the client's last round: one gradient a step.
 
     client  e = rho unit(w_old - w), the same for the whole round
             w_i <- w_i - lr g_i(w_i + e);   w_old <- w
     server  w <- w + server_lr mean (w_i - w)
 
-    A client's first round is unperturbed; the paper's pseudo-code starts from w_old = 0, its code does not.
     The pseudo-code sums over clients; its section 2.3 and appendix take the mean, and so do we.
     """
 
@@ -38,15 +95,3 @@ class FedLESAM(FedAvg, client=Remembered):
         year=2024,
         arxiv="2405.18890",
     )
-    rho: float = hyper(0.01, "radius of the perturbation, in parameter units; about lr / 10 from scratch", low=0)
-
-    def init_client(self, down: Model) -> Remembered:
-        return Remembered(w_old=down.w)
-
-    def step(self, w: Tensor, client: Remembered, down: Model, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
-        e = self.rho * unit(client.w_old - down.w)
-        return super().step(w, client, down, shifted(grad, e), ctx)
-
-    def finish(self, w: Tensor, client: Remembered, down: Model, ctx: Context) -> tuple[Delta, Remembered]:
-        up, client = super().finish(w, client, down, ctx)
-        return up, replace(client, w_old=down.w)

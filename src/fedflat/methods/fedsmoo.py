@@ -58,6 +58,7 @@ class FedSMOO(DynamicRegularised, server=SmooServer, client=SmooClient, down=Smo
     rho: float = hyper(0.1, "radius of the perturbation (the paper's r), in parameter units; 0 is FedDyn", low=0)
     beta: float = hyper(10.0, "inverse weight of the regulariser, in parameter units", low=0, open_low=True)
     dynamic_reg: bool = hyper(True, "keep the regulariser h_i; false is the variant FedGF compares with")
+    s_from_mu_only: bool = hyper(False, "send mu_i without the last s_i, as one released code does")
     sam_correction: bool = hyper(True, "correct perturbations by mu_i and s; false perturbs as FedSAM")
 
     @property
@@ -76,7 +77,8 @@ class FedSMOO(DynamicRegularised, server=SmooServer, client=SmooClient, down=Smo
 
     def finish(self, w: Tensor, client: SmooClient, down: SmooDown, ctx: Context) -> tuple[SmooUp, SmooClient]:
         up, moved = super().finish(w, client, down, ctx)
-        return SmooUp(up.delta, client.mu - client.s_i), moved if self.dynamic_reg else client
+        sent = client.mu if self.s_from_mu_only else client.mu - client.s_i
+        return SmooUp(up.delta, sent), moved if self.dynamic_reg else client
 
     def update(self, server: SmooServer, mean: SmooUp, ctx: Context) -> SmooServer:
         s = self.rho * unit(mean.s_i) if self.sam_correction else server.s

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 
@@ -17,7 +17,12 @@ class Smoothed(Record):
     h: Vector  # smoothed global direction, a gradient
 
 
-class FedVSSAM(DirectionServer, server=Smoothed, down=Smoothed):
+class SmoothedDown(Record):
+    w: Vector
+    h: Annotated[Tensor, "d", "mixes_locally"]
+
+
+class FedVSSAM(DirectionServer, server=Smoothed, down=SmoothedDown):
     """One variance-suppressed direction serves the flatness search, the descent and the server.
 
     client  a = (1 - gamma_l) h + gamma_l g_i(w_i);   e = rho unit(a)
@@ -44,12 +49,26 @@ class FedVSSAM(DirectionServer, server=Smoothed, down=Smoothed):
     gamma_search: float | None = hyper(None, "gamma_l of the search alone", low=0, high=1, open_low=True)
     gamma_update: float | None = hyper(None, "gamma_l of the update alone", low=0, high=1, open_low=True)
 
-    def step(self, w: Tensor, client: Any, down: Smoothed, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
-        search = self.gamma_l if self.gamma_search is None else self.gamma_search
-        fresh = self.gamma_l if self.gamma_update is None else self.gamma_update
+    @property
+    def search(self) -> float:
+        """Weight of the fresh gradient in the search."""
+        return self.gamma_l if self.gamma_search is None else self.gamma_search
+
+    @property
+    def fresh(self) -> float:
+        """Weight of the fresh gradient in the local update."""
+        return self.gamma_l if self.gamma_update is None else self.gamma_update
+
+    @property
+    def mixes_locally(self) -> bool:
+        """Whether clients need h at all; the ablation GU does not send it."""
+        return min(self.search, self.fresh) < 1
+
+    def step(self, w: Tensor, client: Any, down: SmoothedDown, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+        h = down.h if self.mixes_locally else 0.0
         if self.rho:
-            w = w + self.rho * unit((1 - search) * down.h + search * grad(w))
-        return (1 - fresh) * down.h + fresh * grad(w), client
+            w = w + self.rho * unit((1 - self.search) * h + self.search * grad(w))
+        return (1 - self.fresh) * h + self.fresh * grad(w), client
 
     def update(self, server: Smoothed, mean: MoveAndDirection, ctx: Context) -> Smoothed:
         old = (1 - self.gamma_g) * server.h

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -47,12 +48,12 @@ class Scaffold(Method, server=Controlled, client=Control, down=Controlled, up=Co
     weights = "uniform"
     server_lr: float = hyper(1.0, "server step size; 1 is plain averaging", low=0, open_low=True)
 
-    def step(self, w: Tensor, client: Any, down: Controlled, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+    def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
         return grad(w) - client.c + down.c, client
 
-    def finish(self, w: Tensor, client: Any, down: Controlled, ctx: Context) -> tuple[ControlledDelta, Any]:
+    def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[ControlledDelta, Any]:
         c = client.c - down.c + (down.w - w) / ctx.lr_sum
-        return ControlledDelta(w - down.w, c - client.c), Control(c)
+        return ControlledDelta(w - down.w, c - client.c), replace(client, c=c)
 
-    def update(self, server: Controlled, mean: ControlledDelta, ctx: Context) -> Controlled:
-        return Controlled(server.w + self.server_lr * mean.delta, server.c + ctx.share * mean.dc)
+    def update(self, server: Any, mean: ControlledDelta, ctx: Context) -> Any:
+        return replace(server, w=server.w + self.server_lr * mean.delta, c=server.c + ctx.share * mean.dc)

@@ -13,9 +13,9 @@ from ..comm.cost import gradients_per_step, vector_cost
 from ..core.hyper import allowed
 from ..core.method import Method
 
-COSTS = ("down", "up", "kept", "gradients")
-LEGEND = "down, up, kept: model-sized vectors sent to, sent by and kept at each client; gradients: per local step"
-WIDE = 180  # characters that the idea of every method needs
+COSTS = ("down", "up", "kept", "grads")
+LEGEND = "down, up, kept: model-sized vectors sent to, sent by and kept at each client; grads: gradients per local step"
+WIDE = 200  # characters that the idea of every method needs
 
 
 def overview(methods: Mapping[str, type[Method]], width: int) -> Table:
@@ -23,7 +23,7 @@ def overview(methods: Mapping[str, type[Method]], width: int) -> Table:
     titles = ["method", *(["idea"] if width >= WIDE else []), *COSTS, "paper"]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=LEGEND)
     for title in titles:
-        table.add_column(title, justify="right" if title in COSTS else "left", no_wrap=True)
+        table.add_column(title, justify="right" if title in COSTS else "left", no_wrap=True, overflow="ignore")
     for name, cls in methods.items():
         idea = [summary(cls)] if width >= WIDE else []
         table.add_row(name, *idea, *map(str, costs(cls)), str(cls.paper))

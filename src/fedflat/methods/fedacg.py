@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..core.citation import Citation
+from ..core.hyper import hyper
+from ..core.method import Context
+from ..core.oracle import Oracle
+from ..core.records import Delta, Model
+from .fedavg import FedAvg
+from .fedavgm import Heavy
+
+
+class FedACG(FedAvg, server=Heavy):
+    """Clients start from the model that the server's momentum looks ahead to, and are held near it.
+
+    client  start at w^ = w + lam m, which is what the server sends
+            w_i <- w_i - lr (g_i(w_i) + beta (w_i - w^))
+    server  m <- lam m + server_lr mean (w_i - w^);   w <- w + m
+
+    beta is the coefficient in the gradient: the released penalty 1e-3 ||w_i - w^||^2 has no factor 1/2.
+    """
+
+    paper = Citation(
+        key="kim2024communication",
+        authors="Kim, Geeho and Kim, Jinkyu and Han, Bohyung",
+        title="Communication-Efficient Federated Learning with Accelerated Client Gradient",
+        venue="CVPR",
+        year=2024,
+        arxiv="2201.03172",
+    )
+    lam: float = hyper(0.85, "weight of the old momentum; 0 is FedProx", low=0, high=1)
+    beta: float = hyper(2e-3, "weight of the proximal term, per parameter unit", low=0)
+
+    def broadcast(self, server: Heavy) -> Model:
+        return Model(server.w + self.lam * server.m)
+
+    def step(self, w: Tensor, client: Any, down: Model, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+        return grad(w) + self.beta * (w - down.w), client
+
+    def update(self, server: Heavy, mean: Delta, ctx: Context) -> Heavy:
+        m = self.lam * server.m + self.server_lr * mean.delta
+        return Heavy(server.w + m, m)

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.citation import Citation
+from ..core.hyper import hyper
+from ..core.method import Context
+from ..core.oracle import Oracle, asam
+from .fedavg import FedAvg
+
+
+class FedASAM(FedAvg):
+    """FedAvg on the adaptive SAM gradient, whose ball is stretched by the size of each weight.
+
+    client  T = |w_i| + eta on weights, 1 on biases;   e = rho T^2 g_i(w_i) / ||T g_i(w_i)||
+            w_i <- w_i - lr g_i(w_i + e)
+    server  w <- w + server_lr mean (w_i - w)
+
+    A weight is a parameter whose name contains "weight", as in the released code; the norm is global.
+    """
+
+    paper = Citation(
+        key="caldarola2022improving",
+        authors="Caldarola, Debora and Caputo, Barbara and Ciccone, Marco",
+        title="Improving Generalization in Federated Learning by Seeking Flat Minima",
+        venue="ECCV",
+        year=2022,
+        arxiv="2203.11834",
+    )
+    rho: float = hyper(0.5, "radius in units of the weights' size; 0 is FedAvg", low=0)
+    eta: float = hyper(0.2, "added to |w| on weights, in parameter units", low=0)
+
+    def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+        T = torch.where(ctx.is_weight, w.abs() + self.eta, 1.0) if ctx.is_weight is not None else w.abs() + self.eta
+        return super().step(w, client, down, asam(grad, self.rho, T), ctx)

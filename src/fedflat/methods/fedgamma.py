@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..core.citation import Citation
+from ..core.hyper import hyper
+from ..core.method import Context
+from ..core.oracle import Oracle, sam
+from .scaffold import Scaffold
+
+
+class FedGAMMA(Scaffold):
+    """Scaffold on the SAM gradient; the perturbation does not contain the control variates.
+
+    client  w_i <- w_i - lr (g_i(w_i + rho unit(g_i(w_i))) - c_i + c)
+            c_i <- c_i - c + (w - w_i) / (lr K_i)
+    server  w <- w + server_lr mean (w_i - w);   c <- c + S/N mean (change of c_i)
+    """
+
+    paper = Citation(
+        key="dai2023fedgamma",
+        authors="Dai, Rong and Yang, Xun and Sun, Yan and Shen, Li and Tian, Xinmei and Wang, Meng and Zhang, Yongdong",
+        title="FedGAMMA: Federated Learning with Global Sharpness-Aware Minimization",
+        venue="IEEE TNNLS",
+        year=2023,
+    )
+    rho: float = hyper(0.05, "radius of the perturbation, in parameter units; 0 is Scaffold", low=0)
+
+    def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+        return super().step(w, client, down, sam(grad, self.rho), ctx)

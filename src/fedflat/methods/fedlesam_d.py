@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from typing import Annotated
+
+from torch import Tensor
+
+from ..core.hyper import hyper
+from ..core.records import Record, Vector
+from .feddyn import DynamicRegularised
+from .fedlesam import FedLESAM, LesamServer, LocallyEstimated
+
+
+class DynamicLesam(Record):
+    w: Vector  # parameters
+    h: Vector  # mean of all clients' h_i, in parameter units
+    last: Annotated[Tensor, "d", "from_server"]  # the last global move, the h term included, parameters
+
+
+class DynamicAndOld(Record):
+    h: Vector  # sum of this client's moves w_i - w so far, in parameter units
+    w_old: Annotated[Tensor, "d", "from_client"]  # the global model of this client's previous round, parameters
+
+
+class FedLESAM_D(LocallyEstimated, DynamicRegularised, server=DynamicLesam, client=DynamicAndOld, down=LesamServer):
+    """FedLESAM's perturbation inside FedDyn.
+
+    client  e = rho unit(w_old - w);   w_i <- w_i - lr (g_i(w_i + e) + h_i / beta + (w_i - w) / beta)
+            h_i <- h_i + (w_i - w);   w_old <- w
+    server  h <- h + S/N mean (w_i - w);   w <- mean w_i + h
+
+    The paper's Algorithm 4 has the sign of the dual reversed; its code is FedDyn.
+    """
+
+    paper = FedLESAM.paper
+    rho: float = hyper(0.1, "radius of the perturbation, in parameter units; 0 is FedDyn", low=0)
+    beta: float = hyper(10.0, "inverse weight of the regulariser, in parameter units", low=0, open_low=True)
+
+    @property
+    def penalty(self) -> float:
+        return 1 / self.beta

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from torch import Tensor
+
+from ..core.hyper import hyper
+from ..core.method import Context
+from ..core.oracle import Oracle
+from ..core.records import Record, Vector
+from .fedlesam import FedLESAM, LocallyEstimated
+from .scaffold import Scaffold
+
+
+class ControlledLesam(Record):
+    w: Vector  # parameters
+    c: Vector  # mean of all clients' control variates, a gradient
+    last: Annotated[Tensor, "d", "from_server"]  # the last global move, parameters
+
+
+class ControlAndOld(Record):
+    c: Vector  # running estimate of this client's gradient
+    w_old: Annotated[Tensor, "d", "from_client"]  # the global model of this client's previous round, parameters
+
+
+class ScaledScaffold(Scaffold):
+    """Scaffold whose correction c - c_i is multiplied by a factor."""
+
+    variate_scale: float = hyper(1.0, "factor on c - c_i; the released code has 0.1", low=0)
+
+    def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+        return grad(w) + self.variate_scale * (down.c - client.c), client
+
+
+class FedLESAM_S(LocallyEstimated, ScaledScaffold, server=ControlledLesam, client=ControlAndOld, down=ControlledLesam):
+    """FedLESAM's perturbation inside Scaffold.
+
+    client  e = rho unit(w_old - w);   w_i <- w_i - lr (g_i(w_i + e) - c_i + c)
+            c_i <- c_i - c + (w - w_i) / (lr K_i);   w_old <- w
+    server  w <- w + server_lr mean (w_i - w);   c <- c + S/N mean (change of c_i)
+
+    The paper's Algorithm 2 prints + lr (c - c_i) and other increments of c; its code is Scaffold.
+    """
+
+    paper = FedLESAM.paper
+    rho: float = hyper(0.1, "radius of the perturbation, in parameter units; 0 is Scaffold", low=0)

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..core.citation import Citation
+from ..core.hyper import hyper
+from ..core.method import Context
+from ..core.oracle import Oracle
+from .fedavg import FedAvg
+
+
+class FedProx(FedAvg):
+    """Every client's loss carries mu/2 ||w_i - w||^2, which holds it near the model it received.
+
+    client  w_i <- w_i - lr (g_i(w_i) + mu (w_i - w))
+    server  w <- w + server_lr mean (w_i - w)
+    """
+
+    paper = Citation(
+        key="li2020federated",
+        authors="Li, Tian and Sahu, Anit Kumar and Zaheer, Manzil and Sanjabi, Maziar and Talwalkar, Ameet and "
+        "Smith, Virginia",
+        title="Federated Optimization in Heterogeneous Networks",
+        venue="MLSys",
+        year=2020,
+        arxiv="1812.06127",
+    )
+    mu: float = hyper(0.1, "weight of the proximal term, per parameter unit; 0 is FedAvg", low=0)
+
+    def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+        return grad(w) + self.mu * (w - down.w), client

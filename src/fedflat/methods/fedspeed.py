@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from ..core.citation import Citation
+from ..core.hyper import hyper
+from ..core.method import Context
+from ..core.oracle import Oracle, unit
+from ..core.records import Delta
+from .feddyn import DynamicRegularised
+
+
+class FedSpeed(DynamicRegularised):
+    """FedDyn on a mix of the plain and the SAM gradient.
+
+    client  q = (1 - mix) g_i(w_i) + mix g_i(w_i + rho unit(g_i(w_i)))
+            w_i <- w_i - lr (q + alpha h_i + alpha (w_i - w));   h_i <- h_i + (w_i - w)
+    server  h <- h + S/N mean (w_i - w);   w <- mean w_i + h
+
+    The released code has mix = 1 and this server. With active_prox_correct the server takes the
+    paper's mean of the corrected models, w <- mean (w_i + h_i), over the sampled clients.
+    """
+
+    paper = Citation(
+        key="sun2023fedspeed",
+        authors="Sun, Yan and Shen, Li and Huang, Tiansheng and Ding, Liang and Tao, Dacheng",
+        title="FedSpeed: Larger Local Interval, Less Communication Round, and Higher Generalization Accuracy",
+        venue="ICLR",
+        year=2023,
+        arxiv="2302.10429",
+    )
+    rho: float = hyper(0.1, "radius of the perturbation, in parameter units; 0 is FedDyn", low=0)
+    alpha: float = hyper(0.1, "weight of the regulariser, per parameter unit; the paper's 1 / lambda", low=0)
+    mix: float = hyper(1.0, "weight of the SAM gradient against the plain one (the paper's a)", low=0, high=1)
+    active_prox_correct: bool = hyper(False, "average the corrected models of the sampled clients, as the paper")
+
+    @property
+    def penalty(self) -> float:
+        return self.alpha
+
+    def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+        return super().step(w, client, down, self._mixed(grad), ctx)
+
+    def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[Delta, Any]:
+        up, client = super().finish(w, client, down, ctx)
+        return Delta(up.delta + client.h) if self.active_prox_correct else up, client
+
+    def update(self, server: Any, mean: Delta, ctx: Context) -> Any:
+        if self.active_prox_correct:
+            return replace(server, w=server.w + mean.delta)
+        return super().update(server, mean, ctx)
+
+    def _mixed(self, grad: Oracle) -> Oracle:
+        if self.rho == 0 or self.mix == 0:
+            return grad
+
+        def q(w: Tensor) -> Tensor:
+            g = grad(w)
+            sharp = grad(w + self.rho * unit(g))
+            return (1 - self.mix) * g + self.mix * sharp
+
+        return q
