@@ -29,13 +29,13 @@ class Counting(nn.Linear):
         (nn.Linear(4, 3), False),
         (nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), True),
         (nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5).eval()), False),
-        (nn.Sequential(nn.Linear(4, 3), nn.RReLU()), True),
+        (nn.Sequential(nn.RReLU(), nn.Linear(4, 3)), True),
         (Functional(4, 3), True),
     ],
 )
 def test_random_numbers_are_seen_wherever_they_are_drawn(module: nn.Module, expected: bool) -> None:
     state = torch.get_rng_state()
-    assert is_random(module, torch.zeros(2, 4), 3) is expected
+    assert is_random(module, -torch.ones(2, 4), 3) is expected
     assert torch.equal(torch.get_rng_state(), state)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import fedflat as ff
-from fedflat.comm.cost import gradients_per_step
+from fedflat.comm.cost import full_passes_per_round, gradients_per_step
 from fedflat.core.method import Method
 from fedflat.engine import executors
 from fedflat.methods import find
@@ -69,7 +69,8 @@ def test_gradients_are_counted(method: Method) -> None:
             pass
         counts.add(sim.executor.gradients)
     steps = sum(int(sim.client.local_steps(sim.data.sizes[sim.cohort(t)]).sum()) for t in range(sim.rounds))
-    assert counts == {steps * gradients_per_step(method)}
+    batches = sum(int(sim.client.batches_per_epoch(sim.data.sizes[sim.cohort(t)]).sum()) for t in range(sim.rounds))
+    assert counts == {steps * gradients_per_step(method) + batches * full_passes_per_round(method)}
 
 
 def dropout_network() -> nn.Module:

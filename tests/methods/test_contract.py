@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, dataclass, fields, replace
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -22,16 +22,36 @@ def target(clients: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(clients, D, dtype=dtype, generator=torch.Generator().manual_seed(2))
 
 
+@dataclass(frozen=True)
+class TestOracle:
+    """A non-quadratic loss for each row of `b`, with everything that an engine's oracle can do."""
+
+    __test__ = False
+    b: Tensor
+    k: int
+    e: Tensor | None = None
+
+    def __call__(self, w: Tensor) -> Tensor:
+        taught = 0.0 if self.e is None else w - self.e
+        return torch.tanh(w - self.b) + 0.1 * (self.k + 1) * w + taught
+
+    def with_teacher(self, e: Tensor, weight: float, tau: float) -> TestOracle:
+        return replace(self, e=e)
+
+    def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self(w), torch.tanh(matrix), torch.tanh(shift + self.b[..., :1])
+
+
 def oracles(b: Tensor):
-    """Non-quadratic losses, one per row of b, with a different batch at each step."""
+    """One oracle per local step, for the clients that still walk."""
     for k in range(max(STEPS)):
         active = sum(n > k for n in STEPS) if b.ndim > 1 else 1
-        mine = b[:active] if b.ndim > 1 else b
-        yield (lambda w, c=mine, k=k: torch.tanh(w - c) + 0.1 * (k + 1) * w), active
+        yield TestOracle(b[:active] if b.ndim > 1 else b, k), active
 
 
 def context(**changes: Any) -> Context:
-    return Context(**{"t": 1, "lr": 0.1, "share": 0.5, "is_weight": torch.arange(D) < 8} | changes)
+    model = {"is_weight": torch.arange(D) < 8, "layers": (slice(0, 8), slice(8, D)), "full_grad": torch.tanh}
+    return Context(**{"t": 1, "lr": 0.1, "share": 0.5, "sampled": CLIENTS} | model | changes)
 
 
 def states(method: Method, dtype: torch.dtype = torch.float64):
@@ -99,8 +119,8 @@ def test_nothing_is_written_in_place(method: Method) -> None:
 def test_hyper_parameters_are_frozen_and_checked(method: Method) -> None:
     with pytest.raises(FrozenInstanceError):
         method.server_lr = 3.0  # type: ignore[misc]
-    for name, f in type(method).__dataclass_fields__.items():
-        low = f.metadata["interval"].low
+    for f in fields(type(method)):
+        name, low = f.name, f.metadata["interval"].low
         if low > -float("inf"):
             with pytest.raises(ValueError, match=rf"{type(method).__name__}\.{name} must be .*, got {low - 1}"):
                 type(method)(**{name: low - 1})
@@ -143,5 +163,5 @@ def test_it_is_documented(method: Method) -> None:
     assert "client  " in (cls.__doc__ or ""), "the docstring gives the update"
     assert "server  " in (cls.__doc__ or "")
     assert cls.paper.year > 2015
-    assert all(f.metadata["meaning"] for f in cls.__dataclass_fields__.values())
+    assert all(f.metadata["meaning"] for f in fields(cls))
     assert cls.paper.bibtex.startswith(("@inproceedings{", "@misc{"))

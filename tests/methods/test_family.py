@@ -31,21 +31,27 @@ EQUAL = [
     (make("FedAvgM", beta=0.0), make("FedAvg")),
     (make("FedProx", mu=0.0), make("FedAvg")),
     (make("FedACG", lam=0.0, beta=0.0), make("FedAvg")),
+    (make("MimeLite", beta=0.0), make("FedAvg")),
+    (make("FedRobust", eta2=0.0), make("FedAvg")),
+    (make("FedGMT", gamma=0.0, beta=None), make("FedAvg")),
     (make("FedASAM", rho=0.0), make("FedAvg")),
     # below FedProx: the proximal term alone
     (make("FedACG", lam=0.0, beta=0.3), make("FedProx", mu=0.3)),
     # below Scaffold: the variates alone
     (make("FedGAMMA", rho=0.0), make("Scaffold")),
     (make("FedLESAM_S", rho=0.0), make("Scaffold")),
+    (make("FedWMSAM", rho=0.0, alpha=1.0, lam=0.0), make("Scaffold")),
     # below FedSAM: the local perturbation alone
     (make("MoFedSAM", beta=1.0, rho=0.3), make("FedSAM", rho=0.3)),
     (make("FedSMOO", rho=0.3, dynamic_reg=False, sam_correction=False), make("FedSAM", rho=0.3)),
+    (make("FedGloSS", rho=0.0, rho_0=0.0, rho_l=0.3, dynamic_reg=False), make("FedSAM", rho=0.3)),
     (make("FedGF", rho=0.3, c=0.0), make("FedSAM", rho=0.3)),
     (make("FedGF", rho=0.3, threshold=inf), make("FedSAM", rho=0.3)),
     (make("FedVSSAM", rho=0.3, gamma_l=1.0, gamma_g=1.0), make("FedSAM", rho=0.3)),
     # below FedCM: momentum alone
     (make("MoFedSAM", rho=0.0, beta=0.2), make("FedCM", alpha=0.2)),
     (make("FedVSSAM", rho=0.0, gamma_l=1.0, gamma_update=0.2, gamma_g=1.0), make("FedCM", alpha=0.2)),
+    (make("FedWMSAM", rho=0.0, alpha=0.2, lam=0.0, correction=False), make("FedCM", alpha=0.2)),
     # below MoFedSAM: the ablation LU of FedVSSAM
     (make("FedVSSAM", rho=0.3, gamma_l=1.0, gamma_update=0.2, gamma_g=1.0), make("MoFedSAM", rho=0.3, beta=0.2)),
     # below FedDyn: the regulariser alone
@@ -53,7 +59,9 @@ EQUAL = [
     (make("FedSpeed", rho=0.0, alpha=0.2), make("FedDyn", alpha=0.2)),
     (make("FedSpeed", mix=0.0, alpha=0.2), make("FedDyn", alpha=0.2)),
     (make("FedLESAM_D", rho=0.0, beta=5.0), make("FedDyn", alpha=0.2)),
+    (make("FedGloSS", rho=0.0, rho_0=0.0, rho_l=0.0, beta=5.0), make("FedDyn", alpha=0.2)),
     # below FedSpeed: FedDyn on the SAM gradient
+    (make("FedGloSS", rho=0.0, rho_0=0.0, rho_l=0.3, beta=5.0), make("FedSpeed", rho=0.3, alpha=0.2)),
     (make("FedSMOO", rho=0.3, beta=5.0, sam_correction=False), make("FedSpeed", rho=0.3, alpha=0.2)),
 ]
 
@@ -70,6 +78,9 @@ DIFFERENT = [
     (make("FedASAM", rho=0.3), make("FedSAM", rho=0.3)),
     (make("FedGAMMA", rho=0.3), make("FedSAM", rho=0.3)),
     (make("FedSpeed", active_prox_correct=True), make("FedSpeed")),
+    (make("FedGloSS", rho=0.3), make("FedGloSS", rho=0.0, rho_0=0.0)),
+    (make("FedGMT", dual_scope="active"), make("FedGMT")),
+    (make("FedRobust", eta2=0.5), make("FedAvg")),
 ]
 
 EQUAL_IN_ROUND_0 = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -51,16 +51,39 @@ def vector_cost(method: Method) -> VectorCost:
 
 def gradients_per_step(method: Method) -> int:
     """Minibatch gradients that one local step asks for, counted by taking one."""
-    w = torch.ones(3)
+    return _asked(method)[0]
+
+
+def full_passes_per_round(method: Method) -> int:
+    """Gradients on all of a client's samples that one round asks for, counted by taking one."""
+    return _asked(method)[1]
+
+
+class _Counting:
+    """An oracle that only counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __call__(self, w: Tensor) -> Tensor:
+        self.times += 1
+        return w
+
+    def with_teacher(self, e: Tensor, weight: float, tau: float) -> _Counting:
+        return self
+
+    def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self(w), matrix, shift
+
+
+def _asked(method: Method) -> tuple[int, int]:
+    """How often one step asks for a minibatch gradient, and one round for a full one."""
+    w, step, full = torch.ones(3), _Counting(), _Counting()
     down = method.broadcast(method.init_server(w))
-    asked = []
-
-    def grad(at: Tensor) -> Tensor:
-        asked.append(at)
-        return at
-
-    method.step(w, method.init_client(down), down, grad, Context(t=0, lr=0.1, share=1.0, is_weight=w > 0))
-    return len(asked)
+    ctx = Context(t=0, lr=0.1, share=1.0, is_weight=w > 0, layers=(slice(0, 3),), full_grad=full)
+    d, client = method.step(w, method.init_client(down), down, step, ctx)
+    method.finish(w - d, client, down, replace(ctx, steps=torch.ones(1), lr_sum=torch.full((1,), 0.1)))
+    return step.times, full.times
 
 
 _WIDE = 10**9  # a model size beside which windows and scalars vanish

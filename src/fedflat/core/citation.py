@@ -18,10 +18,14 @@ class Citation:
 
     def __str__(self) -> str:
         """One line, e.g. `Qu et al., ICML 2022, arXiv:2206.02618`."""
+        return f"{self.short}, arXiv:{self.arxiv}" if self.arxiv else self.short
+
+    @property
+    def short(self) -> str:
+        """Who, where and when, e.g. `Qu et al., ICML 2022`."""
         names = [author.split(",")[0] for author in self.authors.split(" and ")]
         who = names[0] if len(names) == 1 else " and ".join(names) if len(names) == 2 else f"{names[0]} et al."
-        where = f"{who}, {self.year}" if self.venue == "arXiv" else f"{who}, {self.venue} {self.year}"
-        return f"{where}, arXiv:{self.arxiv}" if self.arxiv else where
+        return f"{who}, {self.year}" if self.venue == "arXiv" else f"{who}, {self.venue} {self.year}"
 
     @property
     def bibtex(self) -> str:

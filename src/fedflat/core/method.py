@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, dataclass_transform
+from typing import Any, ClassVar, Literal, Self, dataclass_transform
 
 from torch import Tensor
 
@@ -27,6 +27,8 @@ class Context:
     lr_sum: Tensor | float = 0.0  # sum of their step sizes
     is_weight: Tensor | None = None  # (d,) bool; False where the coordinate is a bias
     layers: tuple[slice, ...] = ()  # the last axis cut into the model's parameters
+    sampled: int = 1  # clients that take part in the round
+    full_grad: Oracle | None = None  # gradient of the client's loss on all of its samples; costs a pass over them
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
@@ -62,6 +64,10 @@ class Method(ABC):
 
     def __post_init__(self) -> None:
         check(self)
+
+    def fitted(self, shape: tuple[int, ...]) -> Self:
+        """The method for samples of `shape`: itself, unless a hyper-parameter is taken from the data."""
+        return self
 
     def init_server(self, w: Tensor) -> Any:
         """Server state before round 0, from the initial model (d,): everything but the model is zero."""

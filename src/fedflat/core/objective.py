@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,9 @@ class Batch:
     x: Tensor  # (*clients, b, *shape)
     y: Tensor  # (*clients, b) class indices
     weight: Tensor | None = None  # (*clients, b), sums to 1 per client; None is the plain mean
+
+
+Penalty = Callable[[Tensor], Tensor]  # scores (*clients, b, classes) -> one number per sample (*clients, b)
 
 
 class Objective:
@@ -48,23 +51,21 @@ class Objective:
             scores = vmap(lambda p, one: functional_call(self.module, p, (one,)))(parameters, x)
         return scores
 
-    def loss(self, w: Tensor, batch: Batch) -> Tensor:
-        """Mean loss per client, (*clients,), at `w` (*clients, d)."""
+    def loss(self, w: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:
+        """Mean loss per client, (*clients,), at `w` (*clients, d), plus a penalty on the scores."""
         scores = self.logits(w, batch.x)
         each = cross_entropy(scores.flatten(0, -2), batch.y.flatten(), reduction="none").view(batch.y.shape)
+        if penalty is not None:
+            each = each + penalty(scores)
         return each.mean(-1) if batch.weight is None else (each * batch.weight).sum(-1)
 
-    def gradient(self, w: Tensor, batch: Batch) -> Tensor:
-        """Gradient of the mean loss, (*clients, d), each client at its own row of `w` (*clients, d)."""
+    def gradient(self, w: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:
+        """Gradient of `loss`, (*clients, d), each client at its own row of `w` (*clients, d)."""
         w = w.detach().requires_grad_()
         with torch.enable_grad():
-            total = self.loss(w, batch).sum()
+            total = self.loss(w, batch, penalty).sum()
         gradient: Tensor = torch.autograd.grad(total, w)[0]
         return gradient
-
-    def at(self, batch: Batch) -> Callable[[Tensor], Tensor]:
-        """The gradient oracle of one batch."""
-        return lambda w: self.gradient(w, batch)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -76,6 +77,56 @@ class Objective:
         finally:
             for layer, training in modes:
                 layer.training = training
+
+
+@dataclass(frozen=True)
+class BatchOracle:
+    """The gradient oracle of one batch (see `core.oracle.MinibatchOracle`).
+
+    `around` is entered for every gradient: the engine counts there, and seeds what the model draws.
+    """
+
+    objective: Objective
+    batch: Batch
+    around: Callable[[], AbstractContextManager[None]]
+    penalty: Penalty | None = None
+
+    def __call__(self, w: Tensor) -> Tensor:
+        """The gradient at `w` (*clients, d)."""
+        with self.around():
+            return self.objective.gradient(w, self.batch, self.penalty)
+
+    def with_teacher(self, e: Tensor, weight: float, tau: float) -> BatchOracle:
+        """See `core.oracle.with_teacher`."""
+        with torch.no_grad():
+            teacher = (self.objective.logits(e, self.batch.x) / tau).log_softmax(-1)
+
+        def penalty(scores: Tensor) -> Tensor:
+            student = (scores / tau).log_softmax(-1)
+            return weight * tau**2 * (teacher.exp() * (teacher - student)).sum(-1)
+
+        return replace(self, penalty=penalty)
+
+    def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See `core.oracle.wrt_inputs`."""
+        inputs = [x.detach().requires_grad_() for x in (w, matrix, shift)]
+        with self.around(), torch.enable_grad():
+            moved = replace(self.batch, x=_transformed(self.batch, *inputs[1:]))
+            total = self.objective.loss(inputs[0], moved, self.penalty).sum()
+            by_w, by_matrix, by_shift = torch.autograd.grad(total, inputs)
+        return by_w, by_matrix, by_shift
+
+
+def _transformed(batch: Batch, matrix: Tensor, shift: Tensor) -> Tensor:
+    """The samples A x + b, in the shape of the batch's."""
+    channels = round(matrix.shape[-1] ** 0.5)
+    numbers = batch.x.numel() // batch.y.numel()
+    if shift.shape[-1] != numbers:
+        raise InputError(f"inputs of {channels} channels and {shift.shape[-1]} numbers do not fit samples of {numbers}")
+    x = batch.x.reshape(*batch.y.shape, channels, -1)
+    A = matrix.reshape(*matrix.shape[:-1], 1, channels, channels)
+    b = shift.reshape(*shift.shape[:-1], 1, channels, -1)
+    return (A @ x + b).reshape(batch.x.shape)
 
 
 def refuse_batch_statistics(module: nn.Module) -> None:

@@ -7,11 +7,26 @@ A sharpness-aware method takes that gradient somewhere else, so it is one transf
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
 Oracle = Callable[[Tensor], Tensor]  # (*clients, d) -> (*clients, d)
+
+
+class MinibatchOracle(Protocol):
+    """What the engine hands to a step: an oracle that knows its batch and can therefore do more."""
+
+    def __call__(self, w: Tensor) -> Tensor:
+        """The gradient at `w` (*clients, d)."""
+
+    def with_teacher(self, e: Tensor, weight: float, tau: float) -> Oracle:
+        """See `with_teacher`."""
+
+    def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See `wrt_inputs`."""
+
 
 EPSILON = 1e-12  # added to a norm before dividing by it
 
@@ -45,3 +60,21 @@ def asam(grad: Oracle, rho: float, T: Tensor) -> Oracle:
     if rho == 0:
         return grad
     return lambda w: grad(w + rho * T * unit(T * grad(w)))
+
+
+def with_teacher(grad: Oracle, e: Tensor, weight: float, tau: float) -> Oracle:
+    """The gradient of loss + weight tau^2 KL(softmax(z_e / tau) || softmax(z_w / tau)), batch mean.
+
+    z_w and z_e are the scores at w and at the teacher's parameters `e` (*clients, d), which carry no
+    gradient. Apply it to the step's own oracle, before any other transform.
+    """
+    return cast(MinibatchOracle, grad).with_teacher(e, weight, tau)
+
+
+def wrt_inputs(grad: Oracle, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients by w, `matrix` and `shift` of the loss on the samples A x + b.
+
+    A, of `matrix` (*clients, c c) row-major, acts on the c channels of a sample; b is `shift` (*clients, n),
+    n numbers in a sample. Apply it to the step's own oracle.
+    """
+    return cast(MinibatchOracle, grad).wrt_inputs(w, matrix, shift)

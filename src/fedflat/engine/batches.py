@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +61,23 @@ class Batches:
             weight = present / present.sum(-1, keepdim=True)
             samples = samples.clamp(min=0)
         return Batch(self.data.x[samples], self.data.y[samples], weight)
+
+    def everything(self, clients: Index, stacked: bool) -> Iterator[Batch]:
+        """All samples of `clients` in batches whose weights sum to 1 over all batches of a client.
+
+        Stacked (c, b), or for one client (b,).
+        """
+        sizes, starts = self.data.sizes[clients], self.data.offsets[clients]
+        size = int(min(self.client.batch_size or sizes.max(), sizes.max()))
+        for first in range(0, int(sizes.max()), size):
+            place = np.arange(first, first + size)
+            exists = place < sizes[:, None]
+            mine = self.data.members[starts[:, None] + np.where(exists, place, 0)]
+            samples = torch.from_numpy(mine).to(self.data.y.device)
+            weight = torch.from_numpy(exists / sizes[:, None]).to(self.data.y.device, self._dtype)
+            if not stacked:
+                samples, weight = samples[0], weight[0]
+            yield Batch(self.data.x[samples], self.data.y[samples], weight)
 
     def _samples(self, t: int, clients: Index, steps: Index) -> Index:
         """(c, K, b) sample indices; step k of client i is batch k mod m_i of epoch k div m_i."""

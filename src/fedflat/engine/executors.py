@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from ..core.errors import InputError
 from ..core.local import Descent, LocalResult, local_round
 from ..core.method import Context, Method
-from ..core.objective import Objective
+from ..core.objective import BatchOracle, Objective
 from ..core.oracle import Oracle
 from ..core.records import Record
 from .batches import Batches, Work
@@ -45,12 +46,33 @@ class Executor(ABC):
     def run(self, work: Work, down: Any, client: Any, ctx: Context, descent: Descent) -> LocalResult:
         """Local training of the clients of `work`; `down`, `client` and the result are stacked, (c, width)."""
 
-    def _counted(self, grad: Oracle, clients: int) -> Oracle:
-        def counting(w: Tensor) -> Tensor:
-            self.gradients += clients
-            return grad(w)
+    def _oracle(self, samples: Tensor, work: Work, rows: int, k: int) -> BatchOracle:
+        """The oracle of the batch of `samples` at step `k`, for the leading `rows` clients of `work`."""
 
-        return counting
+        @contextmanager
+        def around() -> Iterator[None]:
+            self.gradients += rows
+            with self._seeded(samples.device, work, k):
+                yield
+
+        return BatchOracle(self.objective, self.batches.batch(samples), around)
+
+    def _seeded(self, device: torch.device, work: Work, k: int) -> AbstractContextManager[None]:
+        """Nothing to seed, unless a subclass runs models that draw random numbers."""
+        return nullcontext()
+
+    def _full(self, work: Work) -> Oracle:
+        """The gradient on all samples of each client, batch by batch; counts the batches."""
+
+        def full(w: Tensor) -> Tensor:
+            self.gradients += int(self.batches.client.batches_per_epoch(self.batches.data.sizes[work.clients]).sum())
+            total = torch.zeros_like(w)
+            for batch in self.batches.everything(work.clients, stacked=w.ndim > 1):
+                with self._seeded(w.device, work, -1):
+                    total = total + self.objective.gradient(w, batch)
+            return total
+
+        return full
 
 
 class Sequential(Executor):
@@ -69,24 +91,24 @@ class Sequential(Executor):
 
     def _one(self, work: Work, row: int, down: Any, client: Any, ctx: Context, descent: Descent) -> LocalResult:
         my_down, mine = (record.map(lambda x: x[row]) for record in (down, client))
-        return local_round(self.method, my_down, mine, self._steps(work.single(row)), ctx, descent)
+        work = work.single(row)
+        ctx = replace(ctx, full_grad=self._full(work))
+        return local_round(self.method, my_down, mine, self._steps(work), ctx, descent)
 
     def _steps(self, work: Work) -> Iterator[tuple[Oracle, int]]:
         for k, samples in enumerate(work.samples[0]):
-            grad = self.objective.at(self.batches.batch(samples[samples >= 0]))
-            if self.is_random:
-                grad = self._seeded(grad, int(words(self.seed, Purpose.DROPOUT, work.t, work.clients[0], k)))
-            yield self._counted(grad, 1), 1
+            yield self._oracle(samples[samples >= 0], work, 1, k), 1
 
-    def _seeded(self, grad: Oracle, seed: int) -> Oracle:
-        """The oracle with the same dropout masks at every call of a step, whatever ran before."""
-
-        def seeded(w: Tensor) -> Tensor:
-            with torch.random.fork_rng(devices=[w.device] if w.is_cuda else []):
-                torch.manual_seed(seed >> 1)
-                return grad(w)
-
-        return seeded
+    @contextmanager
+    def _seeded(self, device: torch.device, work: Work, k: int) -> Iterator[None]:
+        """The same dropout masks at every gradient of a step, whatever ran before."""
+        if not self.is_random:
+            yield
+            return
+        seed = int(words(self.seed, Purpose.DROPOUT, work.t, work.clients[0], k + 1))
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed >> 1)
+            yield
 
 
 class Stacked(Executor):
@@ -99,13 +121,14 @@ class Stacked(Executor):
         return int(max(1, NUMBERS_AT_ONCE // max(self.objective.space.d, samples)))
 
     def run(self, work: Work, down: Any, client: Any, ctx: Context, descent: Descent) -> LocalResult:
-        return local_round(self.method, down, client, self._steps(work), ctx, descent)
+        return local_round(
+            self.method, down, client, self._steps(work), replace(ctx, full_grad=self._full(work)), descent
+        )
 
     def _steps(self, work: Work) -> Iterator[tuple[Oracle, int]]:
         for k in range(int(work.steps[0])):
             active = work.active(k)
-            batch = self.batches.batch(work.samples[:active, k])
-            yield self._counted(self.objective.at(batch), active), active
+            yield self._oracle(work.samples[:active, k], work, active, k), active
 
 
 EXECUTORS = {"sequential": Sequential, "stacked": Stacked}

@@ -87,7 +87,8 @@ class Simulation:
         Raises ValueError, naming the argument, for anything that cannot work.
         """
         _check(method, data, client, weights, rounds=rounds, seed=seed, eval_every=eval_every)
-        self.method, self.client, self.weights, self.seed = method, client or Client(), weights, seed
+        self.method = method = method.fitted(data.shape)
+        self.client, self.weights, self.seed = client or Client(), weights, seed
         self._participation = as_rule(participation)
         self.rounds = rounds if rounds is not None else _default_rounds(self._participation)
         self._participation.check(data.clients, self.rounds)
@@ -159,7 +160,14 @@ class Simulation:
         started = perf_counter()
         clients = self.cohort(self.t)
         share = len(clients) / self.data.clients
-        ctx = Context(self.t, self.client.lr_at(self.t), share, is_weight=self._is_weight, layers=self._layers)
+        ctx = Context(
+            self.t,
+            self.client.lr_at(self.t),
+            share,
+            is_weight=self._is_weight,
+            layers=self._layers,
+            sampled=len(clients),
+        )
         down = self.method.broadcast(self.server)
         gradients = self.executor.gradients
         try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..comm.cost import gradients_per_step, method_cost
+from ..comm.cost import full_passes_per_round, gradients_per_step, method_cost
 from ..engine.simulation import Simulation
 
 SAMPLED_ROUNDS = 1000
@@ -46,10 +46,12 @@ def forecast(sim: Simulation) -> Forecast:
     cost = method_cost(sim.method, d)
     messages = scale * sum(map(len, cohorts))
     steps = scale * sum(int(sim.client.local_steps(sim.data.sizes[cohort]).sum()) for cohort in cohorts)
+    sizes = [sim.data.sizes[cohort] for cohort in cohorts]
+    batches = scale * sum(int(sim.client.batches_per_epoch(some).sum()) for some in sizes)
     return Forecast(
         parameters=d,
         clients_per_round=float(np.mean([len(cohort) for cohort in cohorts])),
-        gradients=float(steps * gradients_per_step(sim.method)),
+        gradients=float(steps * gradients_per_step(sim.method) + batches * full_passes_per_round(sim.method)),
         bytes_down=float(messages * cost.down * size),
         bytes_up=float(messages * cost.up * size),
         client_state_bytes=sim.data.clients * cost.client * size,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -25,7 +25,7 @@ class DynamicClient(Record):
 class DynamicRegularised(Method, server=DynamicServer, client=DynamicClient, down=Model, up=Delta):
     """The dynamic regulariser that FedDyn and its sharpness-aware descendants share."""
 
-    weights = "uniform"
+    weights: ClassVar[Literal["uniform", "any"]] = "uniform"
 
     @property
     @abstractmethod

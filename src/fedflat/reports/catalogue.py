@@ -16,6 +16,7 @@ from ..core.method import Method
 COSTS = ("down", "up", "kept", "grads")
 LEGEND = "down, up, kept: model-sized vectors sent to, sent by and kept at each client; grads: gradients per local step"
 WIDE = 200  # characters that the idea of every method needs
+NARROW = 100  # characters that the arXiv numbers need
 
 
 def overview(methods: Mapping[str, type[Method]], width: int) -> Table:
@@ -26,7 +27,8 @@ def overview(methods: Mapping[str, type[Method]], width: int) -> Table:
         table.add_column(title, justify="right" if title in COSTS else "left", no_wrap=True, overflow="ignore")
     for name, cls in methods.items():
         idea = [summary(cls)] if width >= WIDE else []
-        table.add_row(name, *idea, *map(str, costs(cls)), str(cls.paper))
+        paper = str(cls.paper) if width >= NARROW else cls.paper.short
+        table.add_row(name, *idea, *map(str, costs(cls)), paper)
     return table
 
 

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.citation import Citation
+from ..core.hyper import hyper
+from ..core.method import Context
+from ..core.oracle import Oracle, sam, unit
+from ..core.records import Delta, Model, Record, Scalar, Vector, uniform_mean
+from .feddyn import DynamicRegularised
+
+
+class GlossServer(Record):
+    w: Vector  # parameters, unperturbed
+    h: Vector  # mean of all clients' h_i, in parameter units; -beta times the paper's sigma
+    last: Vector  # the paper's Delta: mean (w~ - w_i) of the last round, uphill, in parameter units
+    rounds: Scalar  # rounds done so far
+
+
+class MoveTwice(Record):
+    delta: Vector  # w_i - w~, parameters, averaged with the experiment's weights
+    equal: Vector = uniform_mean()  # the same, averaged with equal weights
+
+
+class FedGloSS(DynamicRegularised, server=GlossServer, down=Model, mean=MoveTwice):
+    """Sharpness-aware at the server: clients start from a model perturbed along the last pseudo-gradient.
+
+    server  w~ = w + rho_t unit(Delta)                       (the clients receive w~ alone)
+    client  w_i <- w_i - lr (g_i(w_i + rho_l unit(g_i(w_i))) + h_i / beta + (w_i - w~) / beta)
+            h_i <- h_i + (w_i - w~)
+    server  Delta <- mean (w~ - w_i);   h <- h + S/N mean (w_i - w~);   w <- w - server_lr Delta + h
+
+    The move is applied from the unperturbed w. rho_t rises from rho_0 to rho over `warm_up` rounds;
+    rho_l = 0 is plain SGD at the clients. Delta may be weighted by samples, h is not.
+    """
+
+    paper = Citation(
+        key="caldarola2025beyond",
+        authors="Caldarola, Debora and Cagnasso, Pietro and Caputo, Barbara and Ciccone, Marco",
+        title="Beyond Local Sharpness: Communication-Efficient Global Sharpness-aware Minimization "
+        "for Federated Learning",
+        venue="CVPR",
+        year=2025,
+        arxiv="2412.03752",
+    )
+    weights = "any"
+    rho: float = hyper(0.15, "radius of the server's perturbation after the warm-up, in parameter units", low=0)
+    rho_l: float = hyper(0.15, "radius of the clients' perturbation, in parameter units; 0 is SGD", low=0)
+    beta: float = hyper(10.0, "inverse weight of the regulariser, in parameter units", low=0, open_low=True)
+    rho_0: float = hyper(0.001, "radius of the server's perturbation in round 0", low=0)
+    warm_up: int = hyper(0, "rounds over which the server's radius rises (the paper's T_s)", low=0)
+    dynamic_reg: bool = hyper(True, "keep the regulariser h_i")
+    released_schedule: bool = hyper(False, "hold the radius at rho_l during the warm-up, as the released code does")
+    sigma_div_active: bool = hyper(False, "divide the change of h by S once more, as the released code does")
+    server_lr: float = hyper(1.0, "server step size; 1 is plain averaging", low=0, open_low=True)
+
+    @property
+    def penalty(self) -> float:
+        return 1 / self.beta if self.dynamic_reg else 0.0
+
+    def broadcast(self, server: GlossServer) -> Model:
+        return Model(server.w + self._radius(server.rounds) * unit(server.last))
+
+    def step(self, w: Tensor, client: Any, down: Model, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+        return super().step(w, client, down, sam(grad, self.rho_l), ctx)
+
+    def receive(self, up: Delta, ctx: Context) -> MoveTwice:
+        return MoveTwice(up.delta, up.delta)
+
+    def update(self, server: GlossServer, mean: MoveTwice, ctx: Context) -> GlossServer:
+        scale = ctx.share / ctx.sampled if self.sigma_div_active else ctx.share
+        h = server.h + scale * mean.equal if self.dynamic_reg else server.h
+        return replace(
+            server, w=server.w + self.server_lr * mean.delta + h, h=h, last=-mean.delta, rounds=server.rounds + 1
+        )
+
+    def _radius(self, rounds: Tensor) -> Tensor:
+        progress = (rounds / max(self.warm_up, 1)).clamp(max=1.0) if self.warm_up else torch.ones_like(rounds)
+        if self.released_schedule:
+            return self.rho_l + (self.rho - self.rho_l) * (progress >= 1).to(rounds)
+        return self.rho_0 + (self.rho - self.rho_0) * progress

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from torch import Tensor
+
+from ..core.citation import Citation
+from ..core.hyper import hyper
+from ..core.method import Context
+from ..core.oracle import Oracle, with_teacher
+from ..core.records import Delta, Record, Vector
+from .feddyn import DynamicClient, DynamicRegularised
+from .fedgloss import MoveTwice
+
+
+class TaughtServer(Record):
+    w: Vector  # parameters
+    h: Vector  # mean of all clients' h_i, in parameter units
+    e: Vector  # the teacher: running mean of the global models, parameters
+
+
+class TaughtDown(Record):
+    w: Vector
+    e: Vector
+
+
+class FedGMT(DynamicRegularised, server=TaughtServer, client=DynamicClient, down=TaughtDown, mean=MoveTwice):
+    """Clients are taught by the running mean of the global models, which lies in flatter ground.
+
+    client  w_i <- w_i - lr (grad [CE + gamma tau^2 KL(softmax(z_e / tau) || softmax(z_w / tau))] + h_i / beta)
+            h_i <- h_i + (w_i - w)
+    server  h <- h + S/N mean (w_i - w);   w <- mean w_i + h;   e <- alpha e + (1 - alpha) w
+
+    There is no proximal term. Models may be weighted by samples, h is not. dual_scope = "active" is the
+    paper's server, w <- mean (w_i + h_i) over the sampled clients; beta = none drops the duals.
+    """
+
+    paper = Citation(
+        key="li2025one",
+        authors="Li, Yuhang and Liu, Tong and Cui, Yangguang and Hu, Ming and Li, Xiaoqiang",
+        title="One Arrow, Two Hawks: Sharpness-aware Minimization for Federated Learning via Global Model Trajectory",
+        venue="ICML",
+        year=2025,
+    )
+    weights = "any"
+    gamma: float = hyper(1.0, "weight of the teacher", low=0)
+    tau: float = hyper(3.0, "temperature of the scores", low=0, open_low=True)
+    alpha: float = hyper(0.95, "weight of the old teacher", low=0, high=1)
+    beta: float | None = hyper(
+        10.0, "inverse weight of the duals, in parameter units; none drops them", low=0, open_low=True
+    )
+    dual_scope: Literal["all", "active"] = hyper(
+        "all", "whose h_i the server adds: all clients' (code) or the sampled ones'"
+    )
+
+    @property
+    def penalty(self) -> float:
+        return 0.0 if self.beta is None else 1 / self.beta
+
+    def init_server(self, w: Tensor) -> Any:
+        start: Any = super().init_server(w)
+        return replace(start, e=w)
+
+    def step(
+        self, w: Tensor, client: DynamicClient, down: TaughtDown, grad: Oracle, ctx: Context
+    ) -> tuple[Tensor, DynamicClient]:
+        taught = with_teacher(grad, down.e, self.gamma, self.tau) if self.gamma else grad
+        return taught(w) + self.penalty * client.h, client
+
+    def finish(self, w: Tensor, client: DynamicClient, down: TaughtDown, ctx: Context) -> tuple[Delta, DynamicClient]:
+        up, client = super().finish(w, client, down, ctx)
+        corrected = self.dual_scope == "active" and self.beta is not None
+        return Delta(up.delta + client.h) if corrected else up, client
+
+    def receive(self, up: Delta, ctx: Context) -> MoveTwice:
+        return MoveTwice(up.delta, up.delta)
+
+    def update(self, server: TaughtServer, mean: MoveTwice, ctx: Context) -> TaughtServer:
+        adds = self.dual_scope == "all" and self.beta is not None
+        h = server.h + ctx.share * mean.equal if adds else server.h
+        w = server.w + mean.delta + h
+        return TaughtServer(w, h, self.alpha * server.e + (1 - self.alpha) * w)

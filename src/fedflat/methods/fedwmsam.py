@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+from torch import Tensor
+
+from ..core.citation import Citation
+from ..core.hyper import hyper
+from ..core.method import Context
+from ..core.oracle import Oracle, shifted, unit
+from ..core.records import Record, Scalar, Vector
+from .fedavg import FedAvg
+
+
+class WmsamServer(Record):
+    w: Vector  # parameters
+    m: Vector  # mean direction of the last round, a gradient
+    c: Annotated[Tensor, "d", "correction"]  # mean of all clients' control variates, a gradient
+    a: Scalar  # the paper's alpha, weight of the fresh gradient
+
+
+class WmsamClient(Record):
+    c: Annotated[Tensor, "d", "correction"]  # running estimate of this client's gradient
+
+
+class WmsamUp(Record):
+    delta: Vector  # w_i - w, parameters
+    likeness: Scalar  # cos(w_i - w, m) + 1, in [0, 2]; 0 while m = 0
+
+
+class WmsamMean(Record):
+    delta: Vector
+    likeness: Scalar
+    direction: Vector  # (w - w_i) / (lr K_i), a gradient; the server makes it from delta and K_i
+
+
+class FedWMSAM(FedAvg, server=WmsamServer, client=WmsamClient, down=WmsamServer, up=WmsamUp, mean=WmsamMean):
+    """Momentum shows where the global model will go; the perturbation points from the iterate to there.
+
+    client  D = m + a / (1 - a) (c - c_i);   e = rho unit(w + j D - w_i) at local step j = 0, 1, ...
+            w_i <- w_i - lr (a g_i(w_i + e) + (1 - a) D);   c_i <- c_i - c + (w - w_i) / (lr K_i)
+    server  w <- w + server_lr mean (w_i - w);   m <- mean (w - w_i) / (lr K_i)
+            c <- c + S/N mean (change of c_i);   a <- (1 - lam) a + lam clip(q, 0.1, 0.9)
+
+    One gradient a step. D is uphill, so the perturbation climbs; at j = 0 there is none. Written so
+    that a = 1 is finite. q = mean (cos(w_i - w, m) + 1) as in the released code: clients that agree
+    with the momentum keep it. The paper's server holds all c_i and sends D, two vectors down; here
+    clients hold their own c_i, so m and c are sent, three.
+    """
+
+    paper = Citation(
+        key="li2025fast",
+        authors="Li, Tianle and Huang, Yongzhi and Jiang, Linshan and Liu, Chang and Xie, Qipeng and Du, Wenfeng and "
+        "Wang, Lu and Wu, Kaishun",
+        title="A Fast and Flat Federated Learning Method via Weighted Momentum and Sharpness-Aware Minimization",
+        venue="NeurIPS",
+        year=2025,
+        arxiv="2511.22080",
+    )
+    weights = "uniform"
+    rho: float = hyper(0.01, "radius of the perturbation, in parameter units", low=0)
+    alpha: float = hyper(0.1, "weight of the fresh gradient at the start", low=0, high=1, open_low=True)
+    lam: float = hyper(0.01, "how fast that weight adapts; 0 keeps it", low=0, high=1)
+    correction: bool = hyper(True, "use the control variates c and c_i")
+
+    def init_server(self, w: Tensor) -> Any:
+        start: Any = super().init_server(w)
+        return replace(start, a=start.a + self.alpha)
+
+    def step(
+        self, w: Tensor, client: WmsamClient, down: WmsamServer, grad: Oracle, ctx: Context
+    ) -> tuple[Tensor, WmsamClient]:
+        pull = (1 - down.a) * down.m  # (1 - a) D
+        if self.correction:
+            pull = pull + down.a * (down.c - client.c)
+        ahead = (1 - down.a) * (down.w - w) + ctx.steps * pull  # (1 - a) (w + j D - w_i)
+        return down.a * shifted(grad, self.rho * unit(ahead))(w) + pull, client
+
+    def finish(self, w: Tensor, client: WmsamClient, down: WmsamServer, ctx: Context) -> tuple[WmsamUp, WmsamClient]:
+        delta = w - down.w
+        aligned = (unit(delta) * unit(down.m)).sum(-1, keepdim=True) + 1
+        known = (down.m != 0).any(-1, keepdim=True)
+        if self.correction:
+            client = WmsamClient(client.c - down.c - delta / ctx.lr_sum)
+        return WmsamUp(delta, aligned * known), client
+
+    def receive(self, up: WmsamUp, ctx: Context) -> WmsamMean:
+        return WmsamMean(up.delta, up.likeness, -up.delta / ctx.lr_sum)
+
+    def update(self, server: WmsamServer, mean: WmsamMean, ctx: Context) -> WmsamServer:
+        c = server.c + ctx.share * (mean.direction - server.c) if self.correction else server.c
+        a = (1 - self.lam) * server.a + self.lam * mean.likeness.clamp(0.1, 0.9)
+        return WmsamServer(server.w + self.server_lr * mean.delta, mean.direction, c, a)

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..core.citation import Citation
+from ..core.hyper import hyper
+from ..core.method import Context
+from ..core.oracle import Oracle
+from ..core.records import Record, Vector
+from .fedavg import FedAvg
+
+
+class MimeServer(Record):
+    w: Vector  # parameters
+    m: Vector  # running mean of full gradients, a gradient
+
+
+class MimeUp(Record):
+    delta: Vector  # w_i - w, parameters
+    gradient: Vector  # grad F_i(w) on all of the client's samples
+
+
+class MimeLite(FedAvg, server=MimeServer, down=MimeServer, up=MimeUp):
+    """Clients step with the server's momentum, which is frozen during the round.
+
+    client  w_i <- w_i - lr ((1 - beta) g_i(w_i) + beta m);   also sends grad F_i(w) at the received w
+    server  w <- w + server_lr mean (w_i - w);   m <- (1 - beta) mean grad F_i(w) + beta m
+    """
+
+    paper = Citation(
+        key="karimireddy2021breaking",
+        authors="Karimireddy, Sai Praneeth and Jaggi, Martin and Kale, Satyen and Mohri, Mehryar and "
+        "Reddi, Sashank and Stich, Sebastian and Suresh, Ananda Theertha",
+        title="Breaking the Centralized Barrier for Cross-Device Federated Learning",
+        venue="NeurIPS",
+        year=2021,
+        arxiv="2008.03606",
+    )
+    beta: float = hyper(0.9, "weight of the old momentum; 0 is FedAvg", low=0, high=1)
+
+    def step(self, w: Tensor, client: Any, down: MimeServer, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+        return (1 - self.beta) * grad(w) + self.beta * down.m, client
+
+    def finish(self, w: Tensor, client: Any, down: MimeServer, ctx: Context) -> tuple[MimeUp, Any]:
+        assert ctx.full_grad is not None, "the engine offers the full gradient"  # noqa: S101
+        return MimeUp(w - down.w, ctx.full_grad(down.w)), client
+
+    def update(self, server: MimeServer, mean: MimeUp, ctx: Context) -> MimeServer:
+        m = (1 - self.beta) * mean.gradient + self.beta * server.m
+        return MimeServer(server.w + self.server_lr * mean.delta, m)
