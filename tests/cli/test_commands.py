@@ -138,6 +138,9 @@ def test_methods(fedflat) -> None:
     assert "s_i <- rho unit(g_i(w_i) - mu_i - s)" in out
     assert "@inproceedings{sun2023dynamic," in out
     assert "rho = 0.1, a number in [0, inf)" in out
+    assert "published: 0.1 (FedSMOO, FedLESAM, FedVSSAM)" in out
+    assert "down 2, up 2, kept between rounds 2, held in a round 4" in out
+    assert "FL-Simulator's server normalises mean(mu_i)" in out
 
 
 def test_data(fedflat, tmp_path: Path) -> None:

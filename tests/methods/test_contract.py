@@ -164,4 +164,6 @@ def test_it_is_documented(method: Method) -> None:
     assert "server  " in (cls.__doc__ or "")
     assert cls.paper.year > 2015
     assert all(f.metadata["meaning"] for f in fields(cls))
+    assert set(cls.sources.published) <= {f.name for f in fields(cls)}
+    assert cls.sources.departures, "says where papers and code depart, or that there is no code"
     assert cls.paper.bibtex.startswith(("@inproceedings{", "@misc{"))

@@ -42,6 +42,11 @@ class VectorCost:
     client: int
     server: int
 
+    @property
+    def stored(self) -> int:
+        """What a client holds in a round: the model, what it keeps, and what it received beside the model."""
+        return 1 + self.client + self.down - 1
+
 
 def vector_cost(method: Method) -> VectorCost:
     """What `method` sends and keeps, in model-sized vectors."""

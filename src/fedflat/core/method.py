@@ -12,6 +12,7 @@ from .citation import Citation
 from .hyper import check, hyper
 from .oracle import Oracle
 from .records import Nothing, Record
+from .sources import Sources
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Method(ABC):
     """
 
     paper: ClassVar[Citation]
+    sources: ClassVar[Sources] = Sources()
     # "uniform" where the derivation needs equal weights; "any" where the experiment may choose.
     weights: ClassVar[Literal["uniform", "any"]] = "any"
 

@@ -9,6 +9,7 @@ from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle
 from ..core.records import Delta, Model
+from ..core.sources import Sources
 from .fedavg import FedAvg
 from .fedavgm import Heavy
 
@@ -30,6 +31,13 @@ class FedACG(FedAvg, server=Heavy):
         venue="CVPR",
         year=2024,
         arxiv="2201.03172",
+    )
+    sources = Sources(
+        published={
+            "lam": "0.85 (released code)",
+            "beta": "2e-3 (released code); 0.01 (FedVSSAM)",
+        },
+        departures=("The released penalty has no factor 1/2, so its 1e-3 is beta = 2e-3.",),
     )
     lam: float = hyper(0.85, "weight of the old momentum; 0 is FedProx", low=0, high=1)
     beta: float = hyper(2e-3, "weight of the proximal term, per parameter unit", low=0)

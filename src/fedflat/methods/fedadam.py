@@ -10,6 +10,7 @@ from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.records import Delta, Record, Vector
+from ..core.sources import Sources
 from .fedavg import FedAvg
 
 
@@ -30,6 +31,17 @@ class AdaptiveServer(FedAvg, server=Adaptive):
         venue="ICLR",
         year=2021,
         arxiv="2003.00295",
+    )
+    sources = Sources(
+        published={
+            "server_lr": "0.1 (FedSMOO, FedLESAM); 0.01 CIFAR-10 and DBpedia, 1 CIFAR-100 (FedVSSAM)",
+            "tau": "0.01 (FL-Simulator); 0.001 CIFAR-10 and DBpedia, 0.1 CIFAR-100 (FedVSSAM)",
+        },
+        departures=(
+            "FL-Simulator and FL-bench start from v = 0 (v0 = 0); the paper needs v >= tau^2.",
+            "Flower corrects the bias of m and v; the paper does not.",
+        ),
+        charged=1,
     )
     server_lr: float = hyper(0.1, "server step size, in parameter units per unit of m / sqrt(v)", low=0, open_low=True)
     beta1: float = hyper(0.9, "weight of the old m", low=0, high=1)

@@ -9,6 +9,7 @@ from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, asam
+from ..core.sources import Sources
 from .fedavg import FedAvg
 
 
@@ -29,6 +30,14 @@ class FedASAM(FedAvg):
         venue="ECCV",
         year=2022,
         arxiv="2203.11834",
+    )
+    sources = Sources(
+        published={
+            "rho": "0.7, 0.7, 0.05 (FedGF CIFAR-10 by alpha); 0.5 (CIFAR-100)",
+            "eta": "0.2 (FedGF, Caldarola)",
+        },
+        departures=("FL-Simulator's adaptive option: T = |w| for all parameters, no eta.",),
+        charged=1,
     )
     rho: float = hyper(0.5, "radius in units of the weights' size; 0 is FedAvg", low=0)
     eta: float = hyper(0.2, "added to |w| on weights, in parameter units", low=0)

@@ -10,6 +10,7 @@ from ..core.hyper import hyper
 from ..core.method import Context, Method
 from ..core.oracle import Oracle
 from ..core.records import Delta, Model
+from ..core.sources import Sources
 
 
 class FedAvg(Method, server=Model, down=Model, up=Delta):
@@ -26,6 +27,15 @@ class FedAvg(Method, server=Model, down=Model, up=Delta):
         venue="AISTATS",
         year=2017,
         arxiv="1602.05629",
+    )
+    sources = Sources(
+        published={
+            "server_lr": "1 (all five papers)",
+        },
+        departures=(
+            "FL-Simulator, FedLESAM: uniform weights, clipping at norm 10; FedGF: weights by samples, no clipping.",
+        ),
+        charged=1,
     )
     server_lr: float = hyper(1.0, "server step size; 1 is plain averaging", low=0, open_low=True)
 

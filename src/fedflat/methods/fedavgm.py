@@ -6,6 +6,7 @@ from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.records import Delta, Record, Vector
+from ..core.sources import Sources
 from .fedavg import FedAvg
 
 
@@ -30,6 +31,12 @@ class FedAvgM(FedAvg, server=Heavy):
         venue="arXiv",
         year=2019,
         arxiv="1909.06335",
+    )
+    sources = Sources(
+        published={
+            "beta": "0.1, 0.9 (FedGF); 0.4 (FedACG repository)",
+        },
+        departures=("FL-bench steps in the Nesterov form (nesterov = true).",),
     )
     beta: float = hyper(0.9, "weight of the old momentum; 0 is FedAvg", low=0, high=1)
     nesterov: bool = hyper(False, "step along beta m + mean move, the look-ahead form")

@@ -10,6 +10,7 @@ from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle
 from ..core.records import Delta, Record, Vector
+from ..core.sources import Sources
 from .fedavg import FedAvg
 
 
@@ -67,6 +68,16 @@ class FedCM(Momentum):
         venue="arXiv",
         year=2021,
         arxiv="2106.10874",
+    )
+    sources = Sources(
+        published={
+            "alpha": "0.1 (FedSAM, FedSMOO, FedLESAM, FedVSSAM)",
+        },
+        departures=(
+            "Released code divides by the previous round's rate, which is the same thing.",
+            "The papers' cost tables charge 2 times FedAvg; it moves 3 vectors against 2.",
+        ),
+        charged=2,
     )
     alpha: float = hyper(0.1, "weight of the fresh gradient; 1 is FedAvg", low=0, high=1, open_low=True)
 

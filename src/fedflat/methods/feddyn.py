@@ -11,6 +11,7 @@ from ..core.hyper import hyper
 from ..core.method import Context, Method
 from ..core.oracle import Oracle
 from ..core.records import Delta, Model, Record, Vector
+from ..core.sources import Sources
 
 
 class DynamicServer(Record):
@@ -61,6 +62,17 @@ class FedDyn(DynamicRegularised):
         venue="ICLR",
         year=2021,
         arxiv="2111.04263",
+    )
+    sources = Sources(
+        published={
+            "alpha": "0.1 (FedSMOO, FedLESAM; CIFAR-100 0.01); 0.01 (FedVSSAM); 0.1, 0.01, 0.001 (FedGF script)",
+        },
+        departures=(
+            "FedLab and FedGF build the penalties from detached parameters: they give no gradient.",
+            "FL-SAM pulls with the norm, not the squared norm; FL-bench leaves alpha w out.",
+            "The original scales alpha by mean n / n_i and reports three models; here w is the cloud model.",
+        ),
+        charged=1,
     )
     alpha: float = hyper(0.1, "weight of the regulariser, per parameter unit; the papers' 1 / beta", low=0)
 

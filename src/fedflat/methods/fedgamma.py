@@ -8,6 +8,7 @@ from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, sam
+from ..core.sources import Sources
 from .scaffold import Scaffold
 
 
@@ -25,6 +26,16 @@ class FedGAMMA(Scaffold):
         title="FedGAMMA: Federated Learning with Global Sharpness-Aware Minimization",
         venue="IEEE TNNLS",
         year=2023,
+    )
+    sources = Sources(
+        published={
+            "rho": "0.01 (FL-Simulator); 0.1 (FedLESAM); 0.05 (FedVSSAM)",
+        },
+        departures=(
+            "FedGF's code divides the mean change of c by N, S times too small.",
+            "FedLESAM's repository imports a module that it does not ship.",
+        ),
+        charged=2,
     )
     rho: float = hyper(0.05, "radius of the perturbation, in parameter units; 0 is Scaffold", low=0)
 

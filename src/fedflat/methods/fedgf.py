@@ -10,6 +10,7 @@ from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, unit
 from ..core.records import Delta, Record, Scalar, Vector, uniform_mean
+from ..core.sources import Sources
 from .fedavg import FedAvg
 
 
@@ -51,6 +52,20 @@ class FedGF(FedAvg, server=GFServer, down=GFDown, mean=MoveAndDrift):
         title="Rethinking the Flat Minima Searching in Federated Learning",
         venue="ICML",
         year=2024,
+    )
+    sources = Sources(
+        published={
+            "rho": "0.02, 0.05, 0.1 (FedGF)",
+            "rho_g": "as rho (FedGF)",
+            "threshold": "0.2 CIFAR-10, 0.3 CIFAR-100 (FedGF), at lr K = 0.08",
+            "window": "10, 30, 50 (FedGF); 30 (script)",
+        },
+        departures=(
+            "Round 0 divides by zero in the pseudo-code; the code runs FedSAM.",
+            "Eq. (14) weights by all clients' samples; Algorithm 1 and code by the sampled ones'. "
+            "Algorithm 1 spans one round more than the window; eq. (16) and code do not.",
+            "Its code reads --c_o, its script passes --T_D.",
+        ),
     )
     rho: float = hyper(0.1, "radius of the local perturbation, in parameter units", low=0)
     rho_g: float = hyper(0.1, "radius of the global perturbation, in parameter units", low=0)

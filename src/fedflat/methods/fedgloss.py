@@ -11,6 +11,7 @@ from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, sam, unit
 from ..core.records import Delta, Model, Record, Scalar, Vector, uniform_mean
+from ..core.sources import Sources
 from .feddyn import DynamicRegularised
 
 
@@ -46,6 +47,20 @@ class FedGloSS(DynamicRegularised, server=GlossServer, down=Model, mean=MoveTwic
         venue="CVPR",
         year=2025,
         arxiv="2412.03752",
+    )
+    sources = Sources(
+        published={
+            "rho": "0.15 CIFAR-10; 0.01 CIFAR-100 (FedGloSS)",
+            "rho_l": "0.15 CIFAR-10; 0.2 CIFAR-100",
+            "beta": "10; 100",
+            "rho_0": "0.001",
+            "warm_up": "2000; 15000",
+        },
+        departures=(
+            "Code divides the server dual's increment by S once more (sigma_div_active).",
+            "Code holds the radius at rho_l during the warm-up instead of raising it (released_schedule).",
+            "Code updates dual and anchor every epoch.",
+        ),
     )
     weights = "any"
     rho: float = hyper(0.15, "radius of the server's perturbation after the warm-up, in parameter units", low=0)

@@ -10,6 +10,7 @@ from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, with_teacher
 from ..core.records import Delta, Record, Vector
+from ..core.sources import Sources
 from .feddyn import DynamicClient, DynamicRegularised
 from .fedgloss import MoveTwice
 
@@ -42,6 +43,19 @@ class FedGMT(DynamicRegularised, server=TaughtServer, client=DynamicClient, down
         title="One Arrow, Two Hawks: Sharpness-aware Minimization for Federated Learning via Global Model Trajectory",
         venue="ICML",
         year=2025,
+    )
+    sources = Sources(
+        published={
+            "gamma": "0.5, 1, 2 (FedGMT)",
+            "alpha": "0.95, 0.995, 0.998",
+            "tau": "3",
+            "beta": "10",
+        },
+        departures=(
+            "Code adds all clients' duals; the paper, by a second source, averages corrected models "
+            'of the sampled ones (dual_scope = "active").',
+            "Code uses momentum 0.9 (client.momentum) and weights by samples.",
+        ),
     )
     weights = "any"
     gamma: float = hyper(1.0, "weight of the teacher", low=0)

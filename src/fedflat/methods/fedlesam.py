@@ -11,6 +11,7 @@ from ..core.hyper import hyper
 from ..core.method import Context, Method
 from ..core.oracle import Oracle, shifted, unit
 from ..core.records import Record, Vector
+from ..core.sources import Sources
 from .fedavg import FedAvg
 
 
@@ -94,4 +95,17 @@ class FedLESAM(LocallyEstimated, FedAvg, server=LesamServer, client=LesamClient,
         venue="ICML",
         year=2024,
         arxiv="2405.18890",
+    )
+    sources = Sources(
+        published={
+            "rho": "0.01 (FedLESAM, FedVSSAM); 0.05 to 0.0005 (domains)",
+        },
+        departures=(
+            "The released optimiser indexes the flat update by the number of the layer: it shifts "
+            "every parameter by one scalar, 45 to 90 times longer than rho and nearly orthogonal to "
+            "the update. Not offered.",
+            'It takes the last server move for all clients (direction = "server_last").',
+            'The pseudo-code starts from w_old = 0 (first = "literal_zero") and sums over clients without 1/S.',
+        ),
+        charged=1,
     )

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ..core.hyper import hyper
 from ..core.records import Record, Vector
+from ..core.sources import Sources
 from .feddyn import DynamicRegularised
 from .fedlesam import FedLESAM, LesamServer, LocallyEstimated
 
@@ -32,6 +33,18 @@ class FedLESAM_D(LocallyEstimated, DynamicRegularised, server=DynamicLesam, clie
     """
 
     paper = FedLESAM.paper
+    sources = Sources(
+        published={
+            "rho": "0.1 (FedLESAM)",
+            "beta": "10; 100 for CIFAR-100 (FedLESAM)",
+        },
+        departures=(
+            "The paper's Algorithm 4 has the sign of the dual reversed and does not use the server's;"
+            " its code is FedDyn.",
+            "The paper charges 2 times FedAvg and stores 4 vectors; its Algorithm 4 moves 2 vectors and stores 3.",
+        ),
+        charged=2,
+    )
     rho: float = hyper(0.1, "radius of the perturbation, in parameter units; 0 is FedDyn", low=0)
     beta: float = hyper(10.0, "inverse weight of the regulariser, in parameter units", low=0, open_low=True)
 

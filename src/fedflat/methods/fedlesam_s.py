@@ -8,6 +8,7 @@ from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle
 from ..core.records import Record, Vector
+from ..core.sources import Sources
 from .fedlesam import FedLESAM, LocallyEstimated
 from .scaffold import Scaffold
 
@@ -43,4 +44,14 @@ class FedLESAM_S(LocallyEstimated, ScaledScaffold, server=ControlledLesam, clien
     """
 
     paper = FedLESAM.paper
+    sources = Sources(
+        published={
+            "rho": "0.1 (FedLESAM)",
+        },
+        departures=(
+            "The paper's Algorithm 2 has the sign of c - c_i and the increments of c wrong.",
+            "The released code multiplies c - c_i by 0.1 (variate_scale).",
+        ),
+        charged=2,
+    )
     rho: float = hyper(0.1, "radius of the perturbation, in parameter units; 0 is Scaffold", low=0)

@@ -8,6 +8,7 @@ from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle
+from ..core.sources import Sources
 from .fedavg import FedAvg
 
 
@@ -26,6 +27,17 @@ class FedProx(FedAvg):
         venue="MLSys",
         year=2020,
         arxiv="1812.06127",
+    )
+    sources = Sources(
+        published={
+            "mu": "0.1, 1 (FedGF; its script 0.01, 0.001); 0.1 (FedVSSAM); 0.1, 0.01 (FL-Simulator)",
+        },
+        departures=(
+            "FL-Simulator: + mu w sits in the unclipped weight decay and - mu w^t in the clipped "
+            "direction, so the halves no longer cancel when clipping is active (client.clip_scope = "
+            '"flsim").',
+        ),
+        charged=1,
     )
     mu: float = hyper(0.1, "weight of the proximal term, per parameter unit; 0 is FedAvg", low=0)
 

@@ -12,6 +12,7 @@ from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, wrt_inputs
 from ..core.records import Record
+from ..core.sources import Sources
 from .fedavg import FedAvg
 
 IMAGE_AXES = 3  # channels, height, width
@@ -41,6 +42,11 @@ class FedRobust(FedAvg, client=Shifted):
         venue="NeurIPS",
         year=2020,
         arxiv="2006.08907",
+    )
+    sources = Sources(
+        departures=(
+            "The sources at hand give neither eta2, lam nor the shape of Lambda for images; recalled, not re-read.",
+        ),
     )
     eta2: float = hyper(0.01, "step size of the ascent on A and b; 0 is FedAvg", low=0)
     lam: float = hyper(1.0, "penalty on A - I and b", low=0)

@@ -8,6 +8,7 @@ from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, sam
+from ..core.sources import Sources
 from .fedavg import FedAvg
 
 
@@ -28,6 +29,17 @@ class FedSAM(FedAvg):
         venue="ICML",
         year=2022,
         arxiv="2206.02618",
+    )
+    sources = Sources(
+        published={
+            "rho": "0.5 (FedSAM; best 0.2, 0.5, 0.6); 0.1, 0.1, 0.02 and 0.02, 0.05, 0.05 (FedGF by "
+            "alpha); 0.01 (FedSMOO, FedLESAM); 0.1 (FedVSSAM)",
+        },
+        departures=(
+            "No official code. The paper's eq. (2) bounds the squared norm by rho; its eq. (4) and "
+            "all code use the radius.",
+        ),
+        charged=1,
     )
     rho: float = hyper(0.1, "radius of the perturbation, in parameter units; 0 is FedAvg", low=0)
 

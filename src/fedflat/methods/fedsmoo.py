@@ -9,6 +9,7 @@ from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, shifted, unit
 from ..core.records import Record, Vector, per_round
+from ..core.sources import Sources
 from .feddyn import DynamicRegularised
 
 
@@ -54,6 +55,18 @@ class FedSMOO(DynamicRegularised, server=SmooServer, client=SmooClient, down=Smo
         venue="ICML",
         year=2023,
         arxiv="2305.11584",
+    )
+    sources = Sources(
+        published={
+            "rho": "0.1 (FedSMOO, FedLESAM, FedVSSAM)",
+            "beta": "10; 100 for CIFAR-100 (FedSMOO)",
+        },
+        departures=(
+            "FL-Simulator's server normalises mean(mu_i) and calls s_i negligible (s_from_mu_only).",
+            "Paper: lr decay 0.9995, no clipping; README: 0.998, clipping at norm 10, best round reported.",
+            "FedGF compares with the variant without regulariser (dynamic_reg = false).",
+        ),
+        charged=2,
     )
     rho: float = hyper(0.1, "radius of the perturbation (the paper's r), in parameter units; 0 is FedDyn", low=0)
     beta: float = hyper(10.0, "inverse weight of the regulariser, in parameter units", low=0, open_low=True)

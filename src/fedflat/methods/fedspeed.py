@@ -10,6 +10,7 @@ from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, unit
 from ..core.records import Delta
+from ..core.sources import Sources
 from .feddyn import DynamicRegularised
 
 
@@ -31,6 +32,18 @@ class FedSpeed(DynamicRegularised):
         venue="ICLR",
         year=2023,
         arxiv="2302.10429",
+    )
+    sources = Sources(
+        published={
+            "rho": "0.1 (FL-Simulator)",
+            "alpha": "0.1 (FL-Simulator)",
+            "mix": "1 (released code)",
+        },
+        departures=(
+            "The released server adds the mean of all clients' h_i; the paper averages corrected "
+            "models of the sampled ones (active_prox_correct).",
+        ),
+        charged=1,
     )
     rho: float = hyper(0.1, "radius of the perturbation, in parameter units; 0 is FedDyn", low=0)
     alpha: float = hyper(0.1, "weight of the regulariser, per parameter unit; the paper's 1 / lambda", low=0)

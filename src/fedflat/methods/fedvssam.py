@@ -9,6 +9,7 @@ from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, unit
 from ..core.records import Record, Vector
+from ..core.sources import Sources
 from .fedcm import DirectionServer, MoveAndDirection
 
 
@@ -42,6 +43,18 @@ class FedVSSAM(DirectionServer, server=Smoothed, down=SmoothedDown):
         venue="arXiv",
         year=2026,
         arxiv="2605.09144",
+    )
+    sources = Sources(
+        published={
+            "rho": "0.05 (FedVSSAM)",
+            "gamma_l": "0.4 moderate, 0.1 severe skew (FedVSSAM)",
+            "gamma_g": "0.6 (FedVSSAM)",
+            "server_lr": "0.5 to 4, absolute (FedVSSAM)",
+        },
+        departures=(
+            "No code. K is called epochs in Table 2 and iterations in Appendix B; only iterations "
+            "give its server rates.",
+        ),
     )
     rho: float = hyper(0.05, "radius of the perturbation, in parameter units", low=0)
     gamma_l: float = hyper(0.4, "weight of the fresh gradient in local search and update", low=0, high=1, open_low=True)

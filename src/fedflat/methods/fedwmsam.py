@@ -10,6 +10,7 @@ from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, shifted, unit
 from ..core.records import Record, Scalar, Vector
+from ..core.sources import Sources
 from .fedavg import FedAvg
 
 
@@ -57,6 +58,19 @@ class FedWMSAM(FedAvg, server=WmsamServer, client=WmsamClient, down=WmsamServer,
         venue="NeurIPS",
         year=2025,
         arxiv="2511.22080",
+    )
+    sources = Sources(
+        published={
+            "rho": "0.01 (FedWMSAM)",
+            "alpha": "0.1 at the start",
+            "lam": "0.01",
+        },
+        departures=(
+            "Code has FedLESAM's index bug and subtracts, so its perturbation points downhill, "
+            "against README and poster.",
+            "q: the poster's formula has the opposite sign of its own words and of the code, which we follow.",
+            "Code multiplies the momentum by the decay of a rate that has not been decayed.",
+        ),
     )
     weights = "uniform"
     rho: float = hyper(0.01, "radius of the perturbation, in parameter units", low=0)

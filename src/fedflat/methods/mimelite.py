@@ -9,6 +9,7 @@ from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle
 from ..core.records import Record, Vector
+from ..core.sources import Sources
 from .fedavg import FedAvg
 
 
@@ -37,6 +38,15 @@ class MimeLite(FedAvg, server=MimeServer, down=MimeServer, up=MimeUp):
         venue="NeurIPS",
         year=2021,
         arxiv="2008.03606",
+    )
+    sources = Sources(
+        published={
+            "beta": "0.9 (FedSAM writes the gradient weight 0.1)",
+        },
+        departures=(
+            "fedjax: d = g + beta m, m <- grad F + beta m, and weights by samples.",
+            "The sources at hand give no settings; recalled, not re-read.",
+        ),
     )
     beta: float = hyper(0.9, "weight of the old momentum; 0 is FedAvg", low=0, high=1)
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, sam
+from ..core.sources import Sources
 from .fedcm import Anchored, Momentum
 from .fedsam import FedSAM
 
@@ -21,6 +22,18 @@ class MoFedSAM(Momentum):
     """
 
     paper = FedSAM.paper
+    sources = Sources(
+        published={
+            "rho": "0.5 (FedSAM); 0.01 (FedSMOO; its README 0.1); 0.1 (FedVSSAM, FedLESAM)",
+            "beta": "0.1 (FedSAM, FedVSSAM, FedLESAM); 0.1, 0.9 (FedGF)",
+        },
+        departures=(
+            'The literal server step of the paper is 1 / (lr K) times averaging (server_lr_mode = "absolute").',
+            "FedLESAM's repository adds instead of mixing: v = g + (1 - beta) Delta, a 1 / beta times larger step.",
+            "FedGF's repository multiplies the momentum by 1 - beta in place at every local step of every client.",
+        ),
+        charged=2,
+    )
     rho: float = hyper(0.1, "radius of the perturbation, in parameter units; 0 is FedCM", low=0)
     beta: float = hyper(0.1, "weight of the fresh gradient; 1 is FedSAM", low=0, high=1, open_low=True)
 

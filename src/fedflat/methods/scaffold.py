@@ -10,6 +10,7 @@ from ..core.hyper import hyper
 from ..core.method import Context, Method
 from ..core.oracle import Oracle
 from ..core.records import Record, Vector
+from ..core.sources import Sources
 
 
 class Controlled(Record):
@@ -44,6 +45,17 @@ class Scaffold(Method, server=Controlled, client=Control, down=Controlled, up=Co
         venue="ICML",
         year=2020,
         arxiv="1910.06378",
+    )
+    sources = Sources(
+        published={
+            "server_lr": "1 (FL-Simulator); 0.1, 0.01 (FedGF; its script 0.01, 0.001)",
+        },
+        departures=(
+            "FL-Simulator takes client 0's number of steps for all, and a fractional one.",
+            "FedLESAM's Algorithm 2 prints + lr (c - c_i) and c + c_i / K; its code is right.",
+            "FedGF's FedGAMMA divides the mean change of c by N, S times too small.",
+        ),
+        charged=2,
     )
     weights = "uniform"
     server_lr: float = hyper(1.0, "server step size; 1 is plain averaging", low=0, open_low=True)

@@ -9,7 +9,7 @@ from inspect import cleandoc
 from rich import box
 from rich.table import Table
 
-from ..comm.cost import gradients_per_step, vector_cost
+from ..comm.cost import full_passes_per_round, gradients_per_step, vector_cost
 from ..core.hyper import allowed
 from ..core.method import Method
 
@@ -42,20 +42,36 @@ def markdown(methods: Mapping[str, type[Method]]) -> str:
 
 
 def describe(cls: type[Method]) -> str:
-    """One method in full: equations, fields, cost, citation."""
-    method = cls()
-    down, up, kept, gradients = costs(cls)
+    """One method in full: equations, fields, cost, departures, citation."""
+    signature = ", ".join(f"{f.name}={f.default}" for f in fields(cls))
+    parts = [f"{cls.__name__}({signature})", documentation(cls), _fields(cls), _cost(cls)]
+    if cls.sources.departures:
+        parts.append(
+            "\n".join(["where papers and released code depart", *(f"  - {text}" for text in cls.sources.departures)])
+        )
+    return "\n\n".join([*parts, cls.paper.bibtex])
+
+
+def _fields(cls: type[Method]) -> str:
+    lines = ["fields"]
+    for f in fields(cls):
+        lines.append(f"  {f.name} = {f.default}, {allowed(cls, f.name)}: {f.metadata['meaning']}")
+        if f.name in cls.sources.published:
+            lines.append(f"      published: {cls.sources.published[f.name]}")
+    return "\n".join(lines)
+
+
+def _cost(cls: type[Method]) -> str:
+    cost, gradients, passes = vector_cost(cls()), gradients_per_step(cls()), full_passes_per_round(cls())
     lines = [
-        f"{cls.__name__}({', '.join(f'{f.name}={f.default}' for f in fields(cls))})",
-        "",
-        documentation(cls),
-        "",
-        "fields",
+        "cost with these fields, in model-sized vectors per client and round",
+        f"  down {cost.down}, up {cost.up}, kept between rounds {cost.client}, held in a round {cost.stored}",
+        f"  minibatch gradients per local step {gradients}" + (f", and {passes} full pass per round" if passes else ""),
+        f"  weights of clients in the mean: {cls.weights}",
     ]
-    lines += [f"  {f.name} = {f.default}, {allowed(cls, f.name)}: {f.metadata['meaning']}" for f in fields(method)]
-    lines += ["", "cost", f"  sent to a client {down}, sent back {up}, kept by a client {kept} (model-sized vectors)"]
-    lines += [f"  {gradients} minibatch gradient{'s' if gradients > 1 else ''} per local step"]
-    lines += [f"  weights of clients in the mean: {cls.weights}", "", cls.paper.bibtex]
+    if cls.sources.charged is not None:
+        exact = (cost.down + cost.up) / 2
+        lines.append(f"  communication relative to FedAvg: {exact:g}, charged {cls.sources.charged} by the papers")
     return "\n".join(lines)
 
 
