@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from .method import Context, Method
-from .oracle import Oracle
+from .oracle import Oracle, with_teacher, wrt_inputs
 from .records import Record
+
+WeightDecayScope = Literal["outside", "inside"]
+ClipScope = Literal["full", "loss_only", "flsim"]
 
 
 @dataclass(frozen=True)
@@ -27,16 +30,52 @@ class Descent:
     weight_decay: float = 0.0
     max_norm: float = inf  # bound on ||d|| over the whole vector
     momentum: float = 0.0
+    # outside: decay is added to the direction, as released codes do; inside: to the gradient that is
+    # mixed with momentum, so it is scaled like that gradient.
+    wd_scope: WeightDecayScope = "outside"
+    # What is clipped: all of d; the descent gradient alone; or, as FL-Simulator, all but the half
+    # penalty * w_i of the proximal term.
+    clip_scope: ClipScope = "full"
 
-    def __call__(self, w: Tensor, d: Tensor, velocity: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The next iterate (*clients, d) and the next velocity (None without momentum)."""
+    def __call__(
+        self, w: Tensor, d: Tensor, velocity: Tensor | None, spared: Tensor | float = 0.0, fresh: Tensor | float = 1.0
+    ) -> tuple[Tensor, Tensor | None]:
+        """The next iterate (*clients, d) and the next velocity (None without momentum).
+
+        `spared` is the part of `d` that is not clipped, `fresh` the weight of the gradient in `d`.
+        """
         if self.max_norm != inf:
-            d = d * (self.max_norm / d.norm(dim=-1, keepdim=True).clamp(min=self.max_norm))
+            clipped = d - spared
+            length = torch.linalg.vector_norm(clipped, dim=-1, keepdim=True)
+            d = clipped * (self.max_norm / length.clamp(min=self.max_norm)) + spared
         if self.weight_decay:
-            d = d + self.weight_decay * w
+            d = d + self.weight_decay * (fresh if self.wd_scope == "inside" else 1.0) * w
         if velocity is not None:
             d = velocity = self.momentum * velocity + d
         return w - self.lr * d, velocity
+
+
+class _Noting:
+    """An oracle that remembers the last gradient it gave: the descent gradient of the step."""
+
+    def __init__(self, grad: Oracle) -> None:
+        self._grad = grad
+        self.last: Tensor | float = 0.0
+
+    def __call__(self, w: Tensor) -> Tensor:
+        return self._noted(self._grad(w))
+
+    def with_teacher(self, e: Tensor, weight: float, tau: float) -> Oracle:
+        taught = with_teacher(self._grad, e, weight, tau)
+        return lambda w: self._noted(taught(w))
+
+    def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        by_w, by_matrix, by_shift = wrt_inputs(self._grad, w, matrix, shift)
+        return self._noted(by_w), by_matrix, by_shift
+
+    def _noted(self, gradient: Tensor) -> Tensor:
+        self.last = gradient
+        return gradient
 
 
 @dataclass(frozen=True)
@@ -91,8 +130,15 @@ def _walk(method: Method, at: _Walkers, down: Any, grad: Oracle, ctx: Context, d
     if at.w.ndim > 1 and len(at.w) < len(down.w):
         down = down.map(lambda x: x[: len(at.w)])
     here = replace(ctx, steps=at.steps, lr_sum=at.steps * descent.lr)
-    d, client = method.step(at.w, at.client, down, grad, here)
-    w, velocity = descent(at.w, d, at.velocity)
+    noting = _Noting(grad)
+    d, client = method.step(at.w, at.client, down, noting, here)
+    fresh = method.fresh_weight(down)
+    spared: Tensor | float = 0.0
+    if descent.clip_scope == "flsim":
+        spared = method.penalty * at.w
+    elif descent.clip_scope == "loss_only":
+        spared = d - fresh * noting.last
+    w, velocity = descent(at.w, d, at.velocity, spared, fresh)
     return _Walkers(w, client, velocity, at.steps + 1)
 
 

@@ -67,6 +67,15 @@ class Method(ABC):
     def __post_init__(self) -> None:
         check(self)
 
+    @property
+    def penalty(self) -> float:
+        """Weight of a proximal term penalty (w_i - w) in the direction; 0 if the method has none."""
+        return 0.0
+
+    def fresh_weight(self, down: Any) -> Tensor | float:
+        """Weight of the descent gradient in the direction; less than 1 where momentum is mixed in."""
+        return 1.0
+
     def fitted(self, shape: tuple[int, ...]) -> Self:
         """The method for samples of `shape`: itself, unless a hyper-parameter is taken from the data."""
         return self

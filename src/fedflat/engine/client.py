@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core.errors import InputError
 from ..core.hyper import check, hyper
-from ..core.local import Descent
+from ..core.local import ClipScope, Descent, WeightDecayScope
 from ..data.federated import Index
 
 
@@ -33,6 +33,9 @@ class Client:
         high=1,
     )
 
+    wd_scope: WeightDecayScope = hyper("outside", "decay added to the direction, or inside the gradient that is mixed")
+    clip_scope: ClipScope = hyper("full", "what is clipped: the direction, the loss gradient, or as FL-Simulator does")
+
     def __post_init__(self) -> None:
         """Raises ValueError for a value out of range, or if both epochs and steps are given."""
         check(self)
@@ -55,4 +58,5 @@ class Client:
 
     def descent(self, t: int) -> Descent:
         """What happens to a direction in round `t`."""
-        return Descent(self.lr_at(t), self.weight_decay, self.max_norm, self.momentum)
+        shared = ("weight_decay", "max_norm", "momentum", "wd_scope", "clip_scope")
+        return Descent(self.lr_at(t), **{name: getattr(self, name) for name in shared})

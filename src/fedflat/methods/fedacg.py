@@ -42,6 +42,10 @@ class FedACG(FedAvg, server=Heavy):
     lam: float = hyper(0.85, "weight of the old momentum; 0 is FedProx", low=0, high=1)
     beta: float = hyper(2e-3, "weight of the proximal term, per parameter unit", low=0)
 
+    @property
+    def penalty(self) -> float:
+        return self.beta
+
     def broadcast(self, server: Heavy) -> Model:
         return Model(server.w + self.lam * server.m)
 

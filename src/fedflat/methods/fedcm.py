@@ -43,6 +43,9 @@ class Momentum(DirectionServer, server=Anchored, down=Anchored):
     def fresh(self) -> float:
         """Weight of the fresh gradient against the global direction."""
 
+    def fresh_weight(self, down: Anchored) -> float:
+        return self.fresh
+
     def step(self, w: Tensor, client: Any, down: Anchored, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
         return self.fresh * grad(w) + (1 - self.fresh) * down.direction, client
 

@@ -41,5 +41,9 @@ class FedProx(FedAvg):
     )
     mu: float = hyper(0.1, "weight of the proximal term, per parameter unit; 0 is FedAvg", low=0)
 
+    @property
+    def penalty(self) -> float:
+        return self.mu
+
     def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
         return grad(w) + self.mu * (w - down.w), client

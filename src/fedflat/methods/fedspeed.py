@@ -54,6 +54,9 @@ class FedSpeed(DynamicRegularised):
     def penalty(self) -> float:
         return self.alpha
 
+    def fresh_weight(self, down: Any) -> float:
+        return self.mix if self.rho else 1.0
+
     def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
         return super().step(w, client, down, self._mixed(grad), ctx)
 

@@ -72,6 +72,9 @@ class FedVSSAM(DirectionServer, server=Smoothed, down=SmoothedDown):
         """Weight of the fresh gradient in the local update."""
         return self.gamma_l if self.gamma_update is None else self.gamma_update
 
+    def fresh_weight(self, down: Any) -> float:
+        return self.fresh
+
     @property
     def mixes_locally(self) -> bool:
         """Whether clients need h at all; the ablation GU does not send it."""

@@ -82,6 +82,9 @@ class FedWMSAM(FedAvg, server=WmsamServer, client=WmsamClient, down=WmsamServer,
         start: Any = super().init_server(w)
         return replace(start, a=start.a + self.alpha)
 
+    def fresh_weight(self, down: WmsamServer) -> Tensor:
+        return down.a
+
     def step(
         self, w: Tensor, client: WmsamClient, down: WmsamServer, grad: Oracle, ctx: Context
     ) -> tuple[Tensor, WmsamClient]:

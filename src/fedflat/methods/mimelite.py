@@ -50,6 +50,9 @@ class MimeLite(FedAvg, server=MimeServer, down=MimeServer, up=MimeUp):
     )
     beta: float = hyper(0.9, "weight of the old momentum; 0 is FedAvg", low=0, high=1)
 
+    def fresh_weight(self, down: Any) -> float:
+        return 1 - self.beta
+
     def step(self, w: Tensor, client: Any, down: MimeServer, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
         return (1 - self.beta) * grad(w) + self.beta * down.m, client
 

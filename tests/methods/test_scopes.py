@@ -1,0 +1,94 @@
+"""Where weight decay and clipping act, against NumPy: section by section of the released codes' conventions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fedflat as ff
+from fedflat.core.method import Method
+from fedflat.methods import find
+from support.problem import Problem, unit
+
+BOUND = 0.3
+
+
+def simulate(p: Problem, method: Method, **client) -> np.ndarray:
+    settings = {"lr": p.eta, "lr_decay": p.decay, "steps": p.K, "batch_size": None, "weight_decay": p.wd} | client
+    data = ff.FederatedData.from_clients(p.data, classes=p.classes)
+    cohorts = [list(cohort) for cohort in p.cohorts]
+    sim = ff.Simulation(model=p.module, data=data, method=method, client=ff.Client(**settings), participation=cohorts)
+    return sim.run().w.numpy()
+
+
+def clip(d: np.ndarray) -> np.ndarray:
+    return d * min(1.0, BOUND / np.linalg.norm(d))
+
+
+def test_decay_inside_is_mixed_with_momentum() -> None:
+    """MoFedSAM: v = beta (g~ + wd w) + (1 - beta) Delta; the perturbation still contains no decay."""
+    p, rho, beta = Problem(), 0.3, 0.4
+    w, delta = p.w0, np.zeros_like(p.w0)
+    for t, cohort in enumerate(p.cohorts):
+        ends = []
+        for i in cohort:
+            v = w
+            for _ in range(p.K):
+                sharp = p.grad(i, v + rho * unit(p.grad(i, v))) + p.wd * v
+                v = v - p.lr(t) * (beta * sharp + (1 - beta) * delta)
+            ends.append(v)
+        new = p.mean(cohort, ends)
+        delta, w = (w - new) / (p.lr(t) * p.K), new
+    got = simulate(p, find("MoFedSAM")(rho=rho, beta=beta), wd_scope="inside")
+    assert np.abs(got - w).max() <= 1e-10
+    assert np.abs(simulate(p, find("MoFedSAM")(rho=rho, beta=beta)) - w).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FedSAM", "Scaffold", "FedDyn", "FedSMOO"])
+def test_inside_and_outside_are_one_without_momentum(name: str) -> None:
+    runs = [simulate(Problem(), find(name)(), wd_scope=scope) for scope in ("inside", "outside")]
+    assert np.array_equal(*runs)
+
+
+@pytest.mark.parametrize("scope", ["full", "loss_only", "flsim"])
+def test_what_is_clipped_in_feddyn(scope: str) -> None:
+    p, alpha = Problem(), 0.5
+    w, h = p.w0, np.zeros_like(p.w0)
+    hi = [np.zeros_like(w) for _ in range(p.N)]
+    for t, cohort in enumerate(p.cohorts):
+        ends = []
+        for i in cohort:
+            v = w
+            for _ in range(p.K):
+                g = p.grad(i, v)
+                d = {
+                    "full": lambda g=g, v=v, w=w, i=i: clip(g + alpha * hi[i] + alpha * (v - w)),
+                    "loss_only": lambda g=g, v=v, w=w, i=i: clip(g) + alpha * hi[i] + alpha * (v - w),
+                    "flsim": lambda g=g, v=v, w=w, i=i: clip(g + alpha * hi[i] - alpha * w) + alpha * v,
+                }[scope]()
+                v = p.step(v, d, p.lr(t))
+            hi[i] = hi[i] + v - w
+            ends.append(v)
+        h = sum(hi) / p.N
+        w = sum(ends) / len(ends) + h
+    assert np.abs(simulate(p, find("FedDyn")(alpha=alpha), max_norm=BOUND, clip_scope=scope) - w).max() <= 1e-10
+
+
+def test_loss_only_clips_the_second_gradient_of_sam() -> None:
+    p, rho = Problem(), 0.3
+    w = p.w0
+    for t, cohort in enumerate(p.cohorts):
+        ends = []
+        for i in cohort:
+            v = w
+            for _ in range(p.K):
+                v = p.step(v, clip(p.grad(i, v + rho * unit(p.grad(i, v)))), p.lr(t))
+            ends.append(v)
+        w = p.mean(cohort, ends)
+    assert np.abs(simulate(p, find("FedSAM")(rho=rho), max_norm=BOUND, clip_scope="loss_only") - w).max() <= 1e-10
+
+
+def test_scopes_run_for_every_method(method: Method) -> None:
+    for scope in ("full", "loss_only", "flsim"):
+        client = {"max_norm": BOUND, "clip_scope": scope, "wd_scope": "inside"}
+        assert np.isfinite(simulate(Problem(), method, **client)).all()
