@@ -33,10 +33,14 @@ class Linear:
     def module(self, features: int, classes: int) -> nn.Module:
         return nn.Linear(features, classes).double()
 
-    def gradient(self, w: Array, x: Array, y: Array, classes: int) -> Array:
+    def scores(self, w: Array, x: Array, classes: int) -> Array:
         n = classes * x.shape[1]
-        error = softmax_error(x @ w[:n].reshape(classes, -1).T + w[n:], y)
-        return np.concatenate([(error.T @ x).ravel(), error.sum(axis=0)])
+        return x @ w[:n].reshape(classes, -1).T + w[n:]
+
+    def pull(self, w: Array, x: Array, error: Array) -> tuple[Array, Array]:
+        """Derivatives by w and by x, given those by the scores."""
+        weights = w[: error.shape[1] * x.shape[1]].reshape(error.shape[1], -1)
+        return np.concatenate([(error.T @ x).ravel(), error.sum(axis=0)]), error @ weights
 
 
 class Tanh:
@@ -47,15 +51,22 @@ class Tanh:
     def module(self, features: int, classes: int) -> nn.Module:
         return nn.Sequential(nn.Linear(features, self.hidden), nn.Tanh(), nn.Linear(self.hidden, classes)).double()
 
-    def gradient(self, w: Array, x: Array, y: Array, classes: int) -> Array:
-        h, p = self.hidden, x.shape[1]
-        cuts = np.cumsum([h * p, h, classes * h])
-        first, bias, second, last = np.split(w, cuts)
-        first, second = first.reshape(h, p), second.reshape(classes, h)
+    def scores(self, w: Array, x: Array, classes: int) -> Array:
+        first, bias, second, last = self._cut(w, x.shape[1], classes)
+        return np.tanh(x @ first.T + bias) @ second.T + last
+
+    def pull(self, w: Array, x: Array, error: Array) -> tuple[Array, Array]:
+        """Derivatives by w and by x, given those by the scores."""
+        first, bias, second, _ = self._cut(w, x.shape[1], error.shape[1])
         a = np.tanh(x @ first.T + bias)
-        error = softmax_error(a @ second.T + last, y)
         back = (error @ second) * (1 - a**2)
-        return np.concatenate([(back.T @ x).ravel(), back.sum(0), (error.T @ a).ravel(), error.sum(0)])
+        by_w = [(back.T @ x).ravel(), back.sum(0), (error.T @ a).ravel(), error.sum(0)]
+        return np.concatenate(by_w), back @ first
+
+    def _cut(self, w: Array, features: int, classes: int) -> tuple[Array, Array, Array, Array]:
+        h = self.hidden
+        first, bias, second, last = np.split(w, np.cumsum([h * features, h, classes * h]))
+        return first.reshape(h, features), bias, second.reshape(classes, h), last
 
 
 @dataclass
@@ -92,7 +103,12 @@ class Problem:
 
     def grad(self, i: int, w: Array) -> Array:
         """Full-batch gradient of client i's mean loss."""
-        return self.model.gradient(w, *self.data[i], self.classes)
+        x, y = self.data[i]
+        return self.model.pull(w, x, softmax_error(self.scores(w, x), y))[0]
+
+    def scores(self, w: Array, x: Array) -> Array:
+        """Class scores, (n, classes)."""
+        return self.model.scores(w, x, self.classes)
 
     def mean(self, cohort: tuple[int, ...], values: list[Array]) -> Array:
         """The weighted mean over a cohort."""
