@@ -5,9 +5,10 @@ from __future__ import annotations
 from . import data, methods, models
 from .data import IID, Dirichlet, FederatedData, Pathological
 from .engine.client import Client
+from .engine.cohort import NonFiniteError
 from .engine.participation import Bernoulli
 from .engine.run import Run
-from .engine.simulation import NonFiniteError, Simulation
+from .engine.simulation import Simulation
 from .metrics.flatness import flatness
 from .reports import compare
 

@@ -15,7 +15,7 @@ import pytest
 from safetensors.torch import load_file
 
 from fedflat.core.errors import InputError
-from fedflat.engine.simulation import NonFiniteError
+from fedflat.engine.cohort import NonFiniteError
 from fedflat.experiments import runner
 from fedflat.experiments.directory import RunDirectory, StoredRun
 from fedflat.experiments.interrupt import Interrupted

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from .. import __version__
 from ..core.errors import InputError
-from ..engine.simulation import NonFiniteError
+from ..engine.cohort import NonFiniteError
 from ..experiments.interrupt import Interrupted
 from . import compare, data, doctor, methods, report, resume, run
 

@@ -8,7 +8,8 @@ from time import monotonic
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from ..engine.simulation import NonFiniteError, Round
+from ..engine.cohort import NonFiniteError
+from ..engine.simulation import Round
 from ..experiments.directory import StoredRun
 from ..experiments.runner import Watcher
 from ..experiments.spec import RunSpec

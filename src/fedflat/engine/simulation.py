@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from numbers import Integral
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
@@ -14,35 +13,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .. import models
 from ..comm.cost import method_cost
 from ..core.errors import InputError
-from ..core.local import LocalResult
 from ..core.method import Context, Method
 from ..core.objective import Objective
-from ..core.records import Record
 from ..core.trial import is_random
 from ..data.federated import FederatedData, Index, digest
 from ..metrics.accuracy import score
-from ..metrics.drift import drift
 from ..metrics.flatness import flatness as measure_flatness
 from . import checkpoint
-from .aggregate import RunningMean
-from .batches import Batches, Work
+from .arguments import check_arguments, default_rounds, fresh_module, usable_device
+from .batches import Batches
 from .client import Client
+from .cohort import NonFiniteError, train
 from .executors import choose
-from .participation import Explicit, Participation
 from .participation import participation as as_rule
 from .randomness import Purpose, generator
 from .run import Run, metrics_table, summarise
 from .store import ClientStore
 
 Weights = Literal["uniform", "samples"]
-DEFAULT_ROUNDS = 100
-
-
-class NonFiniteError(ArithmeticError):
-    """Training produced NaN or infinity; the message names round and client."""
 
 
 @dataclass(frozen=True)
@@ -86,16 +76,14 @@ class Simulation:
 
         Raises ValueError, naming the argument, for anything that cannot work.
         """
-        _check(method, data, client, weights, rounds=rounds, seed=seed, eval_every=eval_every)
+        check_arguments(method, data, client, weights, rounds=rounds, seed=seed, eval_every=eval_every)
         self.method = method = method.fitted(data.shape)
         self.client, self.weights, self.seed = client or Client(), weights, seed
         self._participation = as_rule(participation)
-        self.rounds = rounds if rounds is not None else _default_rounds(self._participation)
+        self.rounds = rounds if rounds is not None else default_rounds(self._participation)
         self._participation.check(data.clients, self.rounds)
-        self.device, self.eval_every = _device(device), eval_every
-        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-            raise InputError(f"dtype must be a floating-point torch.dtype, got {dtype!r}")
-        module = _module(model, data, seed, model_options or {}).to(self.device, dtype)
+        self.device, self.eval_every = usable_device(device), eval_every
+        module = fresh_module(model, data, seed, model_options or {}, dtype).to(self.device)
         self.objective = Objective(module)
         w = self.objective.space.flatten(module)
         self.data = data.to(self.device, w.dtype)
@@ -158,7 +146,7 @@ class Simulation:
         leaves server, clients and counters as they were.
         """
         started = perf_counter()
-        clients = self.cohort(self.t)
+        clients = self.executor.batches.longest_first(self.cohort(self.t))
         share = len(clients) / self.data.clients
         ctx = Context(
             self.t,
@@ -171,18 +159,18 @@ class Simulation:
         down = self.method.broadcast(self.server)
         gradients = self.executor.gradients
         try:
-            mean, results = self._train(clients, down, ctx)
-            at_server = replace(ctx, steps=mean.steps, lr_sum=mean.steps * ctx.lr)
-            server = self._checked(self.method.update(self.server, mean.value(), at_server))
+            trained = train(self.executor, self._store, clients, self._shares(clients), down, ctx)
+            at_server = replace(ctx, steps=trained.steps, lr_sum=trained.steps * ctx.lr)
+            server = self._checked(self.method.update(self.server, trained.mean, at_server))
         except BaseException:
             self.executor.gradients = gradients
             raise
         self.server = server
-        for some, records, _ in results:
+        for some, records in trained.kept:
             self._store.put(some, records)
-        drifts = torch.cat([drifts for *_, drifts in results])
         self.t += 1
-        metrics = {"lr": ctx.lr, "clients": float(len(clients)), "drift": float(drifts.mean()), **_scalars(down)}
+        metrics = {"lr": ctx.lr, "clients": float(len(clients)), "drift": float(trained.drifts.mean())}
+        metrics |= _scalars(down)
         metrics |= self._evaluate() | self._spent(len(clients)) | {"seconds": perf_counter() - started}
         self.history.append({"t": ctx.t, **metrics})
         return Round(ctx.t, metrics)
@@ -229,37 +217,8 @@ class Simulation:
             "executor": type(self.executor).__name__,
         }
 
-    def _train(self, clients: Index, down: Any, ctx: Context) -> tuple[RunningMean, list[tuple[Index, Record, Tensor]]]:
-        """Local training of the cohort, chunk by chunk.
-
-        Gives the mean of what clients send and, per chunk, who they are, their records to keep and
-        their drifts.
-        """
-        clients = self.executor.batches.longest_first(clients)
-        shares = self._shares(clients)
-        mean, results = RunningMean(self.method.mean, len(clients)), []
-        for start in range(0, len(clients), self.executor.chunk):
-            here = slice(start, start + self.executor.chunk)
-            result = self._run(self.executor.batches.plan(ctx.t, clients[here]), down, ctx)
-            at_client = replace(ctx, steps=result.steps, lr_sum=result.steps * ctx.lr)
-            mean.add(self.method.receive(result.up, at_client), result.steps, shares[here])
-            results.append((clients[here], result.client, drift(result.w, down.w)))
-        return mean, results
-
-    def _run(self, work: Work, down: Any, ctx: Context) -> LocalResult:
-        """Local training of some clients, their records fetched from the store."""
-        stacked = down.map(lambda x: x.expand(len(work.clients), -1))
-        kept = self._store.get(work.clients, stacked)
-        result = self.executor.run(work, stacked, kept, ctx, self.client.descent(ctx.t))
-        broken = ~torch.stack([torch.isfinite(x).all(-1) for x in (result.w, *result.up.tensors().values())]).all(0)
-        if broken.any():
-            culprit = int(work.clients[int(torch.nonzero(broken)[0])])
-            raise NonFiniteError(f"training diverged: client {culprit} sent NaN or infinity in round {ctx.t}; "
-                                 "lower client.lr or set client.max_norm")  # fmt: skip
-        return result
-
     def _shares(self, clients: Index) -> Tensor:
-        """Aggregation weights p_i of the cohort, (c, 1), summing to 1."""
+        """Aggregation weights p_i of a cohort, (c, 1), summing to 1."""
         sizes = np.ones(len(clients)) if self.weights == "uniform" else self.data.sizes[clients]
         return torch.from_numpy(sizes / sizes.sum()).to(self.w)[:, None]
 
@@ -284,59 +243,6 @@ class Simulation:
             "bytes_down": before["bytes_down"] + size * self._cost.down,
             "bytes_up": before["bytes_up"] + size * self._cost.up,
         }
-
-
-def check_weights(method: Method, weights: str) -> None:
-    """Raise InputError if the clients of `method` cannot be weighted like this."""
-    if weights not in ("uniform", "samples"):
-        raise InputError(f"weights must be 'uniform' or 'samples', got {weights!r}")
-    if weights == "samples" and method.weights == "uniform":
-        raise InputError(f"weights = 'samples' does not fit {type(method).__name__}, whose derivation needs 'uniform'")
-
-
-def _check(method: Method, data: FederatedData, client: Client | None, weights: str, **counts: int | None) -> None:
-    """Raise InputError, naming the argument, for what is of the wrong kind or out of range."""
-    kinds = {"method": (method, Method, "a method such as fedflat.methods.FedAvg()"),
-             "data": (data, FederatedData, "FederatedData"),
-             "client": (client or Client(), Client, "Client(...)")}  # fmt: skip
-    for name, (value, kind, words) in kinds.items():
-        if not isinstance(value, kind):
-            raise InputError(f"{name} must be {words}, got {value!r}")
-    for name, count in counts.items():
-        least = 0 if name == "seed" else 1
-        if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or count < least):
-            raise InputError(f"{name} must be a whole number of at least {least}, got {count!r}")
-    check_weights(method, weights)
-
-
-def _default_rounds(rule: Participation) -> int:
-    return len(rule.cohorts) if isinstance(rule, Explicit) else DEFAULT_ROUNDS
-
-
-def _device(name: str | torch.device) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        probe = torch.zeros(1, device=name)
-        probe.item()  # a device without memory of its own fails here
-        return probe.device
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"device = {str(name)!r} cannot be used: {str(error).splitlines()[0]}") from error
-
-
-def _module(model: str | nn.Module, data: FederatedData, seed: int, options: dict[str, Any]) -> nn.Module:
-    """The model to train: a copy of the given one, or a new one whose weights depend on the seed alone."""
-    if isinstance(model, nn.Module):
-        if options:
-            raise InputError("model_options go with the name of a model, not with a module")
-        return deepcopy(model)
-    if not isinstance(model, str):
-        raise InputError(f"model must be a name or a torch.nn.Module, got {model!r}")
-    for given in {"classes", "shape"} & set(options):
-        raise InputError(f"model option {given!r} follows from the data and cannot be set")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(generator(seed, Purpose.MODEL).integers(2**63)))
-        return models.build(model, classes=data.classes, shape=data.shape, **options)
 
 
 def _scalars(down: Any) -> dict[str, float]:

@@ -10,8 +10,9 @@ from typing import Any, Protocol
 import torch
 
 from ..core.errors import InputError
+from ..engine.cohort import NonFiniteError
 from ..engine.executors import Stacked
-from ..engine.simulation import NonFiniteError, Round, Simulation
+from ..engine.simulation import Round, Simulation
 from ..files import write_atomically
 from .directory import RunDirectory, StoredRun, difference
 from .interrupt import Interrupted, StopRequest, stop_between_rounds

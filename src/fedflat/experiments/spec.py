@@ -18,10 +18,11 @@ from ..core.errors import InputError
 from ..core.method import Method
 from ..data import FederatedData
 from ..data.partition import all_partitions
+from ..engine.arguments import check_weights
 from ..engine.client import Client
 from ..engine.participation import Bernoulli
 from ..engine.participation import participation as as_rule
-from ..engine.simulation import Simulation, check_weights
+from ..engine.simulation import Simulation
 from ..methods import all_methods, find, plain
 from ..models import model_names
 from .mistakes import validated

@@ -1,0 +1,84 @@
+"""What a simulation is given: checked, and made into what it works with."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import models
+from ..core.errors import InputError
+from ..core.method import Method
+from ..data.federated import FederatedData
+from .client import Client
+from .participation import Explicit, Participation
+from .randomness import Purpose, generator
+
+DEFAULT_ROUNDS = 100
+
+
+def check_weights(method: Method, weights: str) -> None:
+    """Raise InputError if the clients of `method` cannot be weighted like this."""
+    if weights not in ("uniform", "samples"):
+        raise InputError(f"weights must be 'uniform' or 'samples', got {weights!r}")
+    if weights == "samples" and method.weights == "uniform":
+        raise InputError(f"weights = 'samples' does not fit {type(method).__name__}, whose derivation needs 'uniform'")
+
+
+def check_arguments(
+    method: Method, data: FederatedData, client: Client | None, weights: str, **counts: int | None
+) -> None:
+    """Raise InputError, naming the argument, for what is of the wrong kind or out of range."""
+    kinds = {"method": (method, Method, "a method such as fedflat.methods.FedAvg()"),
+             "data": (data, FederatedData, "FederatedData"),
+             "client": (client or Client(), Client, "Client(...)")}  # fmt: skip
+    for name, (value, kind, words) in kinds.items():
+        if not isinstance(value, kind):
+            raise InputError(f"{name} must be {words}, got {value!r}")
+    for name, count in counts.items():
+        least = 0 if name == "seed" else 1
+        if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or count < least):
+            raise InputError(f"{name} must be a whole number of at least {least}, got {count!r}")
+    check_weights(method, weights)
+
+
+def default_rounds(rule: Participation) -> int:
+    """As many as an explicit participation lists, else 100."""
+    return len(rule.cohorts) if isinstance(rule, Explicit) else DEFAULT_ROUNDS
+
+
+def usable_device(name: str | torch.device) -> torch.device:
+    """The device called `name`; `auto` is a GPU if there is one. Raises InputError if it cannot be used."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        probe = torch.zeros(1, device=name)
+        probe.item()  # a device without memory of its own fails here
+        return probe.device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(f"device = {str(name)!r} cannot be used: {str(error).splitlines()[0]}") from error
+
+
+def fresh_module(
+    model: str | nn.Module, data: FederatedData, seed: int, options: dict[str, Any], dtype: torch.dtype | None
+) -> nn.Module:
+    """The model to train: a copy of the given one, or a new one whose weights depend on the seed alone.
+
+    Raises InputError, naming the argument.
+    """
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise InputError(f"dtype must be a floating-point torch.dtype, got {dtype!r}")
+    if isinstance(model, nn.Module):
+        if options:
+            raise InputError("model_options go with the name of a model, not with a module")
+        return deepcopy(model).to(dtype=dtype)
+    if not isinstance(model, str):
+        raise InputError(f"model must be a name or a torch.nn.Module, got {model!r}")
+    for given in {"classes", "shape"} & set(options):
+        raise InputError(f"model option {given!r} follows from the data and cannot be set")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(generator(seed, Purpose.MODEL).integers(2**63)))
+        return models.build(model, classes=data.classes, shape=data.shape, **options).to(dtype=dtype)
