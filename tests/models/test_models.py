@@ -15,6 +15,13 @@ def parameters(name: str, **settings) -> int:
     [
         ("lenet", {"classes": 10}, 797_962),  # methods of FedGF, Caldarola et al., FedGloSS
         ("lenet", {"classes": 100}, 815_332),
+        ("resnet18-gn", {"classes": 10}, 11_181_642),  # FedSMOO, FedLESAM
+        ("resnet18-gn", {"classes": 100}, 11_227_812),
+        ("resnet18-gn-cifar", {"classes": 10}, 11_173_962),
+        ("resnet18-nonorm", {"classes": 100}, 11_210_532),  # FedGF
+        ("emnist-cnn", {"classes": 62}, 1_206_590),  # FedSAM
+        ("textcnn", {"classes": 14}, 3_124_514),  # FedVSSAM
+        ("fedgmt-cnn", {"classes": 10}, 75 * 32 + 32 + 800 * 64 + 64 + 4096 * 512 + 512 + 5120 + 10),
         ("mlp", {"classes": 10, "shape": (1, 8, 8)}, 64 * 64 + 64 + 64 * 10 + 10),
         ("mlp", {"classes": 10, "shape": (784,), "hidden": (200,)}, 784 * 200 + 200 + 200 * 10 + 10),
         ("mlp", {"classes": 3, "shape": (5,), "hidden": ()}, 5 * 3 + 3),
@@ -34,12 +41,36 @@ def test_scores_have_one_column_per_class(name: str, shape: tuple[int, ...]) -> 
 
 def test_none_keeps_batch_statistics() -> None:
     for name in ff.models.model_names():
-        model = ff.models.build(name, classes=3, shape=(3, 32, 32))
+        model = ff.models.build(name, classes=3, shape=(3, 32, 32) if name in ("mlp", "cnn") else None)
         assert not [m for m in model.modules() if hasattr(m, "track_running_stats")]
 
 
+@pytest.mark.parametrize("name", [n for n in ff.models.model_names() if n not in ("mlp", "cnn")])
+def test_papers_models_score_their_own_inputs(name: str) -> None:
+    """One column per class, gradients everywhere, and the same scores for a sample whatever is beside it."""
+    torch.manual_seed(0)
+    model = ff.models.build(name, classes=7).eval()
+    shape = {"emnist-cnn": (1, 28, 28), "textcnn": (128,)}.get(name, (3, 32, 32))
+    x = torch.randint(30_000, (2, *shape)) if name == "textcnn" else torch.randn(2, *shape)
+    scores = model(x)
+    assert scores.shape == (2, 7)
+    torch.testing.assert_close(model(x[:1]), scores[:1], rtol=1e-4, atol=1e-5)
+    scores.square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+
+
+def test_wide_resnet_is_as_wide_and_deep_as_its_name() -> None:
+    """28 = 3 groups of 4 blocks of 2 convolutions, the stem, 3 shortcuts; 4 times 16, 32 and 64 channels."""
+    model = ff.models.build("wrn28-4-gn", classes=100)
+    convolutions = [m for m in model.modules() if isinstance(m, torch.nn.Conv2d)]
+    assert len([c for c in convolutions if c.kernel_size == (3, 3)]) == 25
+    assert len([c for c in convolutions if c.kernel_size == (1, 1)]) == 3
+    assert {c.out_channels for c in convolutions} == {16, 64, 128, 256}
+    assert sum(p.numel() for p in model.parameters()) == pytest.approx(5.87e6, rel=1e-3)
+
+
 def test_mistakes() -> None:
-    with pytest.raises(ValueError, match="model = 'vgg' is unknown; known are cnn, lenet, mlp"):
+    with pytest.raises(ValueError, match="model = 'vgg' is unknown; known are cnn, emnist-cnn, "):
         ff.models.build("vgg", classes=3)
     with pytest.raises(ValueError, match="model 'mlp' needs shape="):
         ff.models.build("mlp", classes=3)

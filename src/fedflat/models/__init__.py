@@ -14,8 +14,8 @@ from ..core.errors import InputError
 
 
 def model_names() -> list[str]:
-    """The names of all models: their files' names with `-` for `_`."""
-    return [module.name.replace("_", "-") for module in iter_modules(__path__)]
+    """The names of all models: their files' names with `-` for `_`; folders hold what models share."""
+    return [module.name.replace("_", "-") for module in iter_modules(__path__) if not module.ispkg]
 
 
 def build(name: str, classes: int, shape: tuple[int, ...] | None = None, **options: Any) -> nn.Module:

@@ -1,0 +1,53 @@
+"""Residual networks: the basic block, the four stages, the normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from ...core.errors import InputError
+
+Norm = Callable[[int], nn.Module]  # channels -> a normalisation of that many
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions with a shortcut, which is a 1x1 convolution where the shape changes."""
+
+    def __init__(self, inside: int, outside: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
+        self.norm1 = norm(outside)
+        self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
+        self.norm2 = norm(outside)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inside != outside:
+            self.shortcut = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), norm(outside))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.norm1(self.conv1(x)))
+        return torch.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+
+def resnet18(stem: nn.Module, norm: Norm, classes: int) -> nn.Module:
+    """`stem` to 64 channels, four stages of two blocks with 64, 128, 256 and 512 channels, mean, and a linear layer."""
+    stages: list[nn.Module] = []
+    inside = 64
+    for outside, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        stages += [BasicBlock(inside, outside, stride, norm), BasicBlock(outside, outside, 1, norm)]
+        inside = outside
+    return nn.Sequential(stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes))
+
+
+def two_groups(channels: int) -> nn.Module:
+    """Group normalisation with 2 groups, as the released code has it."""
+    return nn.GroupNorm(2, channels)
+
+
+def check_image(name: str, shape: tuple[int, ...], least: int = 8) -> None:
+    """Raise InputError if `shape` is no image of at least `least` x `least`."""
+    if len(shape) != 3 or min(shape[1:]) < least:
+        raise InputError(
+            f"model {name!r} takes images (channels, height, width) of at least {least}x{least}, got {shape}"
+        )
