@@ -135,7 +135,7 @@ def test_methods(fedflat) -> None:
         assert re.search(rf"^ *{name} .*{re.escape(str(cls.paper))}", out, re.MULTILINE), "one line each"
     code, out, _ = fedflat("methods fed-smoo")
     assert code == 0
-    assert "s_i <- rho unit(g_i(w_i) - mu_i - s)" in out
+    assert "s_i <- rho unit(alpha (g_i(w_i) - mu_i) - s)" in out
     assert "@inproceedings{sun2023dynamic," in out
     assert "rho = 0.1, a number in [0, inf)" in out
     assert "published: 0.1 (FedSMOO, FedLESAM, FedVSSAM)" in out

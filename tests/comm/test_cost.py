@@ -80,7 +80,7 @@ def test_numbers_are_the_sizes_of_real_records(method: Method) -> None:
 
 def test_what_passes_within_a_round_is_not_kept() -> None:
     assert method_cost(find("FedSMOO")(), 10).client == 20
-    assert sum(find("FedSMOO").client.widths(10).values()) == 30
+    assert sum(find("FedSMOO").client.widths(10, find("FedSMOO")()).values()) == 30
 
 
 def test_windows_and_scalars_are_counted_as_numbers_not_as_vectors() -> None:

@@ -65,6 +65,12 @@ def test_c_is_the_share_of_far_rounds_in_the_window() -> None:
     assert 0 < sum(expected) < len(expected) - 1, "the case is one where c moves"
 
 
+def test_the_global_radius_is_the_local_one_unless_given() -> None:
+    assert np.array_equal(
+        Problem().simulate(FedGF(rho=0.3, c=0.5)), Problem().simulate(FedGF(rho=0.3, rho_g=0.3, c=0.5))
+    )
+
+
 def test_threshold_zero_means_c_is_one_after_the_first_round() -> None:
     assert [r.metrics["c"] for r in simulation(FedGF(threshold=0.0), rounds=3)] == [0.0, 1.0, 1.0]
 

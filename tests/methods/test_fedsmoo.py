@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedflat.comm.cost import vector_cost
 from fedflat.methods import find
 from support.problem import Problem, assert_agrees, unit
 from support.quadratics import two_quadratics
@@ -12,7 +13,7 @@ FedSMOO = find("FedSMOO")
 
 
 def transcription(
-    p: Problem, r: float, beta: float, reg: bool = True, correct: bool = True, mu_only: bool = False
+    p: Problem, r: float, beta: float, reg: bool = True, correct: bool = True, mu_only: bool = False, alpha: float = 1.0
 ) -> np.ndarray:
     """The paper's form with duals lambda of gradient scale."""
     zero = np.zeros_like(p.w0)
@@ -24,11 +25,11 @@ def transcription(
         for i in cohort:
             v = w
             for _ in range(p.K):
-                s_i = r * unit(p.grad(i, v) - mu[i] - s)
+                s_i = r * unit(alpha * (p.grad(i, v) - mu[i]) - s)
                 if correct:
-                    mu[i] = mu[i] + s_i - s
+                    mu[i] = mu[i] + (s_i - s) / alpha
                 v = p.step(v, p.grad(i, v + s_i) - lam_i[i] + on * (v - w) / beta, p.lr(t))
-            sent.append(mu[i] - (0 if mu_only else s_i))
+            sent.append(alpha * mu[i] - (0 if mu_only else s_i))
             lam_i[i] = lam_i[i] - on * (v - w) / beta
             ends.append(v)
         s = r * unit(sum(sent) / len(sent)) if correct else s
@@ -41,7 +42,20 @@ def transcription(
 @pytest.mark.parametrize("correct", [True, False])
 def test_transcription(reg: bool, correct: bool) -> None:
     method = FedSMOO(rho=0.3, beta=5.0, dynamic_reg=reg, sam_correction=correct)
-    assert_agrees(lambda p: transcription(p, 0.3, 5.0, reg, correct), method)
+    weights = ("uniform",) if reg else ("uniform", "samples")
+    assert_agrees(lambda p: transcription(p, 0.3, 5.0, reg, correct), method, weights)
+
+
+def test_transcription_with_another_alpha() -> None:
+    method = FedSMOO(rho=0.3, beta=5.0, alpha=0.4)
+    assert_agrees(lambda p: transcription(p, 0.3, 5.0, alpha=0.4), method)
+
+
+def test_what_is_switched_off_is_neither_sent_nor_kept() -> None:
+    costs = [
+        vector_cost(FedSMOO(dynamic_reg=reg, sam_correction=sam)) for reg in (True, False) for sam in (True, False)
+    ]
+    assert [(c.down, c.up, c.client) for c in costs] == [(2, 2, 2), (1, 1, 1), (2, 2, 1), (1, 1, 0)]
 
 
 def test_transcription_of_the_released_server() -> None:

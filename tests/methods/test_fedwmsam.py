@@ -40,6 +40,10 @@ def test_transcription(lam: float, correct: bool) -> None:
     assert_agrees(lambda p: transcription(p, 0.3, 0.3, lam, correct), method)
 
 
+def test_transcription_with_the_released_sign() -> None:
+    assert_agrees(lambda p: transcription(p, -0.3, 0.3, 0.1), FedWMSAM(rho=0.3, alpha=0.3, lam=0.1, flip_sign=True))
+
+
 def test_the_first_local_step_is_unperturbed() -> None:
     q = two_quadratics()
     method = FedWMSAM(rho=0.3)

@@ -88,6 +88,23 @@ def test_loss_only_clips_the_second_gradient_of_sam() -> None:
     assert np.abs(simulate(p, find("FedSAM")(rho=rho), max_norm=BOUND, clip_scope="loss_only") - w).max() <= 1e-10
 
 
+@pytest.mark.parametrize("client", [{"wd_scope": "inside"}, {"max_norm": BOUND, "clip_scope": "loss_only"}])
+def test_fedspeeds_mix_is_its_gradient(client: dict) -> None:
+    """Decay and clipping act on q as on any descent gradient, so a = 0 is FedDyn under every scope."""
+    mixed = simulate(Problem(), find("FedSpeed")(rho=0.3, alpha=0.2, mix=0.0), **client)
+    assert np.abs(mixed - simulate(Problem(), find("FedDyn")(alpha=0.2), **client)).max() <= 1e-12
+    nearly = simulate(Problem(), find("FedSpeed")(rho=1e-9, alpha=0.2, mix=0.6), **client)
+    assert np.abs(nearly - mixed).max() <= 1e-6
+
+
+def test_loss_only_keeps_momentums_first_round_a_scaled_step() -> None:
+    """FedCM's round 0 is FedAvg's with the rate times alpha, clipping included."""
+    client = {"max_norm": BOUND, "clip_scope": "loss_only", "weight_decay": 0.0}
+    p = Problem(cohorts=((0, 1, 2),))
+    scaled = simulate(p, find("FedAvg")(), **(client | {"lr": p.eta * 0.3}))
+    assert np.abs(simulate(p, find("FedCM")(alpha=0.3), **client) - scaled).max() <= 1e-12
+
+
 def test_scopes_run_for_every_method(method: Method) -> None:
     for scope in ("full", "loss_only", "flsim"):
         client = {"max_norm": BOUND, "clip_scope": scope, "wd_scope": "inside"}

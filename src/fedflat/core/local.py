@@ -37,22 +37,35 @@ class Descent:
     # penalty * w_i of the proximal term.
     clip_scope: ClipScope = "full"
 
-    def __call__(
-        self, w: Tensor, d: Tensor, velocity: Tensor | None, spared: Tensor | float = 0.0, fresh: Tensor | float = 1.0
-    ) -> tuple[Tensor, Tensor | None]:
-        """The next iterate (*clients, d) and the next velocity (None without momentum).
-
-        `spared` is the part of `d` that is not clipped, `fresh` the weight of the gradient in `d`.
-        """
+    def __call__(self, w: Tensor, d: Tensor, velocity: Tensor | None, parts: Parts) -> tuple[Tensor, Tensor | None]:
+        """The next iterate (*clients, d) and the next velocity (None without momentum)."""
         if self.max_norm != inf:
-            clipped = d - spared
-            length = torch.linalg.vector_norm(clipped, dim=-1, keepdim=True)
-            d = clipped * (self.max_norm / length.clamp(min=self.max_norm)) + spared
+            d = self._clipped(w, d, parts)
         if self.weight_decay:
-            d = d + self.weight_decay * (fresh if self.wd_scope == "inside" else 1.0) * w
+            d = d + self.weight_decay * (parts.fresh if self.wd_scope == "inside" else 1.0) * w
         if velocity is not None:
             d = velocity = self.momentum * velocity + d
         return w - self.lr * d, velocity
+
+    def _clipped(self, w: Tensor, d: Tensor, parts: Parts) -> Tensor:
+        if self.clip_scope == "loss_only" and parts.gradient is not None:
+            return d + parts.fresh * (self._clip(parts.gradient) - parts.gradient)
+        if self.clip_scope == "flsim":
+            return self._clip(d - parts.penalty * w) + parts.penalty * w
+        return self._clip(d)
+
+    def _clip(self, x: Tensor) -> Tensor:
+        length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return x * (self.max_norm / length.clamp(min=self.max_norm))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a direction consists of: fresh * gradient + penalty * (w_i - w) + the rest."""
+
+    gradient: Tensor | None = None  # the descent gradient, (*clients, d)
+    fresh: Tensor | float = 1.0
+    penalty: float = 0.0
 
 
 class _Noting:
@@ -60,20 +73,21 @@ class _Noting:
 
     def __init__(self, grad: Oracle) -> None:
         self._grad = grad
-        self.last: Tensor | float = 0.0
+        self.last: Tensor | None = None
 
     def __call__(self, w: Tensor) -> Tensor:
-        return self._noted(self._grad(w))
+        return self.noted(self._grad(w))
 
     def with_teacher(self, e: Tensor, weight: float, tau: float) -> Oracle:
         taught = with_teacher(self._grad, e, weight, tau)
-        return lambda w: self._noted(taught(w))
+        return lambda w: self.noted(taught(w))
 
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         by_w, by_matrix, by_shift = wrt_inputs(self._grad, w, matrix, shift)
-        return self._noted(by_w), by_matrix, by_shift
+        return self.noted(by_w), by_matrix, by_shift
 
-    def _noted(self, gradient: Tensor) -> Tensor:
+    def noted(self, gradient: Tensor) -> Tensor:
+        """Remember `gradient` as the step's descent gradient."""
         self.last = gradient
         return gradient
 
@@ -132,13 +146,8 @@ def _walk(method: Method, at: _Walkers, down: Any, grad: Oracle, ctx: Context, d
     here = replace(ctx, steps=at.steps, lr_sum=at.steps * descent.lr)
     noting = _Noting(grad)
     d, client = method.step(at.w, at.client, down, noting, here)
-    fresh = method.fresh_weight(down)
-    spared: Tensor | float = 0.0
-    if descent.clip_scope == "flsim":
-        spared = method.penalty * at.w
-    elif descent.clip_scope == "loss_only":
-        spared = d - fresh * noting.last
-    w, velocity = descent(at.w, d, at.velocity, spared, fresh)
+    parts = Parts(noting.last, method.fresh_weight(down), method.penalty)
+    w, velocity = descent(at.w, d, at.velocity, parts)
     return _Walkers(w, client, velocity, at.steps + 1)
 
 

@@ -68,6 +68,11 @@ class Method(ABC):
         check(self)
 
     @property
+    def needs_equal_weights(self) -> bool:
+        """Whether clients must count the same in the mean; options may lift what the class needs."""
+        return self.weights == "uniform"
+
+    @property
     def penalty(self) -> float:
         """Weight of a proximal term penalty (w_i - w) in the direction; 0 if the method has none."""
         return 0.0

@@ -78,3 +78,9 @@ def wrt_inputs(grad: Oracle, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[
     n numbers in a sample. Apply it to the step's own oracle.
     """
     return cast(MinibatchOracle, grad).wrt_inputs(w, matrix, shift)
+
+
+def as_descent_gradient(grad: Oracle, gradient: Tensor) -> Tensor:
+    """`gradient`, made from several of `grad`'s, noted as the step's descent gradient for whoever clips it."""
+    noted = getattr(grad, "noted", None)
+    return gradient if noted is None else cast(Tensor, noted(gradient))

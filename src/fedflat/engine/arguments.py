@@ -24,7 +24,7 @@ def check_weights(method: Method, weights: str) -> None:
     """Raise InputError if the clients of `method` cannot be weighted like this."""
     if weights not in ("uniform", "samples"):
         raise InputError(f"weights must be 'uniform' or 'samples', got {weights!r}")
-    if weights == "samples" and method.weights == "uniform":
+    if weights == "samples" and method.needs_equal_weights:
         raise InputError(f"weights = 'samples' does not fit {type(method).__name__}, whose derivation needs 'uniform'")
 
 

@@ -68,7 +68,7 @@ class FedGF(FedAvg, server=GFServer, down=GFDown, mean=MoveAndDrift):
         ),
     )
     rho: float = hyper(0.1, "radius of the local perturbation, in parameter units", low=0)
-    rho_g: float = hyper(0.1, "radius of the global perturbation, in parameter units", low=0)
+    rho_g: float | None = hyper(None, "radius of the global perturbation, in parameter units; none is rho", low=0)
     threshold: float = hyper(0.2, "mean drift ||w_i - w|| above which a round counts as far (the paper's T_D)", low=0)
     window: int = hyper(30, "rounds over which c is averaged (the paper's W)", low=1)
     divide_by_window: bool = hyper(False, "divide by the window even while it fills, as eq. (16); else Algorithm 1")
@@ -78,7 +78,8 @@ class FedGF(FedAvg, server=GFServer, down=GFDown, mean=MoveAndDrift):
         filled = server.rounds.clamp(self.window if self.divide_by_window else 1, self.window)
         adaptive = server.far.sum(-1, keepdim=True) / filled
         c = adaptive if self.c is None else torch.full_like(adaptive, self.c)
-        w_global = server.w - self.rho_g * unit(server.last)
+        rho_g = self.rho if self.rho_g is None else self.rho_g
+        w_global = server.w - rho_g * unit(server.last)
         return GFDown(server.w, w_global, torch.where(server.rounds > 0, c, 0.0))
 
     def step(self, w: Tensor, client: Any, down: GFDown, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:

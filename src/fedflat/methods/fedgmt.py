@@ -34,7 +34,8 @@ class FedGMT(DynamicRegularised, server=TaughtServer, client=DynamicClient, down
     server  h <- h + S/N mean (w_i - w);   w <- mean w_i + h;   e <- alpha e + (1 - alpha) w
 
     There is no proximal term. Models may be weighted by samples, h is not. dual_scope = "active" is the
-    paper's server, w <- mean (w_i + h_i) over the sampled clients; beta = none drops the duals.
+    paper's server, w <- mean (w_i + h_i) over the sampled clients, in which both are weighted; beta =
+    none drops the duals.
     """
 
     paper = Citation(

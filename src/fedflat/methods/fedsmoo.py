@@ -1,50 +1,51 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
 from torch import Tensor
 
 from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context
-from ..core.oracle import Oracle, shifted, unit
-from ..core.records import Record, Vector, per_round
+from ..core.oracle import Oracle, sam, shifted, unit
+from ..core.records import Record, Vector, per_round, uniform_mean
 from ..core.sources import Sources
 from .feddyn import DynamicRegularised
 
 
 class SmooServer(Record):
     w: Vector  # parameters
-    h: Vector  # mean of all clients' h_i, in parameter units
-    s: Vector  # global perturbation, ||s|| = rho
+    h: Annotated[Tensor, "d", "dynamic_reg"]  # mean of all clients' h_i, in parameter units
+    s: Annotated[Tensor, "d", "sam_correction"]  # global perturbation, ||s|| = rho
 
 
 class SmooClient(Record):
-    h: Vector  # sum of this client's moves w_i - w so far, in parameter units
-    mu: Vector  # dual of the agreement s_i = s
-    s_i: Vector = per_round()  # the last local perturbation
+    h: Annotated[Tensor, "d", "dynamic_reg"]  # sum of this client's moves w_i - w so far, in parameter units
+    mu: Annotated[Tensor, "d", "sam_correction"]  # dual of the agreement s_i = s
+    s_i: Annotated[Tensor, "d", "sam_correction"] = per_round()  # the last local perturbation
 
 
 class SmooDown(Record):
     w: Vector
-    s: Vector
+    s: Annotated[Tensor, "d", "sam_correction"]
 
 
 class SmooUp(Record):
     delta: Vector  # w_i - w, parameters
-    s_i: Vector  # corrected perturbation mu_i - s_i
+    s_i: Annotated[Tensor, "d", "sam_correction"] = uniform_mean()  # corrected perturbation alpha mu_i - s_i
 
 
 class FedSMOO(DynamicRegularised, server=SmooServer, client=SmooClient, down=SmooDown, up=SmooUp):
     """FedDyn on a perturbation that the clients agree on.
 
-    client  s_i <- rho unit(g_i(w_i) - mu_i - s);   mu_i <- mu_i + s_i - s
+    client  s_i <- rho unit(alpha (g_i(w_i) - mu_i) - s);   mu_i <- mu_i + (s_i - s) / alpha
             w_i <- w_i - lr (g_i(w_i + s_i) + h_i / beta + (w_i - w) / beta)
             h_i <- h_i + (w_i - w)
-    server  s <- rho unit(mean (mu_i - s_i));   h <- h + S/N mean (w_i - w);   w <- mean w_i + h
+    server  s <- rho unit(mean (alpha mu_i - s_i));   h <- h + S/N mean (w_i - w);   w <- mean w_i + h
 
     mu_i is kept across rounds; s_i in the uplink is the last one of the round. h_i is -beta times
-    the paper's dual lambda_i.
+    the paper's dual lambda_i. Without the regulariser clients may be weighted by samples; s never is.
     """
 
     paper = Citation(
@@ -70,6 +71,7 @@ class FedSMOO(DynamicRegularised, server=SmooServer, client=SmooClient, down=Smo
     )
     rho: float = hyper(0.1, "radius of the perturbation (the paper's r), in parameter units; 0 is FedDyn", low=0)
     beta: float = hyper(10.0, "inverse weight of the regulariser, in parameter units", low=0, open_low=True)
+    alpha: float = hyper(1.0, "weight of the gradient against s in the search; the paper has 1", low=0, open_low=True)
     dynamic_reg: bool = hyper(True, "keep the regulariser h_i; false is the variant FedGF compares with")
     s_from_mu_only: bool = hyper(False, "send mu_i without the last s_i, as one released code does")
     sam_correction: bool = hyper(True, "correct perturbations by mu_i and s; false perturbs as FedSAM")
@@ -78,24 +80,34 @@ class FedSMOO(DynamicRegularised, server=SmooServer, client=SmooClient, down=Smo
     def penalty(self) -> float:
         return 1 / self.beta if self.dynamic_reg else 0.0
 
+    @property
+    def needs_equal_weights(self) -> bool:
+        return self.dynamic_reg
+
     def step(
         self, w: Tensor, client: SmooClient, down: SmooDown, grad: Oracle, ctx: Context
     ) -> tuple[Tensor, SmooClient]:
+        if not self.sam_correction:
+            return self._descend(w, client, down, sam(grad, self.rho), ctx)
         if self.rho == 0:
-            return super().step(w, client, down, grad, ctx)
-        s_i = self.rho * unit(grad(w) - client.mu - down.s)
-        d, client = super().step(w, client, down, shifted(grad, s_i), ctx)
-        mu = client.mu + s_i - down.s if self.sam_correction else client.mu
-        return d, replace(client, mu=mu, s_i=s_i)
+            return self._descend(w, client, down, grad, ctx)
+        s_i = self.rho * unit(self.alpha * (grad(w) - client.mu) - down.s)
+        d, client = self._descend(w, client, down, shifted(grad, s_i), ctx)
+        return d, replace(client, mu=client.mu + (s_i - down.s) / self.alpha, s_i=s_i)
 
     def finish(self, w: Tensor, client: SmooClient, down: SmooDown, ctx: Context) -> tuple[SmooUp, SmooClient]:
-        up, moved = super().finish(w, client, down, ctx)
-        sent = client.mu if self.s_from_mu_only else client.mu - client.s_i
-        return SmooUp(up.delta, sent), moved if self.dynamic_reg else client
+        delta = w - down.w
+        kept = replace(client, h=client.h + delta) if self.dynamic_reg else client
+        return SmooUp(delta, self.alpha * client.mu - (0 if self.s_from_mu_only else 1) * client.s_i), kept
 
     def update(self, server: SmooServer, mean: SmooUp, ctx: Context) -> SmooServer:
-        s = self.rho * unit(mean.s_i) if self.sam_correction else server.s
-        if self.dynamic_reg:
-            server = super().update(server, mean, ctx)
-            return replace(server, s=s)
-        return replace(server, w=server.w + mean.delta, s=s)
+        s = self.rho * unit(mean.s_i)
+        if not self.dynamic_reg:
+            return replace(server, w=server.w + mean.delta, s=s)
+        server = super().update(server, mean, ctx)
+        return replace(server, s=s)
+
+    def _descend(
+        self, w: Tensor, client: SmooClient, down: SmooDown, grad: Oracle, ctx: Context
+    ) -> tuple[Tensor, SmooClient]:
+        return super().step(w, client, down, grad, ctx) if self.dynamic_reg else (grad(w), client)

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context
-from ..core.oracle import Oracle, unit
+from ..core.oracle import Oracle, as_descent_gradient, unit
 from ..core.records import Delta
 from ..core.sources import Sources
 from .feddyn import DynamicRegularised
@@ -54,9 +54,6 @@ class FedSpeed(DynamicRegularised):
     def penalty(self) -> float:
         return self.alpha
 
-    def fresh_weight(self, down: Any) -> float:
-        return self.mix if self.rho else 1.0
-
     def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
         return super().step(w, client, down, self._mixed(grad), ctx)
 
@@ -76,6 +73,6 @@ class FedSpeed(DynamicRegularised):
         def q(w: Tensor) -> Tensor:
             g = grad(w)
             sharp = grad(w + self.rho * unit(g))
-            return (1 - self.mix) * g + self.mix * sharp
+            return as_descent_gradient(grad, (1 - self.mix) * g + self.mix * sharp)
 
         return q

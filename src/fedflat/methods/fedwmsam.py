@@ -76,6 +76,7 @@ class FedWMSAM(FedAvg, server=WmsamServer, client=WmsamClient, down=WmsamServer,
     rho: float = hyper(0.01, "radius of the perturbation, in parameter units", low=0)
     alpha: float = hyper(0.1, "weight of the fresh gradient at the start", low=0, high=1, open_low=True)
     lam: float = hyper(0.01, "how fast that weight adapts; 0 keeps it", low=0, high=1)
+    flip_sign: bool = hyper(False, "perturb downhill, as the released code does")
     correction: bool = hyper(True, "use the control variates c and c_i")
 
     def init_server(self, w: Tensor) -> Any:
@@ -92,7 +93,8 @@ class FedWMSAM(FedAvg, server=WmsamServer, client=WmsamClient, down=WmsamServer,
         if self.correction:
             pull = pull + down.a * (down.c - client.c)
         ahead = (1 - down.a) * (down.w - w) + ctx.steps * pull  # (1 - a) (w + j D - w_i)
-        return down.a * shifted(grad, self.rho * unit(ahead))(w) + pull, client
+        e = (-self.rho if self.flip_sign else self.rho) * unit(ahead)
+        return down.a * shifted(grad, e)(w) + pull, client
 
     def finish(self, w: Tensor, client: WmsamClient, down: WmsamServer, ctx: Context) -> tuple[WmsamUp, WmsamClient]:
         delta = w - down.w
