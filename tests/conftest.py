@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import os
+
+import hypothesis
 import pytest
 import torch
 
 from fedflat.core.method import Method
 from fedflat.methods import all_methods
+
+# No example is timed: machines are busy. CI always draws the same examples, so that it does not fail by chance.
+hypothesis.settings.register_profile("fedflat", deadline=None, derandomize="CI" in os.environ)
+hypothesis.settings.load_profile("fedflat")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import fedflat as ff
@@ -23,7 +23,6 @@ def split(scheme: Partition, clients: int, seed: int) -> list[np.ndarray]:
     return scheme.split(LABELS, 5, clients, np.random.default_rng(seed))
 
 
-@settings(deadline=None)
 @given(scheme=schemes, clients=st.integers(5, 20), seed=st.integers(0, 1000))
 def test_every_sample_is_held_once_and_the_seed_decides(scheme: Partition, clients: int, seed: int) -> None:
     parts = split(scheme, clients, seed)
@@ -33,14 +32,12 @@ def test_every_sample_is_held_once_and_the_seed_decides(scheme: Partition, clien
 
 
 @given(scheme=st.sampled_from([ff.IID(), ff.Dirichlet(alpha=0.05)]), clients=st.integers(1, 200))
-@settings(deadline=None)
 def test_iid_and_dirichlet_sizes_are_equal(scheme: Partition, clients: int) -> None:
     sizes = [len(part) for part in split(scheme, clients, 0)]
     assert max(sizes) - min(sizes) <= 1
 
 
 @given(c=st.integers(1, 5), clients=st.integers(5, 20), seed=st.integers(0, 1000))
-@settings(deadline=None)
 def test_pathological_clients_hold_exactly_so_many_classes(c: int, clients: int, seed: int) -> None:
     parts = split(ff.Pathological(classes_per_client=c), clients, seed)
     assert {len(set(LABELS[part])) for part in parts} == {c}
