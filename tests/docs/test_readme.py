@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedflat.cli import main
+from fedflat.methods import all_methods
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -50,3 +51,9 @@ def test_links_lead_somewhere() -> None:
 def test_every_make_target_named_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"^make ([a-z-]+)", README, re.MULTILINE)) <= targets
+
+
+def test_the_table_of_methods_has_every_method_and_the_same_cells_in_each_row() -> None:
+    rows = [line for line in README.splitlines() if line.startswith("| `")]
+    assert len(rows) == len(all_methods())
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {8}

@@ -37,7 +37,8 @@ def markdown(methods: Mapping[str, type[Method]]) -> str:
     titles = ["method", "idea", *COSTS, "paper"]
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for name, cls in methods.items():
-        lines.append(f"| {' | '.join([f'`{name}`', summary(cls), *map(str, costs(cls)), str(cls.paper)])} |")
+        idea = summary(cls).replace("|", "\\|")  # a norm's bars would end the cell
+        lines.append(f"| {' | '.join([f'`{name}`', idea, *map(str, costs(cls)), str(cls.paper)])} |")
     return "\n".join([*lines, "", f"{LEGEND}."])
 
 
