@@ -145,3 +145,15 @@ def test_the_users_module_is_not_touched() -> None:
     run = simulation(find("FedAvg")(), model=model).run()
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert torch.equal(nn.utils.parameters_to_vector(run.model.parameters()), run.w)
+
+
+def test_every_forward_of_a_random_model_is_seeded(method: Method) -> None:
+    """Teachers, full gradients and input shifts included: the user's random state changes nothing and is left alone."""
+    runs = []
+    for user_seed in (1, 2):
+        sim = simulation(method, model=dropout_network(), rounds=3)
+        torch.manual_seed(user_seed)
+        state = torch.get_rng_state()
+        runs.append(trajectory(sim))
+        assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(*runs)

@@ -153,8 +153,8 @@ def test_absolute_server_step_of_lr_times_steps_is_plain_averaging(name: str) ->
     assert difference.abs().max() <= 1e-12
 
 
-def test_relative_averaging_is_exact_for_uneven_steps(method: Method) -> None:
-    """Whatever the method, a server that saw nobody move does not move: no direction comes from nowhere."""
+def test_a_server_that_saw_nobody_move_stays_where_it_is(method: Method) -> None:
+    """With a rate of almost zero, whatever the method: no direction comes from nowhere."""
     sim = simulation(method, client={"lr": 1e-300, "lr_decay": 1.0}, rounds=1)
     before = sim.w.clone()
     sim.round()

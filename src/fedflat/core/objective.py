@@ -98,10 +98,10 @@ class BatchOracle:
 
     def with_teacher(self, e: Tensor, weight: float, tau: float) -> BatchOracle:
         """See `core.oracle.with_teacher`."""
-        with torch.no_grad():
-            teacher = (self.objective.logits(e, self.batch.x) / tau).log_softmax(-1)
 
         def penalty(scores: Tensor) -> Tensor:
+            with torch.no_grad():  # in here, so that what the teacher draws is seeded like the student's gradient
+                teacher = (self.objective.logits(e, self.batch.x) / tau).log_softmax(-1)
             student = (scores / tau).log_softmax(-1)
             return weight * tau**2 * (teacher.exp() * (teacher - student)).sum(-1)
 
