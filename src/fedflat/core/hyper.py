@@ -54,6 +54,8 @@ def allowed(cls: Any, name: str) -> str:
     kinds = get_args(kind) or (kind,)
     if bool in kinds:
         return "true or false"
+    if str in kinds:
+        return "a text" + (" or none" if type(None) in kinds else "")
     interval = next(f.metadata.get("interval", Interval()) for f in fields(cls) if f.name == name)
     number = "a number" if float in kinds else "a whole number"
     return f"{number} in {interval}" + (" or none" if type(None) in kinds else "")
@@ -63,7 +65,7 @@ def _fits(value: Any, kind: Any, interval: Interval) -> bool:
     if get_origin(kind) is Literal:
         return value in get_args(kind)
     kinds = get_args(kind) or (kind,)
-    if value is None or isinstance(value, bool):
+    if value is None or isinstance(value, bool | str):
         return type(value) in kinds
     numbers = tuple({int, *kinds} & {int, float}) if bool not in kinds else ()
     return isinstance(value, numbers) and value in interval

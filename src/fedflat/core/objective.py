@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.functional import cross_entropy
 
+from .dropout import SeededDropout
 from .errors import InputError
 from .space import Space
 
@@ -22,6 +23,7 @@ class Batch:
     x: Tensor  # (*clients, b, *shape)
     y: Tensor  # (*clients, b) class indices
     weight: Tensor | None = None  # (*clients, b), sums to 1 per client; None is the plain mean
+    key: Tensor | None = None  # (*clients,) int64, what dropout masks are made of; None leaves them to torch
 
 
 Penalty = Callable[[Tensor], Tensor]  # scores (*clients, b, classes) -> one number per sample (*clients, b)
@@ -42,18 +44,26 @@ class Objective:
         self.module = module
         self.space = Space(module)
 
-    def logits(self, w: Tensor, x: Tensor) -> Tensor:
-        """Class scores (*clients, b, classes) at `w` (*clients, d) for `x` (*clients, b, *shape)."""
+    def logits(self, w: Tensor, x: Tensor, key: Tensor | None = None) -> Tensor:
+        """Class scores (*clients, b, classes) at `w` (*clients, d) for `x` (*clients, b, *shape).
+
+        Dropout takes its masks from `key` (*clients,), or from torch's random state if that is None.
+        """
         parameters = self.space.views(w)
         if w.ndim == 1:
+            return self._scores(parameters, x, key)
+        scores: Tensor = vmap(self._scores, in_dims=(0, 0, None if key is None else 0))(parameters, x, key)
+        return scores
+
+    def _scores(self, parameters: dict[str, Tensor], x: Tensor, key: Tensor | None) -> Tensor:
+        """One client's scores (b, classes); inside `vmap` the tensors are batched."""
+        with nullcontext() if key is None else SeededDropout(key):
             scores: Tensor = functional_call(self.module, parameters, (x,))
-        else:
-            scores = vmap(lambda p, one: functional_call(self.module, p, (one,)))(parameters, x)
         return scores
 
     def loss(self, w: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:
         """Mean loss per client, (*clients,), at `w` (*clients, d), plus a penalty on the scores."""
-        scores = self.logits(w, batch.x)
+        scores = self.logits(w, batch.x, batch.key)
         each = cross_entropy(scores.flatten(0, -2), batch.y.flatten(), reduction="none").view(batch.y.shape)
         if penalty is not None:
             each = each + penalty(scores)
@@ -83,7 +93,7 @@ class Objective:
 class BatchOracle:
     """The gradient oracle of one batch (see `core.oracle.MinibatchOracle`).
 
-    `around` is entered for every gradient: the engine counts there, and seeds what the model draws.
+    `around` is entered for every gradient: the engine counts there, and seeds what the model draws besides dropout.
     """
 
     objective: Objective
@@ -100,8 +110,10 @@ class BatchOracle:
         """See `core.oracle.with_teacher`."""
 
         def penalty(scores: Tensor) -> Tensor:
-            with torch.no_grad():  # in here, so that what the teacher draws is seeded like the student's gradient
-                teacher = (self.objective.logits(e, self.batch.x) / tau).log_softmax(-1)
+            # In here, so that what the teacher draws is seeded too; its dropout masks are the student's, so that
+            # the two differ by their parameters and not by the masks.
+            with torch.no_grad():
+                teacher = (self.objective.logits(e, self.batch.x, self.batch.key) / tau).log_softmax(-1)
             student = (scores / tau).log_softmax(-1)
             return weight * tau**2 * (teacher.exp() * (teacher - student)).sum(-1)
 

@@ -1,0 +1,102 @@
+"""Dropout whose masks are a function of a key: the same for one client alone, in a stack, and at every gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+_ELEMENTS = (functional.dropout, torch.dropout, torch.dropout_)
+# Whole channels, of batches with this many axes; other shapes are read in ways that differ between the three.
+_CHANNELS = {functional.dropout1d: 3, functional.dropout2d: 4, functional.dropout3d: 5}
+_COVERED: tuple[Callable[..., Any], ...] = (*_ELEMENTS, *_CHANNELS)
+
+
+class SeededDropout(TorchFunctionMode):
+    """Inside the block, dropout takes its masks from `key` instead of torch's random state.
+
+    `key`: whole number, an int64 tensor () on the model's device; inside `vmap` it may be batched, which torch's
+    own generators cannot be. A mask depends on the key, on how many dropouts the block has seen before, and on the
+    coordinates of each element: not on the sizes of the axes, so that a short batch, padded in a stack, sees what it
+    sees alone. Covered are dropout of elements and of channels that Python calls; what torch draws inside an
+    operator (attention, recurrent layers, noise) still moves torch's random state.
+    """
+
+    def __init__(self, key: Tensor) -> None:
+        super().__init__()
+        self._key = key
+        self.calls = 0  # dropouts seen in this block
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Called by torch for every one of its functions."""
+        kwargs = kwargs or {}
+        asked = _Asked.of(func, args, kwargs) if func in _COVERED else None
+        shape = None if asked is None else asked.mask_shape(func)
+        if asked is None or shape is None:
+            return func(*args, **kwargs)
+        keep = kept(self._key, self.calls, shape, asked.p)
+        self.calls += 1
+        scale = keep.to(asked.input.dtype) / (1 - asked.p)
+        return asked.input.mul_(scale) if asked.inplace else asked.input * scale
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The arguments of a dropout function, by their names in `torch.nn.functional`."""
+
+    input: Tensor
+    p: float = 0.5
+    training: bool = True
+    inplace: bool = False
+
+    @classmethod
+    def of(cls, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Asked:
+        named = {"training" if name == "train" else name: value for name, value in kwargs.items()}
+        if func is torch.dropout_:
+            named["inplace"] = True
+        return cls(*args, **named)
+
+    def mask_shape(self, func: Callable[..., Any]) -> tuple[int, ...] | None:
+        """The shape of the mask; None if nothing is drawn, or if torch must read the input's shape."""
+        if not (self.training and 0 < self.p < 1):
+            return None
+        shape = tuple(self.input.shape)
+        if func in _ELEMENTS:
+            return shape
+        return (*shape[:2], *(1 for _ in shape[2:])) if _CHANNELS[func] == len(shape) else None
+
+
+def kept(key: Tensor, call: int, shape: tuple[int, ...], p: float) -> Tensor:
+    """Which elements dropout keeps, bool of `shape`: each with probability 1 - p, 0 < p < 1.
+
+    SplitMix64's finaliser chained over (key, call, coordinates), as the engine's `words` does.
+    """
+    state = _mixed(key ^ _mixed(torch.full_like(key, call)))
+    for length in shape:
+        state = _mixed(state[..., None] ^ _mixed(torch.arange(length, device=key.device)))
+    return torch.ge(state, int(p * 2**64) - 2**63)  # the words are uniform from -2^63
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """A bijection of 64-bit words in which every input bit moves every output bit; int64 multiplies modulo 2^64."""
+    x = x + _signed(0x9E3779B97F4A7C15)
+    x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
+    return torch.bitwise_xor(x, _shifted(x, 31))
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """`x` moved right by `bits`, with zeros from the left: torch's own shift repeats the sign."""
+    return torch.bitwise_and(x >> bits, 2 ** (64 - bits) - 1)
+
+
+def _signed(word: int) -> int:
+    """The int64 with the bits of `word`."""
+    return word - 2**64 if word >= 2**63 else word
