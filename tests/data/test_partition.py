@@ -1,3 +1,5 @@
+"""What all partition schemes have in common."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -6,79 +8,133 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedflat as ff
+from fedflat.core.errors import InputError
+from fedflat.data import partition as schemes
 from fedflat.data.facts import partition_facts
-from fedflat.data.partition import Partition, all_partitions
-from fedflat.data.partition.scheme import draw_by_prior
+from fedflat.data.partition import Partition, Samples, all_partitions
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(5), [40, 30, 20, 60, 50]))
+DOMAIN = np.random.default_rng(1).permutation(np.repeat([0, 2], [90, 110]))
+USER = np.random.default_rng(2).permutation(np.repeat(np.arange(25) * 7, 8))
+SAMPLES = Samples(LABELS, 5, domain=DOMAIN, domains=("art", "cartoon", "photo"), user=USER)
 
-schemes = st.one_of(
-    st.just(ff.IID()),
-    st.floats(1e-3, 1e3).map(lambda alpha: ff.Dirichlet(alpha=alpha)),
-    st.integers(1, 5).map(lambda c: ff.Pathological(classes_per_client=c)),
+alphas = st.floats(1e-3, 1e3)
+few = st.integers(1, 5)
+covering = st.one_of(
+    st.builds(schemes.IID, stratified=st.booleans()),
+    st.builds(schemes.Dirichlet, alpha=alphas),
+    st.builds(schemes.BalancedDirichlet, alpha=st.just(0.0) | alphas),
+    st.builds(schemes.LabelDirichlet, alpha=alphas, least=few),
+    st.builds(schemes.Pathological, classes_per_client=few),
+    st.builds(schemes.Shards, shards_per_client=few),
+    st.just(schemes.Domain()),
 )
+refilling = st.one_of(
+    st.builds(schemes.DirichletRefill, alpha=alphas), st.builds(schemes.PathologicalRefill, classes_per_client=few)
+)
+equal = st.one_of(
+    st.builds(schemes.IID, stratified=st.booleans()),
+    st.builds(schemes.Dirichlet, alpha=alphas),
+    st.builds(schemes.BalancedDirichlet, alpha=st.just(0.0) | alphas),
+    refilling,
+)
+any_scheme = st.one_of(covering, refilling, st.just(schemes.Natural()))
+even = st.integers(3, 10).map(lambda half: 2 * half)  # a multiple of the two domains
 
 
 def split(scheme: Partition, clients: int, seed: int) -> list[np.ndarray]:
-    return scheme.split(LABELS, 5, clients, np.random.default_rng(seed))
+    return scheme.split(SAMPLES, clients, np.random.default_rng(seed))
 
 
-@given(scheme=schemes, clients=st.integers(5, 20), seed=st.integers(0, 1000))
-def test_every_sample_is_held_once_and_the_seed_decides(scheme: Partition, clients: int, seed: int) -> None:
+def same(some: list[np.ndarray], others: list[np.ndarray]) -> bool:
+    return len(some) == len(others) and all(np.array_equal(a, b) for a, b in zip(some, others, strict=True))
+
+
+@given(scheme=covering, clients=even, seed=st.integers(0, 1000))
+def test_every_sample_is_held_once(scheme: Partition, clients: int, seed: int) -> None:
     parts = split(scheme, clients, seed)
-    assert sorted(np.concatenate(parts)) == list(range(len(LABELS)))
+    assert len(parts) == clients
     assert all(len(part) for part in parts)
-    assert all(np.array_equal(a, b) for a, b in zip(parts, split(scheme, clients, seed), strict=True))
+    assert sorted(np.concatenate(parts)) == list(range(len(LABELS)))
 
 
-@given(scheme=st.sampled_from([ff.IID(), ff.Dirichlet(alpha=0.05)]), clients=st.integers(1, 200))
-def test_iid_and_dirichlet_sizes_are_equal(scheme: Partition, clients: int) -> None:
-    sizes = [len(part) for part in split(scheme, clients, 0)]
+@given(scheme=equal, clients=st.integers(1, 200), seed=st.integers(0, 1000))
+def test_sizes_are_equal(scheme: Partition, clients: int, seed: int) -> None:
+    sizes = [len(part) for part in split(scheme, clients, seed)]
     assert max(sizes) - min(sizes) <= 1
+    assert sum(sizes) == len(LABELS)
 
 
-@given(c=st.integers(1, 5), clients=st.integers(5, 20), seed=st.integers(0, 1000))
-def test_pathological_clients_hold_exactly_so_many_classes(c: int, clients: int, seed: int) -> None:
-    parts = split(ff.Pathological(classes_per_client=c), clients, seed)
-    assert {len(set(LABELS[part])) for part in parts} == {c}
-    holders = np.array([[label in LABELS[part] for part in parts] for label in range(5)]).sum(axis=1)
-    assert holders.max() - holders.min() <= 1
+@given(scheme=any_scheme, clients=even, seed=st.integers(0, 1000))
+def test_samples_are_known_and_ascend(scheme: Partition, clients: int, seed: int) -> None:
+    for part in split(scheme, clients, seed):
+        assert part.dtype == np.int64
+        assert 0 <= part[0] <= part[-1] < len(LABELS)
+        assert (np.diff(part) >= 0).all()
 
 
-def test_dirichlet_goes_from_one_class_to_all() -> None:
-    """Classes per client rise with alpha; at large alpha the class shares are those of the whole set."""
-    held = []
-    for alpha in (1e-3, 0.1, 1.0, 100.0):
-        parts = split(ff.Dirichlet(alpha=alpha), 10, 0)
-        held.append(np.mean([len(set(LABELS[part])) for part in parts]))
-    assert held == sorted(held)
-    assert held[0] <= 2
-    assert held[-1] > 4.5
+@given(scheme=any_scheme, other=any_scheme, clients=even, seed=st.integers(0, 1000))
+def test_only_the_generator_decides(scheme: Partition, other: Partition, clients: int, seed: int) -> None:
+    """Neither what was split before nor numpy's global state matters, and that state stays as it was."""
+    np.random.seed(seed)
+    before, first = np.random.get_state()[1].copy(), split(scheme, clients, seed)
+    assert np.array_equal(np.random.get_state()[1], before)
+    second = split(other, clients, seed)
+    np.random.seed(seed + 1)
+    assert same(split(other, clients, seed), second)
+    assert same(split(scheme, clients, seed), first)
 
 
-def test_dirichlet_shares_have_the_variance_of_the_distribution() -> None:
-    """Without exhaustion the first draws follow the prior: Var = m (1 - m) / (C alpha + 1) with mean m = 1 / C."""
-    labels = np.tile(np.arange(4), 25_000)
-    rng = np.random.default_rng(0)
-    priors = rng.dirichlet(np.full(4, 0.5), 400)
-
-    few = [part[rng.permutation(len(part))[:40]] for part in draw_by_prior(labels[:40_000], priors, rng)]
-    shares = np.array([np.bincount(labels[part], minlength=4) / 40 for part in few])
-    binomial = np.mean(priors * (1 - priors)) / 40
-    expected = 0.25 * 0.75 / (4 * 0.5 + 1) + binomial
-    assert shares.var() == pytest.approx(expected, rel=0.15)
+@pytest.mark.parametrize("name", sorted(set(all_partitions()) - {"natural"}))
+def test_another_seed_is_another_split(name: str) -> None:
+    scheme = all_partitions()[name]()
+    assert not same(split(scheme, 10, 0), split(scheme, 10, 1))
 
 
-def test_mistakes() -> None:
-    with pytest.raises(ValueError, match=r"partition\.classes_per_client = 6 is more than the 5 classes"):
-        split(ff.Pathological(classes_per_client=6), 5, 0)
-    with pytest.raises(ValueError, match=r"has 60 clients share the 40 samples of class 0; take fewer clients"):
-        split(ff.Pathological(classes_per_client=3), 100, 0)
-    with pytest.raises(ValueError, match=r"data\.clients = 201 is more than the 200 training samples"):
-        split(ff.IID(), 201, 0)
-    with pytest.raises(ValueError, match=r"Dirichlet\.alpha must be a number in \(0, inf\), got 0"):
-        ff.Dirichlet(alpha=0)
-    assert set(all_partitions()) >= {"iid", "dirichlet", "pathological"}
+def test_every_scheme_is_found_and_exported() -> None:
+    names = "iid dirichlet balanced-dirichlet dirichlet-refill label-dirichlet pathological pathological-refill"
+    assert set(all_partitions()) == {*names.split(), "shards", "domain", "natural"}
+    for cls in all_partitions().values():
+        assert getattr(schemes, cls.__name__) is cls
+
+
+@pytest.mark.parametrize("name", ["iid", "dirichlet", "balanced-dirichlet", "dirichlet-refill", "pathological-refill"])
+def test_more_clients_than_samples(name: str) -> None:
+    with pytest.raises(InputError, match=r"^data\.clients = 201 is more than the 200 training samples$"):
+        split(all_partitions()[name](), 201, 0)
+    with pytest.raises(InputError, match=r"^data\.clients = 201 "):
+        split(schemes.IID(stratified=True), 201, 0)
+    with pytest.raises(InputError, match=r"^data\.clients = 201 "):
+        split(schemes.BalancedDirichlet(alpha=0), 201, 0)
+
+
+@given(alpha=st.sampled_from([5e-324, 1e-300, 1e300, 1.7e308]), clients=st.integers(2, 20))
+def test_the_ends_of_the_range_of_alpha_work(alpha: float, clients: int) -> None:
+    for cls in (schemes.Dirichlet, schemes.BalancedDirichlet, schemes.LabelDirichlet):
+        parts = split(cls(alpha=alpha), clients, 0)
+        assert sorted(np.concatenate(parts)) == list(range(len(LABELS)))
+    assert sum(map(len, split(schemes.DirichletRefill(alpha=alpha), clients, 0))) == len(LABELS)
+
+
+@given(clients=st.integers(1, 30), seed=st.integers(0, 100))
+def test_a_class_without_samples_is_no_obstacle(clients: int, seed: int) -> None:
+    gap = Samples(np.repeat([0, 2], 30), 4)
+    for scheme in (
+        schemes.Dirichlet(alpha=0.01),
+        schemes.BalancedDirichlet(alpha=0.01),
+        schemes.LabelDirichlet(alpha=0.01),
+        schemes.DirichletRefill(alpha=0.01),
+        schemes.PathologicalRefill(classes_per_client=2),
+    ):
+        parts = scheme.split(gap, clients, np.random.default_rng(seed))
+        assert sum(map(len, parts)) == 60
+
+
+def test_samples_that_do_not_fit_together() -> None:
+    with pytest.raises(InputError, match=r"samples: user has 2 entries for 3 labels"):
+        Samples(np.zeros(3, int), 1, user=np.zeros(2, int))
+    with pytest.raises(InputError, match=r"samples: domain has ids outside the 1 domains"):
+        Samples(np.zeros(3, int), 1, domain=np.array([0, 1, 0]), domains=("photo",))
 
 
 def test_facts_count_what_is_there() -> None:
@@ -89,4 +145,5 @@ def test_facts_count_what_is_there() -> None:
     assert (facts.fewest_classes, facts.mean_classes, facts.most_classes) == (1, 1.5, 2)
     assert (facts.unused, facts.duplicated) == (0, 0)
     assert (partition_facts(doubled).unused, partition_facts(doubled).duplicated) == (5, 1)
+    assert "8 (5 unused, 1 repeated)" in partition_facts(doubled).lines()[1]
     assert len(facts.lines()) == 4

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import fedflat as ff
 from fedflat.comm.cost import full_passes_per_round, gradients_per_step
@@ -75,20 +76,136 @@ def test_gradients_are_counted(method: Method) -> None:
 
 def dropout_network() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Dropout(0.5), nn.Linear(7, 3)).double()
+    layers = (nn.Dropout(0.1), nn.Linear(6, 7), nn.Tanh(), nn.Dropout(0.5), nn.Linear(7, 3))
+    return nn.Sequential(*layers).double()
 
 
-def test_dropout_is_reproducible_and_runs_one_client_at_a_time() -> None:
-    sim = simulation(find("FedSAM")(), model=dropout_network())
-    assert type(sim.executor) is executors.Sequential
+def test_stacked_is_sequential_with_dropout(method: Method) -> None:
+    """Padded batches included: three epochs of batches of four over 1 to 12 samples."""
+    settings = {"rounds": 3, **HARD}
+    one = trajectory(simulation(method, model=dropout_network(), executor="sequential", **settings))
+    many = trajectory(simulation(method, model=dropout_network(), executor="stacked", **settings))
+    assert (one - many).norm() <= 1e-12 * one.norm()
+    still = dropout_network()
+    for layer in (still[0], still[3]):
+        layer.p = 0.0
+    without = trajectory(simulation(method, model=still, executor="sequential", **settings))
+    assert (one - without).norm() > 1e-3 * one.norm(), "and the masks matter"
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FedSAM", "FedSMOO", "MimeLite", "FedGMT"])
+def test_stacked_is_sequential_with_convolutions_and_dropout(name: str) -> None:
+    """Elements and whole channels, as in the EMNIST network; uneven clients."""
+    g = torch.Generator().manual_seed(0)
+    clients = [(torch.rand(n, 1, 8, 8, generator=g).double(), torch.randint(3, (n,), generator=g)) for n in (9, 2, 5)]
+    torch.manual_seed(0)
+    features = (nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Dropout2d(0.25), nn.MaxPool2d(2), nn.Dropout(0.25), nn.Flatten())
+    model = nn.Sequential(*features, nn.Linear(36, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)).double()
+    data = ff.FederatedData.from_clients(clients, classes=3)
+    settings = {"data": data, "model": model, "rounds": 2, "participation": 3}
+    runs = [trajectory(simulation(find(name)(), executor=e, **settings)) for e in ("sequential", "stacked")]
+    assert (runs[0] - runs[1]).norm() <= 1e-12 * runs[0].norm()
+    assert (runs[0][1] - runs[0][0]).norm() > 1e-3
+
+
+class Watched(nn.Module):
+    """Keeps which of 64 units each of two dropouts has kept, pass by pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(6, 3)
+        self.masks: list[tuple[tuple[bool, ...], tuple[bool, ...]]] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one, other = (functional.dropout(torch.ones(64), 0.5, self.training) for _ in range(2))
+        self.masks.append((tuple((one > 0).tolist()), tuple((other > 0).tolist())))
+        return self.out(x)
+
+
+def watched(name: str) -> list[tuple[tuple[bool, ...], tuple[bool, ...]]]:
+    """The masks of two rounds of two clients that take two steps each, over four samples."""
+    data, client = federation(sizes=(4, 4), test=1), {"epochs": 1, "batch_size": 2}
+    sim = simulation(find(name)(), data=data, model=Watched().double(), participation=2, rounds=2, client=client)
+    for _ in sim:
+        pass
+    return [masks for masks in sim.objective.module.masks[1:] if not all(masks[0])]  # neither trial nor evaluations
+
+
+def test_masks_are_one_within_a_step_and_differ_everywhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between layers, steps, clients and rounds; both gradients of a SAM step see one mask."""
+    monkeypatch.setitem(executors.EXECUTORS, "auto", executors.Sequential)
+    passes = watched("FedSAM")
+    assert len(passes) == 2 * (2 * 2 * 2)
+    assert passes[::2] == passes[1::2]
+    assert len({mask for step in passes[::2] for mask in step}) == 2 * (2 * 2 * 2)
+
+
+def test_masks_differ_between_the_batches_of_a_full_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(executors.EXECUTORS, "auto", executors.Sequential)
+    passes = watched("MimeLite")
+    assert len({mask for step in passes for mask in step}) == 2 * len(passes) == 2 * (2 * 2 * (2 + 2))
+
+
+def test_the_teacher_sees_the_masks_of_its_student(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(executors.EXECUTORS, "auto", executors.Sequential)
+    passes = watched("FedGMT")
+    assert passes[::2] == passes[1::2]
+    assert len(set(passes)) == 2 * 2 * 2
+
+
+def test_dropout_is_off_in_evaluations() -> None:
+    sim = simulation(find("FedAvg")(), model=dropout_network())
+    x, y = sim.data.test
+    for reported in sim:
+        expected = functional.cross_entropy(sim.model.eval()(x), y)
+        assert reported.metrics["test_loss"] == pytest.approx(expected.item(), rel=1e-12)
+
+
+class Noisy(nn.Sequential):
+    """Draws what is not dropout, too."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x + 0.1 * torch.rand(x.shape, dtype=x.dtype) if self.training else x)
+
+
+def noisy_network() -> nn.Module:
+    return Noisy(*dropout_network())
+
+
+@pytest.mark.parametrize(
+    ("network", "executor"),
+    [(dropout_network, executors.Stacked), (noisy_network, executors.Sequential)],
+    ids=["dropout", "noise"],
+)
+def test_the_users_random_state_changes_nothing(network, executor: type) -> None:
+    sim = simulation(find("FedSAM")(), model=network())
+    assert type(sim.executor) is executor
     expected = trajectory(sim)
-    again = simulation(find("FedSAM")(), model=dropout_network())
-    torch.manual_seed(123)  # the user's own random state changes nothing
+    again = simulation(find("FedSAM")(), model=network())
+    torch.manual_seed(123)
     state = torch.get_rng_state()
     assert torch.equal(trajectory(again), expected)
     assert torch.equal(torch.get_rng_state(), state), "and is left alone"
-    with pytest.raises(ValueError, match="executor = 'stacked' cannot run a model with dropout"):
-        simulation(find("FedSAM")(), model=dropout_network(), executor="stacked")
+
+
+def test_other_random_numbers_run_one_client_at_a_time() -> None:
+    with pytest.raises(ValueError, match="executor = 'stacked' cannot run a model that draws random numbers other"):
+        simulation(find("FedSAM")(), model=noisy_network(), executor="stacked")
+
+
+@pytest.mark.parametrize(
+    ("network", "executor"),
+    [(dropout_network, "sequential"), (dropout_network, "stacked"), (noisy_network, "sequential")],
+)
+@pytest.mark.parametrize("name", ["FedSAM", "MimeLite", "FedGMT"])
+def test_a_resumed_run_draws_what_it_would_have_drawn(name: str, network, executor: str, tmp_path) -> None:
+    whole, first, resumed = (simulation(find(name)(), model=network(), executor=executor) for _ in range(3))
+    expected = trajectory(whole)
+    for _ in range(3):
+        first.round()
+    first.save(tmp_path / "state.safetensors")
+    resumed.load(tmp_path / "state.safetensors")
+    assert torch.equal(trajectory(resumed), expected[3:])
 
 
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])
@@ -147,11 +264,12 @@ def test_the_users_module_is_not_touched() -> None:
     assert torch.equal(nn.utils.parameters_to_vector(run.model.parameters()), run.w)
 
 
-def test_every_forward_of_a_random_model_is_seeded(method: Method) -> None:
+@pytest.mark.parametrize("network", [dropout_network, noisy_network])
+def test_every_forward_of_a_random_model_is_seeded(method: Method, network) -> None:
     """Teachers, full gradients and input shifts included: the user's random state changes nothing and is left alone."""
     runs = []
     for user_seed in (1, 2):
-        sim = simulation(method, model=dropout_network(), rounds=3)
+        sim = simulation(method, model=network(), rounds=3)
         torch.manual_seed(user_seed)
         state = torch.get_rng_state()
         runs.append(trajectory(sim))

@@ -8,10 +8,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from ..data import source_names
+from ..data.cache import cache_folder
 from ..data.facts import partition_facts
-from ..data.sources import source_names, source_summary
+from ..data.source import FileSet
+from ..data.sources import known_source, source, source_summary
 from ..experiments.spec import RunSpec, federated_data
 from ..reports.partition import shade_map, write_partition_map
+from .conversion import convert, convert_for
 from .flags import CONTEXT, resolve
 
 app = typer.Typer(help="List data sets; look at a split before training on it.", no_args_is_help=True)
@@ -19,9 +23,40 @@ app = typer.Typer(help="List data sets; look at a split before training on it.",
 
 @app.command("list")
 def list_sources() -> None:
-    """The data sets that `--data.name` accepts."""
+    """The data sets that `--data.name` accepts, and which files each is read from."""
     for name in source_names():
-        Console().print(f"{name:<16} {source_summary(name)}", highlight=False, soft_wrap=True)
+        known = source(name)
+        console = Console()
+        console.print(f"{name:<14} {source_summary(name)}", highlight=False, soft_wrap=True)
+        hub = f"; on the hub: {known.hub.repository}" if isinstance(known, FileSet) and known.hub else ""
+        console.print(f"{'':<14} files: {known.where}{hub}", highlight=False, soft_wrap=True, style="dim")
+
+
+@app.command("prepare")
+def prepare_source(
+    name: Annotated[str, typer.Argument(help="A data set, see `fedflat data list`.")],
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder that holds a folder of this name; default $FEDFLAT_DATA.")
+    ] = None,
+    hub: Annotated[bool, typer.Option("--hub", help="Fetch the set from the Hugging Face hub into it.")] = False,
+    partial: Annotated[bool, typer.Option("--partial", help="Accept fewer samples than the whole set.")] = False,
+    image_size: Annotated[int | None, typer.Option(help="Pixels that photographs are resized to.")] = None,
+) -> None:
+    """Read a set's files, check them, and keep the result for quick starts.
+
+    fedflat data prepare cifar10 --data-dir DATA        (DATA/cifar10 holds parquet, or the original archive)
+
+    Runs do the same by themselves at their first start.
+    """
+    console = Console()
+    loaded = convert(console, known_source(name), data_dir, hub, partial, image_size)
+    for part, samples in (("train", loaded.train), ("test", loaded.test)):
+        if samples is not None:
+            shape = " x ".join(map(str, samples.x.shape[1:]))
+            console.print(f"{part:<5} {len(samples.y):,} samples of {shape}", highlight=False)
+    for domain in loaded.domains:
+        console.print(f"domain {domain}", highlight=False)
+    console.print(f"digest {loaded.contents}, kept in {cache_folder()}", highlight=False, soft_wrap=True)
 
 
 @app.command("partition", context_settings=CONTEXT, options_metavar="[FILE.toml] [--KEY VALUE]...")
@@ -34,7 +69,9 @@ def partition(
     fedflat data partition --data.name digits --data.clients 50 --partition.name dirichlet --partition.alpha 0.1
     """
     console = Console()
-    data = federated_data(resolve(RunSpec, context.args))
+    spec = resolve(RunSpec, context.args)
+    convert_for(console, spec)
+    data = federated_data(spec)
     drawn = write_partition_map(data, figure) if figure else None
     console.print(f"{data.name}, {data.partition}, hash {data.partition_hash()}", highlight=False, soft_wrap=True)
     console.print("\n".join(partition_facts(data).lines()), highlight=False)

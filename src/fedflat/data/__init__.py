@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from .federated import FederatedData
+from .loading import load, prepare
 from .partition import IID, Dirichlet, Partition, Pathological
-from .sources import load, source_names
+from .sources import source_names
 
-__all__ = ["IID", "Dirichlet", "FederatedData", "Partition", "Pathological", "load", "source_names"]
+__all__ = ["IID", "Dirichlet", "FederatedData", "Partition", "Pathological", "load", "prepare", "source_names"]

@@ -28,7 +28,7 @@ class PartitionFacts:
         """The facts as text, one a line."""
         return [
             f"clients             {self.clients}",
-            f"training samples    {self.samples} ({self.unused} unused, {self.duplicated} held twice or more)",
+            f"training samples    {self.samples} ({self.unused} unused, {self.duplicated} repeated)",
             f"samples per client  {self.smallest} to {self.largest}, median {self.median:g}",
             f"classes per client  {self.fewest_classes} to {self.most_classes}, mean {self.mean_classes:.2f}",
         ]

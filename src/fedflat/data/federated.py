@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,31 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.errors import InputError
+from .preparation import Augmentation, Preparation
 
 Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """Who holds which samples: client i those at `members[offsets[i] : offsets[i + 1]]`."""
+
+    members: Index  # (sum of sizes,) sample indices, client after client
+    offsets: Index  # (clients + 1,)
+
+    @classmethod
+    def of(cls, parts: Sequence[Index]) -> Holdings:
+        """From the sample indices of every client."""
+        return cls(np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64))
+
+    @property
+    def sizes(self) -> Index:
+        """Samples per client, (clients,)."""
+        return np.diff(self.offsets)
+
+    def parts(self) -> list[Index]:
+        """The sample indices of every client."""
+        return np.split(self.members, self.offsets[1:-1])
 
 
 @dataclass(frozen=True)
@@ -22,7 +45,8 @@ class FederatedData:
     """Training samples, who holds which of them, and a test set.
 
     Client i holds the samples `members[offsets[i] : offsets[i + 1]]`; a sample may belong to several
-    clients or to none.
+    clients or to none. Samples are kept as they are stored (pictures as uint8, texts as token numbers);
+    `preparation` makes what a model takes, `augmentation` acts in training only.
     """
 
     x: Tensor  # (n, *shape)
@@ -33,6 +57,11 @@ class FederatedData:
     test: tuple[Tensor, Tensor] | None = None  # x (m, *shape), y (m,)
     name: str = "data"
     partition: str = "given"  # how it was split, in words
+    preparation: Preparation = Preparation()
+    augmentation: Augmentation | None = None
+    validation: Holdings | None = None  # samples of each client that it does not train on
+    vocabulary: tuple[str, ...] = ()  # of texts: the word of each token number
+    contents: str | None = None  # a digest of the samples, where it is known without reading them
 
     def __post_init__(self) -> None:
         """Raises ValueError for an empty client, a label out of range, NaN, or tensors that do not fit together."""
@@ -110,6 +139,10 @@ class FederatedData:
         mine = torch.from_numpy(self.members[self.offsets[i] : self.offsets[i + 1]])
         return self.x[mine], self.y[mine]
 
+    def inputs(self, samples: Tensor) -> Tensor:
+        """What a model takes for the training samples with these indices (*batch,): (*batch, *shape)."""
+        return self.preparation(self.x[samples])
+
     def owners(self) -> Index:
         """The client that holds each entry of `members`, (sum of sizes,)."""
         return np.repeat(np.arange(self.clients), self.sizes)
@@ -122,13 +155,18 @@ class FederatedData:
 
     def partition_hash(self) -> str:
         """Eight hexadecimal digits that tell two splits apart."""
-        return digest(torch.from_numpy(self.offsets), torch.from_numpy(self.members))
+        held_out = () if self.validation is None else (self.validation.offsets, self.validation.members)
+        return digest(*map(torch.from_numpy, (self.offsets, self.members, *held_out)))
+
+    def contents_hash(self) -> str:
+        """Eight hexadecimal digits that tell the samples of two sets apart."""
+        return self.contents or digest(self.x, self.y)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> FederatedData:
-        """On `device`, floating-point samples as `dtype`; the client index stays on the host."""
+        """On `device`, samples prepared as `dtype`; the client index stays on the host."""
         test = None if self.test is None else (_cast(self.test[0], device, dtype), self.test[1].to(device))
         moved = {"x": _cast(self.x, device, dtype), "y": self.y.to(device), "test": test}
-        return FederatedData(**{**vars(self), **moved})
+        return replace(self, **moved, preparation=replace(self.preparation, dtype=dtype))
 
 
 def digest(*tensors: Tensor) -> str:

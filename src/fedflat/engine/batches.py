@@ -52,18 +52,27 @@ class Batches:
         samples = self._samples(t, clients, steps)
         return Work(t, clients, steps, torch.from_numpy(samples).to(self.data.y.device))
 
-    def batch(self, samples: Tensor) -> Batch:
-        """The batch of the sample indices (*clients, b), -1 where a client has fewer."""
+    def batch(self, samples: Tensor, t: int, clients: Index, k: int) -> Batch:
+        """The batch of the sample indices (*clients, b), -1 where a client has fewer, augmented for step `k` of `t`."""
         missing = samples < 0
         weight = None
         if missing.any():
             present = (~missing).to(self._dtype)
             weight = present / present.sum(-1, keepdim=True)
             samples = samples.clamp(min=0)
-        return Batch(self.data.x[samples], self.data.y[samples], weight)
+        return Batch(self._inputs(samples, t, clients, k), self.data.y[samples], weight)
+
+    def _inputs(self, samples: Tensor, t: int, clients: Index, k: int) -> Tensor:
+        """What the model takes for the sample indices (*clients, b)."""
+        augmentation = self.data.augmentation
+        if augmentation is None:
+            return self.data.inputs(samples)
+        place = np.arange(samples.shape[-1])
+        bits = words(self.seed, Purpose.AUGMENTATION, t, clients.reshape(*samples.shape[:-1], 1), k, place)
+        return augmentation(self.data.x[samples], bits, self.data.preparation)
 
     def everything(self, clients: Index, stacked: bool) -> Iterator[Batch]:
-        """All samples of `clients` in batches whose weights sum to 1 over all batches of a client.
+        """All samples of `clients`, not augmented, in batches whose weights sum to 1 over all batches of a client.
 
         Stacked (c, b), or for one client (b,).
         """
@@ -77,7 +86,7 @@ class Batches:
             weight = torch.from_numpy(exists / sizes[:, None]).to(self.data.y.device, self._dtype)
             if not stacked:
                 samples, weight = samples[0], weight[0]
-            yield Batch(self.data.x[samples], self.data.y[samples], weight)
+            yield Batch(self.data.inputs(samples), self.data.y[samples], weight)
 
     def _samples(self, t: int, clients: Index, steps: Index) -> Index:
         """(c, K, b) sample indices; step k of client i is batch k mod m_i of epoch k div m_i."""

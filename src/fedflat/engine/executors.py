@@ -11,15 +11,18 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..core.errors import InputError
 from ..core.local import Descent, LocalResult, local_round
 from ..core.method import Context, Method
-from ..core.objective import BatchOracle, Objective
+from ..core.objective import Batch, BatchOracle, Objective
 from ..core.oracle import Oracle
 from ..core.records import Record
+from ..core.trial import Draws
+from ..data.federated import Index
 from .batches import Batches, Work
 from .randomness import Purpose, words
 
@@ -34,7 +37,7 @@ class Executor(ABC):
     objective: Objective
     batches: Batches
     seed: int
-    is_random: bool  # the model draws random numbers in training
+    draws: Draws  # what the model draws at random in training
     gradients: int = field(default=0, init=False)  # minibatch gradients so far, one per client and call
 
     @property
@@ -52,13 +55,22 @@ class Executor(ABC):
         @contextmanager
         def around() -> Iterator[None]:
             self.gradients += rows
-            with self._seeded(samples.device, work, k):
+            with self._seeded(samples.device, work, k + 1):
                 yield
 
-        return BatchOracle(self.objective, self.batches.batch(samples), around)
+        clients = work.clients[:rows] if samples.ndim > 1 else work.clients[0]
+        batch = self.batches.batch(samples, work.t, clients, k)
+        return BatchOracle(self.objective, self._keyed(batch, work.t, clients, k + 1), around)
 
-    def _seeded(self, device: torch.device, work: Work, k: int) -> AbstractContextManager[None]:
-        """Nothing to seed, unless a subclass runs models that draw random numbers."""
+    def _keyed(self, batch: Batch, t: int, clients: Index, *counters: int) -> Batch:
+        """`batch` with the keys of its dropout masks: the same at every gradient of a step, whatever ran before."""
+        if self.draws is not Draws.DROPOUT:
+            return batch
+        keys = np.asarray(words(self.seed, Purpose.DROPOUT, t, clients, *counters)).view(np.int64)
+        return replace(batch, key=torch.from_numpy(keys).to(batch.y.device))
+
+    def _seeded(self, device: torch.device, work: Work, *counters: int) -> AbstractContextManager[None]:
+        """Nothing to seed, unless a subclass runs models that draw other random numbers than dropout's."""
         return nullcontext()
 
     def _full(self, work: Work) -> Oracle:
@@ -67,9 +79,10 @@ class Executor(ABC):
         def full(w: Tensor) -> Tensor:
             self.gradients += int(self.batches.client.batches_per_epoch(self.batches.data.sizes[work.clients]).sum())
             total = torch.zeros_like(w)
-            for batch in self.batches.everything(work.clients, stacked=w.ndim > 1):
-                with self._seeded(w.device, work, -1):
-                    total = total + self.objective.gradient(w, batch)
+            clients = work.clients if w.ndim > 1 else work.clients[0]
+            for number, batch in enumerate(self.batches.everything(work.clients, stacked=w.ndim > 1)):
+                with self._seeded(w.device, work, 0, number):
+                    total = total + self.objective.gradient(w, self._keyed(batch, work.t, clients, 0, number))
             return total
 
         return full
@@ -100,12 +113,12 @@ class Sequential(Executor):
             yield self._oracle(samples[samples >= 0], work, 1, k), 1
 
     @contextmanager
-    def _seeded(self, device: torch.device, work: Work, k: int) -> Iterator[None]:
-        """The same dropout masks at every gradient of a step, whatever ran before."""
-        if not self.is_random:
+    def _seeded(self, device: torch.device, work: Work, *counters: int) -> Iterator[None]:
+        """The same random numbers at every gradient of a step, whatever ran before."""
+        if self.draws is not Draws.OTHER:
             yield
             return
-        seed = int(words(self.seed, Purpose.DROPOUT, work.t, work.clients[0], k + 1))
+        seed = int(words(self.seed, Purpose.DROPOUT, work.t, work.clients[0], *counters))
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(seed >> 1)
             yield
@@ -134,21 +147,22 @@ class Stacked(Executor):
 EXECUTORS = {"sequential": Sequential, "stacked": Stacked}
 
 
-def choose(name: str, objective: Objective, is_random: bool) -> type[Executor]:
-    """The executor called `name`; `auto` stacks small models without convolutions and without random numbers.
+def choose(name: str, objective: Objective, draws: Draws) -> type[Executor]:
+    """The executor called `name`; `auto` stacks small models without convolutions that draw nothing but dropout.
 
     Stacked convolutions become grouped ones, which are slower than one client after another.
-    Raises InputError for an unknown name, or for stacking a model that draws random numbers.
+    Raises InputError for an unknown name, or for stacking a model that draws other random numbers: they come
+    from one generator, which cannot be seeded for each client of a stack.
     """
-    if name == "stacked" and is_random:
-        raise InputError("executor = 'stacked' cannot run a model with dropout, which would differ from 'sequential'")
+    if name == "stacked" and draws is Draws.OTHER:
+        raise InputError("executor = 'stacked' cannot run a model that draws random numbers other than dropout")
     if name in EXECUTORS:
         return EXECUTORS[name]
     if name != "auto":
         raise InputError(f"executor = {name!r} is unknown; known are auto, {', '.join(EXECUTORS)}")
     convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in objective.module.modules())
     small = objective.space.d <= 300_000
-    return Stacked if small and not convolutional and not is_random else Sequential
+    return Stacked if small and not convolutional and draws is not Draws.OTHER else Sequential
 
 
 def _stack(records: list[Record]) -> Record:

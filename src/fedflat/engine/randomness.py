@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     COHORT = 2
     BATCHES = 3
     DROPOUT = 4
+    AUGMENTATION = 5
 
 
 def generator(seed: int, purpose: Purpose, *counters: int) -> np.random.Generator:

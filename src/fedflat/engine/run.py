@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from torch import Tensor, nn
 
 from ..comm.cost import MethodCost
 from ..core.objective import Objective
 from ..data.federated import FederatedData, Index
-from ..metrics.accuracy import held_loss, per_client, score, spread
-
-LAST_ROUNDS = 10  # evaluations over which the reported accuracy is averaged
+from ..metrics.accuracy import held_loss, per_client, score, spread, validation_accuracies
+from ..metrics.protocols import Curve
 
 
 @dataclass(frozen=True)
@@ -39,29 +37,43 @@ def metrics_table(history: list[dict[str, float]]) -> pa.Table:
 
 
 def summarise(
-    objective: Objective, w: Tensor, data: FederatedData, history: list[dict[str, float]]
+    objective: Objective, w: Tensor, data: FederatedData, history: list[dict[str, float]], last: int
 ) -> dict[str, float]:
     """The numbers of the final model `w` (d,), by name; accuracies in [0, 1].
 
-    `test_accuracy` and `test_accuracy_std` are mean and population standard deviation over the last
-    10 evaluations, `test_accuracy_last` is the final model's.
+    `test_accuracy` and `test_accuracy_std` are mean and population standard deviation over the `last`
+    evaluations, `test_accuracy_last` is the final model's, `test_accuracy_best_validation` that of the
+    round that did best on the clients' validation samples, if they have any.
     """
-    values: dict[str, float] = {"rounds": len(history), **_last_rounds(history)}
-    train = score(objective, w, data.x, data.y)
+    vector_bytes = len(w) * w.element_size()
+    values: dict[str, float] = {"rounds": len(history), "parameters": len(w), "vector_bytes": vector_bytes}
+    values |= _tested(history, last, vector_bytes)
+    if data.validation is not None:
+        held_out = spread(validation_accuracies(objective, w, data))
+        values |= {f"validation_accuracy_{name}": value for name, value in asdict(held_out).items()}
+    train = score(objective, w, data.x, data.y, data.preparation)
     clients = spread(per_client(train, data))
     values |= {f"client_accuracy_{name}": value for name, value in asdict(clients).items()}
     values |= {name: history[-1][name] for name in ("gradients", "bytes_down", "bytes_up", "drift")}
     return values | {"train_loss": held_loss(train, data), "seconds": sum(row["seconds"] for row in history)}
 
 
-def _last_rounds(history: list[dict[str, float]]) -> dict[str, float]:
-    evaluated = [row for row in history if "test_accuracy" in row]
-    if not evaluated:
+def _tested(history: list[dict[str, float]], last: int, vector_bytes: int) -> dict[str, float]:
+    """What the evaluations on the test set come to; nothing if there were none."""
+    curve = Curve.of(history, vector_bytes)
+    if not len(curve.rounds):
         return {}
-    last = np.array([row["test_accuracy"] for row in evaluated[-LAST_ROUNDS:]])
-    return {
-        "test_accuracy": float(last.mean()),
-        "test_accuracy_std": float(last.std()),
-        "test_accuracy_last": float(last[-1]),
-        "test_loss_last": evaluated[-1]["test_loss"],
+    mean, std = curve.last(last)
+    values = {
+        "test_accuracy": mean,
+        "test_accuracy_std": std,
+        "test_accuracy_evaluations": min(last, len(curve.rounds)),
+        "test_accuracy_last": curve.final,
+        "test_loss_last": [row["test_loss"] for row in history if "test_loss" in row][-1],
     }
+    best = curve.best_on_validation()
+    return (
+        values
+        if best is None
+        else values | {"best_validation_round": best[0], "test_accuracy_best_validation": best[1]}
+    )

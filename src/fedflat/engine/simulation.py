@@ -17,9 +17,10 @@ from ..comm.cost import method_cost
 from ..core.errors import InputError
 from ..core.method import Context, Method
 from ..core.objective import Objective
-from ..core.trial import is_random
+from ..core.trial import draws
+from ..data.facts import partition_facts
 from ..data.federated import FederatedData, Index, digest
-from ..metrics.accuracy import score
+from ..metrics.accuracy import score, validation_accuracies
 from ..metrics.flatness import flatness as measure_flatness
 from . import checkpoint
 from .arguments import check_arguments, default_rounds, fresh_module, usable_device
@@ -63,6 +64,7 @@ class Simulation:
         dtype: torch.dtype | None = None,
         executor: str = "auto",
         eval_every: int = 1,
+        last: int = 10,
         model_options: dict[str, Any] | None = None,
     ) -> None:
         """Set up round 0. The same arguments always give the same rounds.
@@ -73,26 +75,27 @@ class Simulation:
         participation: share of the clients, number per round, `Bernoulli(p)`, or [[0, 1], ...].
         weights: of the clients in the mean, "uniform" or "samples" (n_i). dtype: default the model's.
         executor: "sequential", "stacked", or "auto" by model. eval_every: rounds between evaluations.
+        last: evaluations at the end over which the reported accuracy is averaged.
 
         Raises ValueError, naming the argument, for anything that cannot work.
         """
-        check_arguments(method, data, client, weights, rounds=rounds, seed=seed, eval_every=eval_every)
+        check_arguments(method, data, client, weights, rounds=rounds, seed=seed, eval_every=eval_every, last=last)
         self.method = method = method.fitted(data.shape)
         self.client, self.weights, self.seed = client or Client(), weights, seed
         self._participation = as_rule(participation)
         self.rounds = rounds if rounds is not None else default_rounds(self._participation)
         self._participation.check(data.clients, self.rounds)
-        self.device, self.eval_every = usable_device(device), eval_every
+        self.device, self.eval_every, self.last = usable_device(device), eval_every, last
         module = fresh_module(model, data, seed, model_options or {}, dtype).to(self.device)
         self.objective = Objective(module)
         w = self.objective.space.flatten(module)
         self.data = data.to(self.device, w.dtype)
-        self._data_hash, self._model_hash = digest(self.data.x, self.data.y), digest(w)
+        self._data_hash, self._model_hash = self.data.contents_hash(), digest(w)
         self._layers = tuple(layer for _, layer in self.objective.space.layers())
         self._is_weight = self.objective.space.is_weight(self.device)
-        random = is_random(module, self.data.x[:2], data.classes)
+        drawn = draws(module, self.data.inputs(torch.arange(min(2, len(data.y)), device=self.device)), data.classes)
         batches = Batches(self.data, self.client, seed, w.dtype)
-        self.executor = choose(executor, self.objective, random)(method, self.objective, batches, seed, random)
+        self.executor = choose(executor, self.objective, drawn)(method, self.objective, batches, seed, drawn)
         self._cost = method_cost(method, len(w))
         self.t = 0
         self.server = method.init_server(w)
@@ -126,13 +129,13 @@ class Simulation:
         """What the rounds so far have made; at least one. With `flatness`, it is measured too."""
         if not self.history:
             raise InputError("there is no result before the first round")
-        summary = summarise(self.objective, self.w, self.data, self.history)
+        summary = summarise(self.objective, self.w, self.data, self.history, self.last)
         return Run(
             method=type(self.method).__name__,
             seed=self.seed,
             metrics=metrics_table(self.history),
             summary=summary | (measure_flatness(self.model, self.data) if flatness else {}),
-            settings=self.settings() | {"hyper": vars(self.method)},
+            settings=self.settings() | {"hyper": vars(self.method), "split": vars(partition_facts(self.data))},
             model=self.model,
             w=self.w,
             cost=self._cost,
@@ -206,12 +209,14 @@ class Simulation:
         return {
             "method": repr(self.method),
             "client": repr(self.client),
+            "batches": f"{self.client.steps or f'{self.client.epochs or 1} epochs'}, {self.client.batch_size}",
             "participation": repr(self._participation),
             "weights": self.weights,
             "seed": self.seed,
             "data": f"{self.data.name}, {self.data.clients} clients, {self.data.partition}",
             "partition_hash": self.data.partition_hash(),
             "data_hash": self._data_hash,
+            "augmentation": repr(self.data.augmentation),
             "model_hash": self._model_hash,
             "model": f"{type(self.objective.module).__name__}, {self.objective.space.d} parameters, {self.w.dtype}",
             "executor": type(self.executor).__name__,
@@ -229,10 +234,15 @@ class Simulation:
         return server
 
     def _evaluate(self) -> dict[str, float]:
-        if self.data.test is None or (self.t % self.eval_every and self.t != self.rounds):
+        if self.t % self.eval_every and self.t != self.rounds:
             return {}
-        scores = score(self.objective, self.w, *self.data.test)
-        return {"test_accuracy": scores.accuracy, "test_loss": scores.mean_loss}
+        values: dict[str, float] = {}
+        if self.data.test is not None:
+            scores = score(self.objective, self.w, *self.data.test, self.data.preparation)
+            values |= {"test_accuracy": scores.accuracy, "test_loss": scores.mean_loss}
+        if self.data.validation is not None:
+            values["validation_accuracy"] = float(validation_accuracies(self.objective, self.w, self.data).mean())
+        return values
 
     def _spent(self, clients: int) -> dict[str, float]:
         """Totals so far: minibatch gradients, and bytes each way."""

@@ -3,17 +3,22 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.hyper import hyper
-from .scheme import Index, Partition, draw_by_prior
+from .draws import class_pools, deal, random_turns
+from .scheme import Index, Partition, Samples
 
 
 class Dirichlet(Partition):
     """Label skew at equal sizes: every client has its own class prior, drawn from Dir(alpha, ..., alpha).
 
-    The scheme of Acar et al. (2021): samples are drawn from the priors without replacement, so each
-    is used exactly once. Small alpha gives a client few classes; large alpha approaches IID.
+    The scheme of Acar et al. (2021): a random client that is not full draws a class from its prior
+    and takes a sample of it without replacement, so each sample is used exactly once. A class that
+    runs out leaves the priors; a client whose prior has nothing left draws from all that is left.
+    Small alpha gives a client few classes; large alpha approaches IID.
     """
 
     alpha: float = hyper(0.1, "concentration per class", low=0, open_low=True)
 
-    def split(self, labels: Index, classes: int, clients: int, rng: np.random.Generator) -> list[Index]:
-        return draw_by_prior(labels, rng.dirichlet(np.full(classes, self.alpha), clients), rng)
+    def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> list[Index]:
+        priors = rng.dirichlet(np.full(samples.classes, self.alpha), clients)
+        pools = class_pools(samples, rng)
+        return deal(pools, priors, random_turns(samples, clients, rng), rng)

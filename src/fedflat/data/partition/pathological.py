@@ -4,12 +4,13 @@ import numpy as np
 
 from ...core.errors import InputError
 from ...core.hyper import hyper
-from .scheme import Index, Partition
+from .scheme import Index, Partition, Samples
 
 
 class Pathological(Partition):
     """Label skew: every client holds samples of exactly `classes_per_client` random classes.
 
+    The setting of Sun et al. (2023, FedSMOO) and Xiao et al. (2026, FedVSSAM), without replacement.
     Each client takes the classes that the fewest clients hold so far, ties broken at random, and a
     class is cut evenly between its holders: every sample is used once, and sizes are as equal as the
     classes are. With fewer holdings than classes, the classes that nobody took stay unused.
@@ -17,25 +18,32 @@ class Pathological(Partition):
 
     classes_per_client: int = hyper(2, "classes a client holds", low=1)
 
-    def split(self, labels: Index, classes: int, clients: int, rng: np.random.Generator) -> list[Index]:
-        if self.classes_per_client > classes:
+    def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> list[Index]:
+        if self.classes_per_client > samples.classes:
             raise InputError(
-                f"partition.classes_per_client = {self.classes_per_client} is more than the {classes} classes"
+                f"partition.classes_per_client = {self.classes_per_client} is more than the {samples.classes} classes"
             )
-        holders: list[list[int]] = [[] for _ in range(classes)]
-        for client in range(clients):
-            held = [len(group) for group in holders]
-            for label in np.lexsort((rng.random(classes), held))[: self.classes_per_client]:
-                holders[label].append(client)
+        holders = self._holders(samples.classes, clients, rng)
         parts: list[list[Index]] = [[] for _ in range(clients)]
         for label, group in enumerate(holders):
-            samples = int((labels == label).sum())
-            if samples < len(group):
-                raise InputError(
-                    f"partition.classes_per_client = {self.classes_per_client} with data.clients = {clients} has "
-                    f"{len(group)} clients share the {samples} samples of class {label}; take fewer clients or classes"
-                )
-            pieces = np.array_split(rng.permutation(np.flatnonzero(labels == label)), max(1, len(group)))
-            for client, piece in zip(group, pieces, strict=False):
+            own = np.flatnonzero(samples.labels == label)
+            self._check_enough(label, len(own), len(group), clients)
+            for client, piece in zip(group, np.array_split(rng.permutation(own), max(1, len(group))), strict=False):
                 parts[client].append(piece)
         return [np.sort(np.concatenate(pieces)) for pieces in parts]
+
+    def _holders(self, classes: int, clients: int, rng: np.random.Generator) -> list[list[int]]:
+        """The clients that hold each class."""
+        holders: list[list[int]] = [[] for _ in range(classes)]
+        for client in range(clients):
+            held = np.array([len(group) for group in holders])
+            for label in np.lexsort((rng.random(classes), held))[: self.classes_per_client]:
+                holders[label].append(client)
+        return holders
+
+    def _check_enough(self, label: int, own: int, holders: int, clients: int) -> None:
+        if own < holders:
+            raise InputError(
+                f"partition.classes_per_client = {self.classes_per_client} with data.clients = {clients} has "
+                f"{holders} clients share the {own} samples of class {label}; take fewer clients or classes"
+            )

@@ -1,4 +1,4 @@
-"""What a partition scheme is, and the drawing that several schemes share."""
+"""What a partition scheme is given, and what it gives back."""
 
 from __future__ import annotations
 
@@ -7,11 +7,36 @@ from dataclasses import dataclass, fields
 from typing import dataclass_transform
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...core.errors import InputError
 from ...core.hyper import check, hyper
 from ..federated import Index
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What a scheme may know of n samples: the label of each and, where the data has them, its domain and its user."""
+
+    labels: Index  # (n,) class indices
+    classes: int
+    domain: Index | None = None  # (n,) domain ids
+    domains: tuple[str, ...] = ()  # the name of every domain id
+    user: Index | None = None  # (n,) user ids
+
+    def __post_init__(self) -> None:
+        """Raises InputError where an id is missing or a domain has no name."""
+        for name, ids in (("domain", self.domain), ("user", self.user)):
+            if ids is not None and len(ids) != len(self):
+                raise InputError(f"samples: {name} has {len(ids)} entries for {len(self)} labels")
+        if (
+            self.domain is not None
+            and len(self.domain)
+            and not 0 <= self.domain.min() <= self.domain.max() < len(self.domains)
+        ):
+            raise InputError(f"samples: domain has ids outside the {len(self.domains)} domains")
+
+    def __len__(self) -> int:
+        return len(self.labels)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
@@ -25,8 +50,11 @@ class Partition(ABC):
         check(self)
 
     @abstractmethod
-    def split(self, labels: Index, classes: int, clients: int, rng: np.random.Generator) -> list[Index]:
-        """The sample indices of every client, from `labels` (n,); every client gets at least one sample."""
+    def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> list[Index]:
+        """The sample indices of every client, ascending; every client gets at least one sample.
+
+        Raises InputError, naming the field, for a split that cannot be made.
+        """
 
     def __str__(self) -> str:
         """The scheme and its parameters in words, e.g. `Dirichlet(alpha=0.1)`."""
@@ -35,27 +63,13 @@ class Partition(ABC):
 
 
 def equal_sizes(n: int, clients: int) -> Index:
-    """n // clients for everyone, and one more for the first n % clients; raises ValueError if n < clients."""
+    """n // clients for everyone, and one more for the first n % clients; raises InputError if n < clients."""
     if n < clients:
         raise InputError(f"data.clients = {clients} is more than the {n} training samples")
     return np.full(clients, n // clients, dtype=np.int64) + (np.arange(clients) < n % clients)
 
 
-def draw_by_prior(labels: Index, priors: NDArray[np.float64], rng: np.random.Generator) -> list[Index]:
-    """Equal sizes; each client draws classes from its own prior until it is full, without replacement.
-
-    `priors` is (clients, classes). Samples are dealt one at a time to a random client that is not
-    full (Acar et al., 2021). When a class runs out it leaves every prior; a client whose prior is
-    then empty draws from what is left, in proportion. Every sample is used exactly once.
-    """
-    clients, classes = priors.shape
-    pools = [list(rng.permutation(np.flatnonzero(labels == c))) for c in range(classes)]
-    left = np.array([len(pool) for pool in pools])
-    taken: list[list[int]] = [[] for _ in range(clients)]
-    for client in rng.permutation(np.repeat(np.arange(clients), equal_sizes(len(labels), clients))):
-        prior = np.where(left > 0, priors[client], 0.0)
-        prior = prior if prior.sum() > 0 else left.astype(float)
-        label = np.searchsorted(prior.cumsum(), rng.random() * prior.sum(), side="right")
-        taken[client].append(pools[label].pop())
-        left[label] -= 1
-    return [np.array(sorted(mine), dtype=np.int64) for mine in taken]
+def cut(samples: Index, clients: int) -> list[Index]:
+    """`samples` (n,) in their order, cut into `clients` parts of equal sizes, each ascending."""
+    ends = np.cumsum(equal_sizes(len(samples), clients))[:-1]
+    return [np.sort(part) for part in np.split(samples, ends)]

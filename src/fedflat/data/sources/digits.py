@@ -10,15 +10,24 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from .source import Source
+from ..source import Arrays, Bundled, Loaded
 
 
-def read() -> Source:
-    """All 1,797 images, x (n, 1, 8, 8)."""
+def read() -> Loaded:
+    """All 1,797 images, x (n, 1, 8, 8) float32."""
     digits = load_digits()
     images = (digits.images / 16.0).astype("float32")[:, None]
     split = train_test_split(
         images, digits.target.astype("int64"), test_size=0.25, random_state=0, stratify=digits.target
     )
     x, test_x, y, test_y = map(torch.from_numpy, split)
-    return Source(x, y, (test_x, test_y), classes=10)
+    return Loaded(Arrays(x, y), Arrays(test_x, test_y), classes=10)
+
+
+SOURCE = Bundled(
+    read,
+    classes=10,
+    shape=(1, 8, 8),
+    sizes={"train": 1347, "test": 450},
+    where="nothing needed: ships with scikit-learn",
+)

@@ -1,0 +1,62 @@
+"""From what a reader gives to arrays on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import InputError
+from .cache import Writer
+from .readers.part import Part, Shape
+from .text import build_vocabulary, encode
+
+Progress = Callable[[str, int, int], None]  # part, samples done, samples in all
+
+
+def write_labels(writer: Writer, what: str, part: str, content: Part, classes: int) -> None:
+    """The class indices of a part. Raises InputError for one outside 0..classes - 1, or if there is none."""
+    labels = content.labels
+    if not len(labels):
+        raise InputError(f"data: {what} has no samples")
+    wrong = np.flatnonzero((labels < 0) | (labels >= classes))
+    if len(wrong):
+        raise InputError(f"data: {what} sample {wrong[0]} has class {labels[wrong[0]]}, outside 0..{classes - 1}")
+    writer.add(f"{part}-y", labels.astype(np.int64))
+
+
+def write_pictures(writer: Writer, part: str, content: Part, shape: Shape, progress: Progress) -> None:
+    """The pictures of a part, one after another into one array on disk."""
+    total = len(content.labels)
+    array = writer.create(f"{part}-x", (total, shape.channels, shape.size, shape.size), np.uint8)
+    done = 0
+    for done, picture in enumerate(content.samples, start=1):
+        array[done - 1] = picture
+        if done % 1000 == 0 or done == total:
+            progress(part, done, total)
+    if done != total:
+        raise InputError(f"data: {part} has {total} labels but {done} pictures")
+    array.flush()
+
+
+def write_texts(writer: Writer, parts: Mapping[str, Part], size: int) -> None:
+    """Token numbers of all parts, and the vocabulary, which is built from the training texts."""
+    texts = {part: list(content.samples) for part, content in parts.items()}
+    vocabulary = build_vocabulary(texts["train"], size)
+    for part, some in texts.items():
+        writer.add(f"{part}-x", encode(some, vocabulary))
+    writer.facts["vocabulary"] = vocabulary
+
+
+def write_groups(writer: Writer, parts: Mapping[str, Part]) -> None:
+    """Domains and users as numbers in the order of their names, the same numbers in all parts."""
+    for group in ("domain", "user"):
+        columns: dict[str, Any] = {part: getattr(content, group) for part, content in parts.items()}
+        if any(column is None for column in columns.values()):
+            continue
+        names = sorted({value for column in columns.values() for value in column})
+        number = {value: i for i, value in enumerate(names)}
+        writer.facts[f"{group}s"] = names
+        for part, column in columns.items():
+            writer.add(f"{part}-{group}", np.array([number[value] for value in column], dtype=np.int64))

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import numpy as np
+
+from ...core.hyper import hyper
+from .draws import class_pools, deal_with_refill, random_turns
+from .scheme import Index, Partition, Samples
+
+
+class DirichletRefill(Partition):
+    """Label skew at equal sizes with reuse: as Dirichlet, but a class that runs out is filled again.
+
+    The "with replacement" of Sun et al. (2023, FedSMOO): clients keep the priors they drew, sizes
+    stay equal, and class totals become unbalanced. Samples of the wanted classes are held several
+    times, by several clients or twice by one, and as many others by nobody.
+    """
+
+    alpha: float = hyper(0.1, "concentration per class", low=0, open_low=True)
+
+    def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> list[Index]:
+        priors = rng.dirichlet(np.full(samples.classes, self.alpha), clients)
+        pools = class_pools(samples, rng)
+        return deal_with_refill(pools, priors, random_turns(samples, clients, rng), rng)

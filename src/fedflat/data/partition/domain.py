@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import numpy as np
+
+from ...core.errors import InputError
+from .scheme import Index, Partition, Samples, cut
+
+
+class Domain(Partition):
+    """Feature skew: every client holds samples of one domain, split inside it at random into equal sizes.
+
+    The setting of Fan et al. (2024, FedLESAM). Domains have equally many clients each, domain after
+    domain in the order of the data.
+    """
+
+    def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> list[Index]:
+        if samples.domain is None:
+            raise InputError("partition.name = 'domain' needs data with domains, such as pacs")
+        present = np.unique(samples.domain)
+        if clients % len(present):
+            names = ", ".join(samples.domains[domain] for domain in present)
+            raise InputError(f"data.clients = {clients} is not a multiple of the {len(present)} domains ({names})")
+        parts: list[Index] = []
+        for domain in present:
+            own = rng.permutation(np.flatnonzero(samples.domain == domain))
+            _check_enough(samples.domains[domain], len(own), clients, clients // len(present))
+            parts += cut(own, clients // len(present))
+        return parts
+
+
+def _check_enough(name: str, samples: int, clients: int, own: int) -> None:
+    if samples < own:
+        raise InputError(f"data.clients = {clients} puts {own} clients into domain {name}, which has {samples} samples")

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import numpy as np
+
+from ...core.errors import InputError
+from .scheme import Index, Partition, Samples
+
+
+class Natural(Partition):
+    """The split the data came with: one client per user, who holds all samples of that user.
+
+    The setting of Caldas et al. (2018, LEAF). With fewer clients than users, so many users are chosen
+    at random, and the samples of the others stay unused. Clients are in the order of the user ids.
+    """
+
+    def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> list[Index]:
+        if samples.user is None:
+            raise InputError("partition.name = 'natural' needs data with users, such as femnist")
+        by_user = np.argsort(samples.user, kind="stable")
+        starts = np.unique(samples.user[by_user], return_index=True)[1]
+        if clients > len(starts):
+            raise InputError(f"data.clients = {clients} is more than the {len(starts)} users of the data")
+        held = np.split(by_user, starts[1:])
+        chosen = np.sort(rng.choice(len(held), clients, replace=False))
+        return [held[user] for user in chosen]

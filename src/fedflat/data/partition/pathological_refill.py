@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import numpy as np
+
+from ...core.errors import InputError
+from ...core.hyper import hyper
+from .draws import class_pools, deal_with_refill, random_turns
+from .scheme import Index, Partition, Samples
+
+
+class PathologicalRefill(Partition):
+    """Label skew at equal sizes with reuse: every client draws from `classes_per_client` random classes alike.
+
+    The scheme of Sun et al. (2023, FedSMOO): clients choose independently, and a class that runs out
+    is filled again. Class totals become unbalanced: samples of the wanted classes are held several
+    times, by several clients or twice by one, and others by nobody.
+    """
+
+    classes_per_client: int = hyper(2, "classes a client holds", low=1)
+
+    def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> list[Index]:
+        present = np.unique(samples.labels)
+        if self.classes_per_client > len(present):
+            raise InputError(
+                f"partition.classes_per_client = {self.classes_per_client} is more than the {len(present)} classes"
+            )
+        priors = np.zeros((clients, samples.classes))
+        for prior in priors:
+            prior[rng.choice(present, self.classes_per_client, replace=False)] = 1.0
+        pools = class_pools(samples, rng)
+        return deal_with_refill(pools, priors, random_turns(samples, clients, rng), rng)

@@ -1,0 +1,95 @@
+"""From stored samples to what a model takes: scaling, normalising, augmenting, in batches and on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+PAD = 4  # pixels on each side that a crop may move by
+FIELD = 21  # bits of a 64-bit word that one decision takes
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Pictures (uint8) become numbers of `dtype`, normalised per channel; tokens become int64; others stay."""
+
+    mean: tuple[float, ...] = ()  # per channel, of pixels in [0, 1]; empty: pixels in [0, 1], not normalised
+    std: tuple[float, ...] = ()
+    dtype: torch.dtype = torch.float32
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`x` (*batch, *shape) as the model takes it."""
+        if x.dtype == torch.uint8:
+            return self._normalised(x.to(self.dtype) / 255)
+        return x if x.is_floating_point() else x.long()
+
+    def black(self, like: Tensor) -> Tensor:
+        """What a black pixel of each channel becomes, (channels, 1, 1) or (1, 1, 1)."""
+        return self._normalised(like.new_zeros(max(1, len(self.mean)), 1, 1))
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        if not self.mean:
+            return x
+        mean, std = (x.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
+        return (x - mean) / std
+
+
+IMAGENET = Preparation(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))  # what photographs are normalised with
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """A random crop of a picture padded by 4 pixels, and a random horizontal flip.
+
+    Every decision comes from a 64-bit word per sample, so whoever has the word makes the same picture.
+    """
+
+    crop: float  # probability of a crop
+    flip: float  # probability of a flip
+    flip_first: bool  # the flip comes before the crop
+    border: Literal["black", "mean"]  # padding with black pixels, or with the mean colour (zero after normalising)
+
+    def __call__(self, x: Tensor, words: NDArray[np.uint64], preparation: Preparation) -> Tensor:
+        """`x` (*batch, channels, height, width), stored pictures, with `words` (*batch,): augmented and prepared."""
+        height, width = x.shape[-2:]
+        flat = x.flatten(0, -4)
+        flipped, down, right = (torch.from_numpy(d).to(x.device) for d in self._decisions(words.reshape(-1)))
+        right = torch.where(flipped, -right, right) if self.flip_first else right
+        columns = torch.arange(width, device=x.device).expand(len(flat), -1)
+        columns = torch.where(flipped[:, None], columns.flip(-1), columns) + right[:, None]
+        rows = torch.arange(height, device=x.device) + down[:, None]
+        outside = _outside(rows, height)[:, :, None] | _outside(columns, width)[:, None, :]
+        place = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None, :]
+        moved = flat.flatten(-2).gather(-1, place.flatten(1)[:, None].expand(-1, flat.shape[1], -1)).view_as(flat)
+        prepared = preparation(moved)
+        border = preparation.black(prepared) if self.border == "black" else prepared.new_zeros(1, 1, 1)
+        return torch.where(outside[:, None], border, prepared).view(x.shape)
+
+    def _decisions(self, words: NDArray[np.uint64]) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
+        """From the words (n,): flipped or not, and the crop's moves down and right in pixels, -4 to 4."""
+        fields = [(words >> np.uint64(FIELD * i) & np.uint64(2**FIELD - 1)).astype(np.int64) for i in range(3)]
+        moves = [(field * (2 * PAD + 1) >> FIELD) - PAD for field in fields[:2]]
+        # The third field decides both questions: its low half the crop, its high half the flip.
+        half = FIELD // 2
+        cropped = fields[2] % 2**half < self.crop * 2**half
+        flipped = (fields[2] >> half) < self.flip * 2 ** (FIELD - half)
+        down, right = (np.where(cropped, move, 0) for move in moves)
+        return flipped, down, right
+
+
+AUGMENTATIONS: dict[str, Augmentation | None] = {
+    "none": None,
+    # FedGF (Lee and Yoon, 2024): crop, flip, then normalise, so the border is black.
+    "crop-flip": Augmentation(crop=1.0, flip=0.5, flip_first=False, border="black"),
+    # FL-Simulator: normalise, flip, then crop every second picture, so the border has the mean colour.
+    "fl-simulator": Augmentation(crop=0.5, flip=0.5, flip_first=True, border="mean"),
+}
+
+
+def _outside(place: Tensor, size: int) -> Tensor:
+    return (place < 0) | (place >= size)

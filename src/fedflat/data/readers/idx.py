@@ -1,0 +1,54 @@
+"""The idx files of MNIST and its relatives (LeCun, 1998): a big-endian header, then bytes."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from .found import Reader, find
+from .part import Part, Shape, expect
+
+
+@dataclass(frozen=True)
+class Idx:
+    """`PREFIXtrain-images-idx3-ubyte` and its three companions, plain, gzipped or in an archive."""
+
+    prefix: str = ""
+    test: str = "t10k"  # how the test files begin
+    transposed: bool = False  # EMNIST keeps rows and columns the other way round
+
+    def parts(self, folder: Path, shape: Shape | None) -> dict[str, Part] | None:
+        names = {part: self._names(stem) for part, stem in (("train", "train"), ("test", self.test))}
+        found = find(folder, [name for pair in names.values() for name in pair])
+        if found is None:
+            return None
+        return {part: self._part(*pair, found, shape) for part, pair in names.items()}
+
+    def _names(self, stem: str) -> tuple[str, str]:
+        return f"{self.prefix}{stem}-images-idx3-ubyte", f"{self.prefix}{stem}-labels-idx1-ubyte"
+
+    def _part(self, images: str, labels: str, found: dict[str, Reader], shape: Shape | None) -> Part:
+        y, x = _array(labels, found[labels](), 1), _array(images, found[images](), 3)
+        expect(len(x) == len(y), images, f"{len(x)} images, but {labels} has {len(y)} labels")
+        if shape is not None:
+            fits = x.shape[1:] == (shape.size, shape.size)
+            expect(fits, images, f"pictures of {x.shape[1]} x {x.shape[2]}, expected {shape.size} x {shape.size}")
+        x = x.transpose(0, 2, 1) if self.transposed else x
+        return Part(labels=y.astype(np.int64), samples=x[:, None])
+
+    def __str__(self) -> str:
+        return f"{self._names('train')[0]}[.gz] and its companions"
+
+
+def _array(name: str, content: bytes, dimensions: int) -> np.ndarray:
+    start = 4 + 4 * dimensions
+    expect(len(content) >= start, name, "truncated: shorter than its header")
+    zeros, kind, found = struct.unpack(">HBB", content[:4])
+    expect((zeros, kind, found) == (0, 8, dimensions), name, f"not an idx file of bytes with {dimensions} dimension(s)")
+    shape = struct.unpack(f">{dimensions}I", content[4:start])
+    expect(len(content) - start == prod(shape), name, f"truncated: {len(content) - start} bytes of {prod(shape)}")
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)

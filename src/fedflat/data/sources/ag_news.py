@@ -1,0 +1,16 @@
+"""AG News (Zhang et al., 2015): news in four topics, 120,000 for training and 7,600 for test."""
+
+from __future__ import annotations
+
+from ..readers.parquet import Parquet
+from ..readers.tables import Csv
+from ..source import FileSet, Hub
+
+SOURCE = FileSet(
+    classes=4,
+    sizes={"train": 120_000, "test": 7_600},
+    layouts=(Parquet(text=("text",)), Csv(columns=2)),
+    vocabulary_size=30_000,
+    hub=Hub("fancyzhx/ag_news"),
+    folders=("ag_news_csv",),
+)

@@ -1,0 +1,19 @@
+"""Fashion-MNIST (Xiao et al., 2017): 28x28 grey pictures of clothes, 10 classes, 60,000 for training."""
+
+from __future__ import annotations
+
+from ..preparation import Preparation
+from ..readers.idx import Idx
+from ..readers.parquet import Parquet
+from ..readers.part import Shape
+from ..source import FileSet, Hub
+
+SOURCE = FileSet(
+    classes=10,
+    sizes={"train": 60_000, "test": 10_000},
+    layouts=(Parquet(image="image"), Idx()),
+    picture=Shape(channels=1, size=28),
+    preparation=Preparation(mean=(0.2860,), std=(0.3530,)),
+    hub=Hub("zalando-datasets/fashion_mnist", "fashion_mnist"),
+    folders=("FashionMNIST",),
+)

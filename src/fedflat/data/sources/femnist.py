@@ -1,0 +1,18 @@
+"""FEMNIST (Caldas et al., 2018): 28x28 digits and letters by writer, 62 classes, some 814,000 pictures, no test set.
+
+A fixed tenth of every writer's pictures is the test set. Pixels are scaled to [0, 1] and not normalised.
+"""
+
+from __future__ import annotations
+
+from ..readers.parquet import Parquet
+from ..readers.part import Shape
+from ..source import FileSet, Hub
+
+SOURCE = FileSet(
+    classes=62,
+    sizes={},
+    layouts=(Parquet(image="image", label="character", user="writer_id"),),
+    picture=Shape(channels=1, size=28),
+    hub=Hub("flwrlabs/femnist"),
+)
