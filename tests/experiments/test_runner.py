@@ -167,7 +167,7 @@ def test_how_often_checkpoints_are_written_is_no_other_run(tmp_path: Path) -> No
 
 def test_a_study_may_grow_but_not_change(tmp_path: Path) -> None:
     runner.begin_study(study_spec(), tmp_path)
-    runner.begin_study(study_spec(methods=["fedavg"], seeds=[5], target=0.5), tmp_path)
+    runner.begin_study(study_spec(methods=["fedavg"], seeds=[5], targets=[0.5]), tmp_path)
     with pytest.raises(InputError, match="holds another study: rounds is 6 there and 7 here"):
         runner.begin_study(study_spec(rounds=7), tmp_path)
 

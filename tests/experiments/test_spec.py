@@ -46,7 +46,7 @@ def test_a_study_is_every_method_with_every_seed() -> None:
     ("table", "message"),
     [
         ({"methd": 1}, "methd: unknown key; did you mean method?"),
-        ({"zzz": 1}, "zzz: unknown key; known are data, partition, model, "),
+        ({"zzz": 1}, "zzz: unknown key; known are data, data_dir, partition, model, "),
         ({"client": {"epoch": 3}}, "client.epoch: unknown key; did you mean epochs?"),
         ({"method": {"name": "fedsam", "roh": 1}}, "method.roh: unknown key; did you mean rho?"),
         ({"method": {"name": "fedsam", "rho": -1}}, "method.rho: Input should be greater than or equal to 0, got -1"),
@@ -54,7 +54,7 @@ def test_a_study_is_every_method_with_every_seed() -> None:
         ({"method": {"rho": 1}}, "method.rho: unknown key; known are name, server_lr"),
         ({"rounds": True}, "rounds must be a number, got true"),
         ({"method": {"name": "fedsam", "rho": True}}, "method: rho must be a number, got true"),
-        ({"data": {"name": "cifar"}}, "data.name: 'cifar' is unknown; known are digits"),
+        ({"data": {"name": "cifar"}}, "data.name: 'cifar' is unknown; known are ag_news, cifar10, "),
         ({"model": {"name": "vgg"}}, "model.name: 'vgg' is unknown; known are cnn, emnist-cnn, "),
         ({"partition": {"name": "dirichlet", "alpha": "x"}}, "partition.alpha: Input should be a valid number"),
         ({"rounds": 0}, "rounds: Input should be greater than or equal to 1, got 0"),
@@ -81,7 +81,9 @@ def test_mistakes_are_one_line_that_names_the_field(table: dict, message: str) -
         ({"methods": []}, "methods: List should have at least 1 item"),
         ({"methods": ["fedavg", "FedAvg"]}, "methods: number 1 is the same as number 0: FedAvg"),
         ({"seeds": [0, 0]}, "seeds: seeds must be different whole numbers from 0"),
-        ({"target": 95}, "target: Input should be less than 1, got 95"),
+        ({"targets": [95]}, "targets.0: Input should be less than 1, got 95"),
+        ({"client_of": {"feddin": {}}}, "client_of: unknown method 'feddin'"),
+        ({"methods": ["feddyn"], "client_of": {"feddyn": {"lr": -1}}}, "client_of.FedDyn.lr: Input should be greater"),
         ({"weights": "samples", "methods": ["fedavg", "scaffold"]}, "weights = 'samples' does not fit Scaffold"),
     ],
 )

@@ -3,11 +3,10 @@ from __future__ import annotations
 from math import sqrt
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from scipy.stats import t as student
 
-from fedflat.experiments.statistics import estimate, paired_difference, rounds_to
+from fedflat.experiments.statistics import estimate, paired_difference
 
 
 def test_estimate() -> None:
@@ -44,10 +43,3 @@ def test_edge_cases() -> None:
     assert (one.mean, one.low, one.high) == (0.5, None, None)
     same = paired_difference({0: 1.0, 1: 2.0}, {0: 0.5, 1: 1.5})
     assert (same.low, same.high) == (0.5, 0.5)
-
-
-def test_rounds_to_a_target_count_from_one_and_skip_rounds_without_evaluation() -> None:
-    metrics = pa.table({"t": [0, 1, 2, 3], "test_accuracy": [0.1, None, 0.5, 0.4]})
-    assert rounds_to(0.5, metrics) == 3
-    assert rounds_to(0.1, metrics) == 1
-    assert rounds_to(0.6, metrics) is None

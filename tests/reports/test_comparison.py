@@ -8,8 +8,11 @@ import pyarrow as pa
 import pytest
 
 import fedflat as ff
-from fedflat.reports.columns import columns
+from fedflat.experiments.recipe_files import Published
+from fedflat.reports.columns import caption, columns
 from fedflat.reports.comparison import PAIRED_BY
+
+SPENT = ("gradients", "bytes_down", "bytes_up")
 
 
 @dataclass
@@ -25,16 +28,20 @@ class Fake:
 
     @property
     def metrics(self) -> pa.Table:
-        return pa.table({"t": range(len(self.accuracies)), "test_accuracy": self.accuracies})
+        n = len(self.accuracies)
+        spent = {name: [float(t + 1) for t in range(n)] for name in SPENT}
+        return pa.table({"t": range(n), "test_accuracy": self.accuracies, **spent})
 
     @property
     def summary(self) -> dict[str, float]:
-        names = ("client_accuracy_std", "client_accuracy_worst", "gradients", "bytes_down", "bytes_up")
-        return {"rounds": len(self.accuracies), "test_accuracy": self.accuracies[-1]} | dict.fromkeys(names, 2e6)
+        names = (*(f"client_accuracy_{name}" for name in ("mean", "std", "worst", "best")), *SPENT)
+        own = {"rounds": len(self.accuracies), "test_accuracy": self.accuracies[-1], "vector_bytes": 0.5}
+        own |= {"test_accuracy_last": self.accuracies[-1], "test_accuracy_evaluations": 1}
+        return own | dict.fromkeys(names, 2e6)
 
     @property
     def settings(self) -> dict[str, Any]:
-        shared = dict.fromkeys((*PAIRED_BY, "executor"), "x")
+        shared = dict.fromkeys((*PAIRED_BY, "client", "executor"), "x")
         return shared | {"partition_hash": self.partition_hash, "hyper": self.hyper}
 
 
@@ -57,7 +64,7 @@ def test_table_of_two_methods_and_two_seeds() -> None:
     assert cells(comparison, "test accuracy") == ["75.00 ± 7.07", "90.00 ± 0.00"]
     assert cells(comparison, "Δ to FedAvg")[0] == "–"
     assert cells(comparison, "Δ to FedAvg")[1].startswith("+15.00 [")
-    assert comparison.target == pytest.approx(0.75)
+    assert comparison.targets == pytest.approx((0.75,))
     assert cells(comparison, "rounds to 75.0 %") == ["3 (1/2)", "3 (2/2)"]
     assert cells(comparison, "λ max") == ["–", "–"]
     assert cells(comparison, "MB sent") == ["4", "4"]
@@ -85,10 +92,12 @@ def test_runs_that_are_not_paired_are_called_so() -> None:
 
 
 def test_plain_numbers() -> None:
-    rows = ff.compare(RUNS, target=0.55).table().to_pylist()
+    rows = ff.compare(RUNS, targets=[0.55, 0.95]).table().to_pylist()
     assert [row["method"] for row in rows] == ["FedAvg", "FedSAM"]
     assert rows[1]["difference"] == pytest.approx(0.15)
-    assert rows[0]["rounds_to_target"] == 2.5
+    assert rows[0]["rounds_to_0.55"] == 2.5
+    assert (rows[0]["gradients_to_0.55"], rows[0]["bytes_to_0.55"], rows[0]["vectors_to_0.55"]) == (2.5, 5, 10)
+    assert (rows[0]["rounds_to_0.95"], rows[0]["seeds_at_0.95"]) == (None, 0)
 
 
 def test_mistakes() -> None:
@@ -96,8 +105,38 @@ def test_mistakes() -> None:
         ff.compare([])
     with pytest.raises(ValueError, match="baseline = 'FedProx' has no run; there are runs of FedAvg, FedSAM"):
         ff.compare(RUNS, baseline="FedProx")
-    with pytest.raises(ValueError, match=r"target = 95 is not an accuracy in \(0, 1\)"):
-        ff.compare(RUNS, target=95)
+    with pytest.raises(ValueError, match=r"targets: 95 is not an accuracy in \(0, 1\)"):
+        ff.compare(RUNS, targets=[95])
+    with pytest.raises(ValueError, match=r"protocol = 'best' is unknown; known are last, final, best-validation"):
+        ff.compare(RUNS, protocol="best")
+    with pytest.raises(ValueError, match=r"protocol = 'best-validation' needs validation samples"):
+        ff.compare(RUNS, protocol="best-validation")
+
+
+def test_the_protocol_decides_which_accuracy_counts_and_the_caption_says_so() -> None:
+    falling = [Fake("FedAvg", 0, [0.2, 0.9, 0.7])]
+    assert cells(ff.compare(falling, protocol="final"), "test accuracy") == ["70.00"]
+    best = ff.compare(falling, protocol="best-test")
+    assert cells(best, "test accuracy") == ["90.00"]
+    assert "BEST ON THE TEST SET" in caption(best)
+    assert "of the final model" in caption(ff.compare(falling, protocol="final"))
+
+
+def test_a_papers_numbers_stand_beside_ours() -> None:
+    printed = Published(quantity="test accuracy %", where="Table 1", values={"FedSAM": [88.5, 0.2]})
+    comparison = ff.compare(RUNS, published=[printed])
+    assert cells(comparison, "paper: test accuracy %") == ["–", "88.5 ± 0.2"]
+    assert cells(comparison, "ours − paper") == ["–", "+1.50"]
+    rounds = Published(quantity="rounds to 74 %", where="Table 3", values={"FedAvg": 723})
+    assert cells(ff.compare(RUNS, published=[rounds]), "paper: rounds to 74 %") == ["723", "–"]
+
+
+def test_own_client_settings_of_a_method_are_told() -> None:
+    class Slower(Fake):
+        settings = property(lambda self: super().settings | {"client": "lr_decay=0.9995"})
+
+    notes = ff.compare([RUNS[0], Slower("FedDyn", 0, [0.5] * 3)]).notes
+    assert notes == ["Local training has settings of their own for some methods: see FedAvg, FedDyn below."]
 
 
 def test_a_run_is_not_counted_twice() -> None:

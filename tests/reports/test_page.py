@@ -36,12 +36,12 @@ def browse(page: Path, width: int, profile: Path, *options: str) -> tuple[str, s
 class TestInABrowser:
     def test_it_shows_table_and_curves_without_a_console_message(self, report: Path, tmp_path: Path) -> None:
         dom, log = browse(report, 1100, tmp_path, "--dump-dom")
-        table = re.search(r'<table id="comparison">.*?</table>', dom, re.DOTALL)
+        table = re.search(r'<table class="comparison">.*?</table>', dom, re.DOTALL)
         assert table
         assert table.group().count("<tr") == 4
         assert all(name in table.group() for name in ("FedAvg", "FedSAM", "FedGF"))
         for figure in ("curves", "differences", "partition"):
-            assert re.search(rf'<figure id="{figure}"><svg', dom), figure
+            assert re.search(rf'<figure class="{figure}"><svg', dom), figure
         assert "CONSOLE" not in log
 
     def test_the_check_of_the_console_can_fail(self, tmp_path: Path) -> None:

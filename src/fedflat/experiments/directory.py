@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,14 +20,15 @@ from ..core.errors import InputError
 from ..engine.run import Run, metrics_table
 from ..engine.simulation import Simulation
 from ..files import write_atomically
+from ..metrics.protocols import Curve
 from .environment import environment
 from .spec import RunSpec
 
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The folder of one run: config.toml, env.json, metrics.parquet, partition.parquet, checkpoint/, and,
-    once the run is finished, model.safetensors and summary.json."""
+    """The folder of one run: config.toml, env.json, metrics.parquet, partition.parquet, checkpoint/, of texts
+    vocabulary.txt, and, once the run is finished, model.safetensors and summary.json."""
 
     path: Path
 
@@ -73,6 +74,8 @@ class RunDirectory:
             return self.refuse_other(spec)
         self._write_text("env.json", json.dumps(environment(sim), indent=2))
         self._write_table("partition.parquet", _counts_table(sim.data.counts()))
+        if sim.data.vocabulary:
+            self._write_text("vocabulary.txt", "\n".join(sim.data.vocabulary))
         self._write_text("config.toml", spec.to_toml())
 
     def refuse_other(self, spec: RunSpec) -> None:
@@ -90,11 +93,12 @@ class RunDirectory:
         if older and older != newest:
             older.unlink()
 
-    def finish(self, run: Run) -> None:
+    def finish(self, run: Run, targets: Sequence[float] = ()) -> None:
         """Write what the run leaves; the summary comes last and marks it finished."""
         parameters = {name: p.detach().cpu().contiguous() for name, p in run.model.named_parameters()}
         write_atomically(self.path / "model.safetensors", lambda path: save_file(parameters, path))
-        summary = {"summary": run.summary, "settings": run.settings, "cost": vars(run.cost)}
+        summary = {"summary": run.summary, "targets": [_reached(run, target) for target in targets]}
+        summary |= {"settings": run.settings, "cost": vars(run.cost)}
         self._write_text("summary.json", json.dumps(summary, indent=2))
 
     def _write_text(self, name: str, text: str) -> None:
@@ -162,6 +166,13 @@ def _readable(path: Path, read: Callable[[], Any]) -> Any:
         return read()
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise InputError(f"{path} is missing or damaged: {error}") from error
+
+
+def _reached(run: Run, target: float) -> dict[str, Any]:
+    """When a target was reached, with and without smoothing, and what it cost; nulls where it was not."""
+    curve = Curve.of(run.metrics.to_pylist(), run.summary["vector_bytes"])
+    found = {"plain": curve.reached(target), "smoothed": curve.reached(target, smooth=True)}
+    return {"accuracy": target} | {name: reached and vars(reached) for name, reached in found.items()}
 
 
 def _counts_table(counts: np.ndarray) -> pa.Table:

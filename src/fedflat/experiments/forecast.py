@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..comm.cost import full_passes_per_round, gradients_per_step, method_cost
+from ..core.method import Method
+from ..data.federated import Index
+from ..engine.client import Client
 from ..engine.simulation import Simulation
 
 SAMPLED_ROUNDS = 1000
@@ -41,18 +45,24 @@ def forecast(sim: Simulation) -> Forecast:
     Of more than 1,000 rounds the first 1,000 stand for the others.
     """
     cohorts = [sim.cohort(t) for t in range(min(sim.rounds, SAMPLED_ROUNDS))]
-    scale = sim.rounds / len(cohorts)
     d, size = sim.objective.space.d, sim.w.element_size()
-    cost = method_cost(sim.method, d)
+    return predicted(sim.method, sim.client, sim.data.sizes, cohorts, sim.rounds, d, size)
+
+
+def predicted(
+    method: Method, client: Client, sizes: Index, cohorts: Sequence[Index], rounds: int, d: int, number_bytes: int
+) -> Forecast:
+    """The cost of `rounds` rounds like `cohorts`, for clients with `sizes` samples and a model of `d` parameters."""
+    scale = rounds / len(cohorts)
+    cost = method_cost(method, d)
     messages = scale * sum(map(len, cohorts))
-    steps = scale * sum(int(sim.client.local_steps(sim.data.sizes[cohort]).sum()) for cohort in cohorts)
-    sizes = [sim.data.sizes[cohort] for cohort in cohorts]
-    batches = scale * sum(int(sim.client.batches_per_epoch(some).sum()) for some in sizes)
+    steps = scale * sum(int(client.local_steps(sizes[cohort]).sum()) for cohort in cohorts)
+    batches = scale * sum(int(client.batches_per_epoch(sizes[cohort]).sum()) for cohort in cohorts)
     return Forecast(
         parameters=d,
         clients_per_round=float(np.mean([len(cohort) for cohort in cohorts])),
-        gradients=float(steps * gradients_per_step(sim.method) + batches * full_passes_per_round(sim.method)),
-        bytes_down=float(messages * cost.down * size),
-        bytes_up=float(messages * cost.up * size),
-        client_state_bytes=sim.data.clients * cost.client * size,
+        gradients=float(steps * gradients_per_step(method) + batches * full_passes_per_round(method)),
+        bytes_down=float(messages * cost.down * number_bytes),
+        bytes_up=float(messages * cost.up * number_bytes),
+        client_state_bytes=len(sizes) * cost.client * number_bytes,
     )

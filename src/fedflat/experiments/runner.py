@@ -87,7 +87,7 @@ def begin_study(spec: StudySpec, path: Path) -> None:
     """Make the study's folder and write its configuration.
 
     Raises InputError if it cannot be written, or holds a run, or a study that differs in more than
-    its methods, seeds and target, by which a study may grow.
+    its methods, seeds and protocol, by which a study may grow.
     """
     if (path / "config.toml").exists():
         raise InputError(f"--out {path} holds a run; choose another folder for a study")
@@ -104,7 +104,7 @@ def begin_study(spec: StudySpec, path: Path) -> None:
 
 def _lasting(spec: StudySpec) -> dict[str, Any]:
     """The settings that stay when a study grows."""
-    return {name: value for name, value in spec.decisive().items() if name not in ("methods", "seeds", "target")}
+    return {name: value for name, value in spec.decisive().items() if name not in ("methods", "seeds", "protocol")}
 
 
 def stored_study(path: Path) -> tuple[StudySpec, list[StoredRun]]:
@@ -158,4 +158,4 @@ def _train(spec: RunSpec, sim: Simulation, directory: RunDirectory, watcher: Wat
             directory.save(sim)
         if request.signal_number and sim.t < spec.rounds:
             raise Interrupted(request.signal_number, f"round {sim.t} of {spec.rounds} of {spec.label} is saved")
-    directory.finish(sim.result(spec.flatness))
+    directory.finish(sim.result(spec.flatness), spec.targets)

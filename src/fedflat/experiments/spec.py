@@ -13,17 +13,19 @@ import tomli_w
 import torch
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from .. import data as data_room
 from ..core.errors import InputError
 from ..core.method import Method
-from ..data import FederatedData
+from ..data import FederatedData, Partition, load
+from ..data.options import DataOptions
 from ..data.partition import all_partitions
+from ..data.sources import known_source
 from ..engine.arguments import check_weights
 from ..engine.client import Client
-from ..engine.participation import Bernoulli
+from ..engine.participation import Bernoulli, Participation
 from ..engine.participation import participation as as_rule
 from ..engine.simulation import Simulation
 from ..methods import all_methods, find, plain
+from ..metrics.protocols import Protocol
 from ..models import model_names
 from .mistakes import validated
 from .schema import Section, choice, section
@@ -49,8 +51,8 @@ class BernoulliSection(Section):
     bernoulli: float = Field(gt=0, le=1)
 
 
-class DataSection(Section):
-    """The data set and the number of clients it is split over."""
+class DataSection(section(DataOptions)):  # type: ignore[misc]  # made at run time
+    """The data set, the number of clients it is split over, and which samples are used."""
 
     name: str = Field("digits", description="a source, see `fedflat data list`")
     clients: int = Field(50, ge=1, description="number of clients")
@@ -58,7 +60,10 @@ class DataSection(Section):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        return _one_of(name, data_room.source_names())
+        try:
+            return known_source(name)
+        except InputError as error:
+            raise InputError(str(error).removeprefix("data.name = ")) from error
 
 
 class ModelSection(Section):
@@ -77,6 +82,7 @@ class Experiment(Section):
     """What a run and a study have in common."""
 
     data: DataSection = DataSection()
+    data_dir: str | None = Field(None, description="folder with the data sets; default $FEDFLAT_DATA")
     partition: PartitionSection = Field(default_factory=dict, validate_default=True)
     model: ModelSection = ModelSection()
     client: ClientSection = ClientSection()
@@ -89,13 +95,17 @@ class Experiment(Section):
     dtype: Literal["float32", "float64"] = Field("float32", description="of parameters and data")
     executor: Literal["auto", "sequential", "stacked"] = Field("auto", description="how clients are run")
     eval_every: int = Field(1, ge=1, description="rounds between evaluations on the test set")
+    last: int = Field(10, ge=1, description="evaluations at the end that the reported accuracy is the mean of")
+    targets: list[Annotated[float, Field(gt=0, lt=1)]] = Field(
+        [], description="accuracies whose first round, and cost until then, is reported"
+    )
     checkpoint_every: int = Field(25, ge=1, description="rounds between checkpoints")
     flatness: bool = Field(True, description="measure the flatness of the final model")
 
     @field_validator("participation")
     @classmethod
     def _rule(cls, value: Any) -> Any:
-        _participation(value)
+        participation_of(value)
         return value
 
     @classmethod
@@ -121,7 +131,7 @@ class Experiment(Section):
 
     def decisive(self) -> dict[str, Any]:
         """Every setting that the results depend on."""
-        return self.model_dump(exclude={"checkpoint_every"})
+        return self.model_dump(exclude={"checkpoint_every", "data_dir", "targets"})
 
 
 class RunSpec(Experiment):
@@ -148,13 +158,14 @@ class RunSpec(Experiment):
             method=build_method(self.method),
             client=Client(**self.client.values()),
             rounds=self.rounds,
-            participation=_participation(self.participation),
+            participation=participation_of(self.participation),
             weights=self.weights,
             seed=self.seed,
             device=self.device,
             dtype=getattr(torch, self.dtype),
             executor=self.executor,
             eval_every=self.eval_every,
+            last=self.last,
             model_options=self.model.options,
         )
 
@@ -166,9 +177,10 @@ class StudySpec(Experiment):
         default_factory=lambda: ["FedAvg", "FedSAM"], validate_default=True, min_length=1
     )
     seeds: list[int] = Field([0, 1, 2], min_length=1, description="one run per method and seed")
-    target: float | None = Field(
-        None, gt=0, lt=1, description="accuracy whose first round is reported; default the baseline's final one"
+    client_of: dict[str, dict[str, Any]] = Field(
+        {}, description="client settings of one method, over [client], e.g. {FedDyn = {lr_decay = 0.9995}}"
     )
+    protocol: Protocol = Field("last", description="which accuracy the table shows")
 
     @field_validator("methods")
     @classmethod
@@ -185,28 +197,54 @@ class StudySpec(Experiment):
             raise InputError("seeds must be different whole numbers from 0")
         return seeds
 
+    @field_validator("client_of")
+    @classmethod
+    def _known_methods(cls, table: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        return {find(name).__name__: values for name, values in table.items()}
+
     @model_validator(mode="after")
-    def _weights_fit(self) -> Self:
+    def _fits(self) -> Self:
         for method in self.methods:
             check_weights(build_method(method), self.weights)
+            self._client_for(method)
         return self
 
     def runs(self) -> list[RunSpec]:
         """Every run of the study, seed after seed."""
-        shared = {name: getattr(self, name) for name in Experiment.model_fields}
-        return [RunSpec(**shared, method=method, seed=seed) for seed in self.seeds for method in self.methods]
+        shared = {name: getattr(self, name) for name in Experiment.model_fields if name != "client"}
+        return [
+            RunSpec(**shared, client=self._client_for(method), method=method, seed=seed)
+            for seed in self.seeds
+            for method in self.methods
+        ]
+
+    def _client_for(self, method: Any) -> Any:
+        """The client settings of one method."""
+        own = self.client_of.get(method.name)
+        if own is None:
+            return self.client
+        try:
+            return validated(ClientSection, {**self.client.values(), **own})
+        except InputError as error:
+            raise InputError(f"client_of.{method.name}.{error}") from error
 
 
 @cache
-def _load(name: str, clients: int, partition: data_room.Partition, seed: int) -> FederatedData:
-    return data_room.load(name, clients, partition, seed)
+def _load(name: str, clients: int, scheme: Partition, seed: int, data_dir: str | None, options: Any) -> FederatedData:
+    return load(name, clients, scheme, seed, data_dir, **dict(options))
 
 
 def federated_data(spec: RunSpec) -> FederatedData:
     """The data of a run, split; loaded once for all methods of a study."""
-    values = spec.partition.values()
-    scheme = all_partitions()[values.pop("name")](**values)
-    return _load(spec.data.name, spec.data.clients, scheme, spec.seed)
+    options = spec.data.values()
+    name, clients = options.pop("name"), options.pop("clients")
+    return _load(name, clients, build_partition(spec.partition), spec.seed, spec.data_dir, tuple(options.items()))
+
+
+def build_partition(table: Any) -> Partition:
+    """The partition scheme of a section."""
+    values = table.values()
+    return all_partitions()[values.pop("name")](**values)
 
 
 def build_method(table: Any) -> Method:
@@ -215,7 +253,8 @@ def build_method(table: Any) -> Method:
     return find(values.pop("name"))(**values)
 
 
-def _participation(value: Any) -> Any:
+def participation_of(value: Any) -> Participation:
+    """The rule that a configuration means. Raises InputError for one that is none."""
     if isinstance(value, dict):
         return Bernoulli(BernoulliSection(**value).bernoulli)
     return as_rule(value)

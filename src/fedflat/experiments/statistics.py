@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 from scipy.stats import ttest_rel
 
 CONFIDENCE = 0.95
@@ -51,11 +50,3 @@ def paired_difference(values: dict[int, float], baseline: dict[int, float]) -> D
         return Difference(mean, mean, mean, len(seeds))
     interval = ttest_rel(ours, theirs).confidence_interval(CONFIDENCE)
     return Difference(mean, float(interval.low), float(interval.high), len(seeds))
-
-
-def rounds_to(target: float, metrics: pa.Table) -> int | None:
-    """How many rounds it took until the test accuracy was first at least `target`; None if it never was."""
-    for t, accuracy in zip(metrics["t"].to_pylist(), metrics["test_accuracy"].to_pylist(), strict=True):
-        if accuracy is not None and accuracy >= target:
-            return int(t) + 1
-    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from ..core.errors import InputError
 from ..core.objective import Objective
-from ..data.federated import FederatedData
+from ..data.federated import FederatedData, Holdings
 
 SAMPLES_AT_ONCE = 1024
 
@@ -43,22 +45,37 @@ class ClientSpread:
     best: float
 
 
-def score(objective: Objective, w: Tensor, x: Tensor, y: Tensor) -> Scores:
-    """Loss and correctness of the model `w` (d,) on each sample, in evaluation mode."""
+def score(
+    objective: Objective, w: Tensor, x: Tensor, y: Tensor, prepare: Callable[[Tensor], Tensor] = torch.clone
+) -> Scores:
+    """Loss and correctness of the model `w` (d,) on each stored sample, in evaluation mode.
+
+    `prepare` makes what the model takes out of some of the samples `x` (n, *shape).
+    """
     losses, correct = [], []
     with torch.inference_mode(), objective.evaluating():
         for some_x, some_y in zip(x.split(SAMPLES_AT_ONCE), y.split(SAMPLES_AT_ONCE), strict=True):
-            logits = objective.logits(w, some_x.clone())  # into aligned memory, so that processes agree to the last bit
+            logits = objective.logits(w, prepare(some_x).clone())  # aligned memory: processes agree to the last bit
             losses.append(cross_entropy(logits, some_y, reduction="none"))
             correct.append(logits.argmax(-1) == some_y)
     return Scores(torch.cat(losses), torch.cat(correct))
 
 
-def per_client(scores: Scores, data: FederatedData) -> NDArray[np.float64]:
-    """Accuracy on each client's samples, (clients,), from the scores of all training samples."""
-    hits = scores.correct.cpu().numpy()[data.members].astype(float)
-    result: NDArray[np.float64] = np.add.reduceat(hits, data.offsets[:-1]) / data.sizes
+def per_client(scores: Scores, holdings: Holdings | FederatedData) -> NDArray[np.float64]:
+    """Accuracy on the samples that each client holds, (clients,), from the scores of all training samples."""
+    hits = scores.correct.cpu().numpy()[holdings.members].astype(float)
+    result: NDArray[np.float64] = np.add.reduceat(hits, holdings.offsets[:-1]) / holdings.sizes
     return result
+
+
+def validation_accuracies(objective: Objective, w: Tensor, data: FederatedData) -> NDArray[np.float64]:
+    """Accuracy of the model `w` (d,) on each client's validation samples, (clients,). Needs data with such."""
+    if data.validation is None:
+        raise InputError("data has no validation samples; set data.validation")
+    different, where = np.unique(data.validation.members, return_inverse=True)
+    rows = torch.from_numpy(different).to(data.y.device)
+    scores = score(objective, w, data.x[rows], data.y[rows], data.preparation)
+    return per_client(scores, Holdings(where, data.validation.offsets))
 
 
 def held_loss(scores: Scores, data: FederatedData) -> float:

@@ -12,6 +12,7 @@ from rich.table import Table
 from ..comm.cost import full_passes_per_round, gradients_per_step, vector_cost
 from ..core.hyper import allowed
 from ..core.method import Method
+from ..data.partition import Partition
 
 COSTS = ("down", "up", "kept", "grads")
 LEGEND = "down, up, kept: model-sized vectors sent to, sent by and kept at each client; grads: gradients per local step"
@@ -40,6 +41,16 @@ def markdown(methods: Mapping[str, type[Method]]) -> str:
         idea = summary(cls).replace("|", "\\|")  # a norm's bars would end the cell
         lines.append(f"| {' | '.join([f'`{name}`', idea, *map(str, costs(cls)), str(cls.paper)])} |")
     return "\n".join([*lines, "", f"{LEGEND}."])
+
+
+def partition_table(schemes: Mapping[str, type[Partition]]) -> str:
+    """The partition schemes as a Markdown table."""
+    lines = ["| name | parameters | what it does |", "|---|---|---|"]
+    for name, cls in schemes.items():
+        parameters = ", ".join(f"`{f.name}` = {f.default}" for f in fields(cls))
+        first = documentation(cls).split("\n\n")[0].replace("\n", " ")
+        lines.append(f"| `{name}` | {parameters} | {first} |")
+    return "\n".join(lines)
 
 
 def describe(cls: type[Method]) -> str:
@@ -81,8 +92,8 @@ def summary(cls: type[Method]) -> str:
     return documentation(cls).split("\n")[0]
 
 
-def documentation(cls: type[Method]) -> str:
-    """The method's docstring, without indentation."""
+def documentation(cls: type[Method] | type[Partition]) -> str:
+    """The class's docstring, without indentation."""
     return cleandoc(cls.__doc__ or "")
 
 

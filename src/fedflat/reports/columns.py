@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
+from ..experiments.recipe_files import Published
 from ..experiments.statistics import Estimate
+from ..methods import plain
+from ..metrics.protocols import WINDOW
 from .comparison import Comparison, Row
 
 NOTHING = "–"
@@ -24,29 +25,21 @@ class Column:
 
 def columns(comparison: Comparison) -> list[Column]:
     """The columns of `comparison`, in order."""
-    goal = f"{100 * comparison.target:.1f}\N{NO-BREAK SPACE}%"
     return [
         Column("method", "class name; hyper-parameters only where they tell variants apart", lambda row: row.label),
         Column(
             "test accuracy\N{NO-BREAK SPACE}%",
-            "mean over the last 10 evaluations of each run; mean ± sample standard deviation over seeds",
-            lambda row: _spread(row.estimates["test_accuracy"], 100, ".2f"),
+            f"{protocol_in_words(comparison)}; mean ± sample standard deviation over seeds",
+            lambda row: _spread(row.accuracy, 100, ".2f"),
         ),
         Column(
             f"Δ to {comparison.baseline}",
             "paired difference of test accuracy, in points, with 95 % confidence interval (Student's t over seeds)",
             _difference,
         ),
-        Column(
-            f"rounds to {goal}",
-            f"first round with test accuracy ≥ {goal}, mean over the seeds that reached it (how many did)",
-            _rounds,
-        ),
-        Column(
-            "clients: std (worst)\N{NO-BREAK SPACE}%",
-            "accuracy of the final model on each client's own training samples: spread over clients, worst client",
-            _clients,
-        ),
+        *(column for numbers in comparison.published for column in _paper(numbers)),
+        *(_rounds_column(place, target) for place, target in enumerate(comparison.targets)),
+        *_clients(comparison),
         Column(
             "λ max", "largest eigenvalue of the Hessian of the training loss, final model", _number("lambda_max", ".2f")
         ),
@@ -73,14 +66,108 @@ def _difference(row: Row) -> str:
     return f"{100 * d.mean:+.2f}{interval}"
 
 
-def _rounds(row: Row) -> str:
-    reached = row.rounds_to_target
-    return f"{np.mean(reached):.0f} ({len(reached)}/{len(row.runs)})" if reached else NOTHING
+def target_columns(comparison: Comparison, place: int) -> list[Column]:
+    """What it took to reach the target number `place`; means over the seeds that reached it."""
+
+    def column(name: str, title: str, meaning: str, factor: float = 1) -> Column:
+        return Column(title, meaning, lambda row: _number_or_nothing(row.reached[place].mean(name), factor))
+
+    return [
+        Column(f"to {_percent(comparison.targets[place])}", "class name", lambda row: row.label),
+        column("rounds", "rounds", "first round whose test accuracy is at least the target"),
+        column("rounds_smoothed", "rounds, smoothed", f"the same of the curve under a Hanning window of {WINDOW}"),
+        column("gradients", "gradients", "minibatch gradients of all clients until then"),
+        column("vectors", "vectors sent", "model-sized vectors to and from all clients until then"),
+        column("bytes", "MB sent", "the same in megabytes", 1e-6),
+    ]
 
 
-def _clients(row: Row) -> str:
-    std, worst = (row.estimates[f"client_accuracy_{name}"].mean for name in ("std", "worst"))
-    return f"{100 * std:.1f} ({100 * worst:.0f})"
+def _number_or_nothing(value: float | None, factor: float) -> str:
+    return NOTHING if value is None else f"{factor * value:,.0f}"
+
+
+def protocol_in_words(comparison: Comparison) -> str:
+    """Which accuracy the table shows."""
+    evaluations = comparison.rows[0].estimates["test_accuracy_evaluations"].mean
+    words = {
+        "last": f"mean over the last {evaluations:.0f} evaluations of each run",
+        "final": "of the final model of each run",
+        "best-validation": "of the round that did best on the clients' validation samples",
+        "best-test": "BEST ON THE TEST SET: the highest of each run, chosen on the test set and so too good",
+    }
+    return words[comparison.protocol]
+
+
+def caption(comparison: Comparison) -> str:
+    """What a reader of the table must know, in one line."""
+    seeds = ", ".join(map(str, comparison.seeds))
+    return f"test accuracy: {protocol_in_words(comparison)}; seeds {seeds}; participation {_participation(comparison)}"
+
+
+def _participation(comparison: Comparison) -> str:
+    return str(comparison.runs[0].settings["participation"])
+
+
+ACCURACY = "test accuracy %"  # the published quantity that ours is subtracted from
+
+
+def _paper(numbers: Published) -> list[Column]:
+    """A paper's numbers, and for accuracies what ours lack to them."""
+    warning = f"; {numbers.warning}" if numbers.warning else ""
+    printed = Column(f"paper: {numbers.quantity}", f"{numbers.where}{warning}", lambda row: _printed(numbers, row))
+    if numbers.quantity != ACCURACY:
+        return [printed]
+    return [printed, Column("ours − paper", "points of test accuracy", lambda row: _lacking(numbers, row))]
+
+
+def _value(numbers: Published, row: Row) -> tuple[float, ...]:
+    """What the paper prints for the method of `row`: mean and spread, the mean alone, or nothing."""
+    printed = {plain(label): value for label, value in numbers.values_by_method.items()}
+    for name in (row.label, row.runs[0].method):  # a variant's own number before the method's
+        if plain(name) in printed:
+            value = printed[plain(name)]
+            return tuple(value) if isinstance(value, list) else (value,)
+    return ()
+
+
+def _printed(numbers: Published, row: Row) -> str:
+    return " ± ".join(f"{value:g}" for value in _value(numbers, row)) or NOTHING
+
+
+def _lacking(numbers: Published, row: Row) -> str:
+    value = _value(numbers, row)
+    return f"{100 * row.accuracy.mean - value[0]:+.2f}" if value else NOTHING
+
+
+def _rounds_column(place: int, target: float) -> Column:
+    goal = _percent(target)
+    meaning = f"first round with test accuracy ≥ {goal}, mean over the seeds that reached it (how many did)"
+    return Column(f"rounds to {goal}", meaning, lambda row: _rounds(row, place))
+
+
+def _rounds(row: Row, place: int) -> str:
+    target = row.reached[place]
+    return NOTHING if target.rounds is None else f"{target.rounds:.0f} ({len(target.plain)}/{len(row.runs)})"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
+
+
+def _clients(comparison: Comparison) -> list[Column]:
+    """Accuracies over clients: on their validation samples if all runs have them, else on their training samples."""
+    validated = all("validation_accuracy_mean" in row.estimates for row in comparison.rows)
+    kind = "validation" if validated else "client"
+    own = "validation samples" if validated else "training samples"
+
+    def cell(row: Row) -> str:
+        mean, std, worst, best = (
+            100 * row.estimates[f"{kind}_accuracy_{name}"].mean for name in ("mean", "std", "worst", "best")
+        )
+        return f"{mean:.1f} ± {std:.1f} ({worst:.0f}–{best:.0f})"
+
+    meaning = f"accuracy of the final model on each client's own {own}: mean ± population std over clients (worst–best)"
+    return [Column(f"clients, {own.split(maxsplit=1)[0]}\N{NO-BREAK SPACE}%", meaning, cell)]
 
 
 def _number(name: str, form: str) -> Callable[[Row], str]:

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, get_args
+from typing import Protocol as Interface
 
 import numpy as np
 import pyarrow as pa
 
 from ..core.errors import InputError
-from ..experiments.statistics import Difference, Estimate, estimate, paired_difference, rounds_to
+from ..experiments.recipe_files import Published
+from ..experiments.statistics import Difference, Estimate, estimate, paired_difference
 from ..methods import plain
+from ..metrics.protocols import Curve, Protocol, Reached
 
 
-class FinishedRun(Protocol):
+class FinishedRun(Interface):
     """What a comparison reads of a run; `fedflat.Run` and a stored run both have it."""
 
     @property
@@ -33,14 +36,34 @@ class FinishedRun(Protocol):
 
 
 @dataclass(frozen=True)
+class Target:
+    """What it took to reach an accuracy, for the seeds that did."""
+
+    accuracy: float
+    plain: tuple[Reached, ...]
+    smoothed: tuple[Reached, ...]  # under the Hanning window
+
+    @property
+    def rounds(self) -> float | None:
+        """Mean rounds of the seeds that reached it; None if none did."""
+        return self.mean("rounds")
+
+    def mean(self, name: str) -> float | None:
+        """Mean of a field of Reached, or of `rounds_smoothed`, over the seeds that reached it; None if none did."""
+        some = self.smoothed if name == "rounds_smoothed" else self.plain
+        return float(np.mean([getattr(reached, name.split("_", maxsplit=1)[0]) for reached in some])) if some else None
+
+
+@dataclass(frozen=True)
 class Row:
     """One method in a comparison."""
 
     label: str
     runs: Sequence[FinishedRun]
     estimates: dict[str, Estimate]  # of every number of the runs' summaries, over seeds
-    difference: Difference | None  # of test accuracy to the baseline; None for the baseline itself
-    rounds_to_target: tuple[int, ...]  # of the seeds that reached it
+    accuracy: Estimate  # on the test set by the comparison's protocol, over seeds
+    difference: Difference | None  # of that accuracy to the baseline; None for the baseline itself
+    reached: Sequence[Target]  # for each of the comparison's targets
 
     @property
     def hyper(self) -> dict[str, Any]:
@@ -55,8 +78,10 @@ class Comparison:
 
     rows: Sequence[Row]
     baseline: str  # label of the row that differences refer to
-    target: float  # accuracy in [0, 1] of the column "rounds to"
+    targets: Sequence[float]  # accuracies in [0, 1] of the columns "rounds to"
+    protocol: Protocol  # which accuracy is compared
     notes: Sequence[str]  # what a reader must know before trusting the comparison
+    published: Sequence[Published] = ()  # what a paper prints for the same experiment
 
     @property
     def runs(self) -> list[FinishedRun]:
@@ -74,9 +99,12 @@ class Comparison:
 
     def to_html(self, path: str | Path) -> Path:
         """Write one self-contained page; returns its path."""
-        from .page import write_page  # here, because drawing needs matplotlib, which `import fedflat` must not wait for
+        from .page import (  # here, because drawing needs matplotlib, which `import fedflat` must not wait for
+            Chapter,
+            write_page,
+        )
 
-        return write_page(self, Path(path))
+        return write_page([Chapter(self)], Path(path))
 
     def __str__(self) -> str:
         from .terminal import as_text  # here, because it imports this module
@@ -84,18 +112,28 @@ class Comparison:
         return as_text(self)
 
 
-def compare(runs: Sequence[FinishedRun], baseline: str | None = None, target: float | None = None) -> Comparison:
+def compare(
+    runs: Sequence[FinishedRun],
+    baseline: str | None = None,
+    targets: Sequence[float] = (),
+    protocol: Protocol = "last",
+    published: Sequence[Published] = (),
+) -> Comparison:
     """Compare finished runs by method; differences are paired by seed.
 
-    `baseline` is a method, by default FedAvg, or the first one if FedAvg has no run. `target` is the
-    accuracy in (0, 1) whose first round is reported; by default the baseline's own final accuracy.
-    Raises ValueError without runs, for two runs of one method and seed, a baseline that has no run,
-    a target out of range, or a run that has no test accuracy.
+    `baseline` is a method, by default FedAvg, or the first one if FedAvg has no run. `targets` are
+    accuracies in (0, 1) whose first round is reported; by default the baseline's own accuracy.
+    `protocol` says which accuracy of a run counts: "last" (mean of the last evaluations), "final",
+    "best-validation" (of the round that did best on validation samples) or "best-test" (chosen on the
+    test set, so too good). `published` numbers of a paper stand beside ours. Raises ValueError without
+    runs, for two runs of one method and seed, a baseline that has no run, a target out of range, or a
+    run without the accuracy asked for.
     """
     if not isinstance(runs, Sequence) or not runs:
         raise InputError("compare needs a list of at least one finished run")
-    if target is not None and not 0 < target < 1:
-        raise InputError(f"target = {target} is not an accuracy in (0, 1)")
+    for target in targets:
+        if not 0 < target < 1:
+            raise InputError(f"targets: {target} is not an accuracy in (0, 1)")
     for run in runs:
         if "test_accuracy" not in run.summary:
             raise InputError(
@@ -103,9 +141,26 @@ def compare(runs: Sequence[FinishedRun], baseline: str | None = None, target: fl
             )
     groups = _grouped(runs)
     reference = _reference(groups, baseline)
-    goal = target if target is not None else estimate([r.summary["test_accuracy"] for r in groups[reference]]).mean
-    rows = [_row(label, group, groups[reference], goal) for label, group in groups.items()]
-    return Comparison(rows, reference, goal, [*_notes(runs), *_unpaired(groups, reference)])
+    goals = tuple(targets) or (estimate([accuracy(run, protocol) for run in groups[reference]]).mean,)
+    rows = [_row(label, group, groups[reference], goals, protocol) for label, group in groups.items()]
+    return Comparison(rows, reference, goals, protocol, [*_notes(runs), *_unpaired(groups, reference)], published)
+
+
+def accuracy(run: FinishedRun, protocol: Protocol) -> float:
+    """The test accuracy of `run` by `protocol`. Raises InputError for best-validation without validation samples."""
+    names = {"last": "test_accuracy", "final": "test_accuracy_last", "best-validation": "test_accuracy_best_validation"}
+    if protocol == "best-test":
+        return curve_of(run).best_on_test
+    if protocol not in names:
+        raise InputError(f"protocol = {protocol!r} is unknown; known are {', '.join(get_args(Protocol))}")
+    if names[protocol] not in run.summary:
+        raise InputError(f"protocol = {protocol!r} needs validation samples; set data.validation")
+    return run.summary[names[protocol]]
+
+
+def curve_of(run: FinishedRun) -> Curve:
+    """The evaluated rounds of a run."""
+    return Curve.of(run.metrics.to_pylist(), run.summary["vector_bytes"])
 
 
 def _reference(groups: dict[str, list[FinishedRun]], baseline: str | None) -> str:
@@ -117,20 +172,25 @@ def _reference(groups: dict[str, list[FinishedRun]], baseline: str | None) -> st
     return found[0] if found else next(iter(groups))
 
 
-def _row(label: str, runs: list[FinishedRun], reference: list[FinishedRun], target: float) -> Row:
+def _row(
+    label: str, runs: list[FinishedRun], reference: list[FinishedRun], goals: Sequence[float], protocol: Protocol
+) -> Row:
     names = [name for name in runs[0].summary if all(name in run.summary for run in runs)]
-    reached = [rounds_to(target, run.metrics) for run in runs]
+    ours, theirs = ({run.seed: accuracy(run, protocol) for run in some} for some in (runs, reference))
+    curves = [curve_of(run) for run in runs]
     return Row(
         label=label,
         runs=runs,
         estimates={name: estimate([run.summary[name] for run in runs]) for name in names},
-        difference=None if runs is reference else paired_difference(_accuracies(runs), _accuracies(reference)),
-        rounds_to_target=tuple(rounds for rounds in reached if rounds is not None),
+        accuracy=estimate(list(ours.values())),
+        difference=None if runs is reference else paired_difference(ours, theirs),
+        reached=[_target(goal, curves) for goal in goals],
     )
 
 
-def _accuracies(runs: list[FinishedRun]) -> dict[int, float]:
-    return {run.seed: run.summary["test_accuracy"] for run in runs}
+def _target(goal: float, curves: Sequence[Curve]) -> Target:
+    plain, smoothed = ([curve.reached(goal, smooth) for curve in curves] for smooth in (False, True))
+    return Target(goal, *(tuple(found for found in some if found is not None) for some in (plain, smoothed)))
 
 
 def _grouped(runs: Sequence[FinishedRun]) -> dict[str, list[FinishedRun]]:
@@ -162,7 +222,17 @@ def _label(run: FinishedRun, variants: list[dict[str, Any]]) -> str:
     return f"{run.method}({values})" if values else run.method
 
 
-PAIRED_BY = ("partition_hash", "data", "data_hash", "model", "model_hash", "client", "participation", "weights")
+PAIRED_BY = (
+    "partition_hash",
+    "data",
+    "data_hash",
+    "augmentation",
+    "model",
+    "model_hash",
+    "batches",
+    "participation",
+    "weights",
+)
 
 
 def _notes(runs: Sequence[FinishedRun]) -> list[str]:
@@ -173,6 +243,9 @@ def _notes(runs: Sequence[FinishedRun]) -> list[str]:
             values = sorted({str(run.settings[key]) for run in runs if run.seed == seed})
             if len(values) > 1:
                 notes.append(f"Not paired: with seed {seed}, {key} differs between runs ({'; '.join(values)}).")
+    own = {run.settings["client"]: run.method for run in runs}
+    if len(own) > 1:
+        notes.append(f"Local training has settings of their own for some methods: see {', '.join(own.values())} below.")
     if len({run.summary["rounds"] for run in runs}) > 1:
         notes.append("Runs have different numbers of rounds.")
     return notes
@@ -194,6 +267,11 @@ def _flat(row: Row) -> dict[str, Any]:
     for name, value in row.estimates.items():
         flat |= {name: value.mean, f"{name}_seed_std": value.std}
     d = row.difference
+    flat |= {"shown_accuracy": row.accuracy.mean}
     flat |= {"difference": d and d.mean, "difference_low": d and d.low, "difference_high": d and d.high}
-    reached = row.rounds_to_target
-    return flat | {"rounds_to_target": float(np.mean(reached)) if reached else None, "seeds_at_target": len(reached)}
+    for target in row.reached:
+        goal = f"{target.accuracy:.4g}"
+        flat |= {f"rounds_to_{goal}": target.rounds, f"seeds_at_{goal}": len(target.plain)}
+        for name in ("rounds_smoothed", "gradients", "bytes", "vectors"):
+            flat[f"{name}_to_{goal}"] = target.mean(name)
+    return flat

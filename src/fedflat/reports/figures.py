@@ -39,7 +39,8 @@ def accuracy_curves(comparison: Comparison) -> str:
             _curve(late, rounds[half:], values[:, half:], style, row.label)
         for axes, title in ((whole, "all rounds"), (late, "second half")):
             axes.set(xlabel="communication round", ylabel="test accuracy %", title=title)
-        whole.axhline(100 * comparison.target, color="#999999", linewidth=0.8, linestyle=":")
+        for target in comparison.targets:
+            whole.axhline(100 * target, color="#999999", linewidth=0.8, linestyle=":")
         figure.legend(*whole.get_legend_handles_labels(), loc="outside right center", frameon=False)
         return _svg(figure, "accuracy against rounds")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +11,31 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..core.citation import Citation
 from ..core.errors import InputError
+from ..data.facts import PartitionFacts
 from ..files import write_atomically
 from ..methods import all_methods
 from . import figures
-from .columns import columns
+from .columns import caption, columns, target_columns
 from .comparison import Comparison
 
 
-def write_page(comparison: Comparison, path: Path) -> Path:
-    """Write the page to `path`, atomically. Raises ValueError if it cannot be written."""
-    text = page(comparison)
+@dataclass(frozen=True)
+class Chapter:
+    """One comparison on a page."""
+
+    comparison: Comparison
+    title: str | None = None  # default: how many methods, on which data
+    notes: Sequence[str] = ()  # what a reader should know, before the table
+
+    @property
+    def heading(self) -> str:
+        methods = len(self.comparison.rows)
+        return self.title or f"{methods} methods on {self.comparison.runs[0].settings['data']}"
+
+
+def write_page(chapters: Sequence[Chapter], path: Path, title: str | None = None) -> Path:
+    """Write one page with all `chapters` to `path`, atomically. Raises ValueError if it cannot be written."""
+    text = page(chapters, title)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, lambda file: file.write_text(text))
@@ -27,20 +44,33 @@ def write_page(comparison: Comparison, path: Path) -> Path:
     return path
 
 
-def page(comparison: Comparison) -> str:
+def page(chapters: Sequence[Chapter], title: str | None = None) -> str:
     """The page as text."""
     environment = Environment(loader=PackageLoader("fedflat.reports"), autoescape=True, undefined=StrictUndefined)
-    first = comparison.runs[0]
     return environment.get_template("page.html.j2").render(
-        comparison=comparison,
-        columns=columns(comparison),
-        curves=figures.accuracy_curves(comparison),
-        differences=figures.differences(comparison),
-        partition=figures.partition_map(first.counts, f"{first.settings['data']}"),
-        settings=_settings(comparison),
-        papers=_papers(comparison),
+        title=title or chapters[0].heading,
+        chapters=[_content(chapter) for chapter in chapters],
+        papers={name: paper for chapter in chapters for name, paper in _papers(chapter.comparison).items()},
         smoothed_over=figures.SMOOTHED_OVER,
     )
+
+
+def _content(chapter: Chapter) -> dict[str, Any]:
+    """What the template shows of a chapter."""
+    comparison, first = chapter.comparison, chapter.comparison.runs[0]
+    return {
+        "heading": chapter.heading,
+        "notes": [*chapter.notes, *comparison.notes],
+        "comparison": comparison,
+        "caption": caption(comparison),
+        "columns": columns(comparison),
+        "targets": [target_columns(comparison, place) for place in range(len(comparison.targets))],
+        "curves": figures.accuracy_curves(comparison),
+        "differences": figures.differences(comparison),
+        "partition": figures.partition_map(first.counts, f"{first.settings['data']}"),
+        "facts": PartitionFacts(**first.settings["split"]).lines(),
+        "settings": _settings(comparison),
+    }
 
 
 def _settings(comparison: Comparison) -> dict[str, Any]:
@@ -55,6 +85,7 @@ def _settings(comparison: Comparison) -> dict[str, Any]:
         "participation": settings["participation"],
         "weights of clients": settings["weights"],
         "local training": settings["client"],
+        "augmentation in training": settings["augmentation"],
         "seeds": ", ".join(map(str, comparison.seeds)),
         "executor": settings["executor"],
     }

@@ -6,14 +6,22 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from .columns import columns
+from .columns import Column, caption, columns, target_columns
 from .comparison import Comparison
 
 
 def as_table(comparison: Comparison) -> Table:
     """The comparison for a rich console."""
-    cells = columns(comparison)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    return _table(comparison, columns(comparison), caption(comparison))
+
+
+def target_tables(comparison: Comparison) -> list[Table]:
+    """What it took to reach each target."""
+    return [_table(comparison, target_columns(comparison, place)) for place in range(len(comparison.targets))]
+
+
+def _table(comparison: Comparison, cells: list[Column], caption: str | None = None) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
     for column in cells:
         table.add_column(column.title, justify="left" if column is cells[0] else "right")
     for row in comparison.rows:
@@ -25,5 +33,5 @@ def as_text(comparison: Comparison, width: int = 150) -> str:
     """The comparison as plain lines."""
     console = Console(width=width, no_color=True, force_terminal=False)
     with console.capture() as captured:
-        console.print(as_table(comparison))
+        console.print(as_table(comparison), *target_tables(comparison), sep="\n")
     return "\n".join([captured.get().rstrip(), *comparison.notes])

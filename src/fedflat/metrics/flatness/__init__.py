@@ -58,4 +58,4 @@ def pooled_batch(data: FederatedData, max_samples: int = MAX_SAMPLES) -> Batch:
     """At most `max_samples` of the clients' training samples, evenly spaced, as one batch."""
     step = -(-len(data.members) // max_samples)
     chosen = torch.from_numpy(data.members[::step]).to(data.y.device)
-    return Batch(data.x[chosen], data.y[chosen])
+    return Batch(data.inputs(chosen), data.y[chosen])

@@ -1,0 +1,94 @@
+"""How a training curve becomes the numbers that papers report. Each protocol once, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values = NDArray[np.float64]
+Protocol = Literal["last", "final", "best-validation", "best-test"]
+WINDOW = 21  # evaluations under the smoothing window; FedSMOO says Hanning and not how long
+
+
+@dataclass(frozen=True)
+class Reached:
+    """When a target accuracy was first reached, and what had been spent until then, by all clients."""
+
+    rounds: int
+    gradients: float  # minibatch gradients
+    bytes: float  # sent both ways
+    vectors: float  # sent both ways, in model-sized vectors
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The evaluated rounds of a run."""
+
+    rounds: NDArray[np.int64]  # (n,), from 1
+    accuracy: Values  # (n,) on the test set, in [0, 1]
+    validation: Values | None  # (n,) mean over the clients' validation sets
+    gradients: Values  # (n,) so far
+    bytes: Values  # (n,) so far, both ways
+    vector_bytes: float  # of one model-sized vector
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Any]], vector_bytes: float) -> Curve:
+        """From the rows of a run's metrics; rounds without a test accuracy are left out."""
+        kept = [row for row in rows if row.get("test_accuracy") is not None]
+        columns = {name: np.array([row.get(name) for row in kept], dtype=float) for name in _COLUMNS}
+        validated = all(row.get("validation_accuracy") is not None for row in kept)
+        return cls(
+            rounds=np.array([row["t"] + 1 for row in kept], dtype=np.int64),
+            accuracy=columns["test_accuracy"],
+            validation=columns["validation_accuracy"] if validated and kept else None,
+            gradients=columns["gradients"],
+            bytes=columns["bytes_down"] + columns["bytes_up"],
+            vector_bytes=vector_bytes,
+        )
+
+    def last(self, k: int) -> tuple[float, float]:
+        """Mean and population standard deviation of the last `k` accuracies (FedGF: k = 100)."""
+        tail = self.accuracy[-k:]
+        return float(tail.mean()), float(tail.std())
+
+    @property
+    def final(self) -> float:
+        """The last accuracy (FedVSSAM, FedSMOO)."""
+        return float(self.accuracy[-1])
+
+    @property
+    def best_on_test(self) -> float:
+        """The highest accuracy: chosen on the test set, as FL-Simulator prints it, and so too good."""
+        return float(self.accuracy.max())
+
+    def best_on_validation(self) -> tuple[int, float] | None:
+        """The round whose validation accuracy was first highest, and its test accuracy; None without validation."""
+        if self.validation is None:
+            return None
+        place = int(self.validation.argmax())
+        return int(self.rounds[place]), float(self.accuracy[place])
+
+    def smoothed(self, window: int = WINDOW) -> Values:
+        """Accuracies (n,) under a Hanning window of `window` evaluations; rescaled at the ends."""
+        weights = np.hanning(window + 2)[1:-1]  # without the zeros at its ends
+        around = ((window - 1) // 2, window // 2)
+        total = np.convolve(np.pad(self.accuracy, around), weights, mode="valid")
+        present = np.convolve(np.pad(np.ones_like(self.accuracy), around), weights, mode="valid")
+        values: Values = total / present
+        return values
+
+    def reached(self, target: float, smooth: bool = False) -> Reached | None:
+        """When the accuracy, smoothed or not, was first at least `target`; None if it never was."""
+        places = np.flatnonzero((self.smoothed() if smooth else self.accuracy) >= target)
+        if not len(places):
+            return None
+        place = int(places[0])
+        sent = float(self.bytes[place])
+        return Reached(int(self.rounds[place]), float(self.gradients[place]), sent, sent / self.vector_bytes)
+
+
+_COLUMNS = ("test_accuracy", "validation_accuracy", "gradients", "bytes_down", "bytes_up")
