@@ -1,22 +1,25 @@
-"""Write the parts of the documentation that are read off the classes; with --check, fail if they are not current."""
+"""Write the parts of the documentation that are read off the package; with --check, fail if they are not current."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+from fedflat.data.partition import all_partitions
+from fedflat.experiments.recipe import all_recipes
 from fedflat.methods import all_methods
-from fedflat.reports.catalogue import describe, markdown
+from fedflat.reports.catalogue import describe, markdown, partition_table
+from fedflat.reports.recipes import details
 
 ROOT = Path(__file__).parent.parent
-BEGIN, END = "<!-- methods: written by docs/generate.py -->", "<!-- end of methods -->"
 
 
-def readme() -> str:
-    """The README with its table of methods renewed."""
-    text = (ROOT / "README.md").read_text()
-    before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n{markdown(all_methods())}\n{END}{rest.split(END)[1]}"
+def between(page: str, what: str, content: str) -> str:
+    """`page` with what stands between the marks of `what` renewed."""
+    begin, end = f"<!-- {what}: written by docs/generate.py -->", f"<!-- end of {what} -->"
+    text = (ROOT / page).read_text()
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n{content}\n{end}{rest.split(end)[1]}"
 
 
 def method_page() -> str:
@@ -27,9 +30,29 @@ def method_page() -> str:
     return "\n".join(parts)
 
 
+def recipe_list() -> str:
+    """Every paper with its notes, every recipe with its own."""
+    parts: list[str] = []
+    paper = None
+    for name, recipe in all_recipes().items():
+        if recipe.paper != paper:
+            paper = recipe.paper
+            parts += [f"### {paper}: {recipe.base.title}", "", f"{recipe.base.paper}.", ""]
+            parts += [*(f"* {note}" for note in recipe.base.notes), ""]
+        cells = [f"`{cell.name}`" for cell in recipe.cells()]
+        parts += [f"#### {name}", "", f"{', '.join(recipe.item.items)}: {recipe.item.title}.", ""]
+        parts += [*(f"* {line}" for line in details(recipe)), f"* cells ({len(cells)}): {', '.join(cells)}", ""]
+    return "\n".join(parts).rstrip()
+
+
 def main() -> int:
     """Write, or with --check compare; the exit code is 1 if something is not current."""
-    pages = {ROOT / "README.md": readme(), ROOT / "docs" / "methods.md": method_page()}
+    pages = {
+        ROOT / "README.md": between("README.md", "methods", markdown(all_methods())),
+        ROOT / "docs" / "methods.md": method_page(),
+        ROOT / "docs" / "data.md": between("docs/data.md", "partitions", partition_table(all_partitions())),
+        ROOT / "docs" / "recipes.md": between("docs/recipes.md", "recipes", recipe_list()),
+    }
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text() != text]
     if "--check" not in sys.argv[1:]:
         for path in stale:

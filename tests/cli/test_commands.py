@@ -179,7 +179,7 @@ def test_help_teaches(fedflat) -> None:
         ),
         ("run --method.name fedsam --method.rho lots", "method.rho: Input should be a valid number"),
         ("run --method.name sam", "method: unknown name 'sam'; known are FedACG,"),
-        ("run --data.name cifar10", "data.name: 'cifar10' is unknown; known are digits"),
+        ("run --data.name cifar", "data.name: 'cifar' is unknown; known are ag_news, cifar10"),
         ("run --data.clients 5000", "data.clients = 5000 is more than the 1347 training samples"),
         ("run --data.clients 10 --participation 11", "participation = 11 clients per round is not in 1..10"),
         ("run --client.epochs 2 --client.steps 3", "client.epochs and client.steps exclude each other"),
@@ -200,7 +200,10 @@ def test_help_teaches(fedflat) -> None:
         ("report .", ". holds no finished run"),
         ("report missing", "missing holds no finished run"),
         ("methods fedfoo", "unknown method 'fedfoo'; known are FedACG,"),
-        ("data partition --partition.name zipf", "partition: unknown name 'zipf'; known are dirichlet,"),
+        (
+            "data partition --partition.name zipf",
+            "partition: unknown name 'zipf'; known are balanced-dirichlet, dirichlet,",
+        ),
         (
             "data partition --partition.name pathological --partition.classes_per_client 11",
             "is more than the 10 classes",

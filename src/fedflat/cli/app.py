@@ -11,7 +11,7 @@ from .. import __version__
 from ..core.errors import InputError
 from ..engine.cohort import NonFiniteError
 from ..experiments.interrupt import Interrupted
-from . import compare, data, doctor, methods, report, resume, run
+from . import compare, data, doctor, methods, recipes, report, resume, run
 
 app = typer.Typer(
     help="Federated learning that looks for flat minima: run methods, compare them fairly, see how flat they end.",
@@ -23,6 +23,7 @@ app = typer.Typer(
 for module in (run, compare, resume, report, methods, doctor):
     module.register(app)
 app.add_typer(data.app, name="data")
+app.add_typer(recipes.app, name="recipes")
 
 
 def _version(asked: bool) -> None:

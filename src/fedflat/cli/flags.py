@@ -37,6 +37,14 @@ def resolve(model: type[Spec], words: list[str]) -> Spec:
     return validated(model, _merged(model, table, _parsed(model, flags)))
 
 
+def override(spec: Spec, flags: list[str]) -> Spec:
+    """`spec` with some settings changed by flags. Raises InputError, naming flag or field."""
+    if not flags:
+        return spec
+    kind = type(spec)
+    return validated(kind, _merged(kind, spec.model_dump(exclude_none=True), _parsed(kind, flags)))
+
+
 def keys(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
     """Every dotted key of a configuration with its meaning, defaults in brackets."""
     found: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What a finished study shows and leaves."""
+"""What finished studies show and leave."""
 
 from __future__ import annotations
 
@@ -10,20 +10,32 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from ..files import write_atomically
-from ..reports.comparison import FinishedRun, compare
-from ..reports.terminal import as_table
+from ..reports.comparison import Comparison
+from ..reports.page import Chapter, write_page
+from ..reports.terminal import as_table, target_tables
+
+Shown = tuple[Comparison, str | None, Sequence[str]]  # a comparison, its title, and notes to it
 
 
-def show_comparison(console: Console, runs: Sequence[FinishedRun], target: float | None, folder: Path) -> None:
-    """Print the comparison; write report.html, comparison.parquet and comparison.json to `folder`."""
-    comparison = compare(runs, target=target)
-    page = comparison.to_html(folder / "report.html")
-    table = comparison.table()
-    write_atomically(folder / "comparison.parquet", lambda path: pq.write_table(table, path))
-    text = json.dumps(table.to_pylist(), indent=2)
-    write_atomically(folder / "comparison.json", lambda path: path.write_text(text + "\n"))
-    wide = console if console.is_terminal else Console(width=170)
-    wide.print(as_table(comparison))
-    for note in comparison.notes:
-        console.print(note, highlight=False, soft_wrap=True)
+def show(console: Console, chapters: Sequence[Shown], folder: Path, title: str | None = None) -> None:
+    """Print the comparisons; write report.html, and each one's numbers as parquet and JSON, to `folder`."""
+    page = write_page([Chapter(*chapter) for chapter in chapters], folder / "report.html", title)
+    wide = console if console.is_terminal else Console(width=190)
+    for number, (comparison, heading, notes) in enumerate(chapters, start=1):
+        suffix = "" if len(chapters) == 1 else f"-{number}"
+        _write_numbers(comparison, folder / f"comparison{suffix}")
+        if heading:
+            wide.print(heading, style="bold", highlight=False)
+        wide.print(as_table(comparison))
+        for table in target_tables(comparison):
+            wide.print(table)
+        for note in (*notes, *comparison.notes):
+            console.print(note, highlight=False, soft_wrap=True)
     console.print(f"report: {page}", highlight=False, soft_wrap=True)
+
+
+def _write_numbers(comparison: Comparison, path: Path) -> None:
+    table = comparison.table()
+    write_atomically(path.with_suffix(".parquet"), lambda file: pq.write_table(table, file))
+    text = json.dumps(table.to_pylist(), indent=2)
+    write_atomically(path.with_suffix(".json"), lambda file: file.write_text(text + "\n"))

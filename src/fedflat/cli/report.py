@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 from rich.console import Console
 
 from ..experiments.directory import StoredRun
 from ..experiments.runner import stored_study
-from .outcome import show_comparison
+from ..metrics.protocols import Protocol
+from ..reports.comparison import compare
+from .outcome import show
 
 
 def register(app: typer.Typer) -> None:
@@ -22,7 +24,12 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Folder to write to; default the study's, or the current one.")
     ] = None,
-    target: Annotated[float | None, typer.Option(help="Accuracy in (0, 1) for the column 'rounds to'.")] = None,
+    targets: Annotated[
+        list[float] | None, typer.Option("--target", help="Accuracy in (0, 1) for a column 'rounds to'; may repeat.")
+    ] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="Accuracy shown: last, final, best-validation or best-test; default the study's.")
+    ] = None,
 ) -> None:
     """Make the comparison table and page again from what is on disk; nothing is trained."""
     console = Console()
@@ -31,5 +38,9 @@ def report(
         missing = len(spec.runs()) - len(runs)
         if missing:
             console.print(f"{missing} of {len(spec.runs())} runs are not finished and not shown", highlight=False)
-        return show_comparison(console, runs, spec.target if target is None else target, out or folders[0])
-    show_comparison(console, [StoredRun.open(folder) for folder in folders], target, out or Path())
+        shown = cast(Protocol, protocol or spec.protocol)
+        comparison = compare(runs, targets=targets or spec.targets, protocol=shown)
+        return show(console, [(comparison, None, ())], out or folders[0])
+    runs = [StoredRun.open(folder) for folder in folders]
+    comparison = compare(runs, targets=targets or (), protocol=cast(Protocol, protocol or "last"))
+    show(console, [(comparison, None, ())], out or Path())

@@ -1,0 +1,154 @@
+"""`fedflat recipes`: the papers' tables and figures as experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ..core.errors import InputError
+from ..data.facts import partition_facts
+from ..experiments import runner
+from ..experiments.calibration import speed
+from ..experiments.estimate import Estimate, study_estimate, total
+from ..experiments.recipe import Cell, Recipe, all_recipes, find_recipe
+from ..experiments.spec import StudySpec, federated_data
+from ..files import write_atomically
+from ..reports.comparison import compare
+from ..reports.partition import shade_map, write_partition_map
+from ..reports.recipes import cell_table, description, hours, overview
+from .conversion import convert_for
+from .flags import CONTEXT, override
+from .outcome import show
+from .progress import watcher
+
+app = typer.Typer(
+    help="Every table and figure of the papers as an experiment: list them, look at one, run it.",
+    no_args_is_help=True,
+)
+DataDir = Annotated[str | None, typer.Option(help="Folder with the data sets; default $FEDFLAT_DATA.")]
+CellName = Annotated[str | None, typer.Option(help="Only cells with these options, e.g. cifar10,alpha-0.")]
+Calibrate = Annotated[bool, typer.Option("--calibrate", help="Measure 20 steps of every model not yet measured here.")]
+
+
+@app.command("list")
+def list_recipes(
+    paper: Annotated[str | None, typer.Argument(help="Only the recipes of one paper, e.g. fedgf.")] = None,
+    calibrate: Calibrate = False,
+) -> None:
+    """All recipes with what they cover and cost; nothing is run.
+
+    Hours appear once a model has been measured on this device: by --calibrate, or by running or showing a recipe.
+    """
+    papers = {recipe.paper for recipe in all_recipes().values()}
+    if paper is not None and paper not in papers:
+        raise InputError(f"there is no paper {paper!r}; known are {', '.join(sorted(papers))}")
+    recipes = [recipe for recipe in all_recipes().values() if paper in (None, recipe.paper)]
+    console = Console()
+    with console.status("estimating"):
+        rows = [_row(recipe, calibrate) for recipe in recipes]
+    console.print(overview(rows))
+
+
+@app.command("show")
+def show_recipe(
+    name: Annotated[str, typer.Argument(help="A recipe, e.g. fedgf/table1.")],
+    cell: CellName = None,
+    calibrate: Calibrate = False,
+) -> None:
+    """One recipe: what it covers, notes, the paper's numbers, and its cells with their cost."""
+    console, recipe = Console(), find_recipe(name)
+    console.print("\n".join(description(recipe)), highlight=False, soft_wrap=True, markup=False)
+    console.print(cell_table({each: _cost(recipe, each.study(), calibrate) for each in recipe.cells(cell)}))
+
+
+@app.command("run", context_settings=CONTEXT, options_metavar="[OPTIONS] [--KEY VALUE]...")
+def run_recipe(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="A recipe, e.g. fedsmoo/table1.")],
+    cell: CellName = None,
+    scale: Annotated[float, typer.Option(help="Fraction of the paper's rounds; 1 is the full protocol.")] = 1.0,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results; default runs/recipes/NAME.")] = None,
+    data_dir: DataDir = None,
+    dry_run: Annotated[bool, typer.Option(help="Print cells and cost; run nothing.")] = False,
+) -> None:
+    """Run the cells of a recipe, and print our numbers beside the paper's.
+
+    fedflat recipes run fedsmoo/table1 --cell cifar10,dirichlet-0.1 --scale 0.02 --data-dir DATA
+
+    Dotted flags change any setting, e.g. `--seeds 0 --device cuda --data.partial true`. Finished runs are
+    never computed again, so a recipe that was stopped goes on when it is started again.
+    """
+    if not 0 < scale <= 1:
+        raise InputError(f"--scale {scale} is not in (0, 1]")
+    console, recipe = Console(), find_recipe(name)
+    cells = {each: override(each.study(scale, data_dir), context.args) for each in recipe.cells(cell)}
+    console.print("\n".join(description(recipe)), highlight=False, soft_wrap=True, markup=False)
+    with console.status("measuring 20 steps"):
+        costs = {each: _cost(recipe, study, calibrate=True) for each, study in cells.items()}
+    console.print(cell_table(costs))
+    if dry_run:
+        return
+    folder = out or Path("runs") / "recipes" / (name if scale == 1 else f"{name}-scale-{scale:g}")
+    if recipe.item.kind == "partition":
+        return _show_partitions(console, cells, folder)
+    _carry_out(console, recipe, cells, folder, scale)
+
+
+def _carry_out(console: Console, recipe: Recipe, cells: dict[Cell, StudySpec], folder: Path, scale: float) -> None:
+    """Run every cell; a table for each, and one page for all."""
+    rounds = sum(study.rounds * len(study.methods) * len(study.seeds) for study in cells.values())
+    results = []
+    for study in cells.values():
+        convert_for(console, study)
+    with watcher(console, rounds) as watching:
+        for cell, study in cells.items():
+            results.append(runner.study(study, folder / cell.name, watching))
+    chapters = []
+    for (cell, study), runs in zip(cells.items(), results, strict=True):
+        comparison = compare(runs, targets=study.targets, protocol=study.protocol, published=cell.published)
+        chapters.append((comparison, f"{recipe.name} {cell.name}", _reservations(cell, scale)))
+    show(console, chapters, folder, f"{recipe.item.title} ({recipe.base.paper}: {', '.join(recipe.item.items)})")
+
+
+def _reservations(cell: Cell, scale: float) -> list[str]:
+    """What a reader must know before comparing with the paper."""
+    item = cell.recipe.item
+    notes = [] if scale == 1 else [f"Ran {scale:.3g} of the paper's rounds: its numbers are no yardstick for this."]
+    if not cell.published:
+        notes.append("The paper's numbers for this cell are not recorded in the recipe.")
+    if item.not_measured:
+        notes.append(f"Shown in the paper and not measured here yet: {', '.join(item.not_measured)}.")
+    return [*notes, *item.notes]
+
+
+def _show_partitions(console: Console, cells: dict[Cell, StudySpec], folder: Path) -> None:
+    """Facts and heat map of every cell's split."""
+    for cell, study in cells.items():
+        data = federated_data(study.runs()[0])
+        (folder / cell.name).mkdir(parents=True, exist_ok=True)
+        lines = partition_facts(data).lines()
+        write_atomically(folder / cell.name / "facts.txt", lambda path, lines=lines: path.write_text("\n".join(lines)))
+        drawn = write_partition_map(data, folder / cell.name / "partition.svg")
+        console.print(f"{cell.name}: {data.name}, {data.partition}, hash {data.partition_hash()}", highlight=False)
+        console.print("\n".join(lines), highlight=False)
+        console.print(shade_map(data.counts(), console.width), highlight=False, no_wrap=True)
+        console.print(f"heat map: {drawn}", highlight=False, soft_wrap=True)
+
+
+def _row(recipe: Recipe, calibrate: bool) -> tuple[Recipe, int, Estimate | None, float | None]:
+    cells = recipe.cells()
+    costs = [_cost(recipe, cell.study(), calibrate) for cell in cells]
+    work = [estimate for estimate, _ in costs if estimate is not None]
+    spent = [each for _, each in costs if each is not None]
+    return recipe, len(cells), total(work) if work else None, sum(spent) if len(spent) == len(cells) else None
+
+
+def _cost(recipe: Recipe, study: StudySpec, calibrate: bool) -> tuple[Estimate | None, float | None]:
+    """The work of a cell, and its hours here if the speed is known or to be measured."""
+    if recipe.item.kind == "partition":
+        return None, None
+    work = study_estimate(study)
+    return work, hours(work, speed(study.runs()[0], measure=calibrate))

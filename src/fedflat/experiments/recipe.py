@@ -1,0 +1,154 @@
+"""The papers' experiments by name: one TOML file for each table or figure, over a base for each paper.
+
+A recipe is a set of cells, and a cell is a study. A file's layers (parts of a study, and methods) are
+merged in the order base, item, chosen options, base's `when`, item's `when`; later ones win.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import InputError
+from .mistakes import validated
+from .recipe_files import Base, Item, Option, Published
+from .spec import StudySpec
+
+FOLDER = Path(__file__).parent / "recipes"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A table or figure of a paper as an experiment."""
+
+    name: str  # e.g. fedgf/table1
+    base: Base
+    item: Item
+
+    @property
+    def paper(self) -> str:
+        """The paper's name among the recipes, e.g. fedgf."""
+        return self.name.split("/")[0]
+
+    def cells(self, chosen: str | None = None) -> list[Cell]:
+        """All cells, or those with every option named in `chosen`, e.g. `cifar10,alpha-0`.
+
+        Raises InputError if `chosen` names an option that the recipe does not have, or fits no cell.
+        """
+        cells = [Cell(self, options) for options in product(*self.item.axes.values()) if self._possible(options)]
+        wanted = set(filter(None, (part.strip() for part in (chosen or "").split(","))))
+        known = {option for cell in cells for option in cell.options}
+        if wanted - known:
+            options = ", ".join(sorted(known)) or "none"
+            raise InputError(f"--cell {chosen}: {self.name} has no option {min(wanted - known)!r}; it has {options}")
+        found = [cell for cell in cells if wanted <= set(cell.options)]
+        if not found:
+            raise InputError(f"--cell {chosen}: {self.name} has no cell with all these options")
+        return found
+
+    def option(self, axis: str, name: str) -> Option:
+        """The option `name` of `axis`, the item's own before the base's."""
+        for options in (self.item.options, self.base.options):
+            if name in options.get(axis, {}):
+                return options[axis][name]
+        raise InputError(f"recipe {self.name}: axis {axis!r} has no option {name!r}")
+
+    def _possible(self, options: Sequence[str]) -> bool:
+        needed = [self.option(axis, name).only_with for axis, name in zip(self.item.axes, options, strict=True)]
+        return all(not some or set(some) & set(options) for some in needed)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One study of a recipe: an option chosen on every axis."""
+
+    recipe: Recipe
+    options: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The options joined by commas; `all` where the recipe has one cell only."""
+        return ",".join(self.options) or "all"
+
+    @property
+    def published(self) -> list[Published]:
+        """What the paper prints for this cell."""
+        return [some for some in self.recipe.item.published if set(some.cell) <= set(self.options)]
+
+    def study(self, scale: float = 1.0, data_dir: str | None = None) -> StudySpec:
+        """The study, with a fraction `scale` of the rounds; the mean of the last evaluations shrinks with them.
+
+        Raises InputError, naming recipe and field, for a file that does not make a study.
+        """
+        layer = self._merged()
+        table: dict[str, Any] = {**layer["study"], "methods": self._methods(layer["methods"])}
+        spec = validated(StudySpec, table)
+        shorter = {"rounds": max(1, round(scale * spec.rounds)), "last": max(1, round(scale * spec.last))}
+        return spec.model_copy(update=shorter | {"data_dir": data_dir})
+
+    def _methods(self, known: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+        missing = [label for label in self.recipe.item.use if label not in known]
+        if missing:
+            raise InputError(f"recipe {self.recipe.name}: use names {missing[0]!r}, which has no [methods] table")
+        used = [{"name": label, **known[label]} for label in self.recipe.item.use]
+        return used or [{"name": "FedAvg"}]
+
+    def _merged(self) -> dict[str, Any]:
+        recipe, merged = self.recipe, dict[str, Any](study={}, methods={})
+        chosen = [recipe.option(axis, name) for axis, name in zip(recipe.item.axes, self.options, strict=True)]
+        fitting = [when for when in (*recipe.base.when, *recipe.item.when) if set(when.cell) <= set(self.options)]
+        for layer in (recipe.base, recipe.item, *chosen, *fitting):
+            merged = _over(merged, {"study": layer.study, "methods": layer.methods})
+        return merged
+
+
+@cache
+def all_recipes() -> dict[str, Recipe]:
+    """Every recipe by name, in the order of papers and items."""
+    return {
+        f"{base.parent.name}/{file.stem}": _read(base, file)
+        for base in sorted(FOLDER.glob("*/base.toml"))
+        for file in sorted(base.parent.glob("*.toml"), key=_natural)
+        if file != base
+    }
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe called `name`. Raises InputError that lists those of the paper, or all papers."""
+    recipes = all_recipes()
+    if name in recipes:
+        return recipes[name]
+    beside = [known for known, recipe in recipes.items() if name.startswith(recipe.paper)]
+    papers = sorted({recipe.paper for recipe in recipes.values()})
+    known = ", ".join(beside) if beside else f"those of {', '.join(papers)}; see `fedflat recipes list`"
+    raise InputError(f"recipe {name!r} is unknown; known are {known}")
+
+
+def _read(base: Path, file: Path) -> Recipe:
+    try:
+        parts = [validated(kind, tomllib.loads(path.read_text())) for kind, path in ((Base, base), (Item, file))]
+    except (InputError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"recipe {file.parent.name}/{file.stem}: {error}") from error
+    return Recipe(f"{file.parent.name}/{file.stem}", parts[0], parts[1])  # type: ignore[arg-type]
+
+
+def _natural(path: Path) -> tuple[str, int]:
+    """figure2 before figure10."""
+    letters = path.stem.rstrip("0123456789")
+    return letters, int(path.stem[len(letters) :] or 0)
+
+
+def _over(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """`new` over `old`, table by table; a table that names another kind of partition or model replaces the old one."""
+    merged = dict(old)
+    for key, value in new.items():
+        before = merged.get(key)
+        both = isinstance(value, Mapping) and isinstance(before, Mapping)
+        other = both and "name" in value and "name" in before and value["name"] != before["name"]
+        merged[key] = _over(before, value) if both and not other else value
+    return merged

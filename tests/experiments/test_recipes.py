@@ -1,0 +1,152 @@
+"""Every recipe loads, every cell can be built, and every combination of data, model and method trains."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from fedflat.core.errors import InputError
+from fedflat.data.source import Arrays, FileSet, Loaded
+from fedflat.experiments import spec as specs
+from fedflat.experiments.recipe import Cell, all_recipes, find_recipe
+from fedflat.experiments.spec import RunSpec, federated_data
+from fedflat.models import vit_b_32
+
+# Tables and figures that are experiments, as the papers number them.
+WANTED = {
+    "fedgf": {
+        "Table": [1, 2, 3, 4, 5, 7, 8, 9, 10],
+        "Figure": [1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
+    },
+    "fedvssam": {"Table": [1, 3], "Figure": [1, 2, 3, 4, 5, 6, 7, 8, 9]},
+    "fedsam": {"Table": [1, 2, 4, 5], "Figure": [1, 2, 3, 4, 5, 6]},
+    "fedlesam": {"Table": [2, 3, 4, 5, 7, 8, 9], "Figure": [1, 2, 3, 4, 5, 6]},
+    "fedsmoo": {"Table": [1, 2, 3, 6, 7, 8], "Figure": [2, 3, 4, 5, 6, 7, 8, 9, 10]},
+}
+CELLS = [cell for recipe in all_recipes().values() for cell in recipe.cells()]
+
+
+@pytest.mark.parametrize("paper", WANTED)
+def test_every_table_and_figure_that_is_an_experiment_has_a_recipe(paper: str) -> None:
+    covered = {item for recipe in all_recipes().values() if recipe.paper == paper for item in recipe.item.items}
+    wanted = {f"{kind} {number}" for kind, numbers in WANTED[paper].items() for number in numbers}
+    assert wanted <= covered
+    assert all(re.fullmatch(r"(Table|Figure) \d+", item) for item in covered)
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell.recipe.name}:{cell.name}")
+def test_every_cell_is_a_study(cell: Cell) -> None:
+    """Published numbers are for methods of the recipe, and options named by `when` and `published` exist."""
+    study = cell.study()
+    assert study.rounds >= 1
+    assert len(study.methods) == max(1, len(cell.recipe.item.use))
+    known = {option for each in cell.recipe.cells() for option in each.options}
+    assert all(set(numbers.cell) <= known for numbers in cell.recipe.item.published)
+    assert all(set(when.cell) <= known for when in cell.recipe.item.when)
+    classes = {method.name for method in study.methods}
+    assert set(study.client_of) <= classes | set(cell.recipe.base.methods)
+
+
+def small(spec: RunSpec) -> RunSpec:
+    """One round of two clients if there are two, one step on two samples; data, partition, model and method stay."""
+    data = spec.data.model_copy(update={"train_samples": None, "test_samples": None})
+    client = spec.client.model_copy(update={"epochs": None, "steps": 1, "batch_size": 2})
+    changes = {
+        "data": data,
+        "client": client,
+        "rounds": 1,
+        "participation": [[0, 1][: spec.data.clients]],
+        "flatness": False,
+    }
+    return spec.model_copy(update=changes | {"device": "cpu", "targets": []})
+
+
+def synthetic(known: FileSet, clients: int) -> Loaded:
+    """Samples of the set's shape, some 20 for each client, in all its classes and domains, with test samples."""
+
+    domains = max(1, len(known.domains))
+
+    def part(n: int) -> Arrays:
+        x = torch.zeros(known.sample_shape(), dtype=torch.int16 if known.vocabulary_size else torch.uint8)
+        x = (x + torch.arange(x.shape[-1]).to(x.dtype)).expand(n, *x.shape)
+        place = np.arange(n)
+        domain = place % domains if known.domains else None
+        return Arrays(x, torch.from_numpy(place // domains % known.classes), domain, place % clients)
+
+    number = max(20 * (20 if known.domains else clients), 2 * known.classes)
+    return Loaded(part(number), part(4 * domains), known.classes,
+                  known.preparation, known.domains)  # fmt: skip
+
+
+@pytest.fixture
+def synthetic_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FileSet, "load", lambda known, name, reading: synthetic(known, 200))
+    monkeypatch.setattr(specs, "_load", cache(specs._load.__wrapped__))
+    monkeypatch.setitem(vit_b_32.SIZES, "num_hidden_layers", 1)  # of twelve alike; whole, it takes a minute a method
+
+
+@pytest.mark.usefixtures("synthetic_sets")
+@pytest.mark.parametrize("paper", WANTED)
+def test_every_partition_can_be_made(paper: str) -> None:
+    for cell in CELLS:
+        if cell.recipe.paper == paper:
+            run = small(cell.study().runs()[0])
+            data = federated_data(run)
+            assert data.clients == run.data.clients
+            assert data.sizes.min() >= 1
+
+
+def combinations() -> dict[str, RunSpec]:
+    """One run for each combination of data, model and method that some cell has."""
+    found: dict[str, RunSpec] = {}
+    for cell in CELLS:
+        for run in cell.study().runs()[: len(cell.recipe.item.use)]:
+            found.setdefault(f"{run.data.name} {run.model.name} {run.method.name}", run)
+    return found
+
+
+COMBINATIONS = combinations()
+
+
+@pytest.mark.usefixtures("synthetic_sets")
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_every_combination_trains_for_a_round(name: str) -> None:
+    sim = small(COMBINATIONS[name]).build()
+    before = sim.w.clone()
+    sim.round()
+    assert torch.isfinite(sim.w).all()
+    assert not torch.equal(sim.w, before)
+
+
+def test_scale_shortens_rounds_and_the_mean_of_the_last() -> None:
+    cell = find_recipe("fedgf/table1").cells("cifar10,alpha-0")[0]
+    full, part = cell.study(), cell.study(scale=0.01)
+    assert (full.rounds, full.last) == (10_000, 100)
+    assert (part.rounds, part.last) == (100, 1)
+
+
+def test_later_layers_win() -> None:
+    """FedGF's radii depend on data and alpha together; its FedSMOO has no regulariser."""
+    study = {cell.name: cell.study() for cell in find_recipe("fedgf/table1").cells()}
+    rho = {name: next(m.rho for m in s.methods if m.name == "FedSAM") for name, s in study.items()}
+    by_cell = {tuple(name.split(",")[:2]): value for name, value in rho.items()}
+    assert by_cell == {
+        ("cifar10", "alpha-0"): 0.1, ("cifar10", "alpha-0.005"): 0.1, ("cifar10", "alpha-10"): 0.02,
+        ("cifar100", "alpha-0"): 0.02, ("cifar100", "alpha-0.005"): 0.05, ("cifar100", "alpha-10"): 0.05,
+    }  # fmt: skip
+    assert all(not m.dynamic_reg for s in study.values() for m in s.methods if m.name == "FedSMOO")
+
+
+def test_mistakes() -> None:
+    with pytest.raises(InputError, match=r"recipe 'fedgf/table99' is unknown; known are fedgf/"):
+        find_recipe("fedgf/table99")
+    with pytest.raises(InputError, match=r"recipe 'x' is unknown; known are those of fedgf, fedlesam"):
+        find_recipe("x")
+    with pytest.raises(InputError, match=r"--cell mnist: fedgf/table1 has no option 'mnist'; it has 10-of-100, "):
+        find_recipe("fedgf/table1").cells("mnist")
+    with pytest.raises(InputError, match=r"--cell cifar10,cifar100: fedgf/table1 has no cell with all these options"):
+        find_recipe("fedgf/table1").cells("cifar10,cifar100")
