@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -25,3 +26,12 @@ def method(request: pytest.FixtureRequest) -> Method:
     """Every method there is, with its defaults."""
     cls: type[Method] = request.param
     return cls()
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every test has a cache of its own, and no data folder but what it names."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("FEDFLAT_CACHE", str(folder))
+    monkeypatch.delenv("FEDFLAT_DATA", raising=False)
+    return folder

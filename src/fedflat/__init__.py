@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from . import data, methods, models
-from .data import IID, Dirichlet, FederatedData, Pathological
+from .data import (
+    IID,
+    BalancedDirichlet,
+    Dirichlet,
+    DirichletRefill,
+    Domain,
+    FederatedData,
+    LabelDirichlet,
+    Natural,
+    Pathological,
+    PathologicalRefill,
+    Shards,
+)
 from .engine.client import Client
 from .engine.cohort import NonFiniteError
 from .engine.participation import Bernoulli
@@ -15,6 +27,7 @@ from .reports import compare
 __version__ = "0.1.0"
 
 __all__ = [
-    "IID", "Bernoulli", "Client", "Dirichlet", "FederatedData", "NonFiniteError", "Pathological", "Run", "Simulation",
+    "IID", "BalancedDirichlet", "Bernoulli", "Client", "Dirichlet", "DirichletRefill", "Domain", "FederatedData",
+    "LabelDirichlet", "Natural", "NonFiniteError", "Pathological", "PathologicalRefill", "Run", "Shards", "Simulation",
     "compare", "data", "flatness", "methods", "models",
 ]  # fmt: skip

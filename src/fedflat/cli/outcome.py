@@ -20,18 +20,23 @@ Shown = tuple[Comparison, str | None, Sequence[str]]  # a comparison, its title,
 def show(console: Console, chapters: Sequence[Shown], folder: Path, title: str | None = None) -> None:
     """Print the comparisons; write report.html, and each one's numbers as parquet and JSON, to `folder`."""
     page = write_page([Chapter(*chapter) for chapter in chapters], folder / "report.html", title)
-    wide = console if console.is_terminal else Console(width=190)
+    tables = wide(console)
     for number, (comparison, heading, notes) in enumerate(chapters, start=1):
         suffix = "" if len(chapters) == 1 else f"-{number}"
         _write_numbers(comparison, folder / f"comparison{suffix}")
         if heading:
-            wide.print(heading, style="bold", highlight=False)
-        wide.print(as_table(comparison))
+            tables.print(heading, style="bold", highlight=False)
+        tables.print(as_table(comparison))
         for table in target_tables(comparison):
-            wide.print(table)
+            tables.print(table)
         for note in (*notes, *comparison.notes):
             console.print(note, highlight=False, soft_wrap=True)
     console.print(f"report: {page}", highlight=False, soft_wrap=True)
+
+
+def wide(console: Console) -> Console:
+    """A console that tables fit in: a file or a pipe has no width of its own."""
+    return console if console.is_terminal else Console(width=190)
 
 
 def _write_numbers(comparison: Comparison, path: Path) -> None:

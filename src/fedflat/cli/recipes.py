@@ -21,7 +21,7 @@ from ..reports.partition import shade_map, write_partition_map
 from ..reports.recipes import cell_table, description, hours, overview
 from .conversion import convert_for
 from .flags import CONTEXT, override
-from .outcome import show
+from .outcome import show, wide
 from .progress import watcher
 
 app = typer.Typer(
@@ -49,7 +49,7 @@ def list_recipes(
     console = Console()
     with console.status("estimating"):
         rows = [_row(recipe, calibrate) for recipe in recipes]
-    console.print(overview(rows))
+    wide(console).print(overview(rows))
 
 
 @app.command("show")
@@ -61,7 +61,8 @@ def show_recipe(
     """One recipe: what it covers, notes, the paper's numbers, and its cells with their cost."""
     console, recipe = Console(), find_recipe(name)
     console.print("\n".join(description(recipe)), highlight=False, soft_wrap=True, markup=False)
-    console.print(cell_table({each: _cost(recipe, each.study(), calibrate) for each in recipe.cells(cell)}))
+    cells = {each: each.study() for each in recipe.cells(cell)}
+    wide(console).print(cell_table(_costs(recipe, cells, calibrate)))
 
 
 @app.command("run", context_settings=CONTEXT, options_metavar="[OPTIONS] [--KEY VALUE]...")
@@ -70,6 +71,7 @@ def run_recipe(
     name: Annotated[str, typer.Argument(help="A recipe, e.g. fedsmoo/table1.")],
     cell: CellName = None,
     scale: Annotated[float, typer.Option(help="Fraction of the paper's rounds; 1 is the full protocol.")] = 1.0,
+    only: Annotated[str | None, typer.Option(help="Only these of its methods, e.g. FedAvg,FedSMOO.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results; default runs/recipes/NAME.")] = None,
     data_dir: DataDir = None,
     dry_run: Annotated[bool, typer.Option(help="Print cells and cost; run nothing.")] = False,
@@ -84,20 +86,23 @@ def run_recipe(
     if not 0 < scale <= 1:
         raise InputError(f"--scale {scale} is not in (0, 1]")
     console, recipe = Console(), find_recipe(name)
-    cells = {each: override(each.study(scale, data_dir), context.args) for each in recipe.cells(cell)}
+    labels = [label.strip() for label in only.split(",")] if only else None
+    cells = {each: override(each.study(scale, data_dir, labels), context.args) for each in recipe.cells(cell)}
     console.print("\n".join(description(recipe)), highlight=False, soft_wrap=True, markup=False)
     with console.status("measuring 20 steps"):
-        costs = {each: _cost(recipe, study, calibrate=True) for each, study in cells.items()}
-    console.print(cell_table(costs))
+        costs = _costs(recipe, cells, calibrate=True)
+    wide(console).print(cell_table(costs))
     if dry_run:
         return
     folder = out or Path("runs") / "recipes" / (name if scale == 1 else f"{name}-scale-{scale:g}")
     if recipe.item.kind == "partition":
         return _show_partitions(console, cells, folder)
-    _carry_out(console, recipe, cells, folder, scale)
+    _carry_out(console, recipe, cells, folder, _changes(scale, context.args))
 
 
-def _carry_out(console: Console, recipe: Recipe, cells: dict[Cell, StudySpec], folder: Path, scale: float) -> None:
+def _carry_out(
+    console: Console, recipe: Recipe, cells: dict[Cell, StudySpec], folder: Path, changes: list[str]
+) -> None:
     """Run every cell; a table for each, and one page for all."""
     rounds = sum(study.rounds * len(study.methods) * len(study.seeds) for study in cells.values())
     results = []
@@ -109,14 +114,19 @@ def _carry_out(console: Console, recipe: Recipe, cells: dict[Cell, StudySpec], f
     chapters = []
     for (cell, study), runs in zip(cells.items(), results, strict=True):
         comparison = compare(runs, targets=study.targets, protocol=study.protocol, published=cell.published)
-        chapters.append((comparison, f"{recipe.name} {cell.name}", _reservations(cell, scale)))
+        chapters.append((comparison, f"{recipe.name} {cell.name}", [*changes, *_reservations(cell)]))
     show(console, chapters, folder, f"{recipe.item.title} ({recipe.base.paper}: {', '.join(recipe.item.items)})")
 
 
-def _reservations(cell: Cell, scale: float) -> list[str]:
-    """What a reader must know before comparing with the paper."""
-    item = cell.recipe.item
+def _changes(scale: float, flags: list[str]) -> list[str]:
+    """In what a run is not the paper's by the user's own choice."""
     notes = [] if scale == 1 else [f"Ran {scale:.3g} of the paper's rounds: its numbers are no yardstick for this."]
+    return notes + ([f"Changed by flags, so not the paper's setting: {' '.join(flags)}"] if flags else [])
+
+
+def _reservations(cell: Cell) -> list[str]:
+    """What a reader must know of a cell before comparing with the paper."""
+    item, notes = cell.recipe.item, []
     if not cell.published:
         notes.append("The paper's numbers for this cell are not recorded in the recipe.")
     if item.not_measured:
@@ -144,6 +154,12 @@ def _row(recipe: Recipe, calibrate: bool) -> tuple[Recipe, int, Estimate | None,
     work = [estimate for estimate, _ in costs if estimate is not None]
     spent = [each for _, each in costs if each is not None]
     return recipe, len(cells), total(work) if work else None, sum(spent) if len(spent) == len(cells) else None
+
+
+def _costs(
+    recipe: Recipe, cells: dict[Cell, StudySpec], calibrate: bool
+) -> dict[Cell, tuple[StudySpec, Estimate | None, float | None]]:
+    return {cell: (study, *_cost(recipe, study, calibrate)) for cell, study in cells.items()}
 
 
 def _cost(recipe: Recipe, study: StudySpec, calibrate: bool) -> tuple[Estimate | None, float | None]:

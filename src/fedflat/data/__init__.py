@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from .federated import FederatedData
 from .loading import load, prepare
-from .partition import IID, Dirichlet, Partition, Pathological
+from .partition import (
+    IID,
+    BalancedDirichlet,
+    Dirichlet,
+    DirichletRefill,
+    Domain,
+    LabelDirichlet,
+    Natural,
+    Partition,
+    Pathological,
+    PathologicalRefill,
+    Shards,
+)
 from .sources import source_names
 
-__all__ = ["IID", "Dirichlet", "FederatedData", "Partition", "Pathological", "load", "prepare", "source_names"]
+__all__ = [
+    "IID", "BalancedDirichlet", "Dirichlet", "DirichletRefill", "Domain", "FederatedData", "LabelDirichlet",
+    "Natural", "Partition", "Pathological", "PathologicalRefill", "Shards", "load", "prepare", "source_names",
+]  # fmt: skip

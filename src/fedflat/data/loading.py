@@ -66,7 +66,9 @@ def prepare(
     `progress` is told (part, samples done, samples in all). Raises ValueError, naming the field, as `load` does.
     """
     known = source(name)
-    if hub and isinstance(known, FileSet):
+    if hub:
+        if not isinstance(known, FileSet):
+            raise InputError(f"--hub: {known_source(name)} is not on the hub; {known.where}")
         download(known_source(name), known, data_root(data_dir, name))
     reading = Reading(data_dir, partial, image_size)
     return known.load(known_source(name), reading if progress is None else replace(reading, progress=progress))

@@ -1,4 +1,4 @@
-"""What a study will cost, from its description alone: no data is read and nothing is trained."""
+"""What a study will cost, from its description: nothing is trained, and no data read but where a part will do."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from .. import models
+from ..data import prepare
 from ..data.sources import source
 from ..engine.client import Client
 from ..engine.randomness import Purpose, generator
@@ -62,11 +63,19 @@ def run_estimate(spec: RunSpec) -> Estimate:
 def samples(spec: RunSpec) -> tuple[int, int]:
     """Training and test samples that a run uses; a held-out domain counts as one part in the number of domains."""
     known = source(spec.data.name)
-    train, test = known.sizes.get("train", 0), known.sizes.get("test", 0)
+    train, test = (
+        _part_of_a_set(spec) if spec.data.partial else (known.sizes.get(part, 0) for part in ("train", "test"))
+    )
     if spec.data.test_domain is not None:
         test = (train + test) // len(known.domains)
         train = test * (len(known.domains) - 1)
     return spec.data.train_samples or train, spec.data.test_samples or test
+
+
+def _part_of_a_set(spec: RunSpec) -> tuple[int, int]:
+    """The samples that the files hold, where they need not be the whole set."""
+    loaded = prepare(spec.data.name, spec.data_dir, partial=True, image_size=spec.data.image_size)
+    return len(loaded.train.y), 0 if loaded.test is None else len(loaded.test.y)
 
 
 def parameters(spec: RunSpec) -> int:

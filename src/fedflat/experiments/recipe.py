@@ -22,7 +22,7 @@ from .spec import StudySpec
 FOLDER = Path(__file__).parent / "recipes"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Recipe:
     """A table or figure of a paper as an experiment."""
 
@@ -63,7 +63,7 @@ class Recipe:
         return all(not some or set(some) & set(options) for some in needed)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cell:
     """One study of a recipe: an option chosen on every axis."""
 
@@ -80,22 +80,29 @@ class Cell:
         """What the paper prints for this cell."""
         return [some for some in self.recipe.item.published if set(some.cell) <= set(self.options)]
 
-    def study(self, scale: float = 1.0, data_dir: str | None = None) -> StudySpec:
+    def study(self, scale: float = 1.0, data_dir: str | None = None, only: Sequence[str] | None = None) -> StudySpec:
         """The study, with a fraction `scale` of the rounds; the mean of the last evaluations shrinks with them.
 
-        Raises InputError, naming recipe and field, for a file that does not make a study.
+        only: labels of the methods to compare, by default all of the recipe's.
+
+        Raises InputError, naming recipe and field, for a file that does not make a study, or naming a
+        method that the recipe does not have.
         """
         layer = self._merged()
-        table: dict[str, Any] = {**layer["study"], "methods": self._methods(layer["methods"])}
+        table: dict[str, Any] = {**layer["study"], "methods": self._methods(layer["methods"], only)}
         spec = validated(StudySpec, table)
         shorter = {"rounds": max(1, round(scale * spec.rounds)), "last": max(1, round(scale * spec.last))}
         return spec.model_copy(update=shorter | {"data_dir": data_dir})
 
-    def _methods(self, known: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-        missing = [label for label in self.recipe.item.use if label not in known]
+    def _methods(self, known: Mapping[str, Mapping[str, Any]], only: Sequence[str] | None) -> list[dict[str, Any]]:
+        labels = self.recipe.item.use
+        missing = [label for label in labels if label not in known]
         if missing:
             raise InputError(f"recipe {self.recipe.name}: use names {missing[0]!r}, which has no [methods] table")
-        used = [{"name": label, **known[label]} for label in self.recipe.item.use]
+        unknown = sorted(set(only or ()) - set(labels))
+        if unknown:
+            raise InputError(f"--only {unknown[0]}: {self.recipe.name} has no such method; it has {', '.join(labels)}")
+        used = [{"name": label, **known[label]} for label in labels if only is None or label in only]
         return used or [{"name": "FedAvg"}]
 
     def _merged(self) -> dict[str, Any]:

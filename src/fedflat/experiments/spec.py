@@ -65,6 +65,11 @@ class DataSection(section(DataOptions)):  # type: ignore[misc]  # made at run ti
         except InputError as error:
             raise InputError(str(error).removeprefix("data.name = ")) from error
 
+    @field_validator("augment", mode="before")
+    @classmethod
+    def _spelled(cls, augment: Any) -> Any:
+        return "none" if augment is None else augment  # flags read the word none as no value
+
 
 class ModelSection(Section):
     """The model; further keys are its own options."""

@@ -11,6 +11,7 @@ from ..experiments.calibration import Speed
 from ..experiments.estimate import Estimate
 from ..experiments.recipe import Cell, Recipe
 from ..experiments.recipe_files import Published
+from ..experiments.spec import StudySpec
 
 UNKNOWN = "–"
 LEGEND = (
@@ -29,13 +30,13 @@ def overview(rows: Iterable[tuple[Recipe, int, Estimate | None, float | None]]) 
     return table
 
 
-def cell_table(cells: Mapping[Cell, tuple[Estimate | None, float | None]]) -> Table:
-    """One line per cell."""
+def cell_table(cells: Mapping[Cell, tuple[StudySpec, Estimate | None, float | None]]) -> Table:
+    """One line per cell, with the rounds of the study that it is here."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in ("cell", "rounds", "runs", "gradients", "GB sent", "hours here"):
         table.add_column(title, justify="left" if title == "cell" else "right", no_wrap=title == "cell")
-    for cell, (work, hours) in cells.items():
-        table.add_row(cell.name, f"{cell.study().rounds:,}", *_cost(work, hours))
+    for cell, (study, work, hours) in cells.items():
+        table.add_row(cell.name, f"{study.rounds:,}", *_cost(work, hours))
     return table
 
 
@@ -68,7 +69,15 @@ def _cost(work: Estimate | None, hours: float | None) -> list[str]:
     if work is None:  # only a partition is looked at
         return [UNKNOWN] * 4
     spent = UNKNOWN if hours is None else f"{hours:,.1f}" if hours >= 0.1 else "< 0.1"
-    return [str(work.runs), f"{work.gradients:,.0f}", f"{work.bytes / 1e9:,.1f}", spent]
+    return [str(work.runs), _short(work.gradients), f"{work.bytes / 1e9:,.1f}", spent]
+
+
+def _short(number: float) -> str:
+    """Three digits and a unit."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.0f}"
 
 
 def hours(work: Estimate, speed: Speed | None) -> float | None:

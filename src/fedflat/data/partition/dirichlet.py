@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.hyper import hyper
-from .draws import class_pools, deal, random_turns
+from .draws import class_pools, deal, dirichlet_shares, random_turns
 from .scheme import Index, Partition, Samples
 
 
@@ -19,6 +19,6 @@ class Dirichlet(Partition):
     alpha: float = hyper(0.1, "concentration per class", low=0, open_low=True)
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> list[Index]:
-        priors = rng.dirichlet(np.full(samples.classes, self.alpha), clients)
+        priors = dirichlet_shares(self.alpha, clients, samples.classes, rng)
         pools = class_pools(samples, rng)
         return deal(pools, priors, random_turns(samples, clients, rng), rng)
