@@ -161,3 +161,12 @@ def test_columns_that_only_some_runs_have_are_kept() -> None:
         summary = property(lambda self: super().summary | {"lambda_max": 2.0})
 
     assert ff.compare([RUNS[0], Flat("FedSAM", 0, [0.5] * 3)]).table()["lambda_max"].to_pylist() == [None, 2.0]
+
+
+def test_accuracy_over_clients_on_both_kinds_of_their_samples() -> None:
+    data = ff.data.load("digits", clients=5, validation=0.2, seed=0)
+    run = ff.Simulation(model="mlp", data=data, method=ff.methods.FedAvg(), rounds=1, seed=0).run()
+    shown = str(ff.compare([run], protocol="best-validation"))
+    assert "clients, training" in shown
+    assert "clients, validation" in shown
+    assert "clients, validation" not in str(ff.compare(RUNS))

@@ -65,7 +65,7 @@ class FedDyn(DynamicRegularised):
     )
     sources = Sources(
         published={
-            "alpha": "0.1 (FedSMOO, FedLESAM; CIFAR-100 0.01); 0.01 (FedVSSAM); 0.1, 0.01, 0.001 (FedGF script)",
+            "alpha": "0.1 (FedSMOO, CIFAR-100 0.01; FedLESAM); 0.01 (FedVSSAM); 0.1, 0.01, 0.001 (FedGF script)",
         },
         departures=(
             "FedLab and FedGF build the penalties from detached parameters: they give no gradient.",

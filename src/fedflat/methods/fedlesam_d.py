@@ -36,7 +36,7 @@ class FedLESAM_D(LocallyEstimated, DynamicRegularised, server=DynamicLesam, clie
     sources = Sources(
         published={
             "rho": "0.1 (FedLESAM)",
-            "beta": "10; 100 for CIFAR-100 (FedLESAM)",
+            "beta": "10 (FedLESAM)",
         },
         departures=(
             "The paper's Algorithm 4 has the sign of the dual reversed and does not use the server's;"

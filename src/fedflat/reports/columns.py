@@ -155,19 +155,22 @@ def _percent(share: float) -> str:
 
 
 def _clients(comparison: Comparison) -> list[Column]:
-    """Accuracies over clients: on their validation samples if all runs have them, else on their training samples."""
+    """Accuracies over clients: on their training samples, and on their validation samples if all runs have them."""
     validated = all("validation_accuracy_mean" in row.estimates for row in comparison.rows)
-    kind = "validation" if validated else "client"
-    own = "validation samples" if validated else "training samples"
+    return [_spread_over_clients("client", "training")] + (
+        [_spread_over_clients("validation", "validation")] if validated else []
+    )
 
+
+def _spread_over_clients(kind: str, own: str) -> Column:
     def cell(row: Row) -> str:
         mean, std, worst, best = (
             100 * row.estimates[f"{kind}_accuracy_{name}"].mean for name in ("mean", "std", "worst", "best")
         )
         return f"{mean:.1f} ± {std:.1f} ({worst:.0f}–{best:.0f})"
 
-    meaning = f"accuracy of the final model on each client's own {own}: mean ± population std over clients (worst–best)"
-    return [Column(f"clients, {own.split(maxsplit=1)[0]}\N{NO-BREAK SPACE}%", meaning, cell)]
+    meaning = f"final accuracy on each client's own {own} samples: mean ± population std over clients (worst–best)"
+    return Column(f"clients, {own}\N{NO-BREAK SPACE}%", meaning, cell)
 
 
 def _number(name: str, form: str) -> Callable[[Row], str]:
