@@ -14,7 +14,7 @@ from fedflat.experiments.recipe import all_recipes
 SMALLER = (
     "--data.partial true --data.augment none --model mlp --client.epochs 1 --client.lr_decay 1 --seeds 0 --eval_every 1"
 )
-RUN = f"recipes run fedsmoo/table8 --data-dir data --scale 0.0025 --only FedAvg,FedSMOO {SMALLER}"
+RUN = f"recipes run fedsmoo/table8 --data-dir data --scale 0.0025 --only fedavg,fed-smoo {SMALLER}"
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +92,8 @@ def test_a_recipe_of_partitions_draws_them(fedflat) -> None:
             "recipes run fedsmoo/table8 --only FedFoo",
             "--only FedFoo: fedsmoo/table8 has no such method; it has",
         ),
+        ("recipes run fedsmoo/table8 --only fedavg --methods fedsam", "--only takes some of the recipe's methods and"),
+        ("recipes run fedsmoo/figure2 --only fedavg", "--only fedavg: fedsmoo/figure2 has no such method; it has none"),
         ("recipes run fedsmoo/table8 --data-dir data --rounds x", "rounds: "),
         ("recipes run fedsmoo/table8", "data.name = 'cifar10' needs files: give --data-dir or set FEDFLAT_DATA"),
         ("recipes run fedsmoo/table8 --data-dir data", "train has 200 samples, the set has 50,000"),

@@ -81,3 +81,10 @@ def test_moving_keeps_whole_numbers_whole() -> None:
 def test_the_hash_tells_splits_apart() -> None:
     one, same, other = (ff.data.load("digits", clients=10, seed=seed) for seed in (0, 0, 1))
     assert one.partition_hash() == same.partition_hash() != other.partition_hash()
+
+
+def test_it_is_shown_without_its_samples() -> None:
+    data = ff.data.load("digits", clients=5, partition=ff.Dirichlet(alpha=0.5))
+    assert (
+        repr(data) == "FederatedData(digits: 1,347 samples of 1 x 8 x 8 in 10 classes, 5 clients, Dirichlet(alpha=0.5))"
+    )

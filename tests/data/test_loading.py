@@ -127,7 +127,8 @@ def test_pictures(tmp_path: Path, case: str) -> None:
     for (x, y), (_, n, seed) in zip([(data.x, data.y), data.test], PARTS, strict=True):
         assert np.array_equal(x, random_pictures(n, known.picture.channels, known.picture.size, seed))
         assert np.array_equal(y, random_labels(n, known.classes, seed))
-    assert (data.name, data.classes, data.shape) == (name, known.classes, known.sample_shape())
+    assert data.name == f"{name} ({N} of {known.sizes['train']:,} training samples)", "a part says that it is one"
+    assert (data.classes, data.shape) == (known.classes, known.sample_shape())
     assert (data.preparation, data.augmentation) == (known.preparation, None)
 
 
@@ -342,7 +343,7 @@ def test_unknown_options() -> None:
         ("train_samples", 0, "data.train_samples must be a whole number in [1, inf) or none, got 0"),
         ("train_samples", 1.5, "data.train_samples must be a whole number"),
         ("test_samples", "many", "data.test_samples must be a whole number"),
-        ("image_size", 7, "data.image_size must be a whole number in [8, inf) or none, got 7"),
+        ("image_size", 7, "data.image_size must be a whole number in [8, 2048] or none, got 7"),
         ("test_domain", 3, "data.test_domain"),
         ("validation", 0.95, "data.validation must be a number in [0, 0.9], got 0.95"),
         ("validation", -0.1, "data.validation must be a number in [0, 0.9], got -0.1"),

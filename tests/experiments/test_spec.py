@@ -100,3 +100,16 @@ def test_a_file_that_is_no_toml_is_named(tmp_path) -> None:
         RunSpec.load(path)
     with pytest.raises(InputError, match=r"missing\.toml cannot be read"):
         RunSpec.load(tmp_path / "missing.toml")
+
+
+def test_a_protocol_that_cannot_be_shown_is_refused_before_training() -> None:
+    with pytest.raises(
+        ValueError, match=r"protocol = 'best-validation' needs validation samples; set data\.validation"
+    ):
+        validated(StudySpec, {"protocol": "best-validation"})
+    assert validated(StudySpec, {"protocol": "best-validation", "data": {"validation": 0.2}})
+
+
+@pytest.mark.parametrize("text", ['{"bernoulli": 0.1}', "{bernoulli = 0.1}"])
+def test_participation_may_be_a_table_in_either_spelling(text: str) -> None:
+    assert validated(RunSpec, {"participation": text}).participation == {"bernoulli": 0.1}

@@ -56,7 +56,8 @@ def prepare_source(
             console.print(f"{part:<5} {len(samples.y):,} samples of {shape}", highlight=False)
     for domain in loaded.domains:
         console.print(f"domain {domain}", highlight=False)
-    console.print(f"digest {loaded.contents}, kept in {cache_folder()}", highlight=False, soft_wrap=True)
+    if loaded.contents is not None:
+        console.print(f"digest {loaded.contents}, kept in {cache_folder()}", highlight=False, soft_wrap=True)
 
 
 @app.command("partition", context_settings=CONTEXT, options_metavar="[FILE.toml] [--KEY VALUE]...")

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ..core.errors import InputError
 from ..experiments.mistakes import validated
-from ..experiments.schema import sections_of
+from ..experiments.schema import Section, sections_of
 from ..experiments.spec import Experiment
 from ..methods import plain
 
@@ -50,13 +50,34 @@ def keys(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
     found: dict[str, str] = {}
     for name, info in model.model_fields.items():
         members = sections_of(info.annotation)
-        for member in members:
-            for key, meaning in keys(member, f"{prefix}{name}.").items():
-                found.setdefault(key, meaning)
-        if not members:
+        if len(members) > 1:
+            found |= _alternatives(members, f"{prefix}{name}.")
+        elif members:
+            found |= keys(members[0], f"{prefix}{name}.")
+        else:
             default = "" if info.default is None or info.default_factory else f" [{info.default}]"
             found[prefix + name] = f"{info.description or ''}{default}".strip()
     return found
+
+
+def _alternatives(members: list[type[Section]], prefix: str) -> dict[str, str]:
+    """The keys of sections one of which is chosen by `name`: for a key that means different things, which is whose."""
+    meanings: dict[str, dict[str, list[str]]] = {}
+    for member in members:
+        for key, meaning in keys(member, prefix).items():
+            meanings.setdefault(key, {}).setdefault(meaning, []).append(member.__name__)
+    names = ", ".join(member.__name__ for member in members)
+    told = {key: _told(by_meaning) for key, by_meaning in meanings.items()}
+    return {f"{prefix}name": f"one of {names}"} | {key: text for key, text in told.items() if key != f"{prefix}name"}
+
+
+def _told(by_meaning: dict[str, list[str]]) -> str:
+    """A key's meaning, with the names it goes with if there are several meanings."""
+    if len(by_meaning) == 1:
+        return next(iter(by_meaning))
+    if len(by_meaning) > 3:
+        return f"of {sum(map(len, by_meaning.values()))} of them, each with its own meaning and default"
+    return "; ".join(f"{', '.join(names)}: {meaning}" for meaning, names in by_meaning.items())
 
 
 def key_table(model: type[BaseModel]) -> Table:

@@ -74,7 +74,7 @@ def run_recipe(
     only: Annotated[str | None, typer.Option(help="Only these of its methods, e.g. FedAvg,FedSMOO.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results; default runs/recipes/NAME.")] = None,
     data_dir: DataDir = None,
-    dry_run: Annotated[bool, typer.Option(help="Print cells and cost; run nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Print cells and cost, from 20 measured steps; train nothing.")] = False,
 ) -> None:
     """Run the cells of a recipe, and print our numbers beside the paper's.
 
@@ -85,13 +85,19 @@ def run_recipe(
     """
     if not 0 < scale <= 1:
         raise InputError(f"--scale {scale} is not in (0, 1]")
+    if only and any(word.startswith("--methods") for word in context.args):
+        raise InputError("--only takes some of the recipe's methods and --methods replaces them: give one of the two")
     console, recipe = Console(), find_recipe(name)
     labels = [label.strip() for label in only.split(",")] if only else None
     cells = {each: override(each.study(scale, data_dir, labels), context.args) for each in recipe.cells(cell)}
     console.print("\n".join(description(recipe)), highlight=False, soft_wrap=True, markup=False)
+    if not dry_run:
+        for study in cells.values():
+            convert_for(console, study)  # first, so that missing data is told before anything is measured
     with console.status("measuring 20 steps"):
         costs = _costs(recipe, cells, calibrate=True)
-    wide(console).print(cell_table(costs))
+    if recipe.item.kind != "partition":
+        wide(console).print(cell_table(costs))
     if dry_run:
         return
     folder = out or Path("runs") / "recipes" / (name if scale == 1 else f"{name}-scale-{scale:g}")
@@ -106,8 +112,6 @@ def _carry_out(
     """Run every cell; a table for each, and one page for all."""
     rounds = sum(study.rounds * len(study.methods) * len(study.seeds) for study in cells.values())
     results = []
-    for study in cells.values():
-        convert_for(console, study)
     with watcher(console, rounds) as watching:
         for cell, study in cells.items():
             results.append(runner.study(study, folder / cell.name, watching))
@@ -139,12 +143,13 @@ def _show_partitions(console: Console, cells: dict[Cell, StudySpec], folder: Pat
     for cell, study in cells.items():
         data = federated_data(study.runs()[0])
         (folder / cell.name).mkdir(parents=True, exist_ok=True)
-        lines = partition_facts(data).lines()
+        title = f"{cell.name}: {data.name}, {data.partition}, hash {data.partition_hash()}"
+        lines = [title, *partition_facts(data).lines(), ""]
         write_atomically(folder / cell.name / "facts.txt", lambda path, lines=lines: path.write_text("\n".join(lines)))
         drawn = write_partition_map(data, folder / cell.name / "partition.svg")
-        console.print(f"{cell.name}: {data.name}, {data.partition}, hash {data.partition_hash()}", highlight=False)
-        console.print("\n".join(lines), highlight=False)
-        console.print(shade_map(data.counts(), console.width), highlight=False, no_wrap=True)
+        console.print("\n".join(lines[:-1]), highlight=False)
+        if len(cells) == 1:
+            console.print(shade_map(data.counts(), console.width), highlight=False, no_wrap=True)
         console.print(f"heat map: {drawn}", highlight=False, soft_wrap=True)
 
 

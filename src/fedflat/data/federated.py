@@ -40,7 +40,7 @@ class Holdings:
         return np.split(self.members, self.offsets[1:-1])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FederatedData:
     """Training samples, who holds which of them, and a test set.
 
@@ -117,6 +117,14 @@ class FederatedData:
             classes=classes if classes is not None else max(int(labels.max()) + 1, 1),
             test=held_out,
             name=name,
+        )
+
+    def __repr__(self) -> str:
+        """What it is, without the samples."""
+        size = " x ".join(map(str, self.shape))
+        return (
+            f"FederatedData({self.name}: {len(self.y):,} samples of {size} in {self.classes} classes, "
+            f"{self.clients} clients, {self.partition})"
         )
 
     @property

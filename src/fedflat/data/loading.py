@@ -70,6 +70,7 @@ def prepare(
         if not isinstance(known, FileSet):
             raise InputError(f"--hub: {known_source(name)} is not on the hub; {known.where}")
         download(known_source(name), known, data_root(data_dir, name))
+    checked_options({"image_size": image_size})
     reading = Reading(data_dir, partial, image_size)
     return known.load(known_source(name), reading if progress is None else replace(reading, progress=progress))
 
@@ -88,7 +89,7 @@ def divide(
         offsets=parts.offsets,
         classes=loaded.classes,
         test=loaded.test and (loaded.test.x, loaded.test.y),
-        name=name,
+        name=_told(name, len(train.y)),
         partition=str(scheme),
         preparation=loaded.preparation,
         augmentation=AUGMENTATIONS[options.augment],
@@ -96,6 +97,12 @@ def divide(
         contents=loaded.contents,
     )
     return hold_out(data, options.validation, _generator(seed, 1)) if options.validation else data
+
+
+def _told(name: str, samples: int) -> str:
+    """The set's name, and how much of it is used if that is not all."""
+    whole = source(name).sizes.get("train", samples)
+    return name if samples == whole else f"{name} ({samples:,} of {whole:,} training samples)"
 
 
 def checked_options(options: dict[str, Any]) -> DataOptions:

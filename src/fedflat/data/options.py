@@ -22,7 +22,9 @@ class DataOptions:
     )
     test_samples: int | None = hyper(None, "use so many test samples, classes in proportion, always the same", low=1)
     test_domain: str | None = hyper(None, "the domain held out as test set; clients share the others")
-    image_size: int | None = hyper(None, "pixels that photographs are resized to; default the set's own", low=8)
+    image_size: int | None = hyper(
+        None, "pixels that photographs are resized to; default the set's own", low=8, high=2048
+    )
     validation: float = hyper(0.0, "share of each client's samples that it does not train on", low=0, high=0.9)
 
     def __post_init__(self) -> None:

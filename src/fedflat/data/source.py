@@ -171,8 +171,10 @@ class FileSet:
         for part, expected in self.sizes.items():
             found = there.get(part, 0)
             if found != expected and not partial:
-                raise InputError(f"data.name = {name!r}: {part} has {found:,} samples, the set has {expected:,}; "
-                                 "to use a part of a set give --data.partial true")  # fmt: skip
+                raise InputError(
+                    f"data.name = {name!r}: {part} has {found:,} samples, the set has {expected:,}; "
+                    "to use a part of a set give --data.partial true (data prepare: --partial)"
+                )
 
     def _loaded(self, kept: Entry) -> Loaded:
         parts = {part: _samples(kept, part) for part in ("train", "test") if kept.has(f"{part}-y")}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
+from ..methods import plain
 from .mistakes import validated
 from .recipe_files import Base, Item, Option, Published
 from .spec import StudySpec
@@ -99,11 +100,17 @@ class Cell:
         missing = [label for label in labels if label not in known]
         if missing:
             raise InputError(f"recipe {self.recipe.name}: use names {missing[0]!r}, which has no [methods] table")
-        unknown = sorted(set(only or ()) - set(labels))
-        if unknown:
-            raise InputError(f"--only {unknown[0]}: {self.recipe.name} has no such method; it has {', '.join(labels)}")
-        used = [{"name": label, **known[label]} for label in labels if only is None or label in only]
+        chosen = None if only is None else [self._label(wanted, labels) for wanted in only]
+        used = [{"name": label, **known[label]} for label in labels if chosen is None or label in chosen]
         return used or [{"name": "FedAvg"}]
+
+    def _label(self, wanted: str, labels: Sequence[str]) -> str:
+        """The label that a user means; case, `-` and `_` do not matter."""
+        found = next((label for label in labels if plain(label) == plain(wanted)), None)
+        if found is None:
+            there = ", ".join(labels) or "none"
+            raise InputError(f"--only {wanted}: {self.recipe.name} has no such method; it has {there}")
+        return found
 
     def _merged(self) -> dict[str, Any]:
         recipe, merged = self.recipe, dict[str, Any](study={}, methods={})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -36,12 +37,11 @@ ClientSection = section(Client)
 
 
 def _from_flag(value: Any) -> Any:
-    """A flag's text as the number or list that it spells; other values as they are."""
+    """A flag's text as the number, list or table that it spells, in JSON or TOML; other values as they are."""
     if isinstance(value, str):
-        try:
-            return json.loads(value)
-        except json.JSONDecodeError:
-            return value
+        for read in (json.loads, lambda text: tomllib.loads(f"value = {text}")["value"]):
+            with suppress(ValueError):
+                return read(value)
     return value
 
 
@@ -209,6 +209,8 @@ class StudySpec(Experiment):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        if self.protocol == "best-validation" and not self.data.validation:
+            raise InputError("protocol = 'best-validation' needs validation samples; set data.validation")
         for method in self.methods:
             check_weights(build_method(method), self.weights)
             self._client_for(method)

@@ -101,7 +101,9 @@ def protocol_in_words(comparison: Comparison) -> str:
 def caption(comparison: Comparison) -> str:
     """What a reader of the table must know, in one line."""
     seeds = ", ".join(map(str, comparison.seeds))
-    return f"test accuracy: {protocol_in_words(comparison)}; seeds {seeds}; participation {_participation(comparison)}"
+    final = "; all else is of the final model" if comparison.protocol.startswith("best") else ""
+    shown = f"test accuracy: {protocol_in_words(comparison)}{final}"
+    return f"{shown}; seeds {seeds}; participation {_participation(comparison)}"
 
 
 def _participation(comparison: Comparison) -> str:
@@ -178,4 +180,5 @@ def _number(name: str, form: str) -> Callable[[Row], str]:
 
 
 def _megabytes(row: Row) -> str:
-    return f"{(row.estimates['bytes_down'].mean + row.estimates['bytes_up'].mean) / 1e6:,.0f}"
+    megabytes = (row.estimates["bytes_down"].mean + row.estimates["bytes_up"].mean) / 1e6
+    return f"{megabytes:,.0f}" if megabytes >= 10 else f"{megabytes:.2g}"
