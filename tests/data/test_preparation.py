@@ -258,7 +258,7 @@ def test_evaluations_and_full_gradients_are_not_augmented() -> None:
     sim.round()
     assert len(seen) - before == 2 * (3 + 1 + 2 + 2), "once a step, though FedSAM takes two gradients"
     during = len(seen)
-    run = sim.result(flatness=True)
+    run = sim.result(flatness=["sharpness"])
     (full,) = Batches(data, ff.Client(), 0, torch.float64).everything(np.array([0]), stacked=False)
     assert torch.equal(full.x, CIFAR(data.client(0)[0]))
     assert len(seen) == during

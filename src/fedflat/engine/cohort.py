@@ -16,6 +16,7 @@ from ..metrics.drift import drift
 from .aggregate import RunningMean
 from .batches import Work
 from .executors import Executor
+from .rehearsal import WatchedExecutor
 from .store import ClientStore
 
 
@@ -33,7 +34,9 @@ class Trained:
     drifts: Tensor  # ||w_i - w^t|| of each client, (c,)
 
 
-def train(executor: Executor, store: ClientStore, clients: Index, shares: Tensor, down: Any, ctx: Context) -> Trained:
+def train(
+    executor: Executor | WatchedExecutor, store: ClientStore, clients: Index, shares: Tensor, down: Any, ctx: Context
+) -> Trained:
     """Train `clients`, longest work first, with their aggregation weights `shares` (c, 1).
 
     The store is read and not written, so that a round that does not end leaves no trace. Raises
@@ -51,7 +54,7 @@ def train(executor: Executor, store: ClientStore, clients: Index, shares: Tensor
     return Trained(mean.value(), mean.steps, kept, torch.cat(drifts))
 
 
-def _run(executor: Executor, store: ClientStore, work: Work, down: Any, ctx: Context) -> LocalResult:
+def _run(executor: Executor | WatchedExecutor, store: ClientStore, work: Work, down: Any, ctx: Context) -> LocalResult:
     """Local training of some clients, whose records come from the store."""
     stacked = down.map(lambda x: x.expand(len(work.clients), -1))
     client = store.get(work.clients, stacked)

@@ -12,6 +12,7 @@ from ..comm.cost import MethodCost
 from ..core.objective import Objective
 from ..data.federated import FederatedData, Index
 from ..metrics.accuracy import held_loss, per_client, score, spread, validation_accuracies
+from ..metrics.flatness import Flatness
 from ..metrics.protocols import Curve
 
 
@@ -28,6 +29,7 @@ class Run:
     w: Tensor  # (d,)
     cost: MethodCost
     counts: Index  # samples per client and class, (clients, classes)
+    flatness: Flatness  # what was measured on the final model; empty if nothing was asked for
 
 
 def metrics_table(history: list[dict[str, float]]) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,15 +21,17 @@ from ..core.trial import draws
 from ..data.facts import partition_facts
 from ..data.federated import FederatedData, Index, digest
 from ..metrics.accuracy import score, validation_accuracies
-from ..metrics.flatness import flatness as measure_flatness
+from ..metrics.flatness import Flatness, Measure, Subject, Told, measure, untold
+from ..metrics.flatness.subject import MAX_SAMPLES, NextRound, Watch
 from . import checkpoint
 from .arguments import check_arguments, default_rounds, fresh_module, usable_device
 from .batches import Batches
 from .client import Client
-from .cohort import NonFiniteError, train
-from .executors import choose
+from .cohort import NonFiniteError, Trained, train
+from .executors import Executor, choose
 from .participation import participation as as_rule
 from .randomness import Purpose, generator
+from .rehearsal import WatchedExecutor
 from .run import Run, metrics_table, summarise
 from .store import ClientStore
 
@@ -66,6 +68,8 @@ class Simulation:
         eval_every: int = 1,
         last: int = 10,
         model_options: dict[str, Any] | None = None,
+        probes: Sequence[str | Measure] = (),
+        probe_every: int = 10,
     ) -> None:
         """Set up round 0. The same arguments always give the same rounds.
 
@@ -76,10 +80,13 @@ class Simulation:
         weights: of the clients in the mean, "uniform" or "samples" (n_i). dtype: default the model's.
         executor: "sequential", "stacked", or "auto" by model. eval_every: rounds between evaluations.
         last: evaluations at the end over which the reported accuracy is averaged.
+        probes: measures of flatness taken after every `probe_every` rounds, and after the last; they
+            become metrics of that round and change nothing else.
 
         Raises ValueError, naming the argument, for anything that cannot work.
         """
-        check_arguments(method, data, client, weights, rounds=rounds, seed=seed, eval_every=eval_every, last=last)
+        check_arguments(method, data, client, weights, rounds=rounds, seed=seed, eval_every=eval_every, last=last,
+                        probe_every=probe_every)  # fmt: skip
         self.method = method = method.fitted(data.shape)
         self.client, self.weights, self.seed = client or Client(), weights, seed
         self._participation = as_rule(participation)
@@ -101,6 +108,7 @@ class Simulation:
         self.server = method.init_server(w)
         self._store = ClientStore(method, data.clients, w)
         self.history: list[dict[str, float]] = []
+        self.probes, self.probe_every = tuple(probes), probe_every
 
     @property
     def w(self) -> Tensor:
@@ -119,14 +127,14 @@ class Simulation:
         while self.t < self.rounds:
             yield self.round()
 
-    def run(self, flatness: bool = False) -> Run:
-        """All remaining rounds; with `flatness`, the final model's flatness is measured too."""
+    def run(self, flatness: Sequence[str | Measure] = ()) -> Run:
+        """All remaining rounds; then the measures named by `flatness` of the final model."""
         for _ in self:
             pass
         return self.result(flatness)
 
-    def result(self, flatness: bool = False) -> Run:
-        """What the rounds so far have made; at least one. With `flatness`, it is measured too."""
+    def result(self, flatness: Sequence[str | Measure] = (), progress: Told = untold) -> Run:
+        """What the rounds so far have made, at least one, and the measures named by `flatness`."""
         if not self.history:
             raise InputError("there is no result before the first round")
         summary = summarise(self.objective, self.w, self.data, self.history, self.last)
@@ -134,7 +142,8 @@ class Simulation:
             method=type(self.method).__name__,
             seed=self.seed,
             metrics=metrics_table(self.history),
-            summary=summary | (measure_flatness(self.model, self.data) if flatness else {}),
+            summary=summary,
+            flatness=self.flatness(flatness, progress=progress),
             settings=self.settings() | {"hyper": vars(self.method), "split": vars(partition_facts(self.data))},
             model=self.model,
             w=self.w,
@@ -149,34 +158,54 @@ class Simulation:
         leaves server, clients and counters as they were.
         """
         started = perf_counter()
-        clients = self.executor.batches.longest_first(self.cohort(self.t))
-        share = len(clients) / self.data.clients
+        gradients = self.executor.gradients
+        try:
+            ctx, down, trained, server = self._worked_out(self.cohort(self.t), self.executor)
+        except BaseException:
+            self.executor.gradients = gradients
+            raise
+        clients = sum(len(some) for some, _ in trained.kept)
+        self.server = server
+        for some, records in trained.kept:
+            self._store.put(some, records)
+        self.t += 1
+        metrics = {"lr": ctx.lr, "clients": float(clients), "drift": float(trained.drifts.mean())}
+        metrics |= _scalars(down)
+        metrics |= self._evaluate() | self._spent(clients) | {"seconds": perf_counter() - started} | self._probed()
+        self.history.append({"t": ctx.t, **metrics})
+        return Round(ctx.t, metrics)
+
+    def flatness(
+        self, measures: Sequence[str | Measure], max_samples: int = MAX_SAMPLES, progress: Told = untold
+    ) -> Flatness:
+        """Measure the server's model, its clients and the round that follows; see `fedflat.flatness`."""
+        subject = Subject(self.objective, self.w, self.data, max_samples, rehearse=self.rehearse)
+        return measure(subject, measures, progress)
+
+    def rehearse(self, clients: Index | None, watch: Watch) -> NextRound:
+        """Work out the round that follows, or one with other `clients` (c,), for `watch`; nothing is changed by it.
+
+        After the last cohort of an explicit participation, that cohort is taken again.
+        """
+        cohort = self.cohort(self.t) if clients is None else clients
+        ctx, _, trained, server = self._worked_out(cohort, WatchedExecutor(self.executor, watch))
+        return NextRound(cohort, server.w, float(trained.steps) * ctx.lr)
+
+    def _worked_out(self, cohort: Index, executor: Executor | WatchedExecutor) -> tuple[Context, Any, Trained, Any]:
+        """A round with `cohort`, not taken: its context, its message, what was trained, and the server's next state."""
+        clients = executor.batches.longest_first(cohort)
         ctx = Context(
             self.t,
             self.client.lr_at(self.t),
-            share,
+            len(clients) / self.data.clients,
             is_weight=self._is_weight,
             layers=self._layers,
             sampled=len(clients),
         )
         down = self.method.broadcast(self.server)
-        gradients = self.executor.gradients
-        try:
-            trained = train(self.executor, self._store, clients, self._shares(clients), down, ctx)
-            at_server = replace(ctx, steps=trained.steps, lr_sum=trained.steps * ctx.lr)
-            server = self._checked(self.method.update(self.server, trained.mean, at_server))
-        except BaseException:
-            self.executor.gradients = gradients
-            raise
-        self.server = server
-        for some, records in trained.kept:
-            self._store.put(some, records)
-        self.t += 1
-        metrics = {"lr": ctx.lr, "clients": float(len(clients)), "drift": float(trained.drifts.mean())}
-        metrics |= _scalars(down)
-        metrics |= self._evaluate() | self._spent(len(clients)) | {"seconds": perf_counter() - started}
-        self.history.append({"t": ctx.t, **metrics})
-        return Round(ctx.t, metrics)
+        trained = train(executor, self._store, clients, self._shares(clients), down, ctx)
+        at_server = replace(ctx, steps=trained.steps, lr_sum=trained.steps * ctx.lr)
+        return ctx, down, trained, self._checked(self.method.update(self.server, trained.mean, at_server))
 
     def cohort(self, t: int) -> Index:
         """The clients of round `t`, in rising order; known before the round is computed."""
@@ -243,6 +272,14 @@ class Simulation:
         if self.data.validation is not None:
             values["validation_accuracy"] = float(validation_accuracies(self.objective, self.w, self.data).mean())
         return values
+
+    def _probed(self) -> dict[str, float]:
+        """What the probes see after this round; half an interval or a residual under `_error`."""
+        if not self.probes or (self.t % self.probe_every and self.t != self.rounds):
+            return {}
+        found = self.flatness(self.probes)
+        errors = {f"{name}_error": x.error for name, x in found.items() if x.error is not None}
+        return {name: x.value for name, x in found.items()} | errors
 
     def _spent(self, clients: int) -> dict[str, float]:
         """Totals so far: minibatch gradients, and bytes each way."""

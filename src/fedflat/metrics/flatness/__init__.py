@@ -1,61 +1,116 @@
-"""Flatness of a model, each measure with its protocol stated."""
+"""Flatness of a model, each measure with its protocol stated and an error where there is one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from ...core.errors import InputError
-from ...core.objective import Batch, Objective
+from ...core.objective import Objective
 from ...data.federated import FederatedData
-from .eigenvalue import lambda_max
-from .sharpness import sharpness
+from .measure import Measure
+from .measured import Curve, Finding, Measured
+from .measures import all_measures
+from .subject import MAX_SAMPLES, Subject
 
-MAX_SAMPLES = 2000
+__all__ = [
+    "Curve", "Finding", "Flatness", "Measure", "Measured", "Subject", "Told",
+    "all_measures", "find", "flatness", "measure", "untold",
+]  # fmt: skip
+
+Told = Callable[[str, int, int], None]  # a measure's name, steps done, steps in all
+LIGHT = ("eigenvalues", "sharpness")
+
+
+def untold(name: str, done: int, total: int) -> None:
+    """Progress that nobody wants to hear."""
+
+
+@dataclass(frozen=True)
+class Flatness(Mapping[str, Measured]):
+    """What was measured on one model: numbers by name, and the findings with curves and protocols."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def _values(self) -> dict[str, Measured]:
+        return {name: value for finding in self.findings for name, value in finding.values.items()}
+
+    @property
+    def curves(self) -> dict[str, Curve]:
+        """Measured functions by name."""
+        return {name: curve for finding in self.findings for name, curve in finding.curves.items()}
+
+    def __getitem__(self, name: str) -> Measured:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __str__(self) -> str:
+        """One line per number."""
+        return "\n".join(f"{name:<28} {value}" for name, value in self.items())
 
 
 def flatness(
     model: nn.Module,
     data: FederatedData,
-    metrics: Sequence[str] = ("lambda_max", "sharpness"),
-    rho: float = 0.05,
+    measures: Sequence[str | Measure] = LIGHT,
     max_samples: int = MAX_SAMPLES,
-) -> dict[str, float]:
-    """Measure the flatness of `model` on a fixed subset of the pooled training data.
+    progress: Told = untold,
+) -> Flatness:
+    """Measure the flatness of `model` on the training samples of the clients of `data`.
 
-    The loss is the mean cross-entropy without weight decay, the model in evaluation mode. The subset
-    is evenly spaced over all training samples, so every model is measured on the same ones.
+    The loss is the mean cross-entropy without weight decay, the model in evaluation mode, on at most
+    `max_samples` samples, evenly spaced over all, so that every model is measured on the same ones.
+    measures: names (see `all_measures()`) or measures with settings of their own, e.g. `Sharpness(rho=0.1)`.
 
-    Returns, by name: `lambda_max`, the largest Hessian eigenvalue, with `lambda_max_residual`,
-    ||H v - lambda v||; `sharpness`, F(w + rho unit(grad F)) - F(w) at radius `rho` in parameter
-    units. Raises ValueError for an unknown name, a value out of range, or a model with NaN in it.
+    Raises ValueError for an unknown name, a value out of range, a measure that needs a method and its
+    round, or a model with NaN in it.
     """
-    if isinstance(metrics, str):
-        raise InputError(f"metrics must be a list of names, got {metrics!r}")
-    unknown = set(metrics) - {"lambda_max", "sharpness"}
-    if unknown:
-        raise InputError(f"unknown flatness metric {min(unknown)!r}; known are lambda_max, sharpness")
-    if rho < 0 or max_samples < 1:
-        raise InputError(f"flatness needs rho >= 0 and max_samples >= 1, got {rho} and {max_samples}")
+    if max_samples < 1:
+        raise InputError(f"flatness needs max_samples >= 1, got {max_samples}")
     objective = Objective(deepcopy(model))
     w = objective.space.flatten(objective.module)
-    if not torch.isfinite(w).all():
+    return measure(Subject(objective, w, data.to(w.device, w.dtype), max_samples), measures, progress)
+
+
+def measure(subject: Subject, measures: Sequence[str | Measure], progress: Told = untold) -> Flatness:
+    """All `measures` of one subject. Raises InputError as `flatness` does."""
+    if isinstance(measures, str):
+        raise InputError(f"measures must be a list of names, got {measures!r}")
+    chosen = [find(one) if isinstance(one, str) else one for one in measures]
+    for one in chosen:
+        if one.needs_round and subject.rehearse is None:
+            raise InputError(f"{type(one).__name__} looks at a round of training; measure a run, not a model alone")
+    if not torch.isfinite(subject.w).all():
         raise InputError("flatness cannot be measured: the model has parameters that are NaN or infinite")
-    batch = pooled_batch(data.to(w.device, w.dtype), max_samples)
-    values: dict[str, float] = {}
-    with objective.evaluating():
-        if "lambda_max" in metrics:
-            values["lambda_max"], values["lambda_max_residual"] = lambda_max(objective, w, batch)
-        if "sharpness" in metrics:
-            values["sharpness"] = sharpness(objective, w, batch, rho)
-    return values
+    return Flatness(tuple(_measured(one, subject, progress) for one in chosen))
 
 
-def pooled_batch(data: FederatedData, max_samples: int = MAX_SAMPLES) -> Batch:
-    """At most `max_samples` of the clients' training samples, evenly spaced, as one batch."""
-    step = -(-len(data.members) // max_samples)
-    chosen = torch.from_numpy(data.members[::step]).to(data.y.device)
-    return Batch(data.inputs(chosen), data.y[chosen])
+def _measured(one: Measure, subject: Subject, progress: Told) -> Finding:
+    """What `one` finds; nothing, with the reason, where a round that it looks at diverges."""
+    name = type(one).__name__
+    try:
+        return one.measure(subject, lambda done, total: progress(name, done, total))
+    except ArithmeticError as error:
+        return Finding(name, f"{name}: not measured, {error}", {})
+
+
+def find(name: str) -> Measure:
+    """The measure called `name` with its default settings; case, `-` and `_` do not matter."""
+    known = {_plain(key): cls for key, cls in all_measures().items()}
+    if _plain(name) not in known:
+        raise InputError(f"unknown measure {name!r}; known are {', '.join(all_measures())}")
+    return known[_plain(name)]()
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")

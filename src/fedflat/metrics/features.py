@@ -1,0 +1,121 @@
+"""What the last layer sees of the test samples, and a map of it (t-SNE)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ..core.errors import InputError
+from ..core.objective import Objective
+from ..data.federated import FederatedData
+from ..files import write_atomically
+from .accuracy import SAMPLES_AT_ONCE
+from .flatness.surface import read_arrays
+
+SAMPLES = 3000
+PERPLEXITY = 30
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureMap:
+    """Test samples as points of a plane, near each other where the model's features are."""
+
+    label: str  # of the method
+    points: NDArray[np.float64]  # (n, 2); distances between far points, and the axes, mean nothing
+    classes: NDArray[np.int64]  # (n,) the true class of each
+    protocol: str
+
+    @property
+    def title(self) -> str:
+        """The name of this map among others."""
+        return self.label
+
+    def about(self) -> dict[str, Any]:
+        """Everything but the numbers, JSON-able."""
+        return {"label": self.label, "protocol": self.protocol}
+
+    def save(self, path: Path) -> None:
+        """Write to `path` (.npz), atomically: points and classes as arrays, the rest as a JSON text in `about`."""
+        about = np.array(json.dumps(self.about()))
+        write_atomically(
+            path, lambda file: np.savez_compressed(file, points=self.points, classes=self.classes, about=about)
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> FeatureMap:
+        """What `save` wrote. Raises InputError, naming the file, if it is missing or damaged."""
+        content = read_arrays(path, "points", "classes")
+        about = content["about"]
+        try:
+            return cls(about["label"], content["points"], content["classes"], about["protocol"])
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{path} is no map of features: {error}") from error
+
+
+def feature_map(
+    objective: Objective, w: Tensor, data: FederatedData, label: str = "model", samples: int = SAMPLES, seed: int = 0
+) -> FeatureMap:
+    """t-SNE (van der Maaten and Hinton, 2008) of the penultimate features of the model `w` (d,).
+
+    Of `samples` test samples, evenly spaced; perplexity 30, from principal components. Raises
+    InputError without a test set or a linear last layer.
+    """
+    from sklearn.manifold import TSNE  # here, because it takes a second to import
+
+    x, y = _test_samples(data, samples)
+    features = penultimate_features(objective, w, data.preparation, x, data.classes).double().cpu().numpy()
+    if not np.isfinite(features).all() or not features.std(axis=0).any():
+        raise InputError("features cannot be mapped: they are not finite, or the same for every test sample")
+    points = TSNE(perplexity=PERPLEXITY, init="pca", random_state=seed).fit_transform(features)
+    protocol = (
+        f"t-SNE, perplexity {PERPLEXITY}, from principal components, seed {seed}, of the {features.shape[1]} inputs "
+        f"of the last linear layer, evaluation mode, for {len(y):,} evenly spaced test samples"
+    )
+    return FeatureMap(label, points.astype(float), y.cpu().numpy(), protocol)
+
+
+def penultimate_features(
+    objective: Objective, w: Tensor, prepare: Callable[[Tensor], Tensor], x: Tensor, classes: int
+) -> Tensor:
+    """The input of the last linear layer of the model `w` (d,) for stored samples `x` (n, *shape), (n, features).
+
+    In evaluation mode; `prepare` makes what the model takes.
+    """
+    seen: list[Tensor] = []
+    hook = _head(objective.module, classes).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    try:
+        with torch.inference_mode(), objective.evaluating():
+            for start in range(0, len(x), SAMPLES_AT_ONCE):
+                objective.logits(w, prepare(x[start : start + SAMPLES_AT_ONCE]))
+    finally:
+        hook.remove()
+    return torch.cat(seen).flatten(1)
+
+
+def _head(module: nn.Module, classes: int) -> nn.Linear:
+    """The last linear layer. Raises InputError if it does not give the scores."""
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    if not layers or layers[-1].out_features != classes:
+        raise InputError(f"features need a model whose last layer is nn.Linear with {classes} outputs, "
+                         f"which {type(module).__name__} has not")  # fmt: skip
+    return layers[-1]
+
+
+def _test_samples(data: FederatedData, samples: int) -> tuple[Tensor, Tensor]:
+    """At most `samples` test samples, evenly spaced: x (n, *shape), y (n,)."""
+    if data.test is None:
+        raise InputError("features are those of test samples, and the data have no test set")
+    x, y = data.test
+    number = min(samples, len(y))
+    if number <= PERPLEXITY:
+        raise InputError(f"features need more than {PERPLEXITY} test samples, got {number}")
+    some = torch.arange(number, device=y.device) * len(y) // number
+    return x[some], y[some]

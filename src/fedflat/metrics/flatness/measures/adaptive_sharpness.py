@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ....core.hyper import hyper
+from ..measure import Measure, Progress
+from ..measured import Finding, Measured
+from ..subject import Subject
+from .sharpness import worst_rise
+
+
+class AdaptiveSharpness(Measure):
+    """The rise of the training loss at the worst point of a ball scaled by the weights: ||delta / T|| <= rho, T = |w|.
+
+    ASAM's adaptive sharpness (Kwon et al., 2021, eq. 2), with steps = 1 at its first-order point
+    delta = rho T^2 grad F / ||T grad F|| (eq. 3). With T = |w| it does not change when the incoming
+    weights and bias of ReLU units are multiplied by a > 0 and their outgoing weights divided by it.
+    FedASAM's T is eta = 0.2 with biases = "one", which gives that up.
+    """
+
+    rho: float = hyper(0.5, "radius of the ball, in units of the weights' size", low=0)
+    steps: int = hyper(1, "ascent steps; each costs a gradient on all samples", low=1)
+    eta: float = hyper(0.0, "added to |w|, in the unit of the parameters", low=0)
+    biases: Literal["size", "one"] = hyper("size", "T on biases: as on weights, or 1 as released codes have it")
+
+    def measure(self, subject: Subject, progress: Progress) -> Finding:
+        rise = worst_rise(subject.pooled, subject.w, self.rho, self.steps, progress, self._scale(subject))
+        return self.finding(subject, {"adaptive_sharpness": Measured(rise)})
+
+    def _scale(self, subject: Subject) -> Tensor:
+        """T, (d,)."""
+        T = subject.w.abs() + self.eta
+        if self.biases == "size":
+            return T
+        return torch.where(subject.objective.space.is_weight(T.device), T, 1.0)

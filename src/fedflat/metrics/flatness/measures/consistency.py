@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ....core.hyper import hyper
+from ....data.federated import Index
+from ..measure import Measure, Progress
+from ..measured import Finding, Measured
+from ..subject import Subject, Watch
+
+
+class Consistency(Measure):
+    """How far local models end from the server's next one: mean over the cohort of ||w_i - w^{t+1}||^2.
+
+    FedSMOO's consistency (Sun et al., 2023, Table 2), worked out for the round that follows. The text and
+    the code measure from w^{t+1}, the head of the table from w^t: origin = "current". Small is consistent.
+    """
+
+    needs_round = True
+    origin: Literal["next", "current"] = hyper("next", "measured from w^{t+1}, or from w^t, where the round began")
+
+    def measure(self, subject: Subject, progress: Progress) -> Finding:
+        moves = _Moves(subject.w, progress)
+        after = subject.next_round(None, moves).after
+        progress(moves.clients, moves.clients)
+        value = moves.mean_square_from(after if self.origin == "next" else subject.w)
+        return self.finding(subject, {"consistency": Measured(value)}, samples="the clients' own batches")
+
+
+class _Moves(Watch):
+    """Sums of the clients' moves m_i = w_i - w^t and of their squares, so that no local model is kept."""
+
+    def __init__(self, w: Tensor, progress: Progress) -> None:
+        self.w, self.progress = w.double(), progress
+        self.total, self.squares, self.clients = torch.zeros_like(self.w), 0.0, 0
+
+    def done(self, clients: Index, w: Tensor) -> None:
+        moves = w.double() - self.w
+        self.total += moves.sum(0)
+        self.squares += float((moves**2).sum())
+        self.clients += len(clients)
+        self.progress(self.clients, self.clients + 1)  # how many come nobody knows before the round is over
+
+    def mean_square_from(self, origin: Tensor) -> float:
+        """mean ||w_i - a||^2 = mean ||m_i||^2 - 2 <mean m_i, a - w^t> + ||a - w^t||^2 for the point a (d,)."""
+        there = origin.double() - self.w
+        return self.squares / self.clients - 2 * float(self.total @ there) / self.clients + float(there @ there)

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import numpy as np
+
+from ....core.hyper import hyper
+from ..hessian import Hessian
+from ..lanczos import Krylov, gaussian
+from ..measure import Measure, Progress
+from ..measured import Finding, Measured
+from ..subject import Subject
+
+
+class Eigenvalues(Measure):
+    """The algebraically largest eigenvalues of the Hessian of the training loss.
+
+    Thick-restart Lanczos (Wu and Simon, 2000) from a fixed random vector, until all their residuals
+    ||H v - lambda v|| are within the tolerance. The error of an eigenvalue is its residual: some exact
+    eigenvalue is no farther than that (and as a rule much closer). An eigenvalue that is exactly multiple
+    is found once, unless the basis spans the whole space.
+    """
+
+    precision = ("k", "tol", "most")
+
+    k: int = hyper(1, "how many", low=1)
+    tol: float = hyper(1e-4, "residual at which to stop, relative to the eigenvalue", low=0, open_low=True)
+    most: int = hyper(1000, "Hessian products at most; the residuals are stated whatever they are", low=1)
+
+    def measure(self, subject: Subject, progress: Progress) -> Finding:
+        hessian = Hessian(subject.pooled, subject.w)
+        pairs = eigenpairs(hessian, min(self.k, subject.pooled.d), self.tol, self.most, progress)
+        values = {
+            "lambda_max" if i == 1 else f"lambda_{i}": Measured(value, residual, "residual")
+            for i, (value, residual) in enumerate(pairs, start=1)
+        }
+        return self.finding(subject, values)
+
+
+def eigenpairs(hessian: Hessian, k: int, tol: float, most: int, progress: Progress) -> list[tuple[float, float]]:
+    """The `k` largest eigenvalues, falling, each with its residual."""
+    krylov = Krylov(hessian, gaussian(np.random.default_rng(0), hessian.w), room=2 * k + 18)  # 20 for one, as ARPACK
+    while True:
+        krylov.grow()
+        done = krylov.m >= k and _done(krylov, k, tol, most)
+        progress(hessian.products, hessian.products if done else max(10 * k, hessian.products + 1))
+        if done:
+            values, _, residuals = krylov.ritz(k)
+            return list(zip(values.tolist(), residuals.tolist(), strict=True))
+        if krylov.m == krylov.room:
+            krylov.restart((krylov.room + k) // 2)
+
+
+def _done(krylov: Krylov, k: int, tol: float, most: int) -> bool:
+    """Whether to stop. A space of few dimensions is spanned whole: multiple eigenvalues are all found there."""
+    if krylov.m == krylov.d or krylov.hessian.products >= most:
+        return True
+    values, _, residuals = krylov.ritz(k)
+    return krylov.room < krylov.d and bool((residuals <= (tol * values.abs()).clamp(min=krylov.rounding)).all())

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from ..measure import Measure, Progress
+from ..measured import Finding, Measured
+from ..subject import Subject
+
+
+class GradientNorm(Measure):
+    """The length of the gradient of the training loss, ||grad F(w)||: how far w is from a stationary point.
+
+    Readings of curvature mean most where it is small.
+    """
+
+    def measure(self, subject: Subject, progress: Progress) -> Finding:
+        gradient = subject.pooled.gradient(subject.w)
+        progress(1, 1)
+        return self.finding(subject, {"gradient_norm": Measured(float(gradient.double().norm()))})

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ....core.hyper import hyper
+from ..measure import Measure, Progress
+from ..measured import Finding, mean_with_interval
+from ..subject import Subject
+
+
+class LPF(Measure):
+    """The training loss averaged over Gaussian noise on the parameters: E F(w + tau), tau ~ N(0, sigma^2 I).
+
+    The low-pass filter of Bisla et al. (2022), with their sigma and number of draws; the loss itself,
+    not its rise. The noise comes from `seed` alone, so models of one size all see the same. Its length
+    is about sigma sqrt(d). `relative` averages |F(w + tau) - F(w)| / F(w) instead, which a loss of
+    exactly 0 leaves undefined: then there is no value.
+    """
+
+    precision = ("draws", "seed")
+
+    sigma: float = hyper(0.01, "standard deviation of the noise, in the unit of the parameters", low=0, open_low=True)
+    draws: int = hyper(100, "noise vectors; each costs a pass over the samples", low=1)
+    relative: bool = hyper(False, "the relative change of the loss instead of the loss")
+    seed: int = hyper(0, "seed of the noise", low=0)
+
+    def measure(self, subject: Subject, progress: Progress) -> Finding:
+        losses = np.zeros(self.draws)
+        for i, noise in enumerate(gaussians(self.seed, self.draws, subject.w)):
+            losses[i] = subject.pooled.loss(subject.w + self.sigma * noise)
+            progress(i + 1, self.draws)
+        if not self.relative:
+            return self.finding(subject, {"lpf": mean_with_interval(losses)})
+        start = subject.pooled.loss(subject.w)
+        values = {"lpf": mean_with_interval(np.abs(losses - start) / start)} if start > 0 else {}
+        return self.finding(subject, values)
+
+
+def gaussians(seed: int, number: int, like: Tensor) -> Iterator[Tensor]:
+    """`number` independent N(0, I) vectors (d,), one at a time; the first ones of a larger number."""
+    rng = np.random.default_rng(seed)
+    for _ in range(number):
+        yield torch.from_numpy(rng.standard_normal(len(like))).to(like)

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from ....core.hyper import hyper
+from ....core.oracle import unit
+from ....data.federated import Index
+from ..measure import Measure, Progress
+from ..measured import Finding, Measured
+from ..subject import Subject, Watch
+
+
+class PerturbationDrift(Measure):
+    """How far the clients' perturbations point from the global one: PD (Fan et al., 2024), from 0 to 1.
+
+    PD = mean over clients i and local steps k of ||delta_k - delta_ik|| / 2 in the round that follows, all
+    of length 1: delta_ik is where the method takes client i's descent gradient, seen from w_ik, and
+    delta_k = unit(grad F(w_k)) with w_k = w^t + mean_i (w_ik - w^t), the server's model with server_lr = 1
+    if the round ended there. Clients whose training is over stay where they are. F is the pooled loss of
+    all clients: the paper's sum of their gradients, if they hold equally many samples.
+
+    The local steps are evenly spaced over those of the client with the most samples. Where a method does
+    not perturb (FedAvg always, FedLESAM in a client's first round) delta_ik is undefined and left out of
+    the mean; a method that perturbs nowhere has no value.
+    """
+
+    needs_round = True
+    precision = ("steps",)
+
+    steps: int = hyper(5, "at most how many local steps to look at, each costs a gradient; 0 is all", low=0)
+
+    def measure(self, subject: Subject, progress: Progress) -> Finding:
+        stride = -(-_most_steps(subject) // self.steps) if self.steps else 1
+        models = _GlobalModels(subject.w, stride)
+        subject.next_round(None, models)
+        values = {"perturbation_drift": Measured(self._drift(subject, models, progress))} if models.perturbed else {}
+        return self.finding(subject, values)
+
+    @staticmethod
+    def _drift(subject: Subject, models: _GlobalModels, progress: Progress) -> float:
+        """PD from the global models: their gradients, then the round once more."""
+        directions: dict[int, Tensor] = {}
+        total = len(models.moves) + 2  # both rounds and the gradients between them
+        for k in models.moves:
+            progress(1 + len(directions), total)
+            directions[k] = unit(subject.pooled.gradient(models.mean(k)))
+        progress(total - 1, total)
+        drifts = _Drifts(directions)
+        subject.next_round(None, drifts)
+        progress(total, total)
+        return drifts.mean
+
+
+def _most_steps(subject: Subject) -> int:
+    """Local steps of the client with the most samples."""
+    steps = _Steps()
+    subject.next_round(np.array([subject.data.sizes.argmax()]), steps)
+    return steps.most
+
+
+class _Steps(Watch):
+    """Counts local steps."""
+
+    most = 0
+
+    def step(self, clients: Index, k: int, w: Tensor, perturbation: Tensor) -> None:
+        self.most = max(self.most, k + 1)
+
+
+class _GlobalModels(Watch):
+    """The mean of the clients' models at every `stride`-th local step, from sums of their moves from `w` (d,)."""
+
+    def __init__(self, w: Tensor, stride: int) -> None:
+        self.w, self.stride = w, stride
+        self.moves: dict[int, Tensor] = {}  # by local step: the sum over clients, (d,) float64
+        self.clients: dict[int, int] = {}  # by local step: how many are in the sum
+        self.perturbed = False  # whether the method perturbed anybody at these steps
+        self._training: dict[int, int] = {}  # by local step: how many of the present clients took it
+
+    def step(self, clients: Index, k: int, w: Tensor, perturbation: Tensor) -> None:
+        if k % self.stride == 0:
+            self._training[k] = len(clients)
+            self._add(k, w)
+            self.perturbed = self.perturbed or bool(perturbation.any())
+
+    def done(self, clients: Index, w: Tensor) -> None:
+        # Those who train longest come first, of all clients and among these, so every step is known by now.
+        for k in self.moves:
+            self._add(k, w[self._training.pop(k, 0) :])
+
+    def mean(self, k: int) -> Tensor:
+        """The server's model if the round ended at local step `k`, (d,)."""
+        return (self.w.double() + self.moves[k] / self.clients[k]).to(self.w)
+
+    def _add(self, k: int, w: Tensor) -> None:
+        move = (w.double() - self.w.double()).sum(0)
+        self.moves[k] = self.moves[k] + move if k in self.moves else move
+        self.clients[k] = self.clients.get(k, 0) + len(w)
+
+
+class _Drifts(Watch):
+    """Averages half the distance between the clients' unit perturbations and the global ones."""
+
+    def __init__(self, directions: dict[int, Tensor]) -> None:
+        """`directions` are the global perturbations of some local steps, each (d,) and of length 1."""
+        self.directions = directions
+        self.total, self.number = 0.0, 0
+
+    def step(self, clients: Index, k: int, w: Tensor, perturbation: Tensor) -> None:
+        if k not in self.directions:
+            return
+        some = perturbation[perturbation.any(-1)]
+        self.total += float((unit(some) - self.directions[k]).double().norm(dim=-1).sum()) / 2
+        self.number += len(some)
+
+    @property
+    def mean(self) -> float:
+        """Over all clients and steps that were perturbed."""
+        return self.total / self.number

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ....core.hyper import hyper
+from ....core.oracle import unit
+from ..landscape import Landscape
+from ..measure import Measure, Progress
+from ..measured import Finding, Measured
+from ..subject import Subject
+
+
+class Sharpness(Measure):
+    """The rise of the training loss at the worst point of a ball: max F(w + delta) - F(w), ||delta|| <= rho.
+
+    With steps = 1 the first-order point w + rho unit(grad F(w)), FedLESAM's global sharpness (Fan et
+    al., 2024). Each further step ascends by rho and is projected onto the ball, and the highest point on
+    the way counts, so more steps never find less.
+    """
+
+    rho: float = hyper(0.05, "radius of the ball, in the unit of the parameters", low=0)
+    steps: int = hyper(1, "ascent steps; each costs a gradient on all samples", low=1)
+
+    def measure(self, subject: Subject, progress: Progress) -> Finding:
+        rise = worst_rise(subject.pooled, subject.w, self.rho, self.steps, progress)
+        return self.finding(subject, {"sharpness": Measured(rise)})
+
+
+def worst_rise(
+    F: Landscape, w: Tensor, rho: float, steps: int, progress: Progress, scale: Tensor | float = 1.0
+) -> float:
+    """max F(w + scale e) - F(w) over the points e, ||e|| <= rho, that `steps` of ascent visit, at `w` (d,).
+
+    `scale` (d,) stretches the ball. The ascent is in e, along unit(scale grad F). Its stride is rho however
+    many steps there are: on a quadratic it then turns like a power iteration with (H + lambda_max I) / 2,
+    where strides that shrink with the number of steps would stop short of the worst point.
+    """
+    start, e, highest = F.loss(w), torch.zeros_like(w), float("-inf")
+    for step in range(steps):
+        e = _into_ball(e + rho * unit(scale * F.gradient(w + scale * e)), rho)
+        highest = max(highest, F.loss(w + scale * e))
+        progress(step + 1, steps)
+    return highest - start
+
+
+def _into_ball(e: Tensor, rho: float) -> Tensor:
+    """The point of the ball ||e|| <= rho that is closest to `e` (d,)."""
+    length = float(torch.linalg.vector_norm(e))
+    return e if length <= rho else e * (rho / length)
+
+
+def unheard(done: int, total: int) -> None:
+    """The progress of an ascent that is a small part of a measure."""

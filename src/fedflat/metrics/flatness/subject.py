@@ -1,0 +1,95 @@
+"""What is measured: a model, the data of its clients, and the round that would follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...core.errors import InputError
+from ...core.objective import Objective
+from ...data.federated import FederatedData, Index
+from .landscape import MEMORY, Landscape
+
+MAX_SAMPLES = 2000
+
+
+class Watch:
+    """Is shown a round while it is worked out, keeps what it needs, and changes nothing. This one keeps nothing."""
+
+    def step(self, clients: Index, k: int, w: Tensor, perturbation: Tensor) -> None:
+        """Local step `k` of `clients` (c,): their models `w` (c, d) before it, and how far from there the method
+        took its descent gradient, `perturbation` (c, d)."""
+
+    def done(self, clients: Index, w: Tensor) -> None:
+        """The local models `w` (c, d) of `clients` (c,) at the end of the round."""
+
+
+@dataclass(frozen=True)
+class NextRound:
+    """Where the round leads that was worked out and not taken."""
+
+    clients: Index  # (c,)
+    after: Tensor  # (d,) the server's model after it
+    lr_sum: float  # mean over clients of the sum of their local step sizes
+
+
+Rehearsal = Callable[[Index | None, Watch], NextRound]  # clients (None: the next cohort), and who watches them
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model `w` (d,) on the training samples of its clients, in evaluation mode and without weight decay.
+
+    Pooled samples are at most `max_samples`, evenly spaced over the clients' samples, the same for
+    every model; a client's are all of its own, at most `max_samples`.
+    """
+
+    objective: Objective
+    w: Tensor
+    data: FederatedData  # on the device and in the dtype of the model
+    max_samples: int = MAX_SAMPLES
+    memory: int = MEMORY
+    rehearse: Rehearsal | None = None  # None: the model is all that is known
+
+    @cached_property
+    def pooled(self) -> Landscape:
+        """The loss on the training samples of all clients together."""
+        return self._landscape(self.data.members)
+
+    def client(self, i: int) -> Landscape:
+        """The loss of client `i` on its training samples."""
+        return self._landscape(self.data.members[self.data.offsets[i] : self.data.offsets[i + 1]])
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """n_i / n of every client, (clients,)."""
+        shares: NDArray[np.float64] = self.data.sizes / self.data.sizes.sum()
+        return shares
+
+    @property
+    def samples(self) -> str:
+        """Which samples are used, in words."""
+        used, all_ = len(self.pooled), len(self.data.members)
+        return f"{used:,} of {all_:,} training samples" if used < all_ else f"all {all_:,} training samples"
+
+    def some_clients(self, number: int) -> Index:
+        """`number` clients, or all if there are no more, evenly spaced over all and the same for every model, (c,)."""
+        return np.linspace(0, self.data.clients, min(number, self.data.clients), endpoint=False).astype(np.int64)
+
+    def next_round(self, clients: Index | None, watch: Watch) -> NextRound:
+        """Rehearse the round that follows, or one with other `clients` (c,), for `watch`.
+
+        Raises InputError if the model is all that is known.
+        """
+        if self.rehearse is None:
+            raise InputError("this measure looks at a round of training; measure a run, not a model alone")
+        return self.rehearse(clients, watch)
+
+    def _landscape(self, samples: Index) -> Landscape:
+        step = -(-len(samples) // self.max_samples)
+        return Landscape(self.objective, self.data, samples[::step], self.memory)

@@ -1,0 +1,239 @@
+"""The loss on a line or a plane through parameter space."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ...core.errors import InputError
+from ...core.objective import Objective
+from ...core.space import Space
+from ...files import write_atomically
+from .measure import Progress
+
+Loss = Callable[[Tensor], float]  # of a model (d,)
+Numbers = NDArray[np.float64]
+
+NORMALISATIONS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
+MARGIN = 0.25  # of the models' extent, on each side of the part of a plane that is shown
+
+
+def unwatched(done: int, total: int) -> None:
+    """Progress that nobody wants to see."""
+
+
+@dataclass(frozen=True)
+class Plane:
+    """The models w(x, y) = origin + x directions[0] + y directions[1]; with one direction, a line."""
+
+    origin: Tensor  # (d,) in the dtype of the model
+    directions: tuple[Tensor, ...]  # one or two, (d,) each
+
+    def at(self, x: float, y: float = 0.0) -> Tensor:
+        """The model w(x, y), (d,); y does not matter on a line."""
+        point = torch.add(self.origin, self.directions[0], alpha=x)
+        for direction in self.directions[1:]:
+            point.add_(direction, alpha=y)
+        return point.to(self.origin.dtype)
+
+    def place(self, w: Tensor) -> tuple[float, float, float]:
+        """Coordinates x and y of the model nearest to `w` (d,), and how far away it is."""
+        basis = [direction.double() for direction in self.directions]
+        away = w.double() - self.origin.double()
+        gram = torch.stack([torch.stack([one @ other for other in basis]) for one in basis])
+        coordinates = torch.linalg.solve(gram, torch.stack([one @ away for one in basis])).tolist()
+        for coordinate, direction in zip(coordinates, basis, strict=True):
+            away.sub_(direction, alpha=coordinate)
+        x, y = (*coordinates, 0.0)[:2]
+        return x, y, float(away.norm())
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A model's place on a surface."""
+
+    label: str
+    x: float
+    y: float
+    loss: float  # the model's own, on the same samples
+    distance: float = 0.0  # from the model to the plane, in parameters
+
+
+@dataclass(frozen=True, eq=False)
+class Surface:
+    """The loss on a grid, where models lie on it, and how it was measured; one row of y is a profile."""
+
+    label: str  # of the method or the models
+    part: str  # "global model", "client 7", ... : whose model, or which models
+    axes: tuple[str, str]  # what x and y are, with unit
+    x: Numbers  # (n,)
+    y: Numbers  # (m,)
+    loss: Numbers  # (m, n), at w(x, y); infinite or NaN where the model's scores are
+    marks: tuple[Mark, ...]
+    protocol: str
+
+    @property
+    def title(self) -> str:
+        """The name of this surface among others."""
+        return f"{self.label}, {self.part}"
+
+    @property
+    def profile(self) -> Numbers:
+        """The loss along x in the middle row, (n,): y = 0 where directions are random."""
+        middle: Numbers = self.loss[len(self.y) // 2]
+        return middle
+
+    def about(self) -> dict[str, Any]:
+        """Everything but the numbers of the grid, JSON-able."""
+        marks = [asdict(mark) for mark in self.marks]
+        words = {"label": self.label, "part": self.part, "axes": list(self.axes), "protocol": self.protocol}
+        return words | {"marks": marks}
+
+    def save(self, path: Path) -> None:
+        """Write to `path` (.npz), atomically: x, y and loss as arrays, the rest as a JSON text in `about`."""
+        about = np.array(json.dumps(self.about()))
+        write_atomically(path, lambda file: np.savez_compressed(file, x=self.x, y=self.y, loss=self.loss, about=about))
+
+    @classmethod
+    def load(cls, path: Path) -> Surface:
+        """What `save` wrote. Raises InputError, naming the file, if it is missing or damaged."""
+        content = read_arrays(path, "x", "y", "loss")
+        about, (x, y, loss) = content["about"], (content[name].astype(float) for name in ("x", "y", "loss"))
+        try:
+            marks = tuple(Mark(**mark) for mark in about["marks"])
+            first, second = about["axes"]
+            return cls(about["label"], about["part"], (first, second), x, y, loss, marks, about["protocol"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path} is no surface: {error}") from error
+
+
+def read_arrays(path: Path, *names: str) -> dict[str, Any]:
+    """The arrays of these names in an .npz file and the JSON text `about` read. Nothing is unpickled.
+
+    Raises InputError, naming the file, if it is missing or damaged.
+    """
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in names} | {"about": json.loads(str(arrays["about"]))}
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"{path} is missing or damaged: {error}") from error
+
+
+def grid(points: int, reach: float) -> Numbers:
+    """`points` coordinates from -reach to reach, (points,); an odd number, so that 0 is one of them."""
+    if points < 3 or points % 2 == 0:
+        raise InputError(f"points = {points} must be an odd number of at least 3, so that the model is on the grid")
+    if not 0 < reach < float("inf"):
+        raise InputError(f"range = {reach} must be a number above 0")
+    half = points // 2
+    return np.arange(-half, half + 1) / half * reach  # 0 is exact
+
+
+def random_plane(objective: Objective, w: Tensor, axes: int = 2, seed: int = 0) -> Plane:
+    """Through the model `w` (d,) along filter-normalised random directions (Li et al., 2018, section 4).
+
+    The same seed gives models of one architecture the same directions before they are normalised.
+    """
+    raw = random_directions(objective, axes, seed)
+    return Plane(w, tuple(filter_normalised(objective.space, d.to(w), w) for d in raw))
+
+
+def random_directions(objective: Objective, count: int, seed: int) -> list[Tensor]:
+    """`count` Gaussian directions (d,), orthogonal to each other, zero on all that is no filter.
+
+    Gram-Schmidt in float64 comes before filter normalisation, which does not keep angles.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    moved = _is_filter(objective)
+    found: list[Tensor] = []
+    for _ in range(count):
+        direction = torch.randn(objective.space.d, generator=rng, dtype=torch.float32).double() * moved
+        for earlier in found:
+            direction.sub_(earlier, alpha=float(direction @ earlier / (earlier @ earlier)))
+        found.append(direction)
+    return found
+
+
+def filter_normalised(space: Space, direction: Tensor, w: Tensor) -> Tensor:
+    """d_f <- d_f ||w_f|| / ||d_f|| for every filter f, an entry of the first axis of a parameter; (d,)."""
+    scaled = torch.zeros_like(direction)
+    for out, d, there in zip(*(space.views(v).values() for v in (scaled, direction, w)), strict=True):
+        if d.ndim >= 2:
+            ours, theirs = (one.flatten(1).norm(dim=1) for one in (d, there))
+            factor = torch.where(ours > 0, theirs / ours, 0.0)
+            out.copy_(d * factor.reshape(-1, *[1] * (d.ndim - 1)))
+    return scaled
+
+
+def _is_filter(objective: Objective) -> Tensor:
+    """(d,) bool: True on weights with at least two axes, False on biases and normalisation parameters."""
+    modules = dict(objective.module.named_modules())
+    marks = []
+    for name, shape in objective.space.shapes.items():
+        owner, _, own = name.rpartition(".")
+        fixed = len(shape) < 2 or "bias" in own or isinstance(modules.get(owner), NORMALISATIONS)
+        marks.append(torch.full((shape.numel(),), not fixed))
+    moved = torch.cat(marks)
+    if int(moved.sum()) < 2:
+        raise InputError("a random surface needs a model with weights of at least two axes")
+    return moved
+
+
+def plane_through(models: Mapping[str, Tensor], axes: int = 2) -> Plane:
+    """Through the first three of `models`, each (d,), or along the line through the first two.
+
+    The first is the origin; the directions have length one and are orthogonal (Garipov et al., 2018,
+    appendix), so that x and y are distances in parameters. Raises InputError if there is no such plane.
+    """
+    if len(models) < axes + 1:
+        raise InputError(f"a plane needs {axes + 1} models, got {len(models)}: {', '.join(models) or 'none'}")
+    labels = list(models)[: axes + 1]
+    origin = models[labels[0]]
+    directions: list[Tensor] = []
+    for label in labels[1:]:
+        away = models[label].double() - origin.double()
+        length = float(away.norm())
+        for earlier in directions:
+            away.sub_(earlier, alpha=float(away @ earlier))
+        rest = float(away.norm())
+        if not rest > 1e-6 * length:
+            raise InputError(f"no plane goes through {', '.join(labels)}: {label} is on the line of those before it")
+        directions.append(away / rest)
+    return Plane(origin, tuple(directions))
+
+
+def spanned(plane: Plane, models: Mapping[str, Tensor], points: int) -> tuple[Numbers, Numbers]:
+    """`points` coordinates on each axis, (points,) each, around all `models` in one scale; y = [0] on a line."""
+    if points < 3:
+        raise InputError(f"points = {points} must be at least 3")
+    places = np.array([plane.place(w)[:2] for w in models.values()])
+    low, high = places.min(axis=0), places.max(axis=0)
+    half = (0.5 + MARGIN) * float((high - low).max())  # the same on both axes, so that distances look right
+    x, y = (np.linspace(middle - half, middle + half, points) for middle in (low + high) / 2)
+    return x, y if len(plane.directions) > 1 else np.zeros(1)
+
+
+def losses_on(loss: Loss, plane: Plane, x: Numbers, y: Numbers, progress: Progress = unwatched) -> Numbers:
+    """`loss` at every w(x, y), (m, n) for x (n,) and y (m,), one model in memory at a time."""
+    found = np.empty((len(y), len(x)))
+    for j, down in enumerate(y):
+        for i, right in enumerate(x):
+            found[j, i] = loss(plane.at(float(right), float(down)))
+            progress(j * len(x) + i + 1, found.size)
+    return found
+
+
+def marks_on(loss: Loss, plane: Plane, models: Mapping[str, Tensor]) -> tuple[Mark, ...]:
+    """Where `models` lie on the plane or are nearest to it, each with its own loss."""
+    places = {label: plane.place(w) for label, w in models.items()}
+    return tuple(Mark(label, x, y, loss(models[label]), away) for label, (x, y, away) in places.items())

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+import fedflat as ff
+from fedflat.core.method import Method
+from fedflat.methods import FedLESAM, FedSAM, Scaffold
+from fedflat.metrics.flatness import Measure
+from fedflat.metrics.flatness.measures.flatness_incompatibility import FlatnessIncompatibility
+from fedflat.metrics.flatness.measures.lpf import LPF
+from fedflat.metrics.flatness.measures.radius import Radius
+from support.federation import simulation
+
+QUICK: list[str | Measure] = [
+    "adaptive-sharpness", "client-accuracy", "consistency", "flatness-discrepancy", "flatness-incompatibility",
+    "gradient-norm", "perturbation-drift", "sharpness", "tracking-error",
+    LPF(draws=2), Radius(points=2, directions=2), FlatnessIncompatibility(direction="method"),
+]  # fmt: skip
+
+
+def dropout_network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Dropout(0.3), nn.Linear(7, 3)).double()
+
+
+def state(sim: ff.Simulation) -> Iterator[torch.Tensor]:
+    """Everything that the next round depends on, and the count of gradients."""
+    yield from sim.server.tensors().values()
+    yield from sim._store.tensors().values()
+    yield torch.tensor([sim.t, sim.executor.gradients])
+
+
+def assert_equal(one: ff.Simulation, other: ff.Simulation) -> None:
+    for a, b in zip(state(one), state(other), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("which", "executor"),
+    [(FedSAM, "sequential"), (FedLESAM, "sequential"), (FedLESAM, "stacked"), (Scaffold, "stacked")],
+)
+def test_rounds_are_the_same_with_and_without(which: type[Method], executor: str) -> None:
+    plain, watched = (simulation(which(), model=dropout_network(), executor=executor, rounds=2) for _ in "ab")
+    for _ in range(2):
+        before = torch.random.get_rng_state()
+        found = watched.flatness(QUICK)
+        assert torch.equal(torch.random.get_rng_state(), before)
+        assert found == watched.flatness(QUICK)
+        assert_equal(watched, plain)
+        assert watched.objective.module.training
+        plain.round()
+        watched.round()
+        assert_equal(watched, plain)
+
+
+def test_every_method_can_be_measured(method: Method) -> None:
+    """After a round, finite numbers; only what looks at perturbations may have none."""
+    sim = simulation(method, rounds=2)
+    sim.round()
+    before = sim.w.clone()
+    found = sim.flatness(QUICK)
+    assert all(torch.isfinite(torch.tensor(x.value)) for x in found.values())
+    names = {finding.measure for finding in found.findings if not finding.values}
+    assert names <= {"PerturbationDrift", "FlatnessIncompatibility", "Radius"}
+    assert torch.equal(sim.w, before)
+
+
+@pytest.mark.parametrize("one", QUICK, ids=str)
+def test_progress_rises_and_ends_where_it_said(one: str | Measure) -> None:
+    told: list[tuple[int, int]] = []
+    simulation(FedSAM()).flatness([one], progress=lambda _, done, total: told.append((done, total)))
+    assert told[-1][0] == told[-1][1]
+    assert all(done <= total for done, total in told)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
