@@ -4,6 +4,7 @@ import io
 
 from rich.console import Console
 
+from fedflat.cli import progress
 from fedflat.cli.progress import Bar, Lines, watcher
 from fedflat.experiments import runner
 from support.studies import study_spec
@@ -11,7 +12,7 @@ from support.studies import study_spec
 
 def test_a_terminal_gets_a_bar_with_the_time_left(tmp_path) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=160)
-    spec = study_spec(seeds=[0], methods=["fedavg", "fedgf"])
+    spec = study_spec(seeds=[0], methods=["fedavg", "fedgf"], flatness=[])
     with watcher(console, 12) as watching:
         assert isinstance(watching, Bar)
         runner.study(spec, tmp_path, watching)
@@ -32,3 +33,16 @@ def test_a_pipe_gets_plain_lines(tmp_path) -> None:
     assert sum("test accuracy" in line and " in " in line for line in lines) == 4
     assert any(line.endswith("s left") for line in lines)
     assert "\x1b" not in console.file.getvalue()
+
+
+def test_a_pipe_hears_of_long_measures_only(monkeypatch) -> None:
+    console, spec, now = Console(file=io.StringIO(), width=80), study_spec().runs()[0], [0.0]
+    monkeypatch.setattr(progress, "monotonic", lambda: now[0])
+    lines = Lines(console, 24)
+    for done in range(5):
+        lines.measuring(spec, "LPF", done, 5)
+        now[0] += progress.PATIENCE / 10
+    assert console.file.getvalue() == ""
+    now[0] += progress.PATIENCE
+    lines.measuring(spec, "LPF", 5, 9)
+    assert console.file.getvalue() == f"{spec.label}  measuring LPF, 5 of about 9\n"

@@ -60,7 +60,7 @@ def small(spec: RunSpec) -> RunSpec:
         "client": client,
         "rounds": 1,
         "participation": [[0, 1][: spec.data.clients]],
-        "flatness": False,
+        "flatness": [],
     }
     return spec.model_copy(update=changes | {"device": "cpu", "targets": []})
 

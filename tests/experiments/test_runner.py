@@ -25,12 +25,13 @@ from support.studies import run_spec, study_spec
 class Watched:
     """Notes what it is told; can send a signal after a round."""
 
-    def __init__(self, signal_after: int | None = None, times: int = 1) -> None:
+    def __init__(self, signal_after: int | None = None, times: int = 1, signal_in: str | None = None) -> None:
         self.rounds: list[int] = []
         self.started: list[tuple[str, int]] = []
         self.finished: list[str] = []
         self.failed: list[str] = []
-        self._signal_after, self._times = signal_after, times
+        self._signal_after, self._times, self._signal_in = signal_after, times, signal_in
+        self.measured: list[str] = []
 
     def run_started(self, spec, done: int) -> None:
         self.started.append((spec.label, done))
@@ -40,6 +41,11 @@ class Watched:
         if result.t == self._signal_after:
             for _ in range(self._times):
                 os.kill(os.getpid(), signal.SIGINT)
+
+    def measuring(self, spec, name: str, done: int, total: int) -> None:
+        self.measured.append(name)
+        if name == self._signal_in:
+            os.kill(os.getpid(), signal.SIGINT)
 
     def run_finished(self, spec, run) -> None:
         self.finished.append(spec.label)
@@ -64,7 +70,7 @@ def test_a_run_leaves_a_complete_folder(tmp_path: Path) -> None:
     assert run.counts.shape == (10, 10)
     assert run.counts.sum() == 1347
     assert (run.method, run.seed) == ("FedAvg", 0)
-    assert run.summary["lambda_max"] > 0
+    assert run.flatness["lambda_max"].value > 0
     model = run_spec().build().model
     model.load_state_dict(load_file(tmp_path / "run" / "model.safetensors"))
     assert not list((tmp_path / "run").rglob(".tmp-*"))
@@ -117,7 +123,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
 
 def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path: Path) -> None:
     """SIGKILL a real process several times; what is on disk is always whole."""
-    spec = run_spec(method="scaffold", rounds=200, checkpoint_every=1, flatness=False)
+    spec = run_spec(method="scaffold", rounds=200, checkpoint_every=1)
     runner.run(spec, tmp_path / "whole")
     config = tmp_path / "spec.toml"
     config.write_text(spec.to_toml())
@@ -223,3 +229,15 @@ def test_a_folder_without_runs_is_named(tmp_path: Path) -> None:
     runner.begin_study(study_spec(), tmp_path)
     with pytest.raises(InputError, match="holds no finished run; continue the study with `fedflat resume"):
         runner.stored_study(tmp_path)
+
+
+def test_ctrl_c_while_flatness_is_measured_stops_at_once_and_trains_nothing_twice(tmp_path: Path) -> None:
+    spec = run_spec(flatness=["sharpness", "eigenvalues"])
+    with pytest.raises(Interrupted, match=r"all rounds of .* are saved, Sharpness was being measured"):
+        runner.run(spec, tmp_path / "run", first := Watched(signal_in="Sharpness"))
+    assert first.measured == ["Sharpness"]
+    assert not (tmp_path / "run" / "summary.json").exists()
+    run = runner.run(spec, tmp_path / "run", again := Watched())
+    assert again.rounds == []
+    assert set(again.measured) == {"Sharpness", "Eigenvalues"}
+    assert run.flatness["sharpness"].value == runner.run(spec, tmp_path / "other").flatness["sharpness"].value

@@ -9,6 +9,7 @@ import pytest
 
 import fedflat as ff
 from fedflat.experiments.recipe_files import Published
+from fedflat.metrics.flatness import Flatness
 from fedflat.reports.columns import caption, columns
 from fedflat.reports.comparison import PAIRED_BY
 
@@ -25,6 +26,7 @@ class Fake:
     hyper: dict[str, Any] = field(default_factory=dict)
     partition_hash: str = "same"
     counts: np.ndarray = field(default_factory=lambda: np.eye(3, dtype=int))
+    flatness: Flatness = field(default_factory=lambda: Flatness(()))
 
     @property
     def metrics(self) -> pa.Table:

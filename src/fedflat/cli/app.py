@@ -11,7 +11,7 @@ from .. import __version__
 from ..core.errors import InputError
 from ..engine.cohort import NonFiniteError
 from ..experiments.interrupt import Interrupted
-from . import compare, data, doctor, methods, recipes, report, resume, run
+from . import compare, data, doctor, flatness, landscape, methods, recipes, report, resume, run
 
 app = typer.Typer(
     help="Federated learning that looks for flat minima: run methods, compare them fairly, see how flat they end.",
@@ -20,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for module in (run, compare, resume, report, methods, doctor):
+for module in (run, compare, resume, report, flatness, landscape, methods, doctor):
     module.register(app)
 app.add_typer(data.app, name="data")
 app.add_typer(recipes.app, name="recipes")

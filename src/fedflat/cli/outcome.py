@@ -19,7 +19,8 @@ Shown = tuple[Comparison, str | None, Sequence[str]]  # a comparison, its title,
 
 def show(console: Console, chapters: Sequence[Shown], folder: Path, title: str | None = None) -> None:
     """Print the comparisons; write report.html, and each one's numbers as parquet and JSON, to `folder`."""
-    page = write_page([Chapter(*chapter) for chapter in chapters], folder / "report.html", title)
+    pictures = sorted((folder / "landscape").glob("*.svg")) if len(chapters) == 1 else []
+    page = write_page([Chapter(*chapter, pictures) for chapter in chapters], folder / "report.html", title)
     tables = wide(console)
     for number, (comparison, heading, notes) in enumerate(chapters, start=1):
         suffix = "" if len(chapters) == 1 else f"-{number}"

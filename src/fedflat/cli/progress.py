@@ -14,6 +14,7 @@ from ..experiments.directory import StoredRun
 from ..experiments.runner import Watcher
 from ..experiments.spec import RunSpec
 
+PATIENCE = 20  # seconds between lines on a measure; one that is over sooner has none
 SHOWN_APART = {"test_accuracy", "test_loss", "lr", "clients", "drift", "gradients", "bytes_down", "bytes_up", "seconds"}
 
 
@@ -44,6 +45,9 @@ class Bar(AbstractContextManager[Watcher]):
     def round_done(self, spec: RunSpec, result: Round) -> None:
         self._progress.update(self._task, advance=1, description=f"{spec.label}  {state(result)}")
 
+    def measuring(self, spec: RunSpec, name: str, done: int, total: int) -> None:
+        self._progress.update(self._task, description=f"{spec.label}  measuring {name}, {done} of about {total}")
+
     def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
         self._progress.console.print(finished(spec, run), highlight=False)
 
@@ -57,6 +61,8 @@ class Lines:
     def __init__(self, console: Console, rounds: int) -> None:
         self._console, self._rounds = console, rounds
         self._done, self._skipped, self._began = 0, 0, monotonic()
+        self._measured: tuple[RunSpec, str] | None = None
+        self._silent_until = 0.0
 
     def run_started(self, spec: RunSpec, done: int) -> None:
         self._done += done
@@ -68,6 +74,13 @@ class Lines:
         if (result.t + 1) % quarter == 0 and result.t + 1 < spec.rounds:
             place = f"round {result.t + 1} of {spec.rounds}"
             self._say(f"{spec.label}  {place}  {state(result)}  about {self._left():.0f} s left")
+
+    def measuring(self, spec: RunSpec, name: str, done: int, total: int) -> None:
+        if (spec, name) != self._measured:
+            self._measured, self._silent_until = (spec, name), monotonic() + PATIENCE
+        elif monotonic() > self._silent_until:
+            self._silent_until = monotonic() + PATIENCE
+            self._say(f"{spec.label}  measuring {name}, {done} of about {total}")
 
     def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
         self._say(finished(spec, run))

@@ -133,8 +133,6 @@ def _reservations(cell: Cell) -> list[str]:
     item, notes = cell.recipe.item, []
     if not cell.published:
         notes.append("The paper's numbers for this cell are not recorded in the recipe.")
-    if item.not_measured:
-        notes.append(f"Shown in the paper and not measured here yet: {', '.join(item.not_measured)}.")
     return [*notes, *item.notes]
 
 

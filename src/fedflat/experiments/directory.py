@@ -20,6 +20,7 @@ from ..core.errors import InputError
 from ..engine.run import Run, metrics_table
 from ..engine.simulation import Simulation
 from ..files import write_atomically
+from ..metrics.flatness import Finding, Flatness
 from ..metrics.protocols import Curve
 from .environment import environment
 from .spec import RunSpec
@@ -97,9 +98,26 @@ class RunDirectory:
         """Write what the run leaves; the summary comes last and marks it finished."""
         parameters = {name: p.detach().cpu().contiguous() for name, p in run.model.named_parameters()}
         write_atomically(self.path / "model.safetensors", lambda path: save_file(parameters, path))
+        self.add_findings(run.flatness.findings)
         summary = {"summary": run.summary, "targets": [_reached(run, target) for target in targets]}
         summary |= {"settings": run.settings, "cost": vars(run.cost)}
         self._write_text("summary.json", json.dumps(summary, indent=2))
+
+    def add_findings(self, findings: Sequence[Finding]) -> None:
+        """Keep what was measured, in flatness.json; what was found before under the same names is replaced."""
+        if not findings:
+            return
+        new = {name for finding in findings for name in (*finding.values, *finding.curves)}
+        kept = [old for old in self.findings() if not new & {*old.values, *old.curves}]
+        content = [finding.to_dict() for finding in (*kept, *findings)]
+        self._write_text("flatness.json", json.dumps(content, indent=2))
+
+    def findings(self) -> list[Finding]:
+        """What has been measured on the run's model."""
+        path = self.path / "flatness.json"
+        if not path.exists():
+            return []
+        return _readable(path, lambda: [Finding.from_dict(content) for content in json.loads(path.read_text())])
 
     def _write_text(self, name: str, text: str) -> None:
         write_atomically(self.path / name, lambda path: path.write_text(text + "\n"))
@@ -146,6 +164,11 @@ class StoredRun:
     def settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = self._report["settings"]
         return settings
+
+    @cached_property
+    def flatness(self) -> Flatness:
+        """What was measured on the final model."""
+        return Flatness(tuple(self.directory.findings()))
 
     @cached_property
     def metrics(self) -> pa.Table:

@@ -12,6 +12,7 @@ import torch
 
 from .. import models
 from ..data import prepare
+from ..data.federated import Index
 from ..data.sources import source
 from ..engine.client import Client
 from ..engine.randomness import Purpose, generator
@@ -50,14 +51,19 @@ def run_estimate(spec: RunSpec) -> Estimate:
     train, test = samples(spec)
     clients, kept = spec.data.clients, 1 - spec.data.validation
     sizes = np.full(clients, max(1, round(kept * train / clients)), dtype=np.int64)
-    rule = participation_of(spec.participation)
-    rounds = range(min(spec.rounds, SAMPLED_ROUNDS))
-    cohorts = [rule.cohort(t, clients, generator(spec.seed, Purpose.COHORT, t)) for t in rounds]
+    cohorts = _cohorts(json.dumps(spec.participation), clients, spec.seed, min(spec.rounds, SAMPLED_ROUNDS))
     number_bytes = getattr(torch, spec.dtype).itemsize
     client = Client(**spec.client.values())
     cost = predicted(build_method(spec.method), client, sizes, cohorts, spec.rounds, parameters(spec), number_bytes)
     evaluated = -(-spec.rounds // spec.eval_every) * (test + spec.data.validation * train) + train
     return Estimate(1, cost.gradients, evaluated, cost.bytes_down + cost.bytes_up)
+
+
+@cache
+def _cohorts(participation: str, clients: int, seed: int, rounds: int) -> list[Index]:
+    """The first cohorts of a run; the methods of a study share them."""
+    rule = participation_of(json.loads(participation))
+    return [rule.cohort(t, clients, generator(seed, Purpose.COHORT, t)) for t in range(rounds)]
 
 
 def samples(spec: RunSpec) -> tuple[int, int]:

@@ -82,7 +82,7 @@ class Cell:
         return [some for some in self.recipe.item.published if set(some.cell) <= set(self.options)]
 
     def study(self, scale: float = 1.0, data_dir: str | None = None, only: Sequence[str] | None = None) -> StudySpec:
-        """The study, with a fraction `scale` of the rounds; the mean of the last evaluations shrinks with them.
+        """The study, with a fraction `scale` of the rounds, of those the mean is over, and of those between probes.
 
         only: labels of the methods to compare, by default all of the recipe's.
 
@@ -92,7 +92,8 @@ class Cell:
         layer = self._merged()
         table: dict[str, Any] = {**layer["study"], "methods": self._methods(layer["methods"], only)}
         spec = validated(StudySpec, table)
-        shorter = {"rounds": max(1, round(scale * spec.rounds)), "last": max(1, round(scale * spec.last))}
+        shorter = {"rounds": max(1, round(scale * spec.rounds)), "last": max(1, round(scale * spec.last)),
+                   "probe_every": max(1, round(scale * spec.probe_every))}  # fmt: skip
         return spec.model_copy(update=shorter | {"data_dir": data_dir})
 
     def _methods(self, known: Mapping[str, Mapping[str, Any]], only: Sequence[str] | None) -> list[dict[str, Any]]:

@@ -58,7 +58,6 @@ class Item(Layer):
     kind: Literal["training", "partition"] = "training"
     use: list[str] = Field([], description="labels of the methods, in the paper's order")
     axes: dict[str, list[str]] = Field({})
-    not_measured: list[str] = Field([])
     notes: list[str] = Field([])
     options: dict[str, dict[str, Option]] = Field({})
     when: list[When] = Field([])

@@ -16,7 +16,7 @@ from ..engine.simulation import Round, Simulation
 from ..files import write_atomically
 from .directory import RunDirectory, StoredRun, difference
 from .interrupt import Interrupted, StopRequest, stop_between_rounds
-from .spec import RunSpec, StudySpec
+from .spec import RunSpec, StudySpec, build_measure
 
 
 class Watcher(Protocol):
@@ -27,6 +27,9 @@ class Watcher(Protocol):
 
     def round_done(self, spec: RunSpec, result: Round) -> None:
         """A round is over."""
+
+    def measuring(self, spec: RunSpec, name: str, done: int, total: int) -> None:
+        """After the last round, the measure `name` is at step `done` of about `total`."""
 
     def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
         """A run is over and on disk."""
@@ -41,6 +44,8 @@ class Silent:
     def run_started(self, spec: RunSpec, done: int) -> None: ...
 
     def round_done(self, spec: RunSpec, result: Round) -> None: ...
+
+    def measuring(self, spec: RunSpec, name: str, done: int, total: int) -> None: ...
 
     def run_finished(self, spec: RunSpec, run: StoredRun) -> None: ...
 
@@ -158,4 +163,11 @@ def _train(spec: RunSpec, sim: Simulation, directory: RunDirectory, watcher: Wat
             directory.save(sim)
         if request.signal_number and sim.t < spec.rounds:
             raise Interrupted(request.signal_number, f"round {sim.t} of {spec.rounds} of {spec.label} is saved")
-    directory.finish(sim.result(spec.flatness), spec.targets)
+    measures = [build_measure(one) for one in spec.flatness]
+
+    def told(name: str, done: int, total: int) -> None:
+        watcher.measuring(spec, name, done, total)
+        if request.signal_number:
+            raise Interrupted(request.signal_number, f"all rounds of {spec.label} are saved, {name} was being measured")
+
+    directory.finish(sim.result(measures, told), spec.targets)

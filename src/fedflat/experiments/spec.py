@@ -26,6 +26,7 @@ from ..engine.participation import Bernoulli, Participation
 from ..engine.participation import participation as as_rule
 from ..engine.simulation import Simulation
 from ..methods import all_methods, find, plain
+from ..metrics.flatness import LIGHT, Measure, all_measures
 from ..metrics.protocols import Protocol
 from ..models import model_names
 from .mistakes import validated
@@ -34,6 +35,7 @@ from .schema import Section, choice, section
 MethodSection = choice(all_methods(), plain, default="FedAvg")
 PartitionSection = choice(all_partitions(), plain, default="dirichlet")
 ClientSection = section(Client)
+MeasureSection = choice(all_measures(), plain, default="sharpness")
 
 
 def _from_flag(value: Any) -> Any:
@@ -105,7 +107,11 @@ class Experiment(Section):
         [], description="accuracies whose first round, and cost until then, is reported"
     )
     checkpoint_every: int = Field(25, ge=1, description="rounds between checkpoints")
-    flatness: bool = Field(True, description="measure the flatness of the final model")
+    flatness: list[MeasureSection] = Field(
+        list(LIGHT), validate_default=True, description="measures of the final model, see `fedflat flatness --list`"
+    )
+    probes: list[MeasureSection] = Field([], description="measures during training, which they do not change")
+    probe_every: int = Field(10, ge=1, description="rounds between probes")
 
     @field_validator("participation")
     @classmethod
@@ -172,6 +178,8 @@ class RunSpec(Experiment):
             eval_every=self.eval_every,
             last=self.last,
             model_options=self.model.options,
+            probes=[build_measure(one) for one in self.probes],
+            probe_every=self.probe_every,
         )
 
 
@@ -246,6 +254,12 @@ def federated_data(spec: RunSpec) -> FederatedData:
     options = spec.data.values()
     name, clients = options.pop("name"), options.pop("clients")
     return _load(name, clients, build_partition(spec.partition), spec.seed, spec.data_dir, tuple(options.items()))
+
+
+def build_measure(table: Any) -> Measure:
+    """The measure of a section."""
+    values = table.values()
+    return all_measures()[values.pop("name")](**values)
 
 
 def build_partition(table: Any) -> Partition:

@@ -13,6 +13,7 @@ from ..comm.cost import full_passes_per_round, gradients_per_step, vector_cost
 from ..core.hyper import allowed
 from ..core.method import Method
 from ..data.partition import Partition
+from ..metrics.flatness import Measure
 
 COSTS = ("down", "up", "kept", "grads")
 LEGEND = "down, up, kept: model-sized vectors sent to, sent by and kept at each client; grads: gradients per local step"
@@ -87,12 +88,22 @@ def _cost(cls: type[Method]) -> str:
     return "\n".join(lines)
 
 
+def measure_table(measures: Mapping[str, type[Measure]]) -> str:
+    """Every measure of flatness with its settings and its definition, as Markdown."""
+    rows = ["| measure | settings | definition |", "|---|---|---|"]
+    for name, cls in measures.items():
+        settings = ", ".join(f"`{f.name}` = {f.default}" for f in fields(cls))  # type: ignore[arg-type]
+        words = " ".join(documentation(cls).split()).replace("|", "\\|")
+        rows.append(f"| `{name}` | {settings} | {words} |")
+    return "\n".join(rows)
+
+
 def summary(cls: type[Method]) -> str:
     """The first sentence of the method's docstring."""
     return documentation(cls).split("\n")[0]
 
 
-def documentation(cls: type[Method] | type[Partition]) -> str:
+def documentation(cls: type[Method] | type[Partition] | type[Measure]) -> str:
     """The class's docstring, without indentation."""
     return cleandoc(cls.__doc__ or "")
 

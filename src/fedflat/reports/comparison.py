@@ -15,6 +15,7 @@ from ..core.errors import InputError
 from ..experiments.recipe_files import Published
 from ..experiments.statistics import Difference, Estimate, estimate, paired_difference
 from ..methods import plain
+from ..metrics.flatness import Flatness
 from ..metrics.protocols import Curve, Protocol, Reached
 
 
@@ -33,6 +34,8 @@ class FinishedRun(Interface):
     def settings(self) -> dict[str, Any]: ...
     @property
     def counts(self) -> np.ndarray: ...
+    @property
+    def flatness(self) -> Flatness: ...
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Row:
 
     label: str
     runs: Sequence[FinishedRun]
-    estimates: dict[str, Estimate]  # of every number of the runs' summaries, over seeds
+    estimates: dict[str, Estimate]  # of every number of the runs' summaries and flatness, over seeds
     accuracy: Estimate  # on the test set by the comparison's protocol, over seeds
     difference: Difference | None  # of that accuracy to the baseline; None for the baseline itself
     reached: Sequence[Target]  # for each of the comparison's targets
@@ -90,6 +93,10 @@ class Comparison:
     @property
     def seeds(self) -> list[int]:
         return sorted({run.seed for run in self.runs})
+
+    def accuracy_of(self, run: FinishedRun) -> float:
+        """The test accuracy of one run by the comparison's protocol."""
+        return accuracy(run, self.protocol)
 
     def table(self) -> pa.Table:
         """The numbers, one row per method."""
@@ -175,13 +182,14 @@ def _reference(groups: dict[str, list[FinishedRun]], baseline: str | None) -> st
 def _row(
     label: str, runs: list[FinishedRun], reference: list[FinishedRun], goals: Sequence[float], protocol: Protocol
 ) -> Row:
-    names = [name for name in runs[0].summary if all(name in run.summary for run in runs)]
+    numbers = [run.summary | {name: measured.value for name, measured in run.flatness.items()} for run in runs]
+    names = [name for name in numbers[0] if all(name in some for some in numbers)]
     ours, theirs = ({run.seed: accuracy(run, protocol) for run in some} for some in (runs, reference))
     curves = [curve_of(run) for run in runs]
     return Row(
         label=label,
         runs=runs,
-        estimates={name: estimate([run.summary[name] for run in runs]) for name in names},
+        estimates={name: estimate([some[name] for some in numbers]) for name in names},
         accuracy=estimate(list(ours.values())),
         difference=None if runs is reference else paired_difference(ours, theirs),
         reached=[_target(goal, curves) for goal in goals],

@@ -33,7 +33,7 @@ def accuracy_curves(comparison: Comparison) -> str:
         whole, late = figure.subplots(1, 2, width_ratios=(1, 1))
         for i, row in enumerate(comparison.rows):
             rounds, values = _accuracies(row.runs)
-            style = {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i // len(COLOURS) % len(DASHES)]}
+            style = line_style(i)
             half = len(rounds) // 2
             _curve(whole, rounds, values, style, row.label)
             _curve(late, rounds[half:], values[:, half:], style, row.label)
@@ -42,7 +42,7 @@ def accuracy_curves(comparison: Comparison) -> str:
         for target in comparison.targets:
             whole.axhline(100 * target, color="#999999", linewidth=0.8, linestyle=":")
         figure.legend(*whole.get_legend_handles_labels(), loc="outside right center", frameon=False)
-        return _svg(figure, "accuracy against rounds")
+        return svg(figure, "accuracy against rounds")
 
 
 def differences(comparison: Comparison) -> str | None:
@@ -60,7 +60,7 @@ def differences(comparison: Comparison) -> str | None:
         axes.axvline(0, color="#999999", linewidth=0.8)
         axes.set_yticks(range(len(rows)), [label for label, _ in reversed(rows)])
         axes.set(xlabel=f"test accuracy minus {comparison.baseline}'s, points", ylim=(-0.6, len(rows) - 0.4))
-        return _svg(figure, "paired differences")
+        return svg(figure, "paired differences")
 
 
 def partition_map(counts: np.ndarray, title: str) -> str:
@@ -72,7 +72,12 @@ def partition_map(counts: np.ndarray, title: str) -> str:
         image = axes.imshow(counts[::step].T, aspect="auto", cmap="Blues", interpolation="nearest")
         figure.colorbar(image, ax=axes, label="samples")
         axes.set(xlabel="client" if step == 1 else f"client (every {step}th)", ylabel="class", title=title)
-        return _svg(figure, "partition")
+        return svg(figure, "partition")
+
+
+def line_style(i: int) -> dict[str, str]:
+    """Colour and dashes of the i-th method, the same in every figure."""
+    return {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i // len(COLOURS) % len(DASHES)]}
 
 
 def _curve(axes: Axes, rounds: np.ndarray, values: np.ndarray, style: dict[str, str], label: str) -> None:
@@ -100,7 +105,7 @@ def _smooth(values: np.ndarray) -> np.ndarray:
     return smoothed
 
 
-def _svg(figure: Figure, label: str) -> str:
+def svg(figure: Figure, label: str) -> str:
     """The figure as an `<svg>` element with a label for screen readers."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Title": label})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from ..core.errors import InputError
 from ..data.facts import PartitionFacts
 from ..files import write_atomically
 from ..methods import all_methods
-from . import figures
+from . import figures, flatness
 from .columns import caption, columns, target_columns
 from .comparison import Comparison
 
@@ -26,6 +27,7 @@ class Chapter:
     comparison: Comparison
     title: str | None = None  # default: how many methods, on which data
     notes: Sequence[str] = ()  # what a reader should know, before the table
+    surfaces: Sequence[Path] = ()  # pictures of loss surfaces (SVG files), shown as images
 
     @property
     def heading(self) -> str:
@@ -70,6 +72,15 @@ def _content(chapter: Chapter) -> dict[str, Any]:
         "partition": figures.partition_map(first.counts, f"{first.settings['data']}"),
         "facts": PartitionFacts(**first.settings["split"]).lines(),
         "settings": _settings(comparison),
+        "surfaces": [(path.stem, b64encode(path.read_bytes()).decode()) for path in chapter.surfaces],
+        "flatness": {
+            "columns": flatness.flatness_columns(comparison),
+            "errors": flatness.ERRORS,
+            "protocols": flatness.protocols(comparison),
+            "curves": flatness.curve_figures(comparison),
+            "correlations": flatness.correlations(comparison),
+            "caution": flatness.CAUTION,
+        },
     }
 
 

@@ -16,7 +16,8 @@ from ..experiments.spec import StudySpec
 UNKNOWN = "–"
 LEGEND = (
     "at full scale: gradients are minibatch gradients of all clients and methods, GB goes both ways; hours are "
-    "those of gradients and evaluations one after another, from 20 steps measured once per model, batch size and device"
+    "those of gradients and evaluations one after another, from 20 steps measured once per model, batch size and "
+    "device; measures of flatness come on top"
 )
 
 
@@ -52,8 +53,6 @@ def details(recipe: Recipe) -> list[str]:
     item, lines = recipe.item, []
     if item.use:
         lines.append(f"methods: {', '.join(item.use)}")
-    if item.not_measured:
-        lines.append(f"shown there and not measured here yet: {', '.join(item.not_measured)}")
     lines += [f"note: {note}" for note in item.notes]
     return lines + [_published(numbers) for numbers in item.published]
 

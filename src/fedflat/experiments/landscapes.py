@@ -1,0 +1,365 @@
+"""Loss surfaces and feature maps of finished runs: which there are to compute, and those computed before."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ..core.errors import InputError
+from ..data.federated import Index
+from ..engine.participation import Explicit
+from ..engine.randomness import Purpose, generator
+from ..engine.simulation import Simulation
+from ..metrics.features import FeatureMap, feature_map
+from ..metrics.flatness.landscape import Landscape
+from ..metrics.flatness.measure import Progress
+from ..metrics.flatness.subject import MAX_SAMPLES, Subject, Watch
+from ..metrics.flatness.surface import (
+    Surface,
+    grid,
+    losses_on,
+    marks_on,
+    plane_through,
+    random_plane,
+    spanned,
+)
+from .directory import StoredRun
+from .runner import stored_study
+from .spec import RunSpec, participation_of
+
+Picture = TypeVar("Picture", Surface, FeatureMap)
+VERSION = 1  # part of every key; rises when what is computed changes
+GLOBAL = "global model"
+RANDOM_AXES = ("along direction 1", "along direction 2")
+PLANE, LINE = "plane through three models", "line through two models"
+PLANE_AXES = ("distance in parameters", "distance in parameters")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What surfaces are measured with."""
+
+    points: int = 51  # on each axis
+    reach: float = 1.0  # of random directions, on each side of the model
+    axes: int = 2  # 1: profiles
+    max_samples: int = MAX_SAMPLES
+    seed: int = 0  # of random directions, and of t-SNE
+    local: int = 0  # clients of each run whose models are shown too
+
+    def __post_init__(self) -> None:
+        """Raises InputError for a value that cannot work."""
+        grid(self.points, self.reach)
+        for name, least in (("max_samples", 1), ("seed", 0), ("local", 0)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name} = {getattr(self, name)} must be at least {least}")
+
+
+@dataclass(frozen=True, eq=False)
+class ShownRun:
+    """A finished run under the name that it has in pictures."""
+
+    label: str
+    stored: StoredRun
+    data_dir: str | None = None  # default: where the run had its data
+
+    @cached_property
+    def spec(self) -> RunSpec:
+        spec = self.stored.directory.spec()
+        return spec.model_copy(update={"data_dir": self.data_dir or spec.data_dir})
+
+    @property
+    def weights(self) -> Path:
+        return self.stored.directory.path / "model.safetensors"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The state that local models come from."""
+        found = self.stored.directory.checkpoint
+        if found is None:
+            raise InputError(f"local: {self.stored.directory.path} has no checkpoint to go on from")
+        return found
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What tells this run's model, data and next round from any other's, as the run wrote it down."""
+        try:
+            content = hashlib.sha256(self.weights.read_bytes()).hexdigest()
+        except OSError as error:
+            raise InputError(f"{self.weights} cannot be read: {error.strerror}") from error
+        return {"settings": self.stored.settings, "model": content}
+
+    def next_cohort(self) -> Index:
+        """The clients that the round after the last one has; of listed rounds, those of the last one listed."""
+        rule, t = participation_of(self.spec.participation), int(self.stored.summary["rounds"])
+        t = min(t, len(rule.cohorts) - 1) if isinstance(rule, Explicit) else t
+        return rule.cohort(t, self.spec.data.clients, generator(self.spec.seed, Purpose.COHORT, t))
+
+    def local_clients(self, number: int) -> Index:
+        """`number` clients of the next round, evenly spaced, so the same for all methods of a seed."""
+        cohort = self.next_cohort()
+        if number:
+            _ = self.checkpoint  # refused now rather than after hours
+        if number > len(cohort):
+            raise InputError(f"local = {number} is more than the {len(cohort)} clients of the next round "
+                             f"of {self.stored.directory.path}")  # fmt: skip
+        return cohort[np.arange(number) * len(cohort) // max(1, number)]
+
+
+@dataclass
+class Bench:
+    """Holds one run open at a time, because the states of its clients may be large."""
+
+    _run: ShownRun | None = None
+    _sim: Simulation | None = None
+    _local: dict[int, Tensor] = field(default_factory=dict)
+
+    def simulation(self, run: ShownRun) -> Simulation:
+        """The simulation of `run`, before its first round unless local models were asked for."""
+        if self._run is not run or self._sim is None:
+            self._run = self._sim = None  # the old one goes before the new one comes
+            self._local = {}
+            self._sim, self._run = run.spec.build(), run
+        return self._sim
+
+    def model(self, run: ShownRun) -> Tensor:
+        """The final server's model of `run`, (d,)."""
+        sim = self.simulation(run)
+        try:
+            tensors = load_file(run.weights)
+            w = torch.cat([tensors[name].reshape(-1) for name in sim.objective.space.shapes])
+        except (OSError, SafetensorError, KeyError) as error:
+            raise InputError(f"{run.weights} is damaged or of another model: {error}") from error
+        if len(w) != sim.objective.space.d or not torch.isfinite(w).all():
+            raise InputError(f"{run.weights} is of another model, or has parameters that are NaN or infinite")
+        return w.to(sim.w)
+
+    def local(self, run: ShownRun, clients: Index) -> dict[int, Tensor]:
+        """The models (d,) of `clients` at the end of the round that would follow, by client."""
+        sim = self.simulation(run)
+        if not self._local.keys() >= set(clients.tolist()):
+            sim.load(run.checkpoint)
+            watch = _LocalModels(set(clients.tolist()))
+            sim.rehearse(run.next_cohort(), watch)
+            self._local = watch.models
+        return {client: self._local[client] for client in clients.tolist()}
+
+
+@dataclass
+class _LocalModels(Watch):
+    """A watch that keeps the models of some clients."""
+
+    wanted: set[int]
+    models: dict[int, Tensor] = field(default_factory=dict)
+
+    def done(self, clients: Index, w: Tensor) -> None:
+        for client, own in zip(clients.tolist(), w, strict=True):
+            if client in self.wanted:
+                self.models[client] = own.clone()
+
+
+@dataclass(frozen=True)
+class Job(Generic[Picture]):
+    """One picture to be computed, and the file that keeps it."""
+
+    label: str
+    part: str
+    steps: int  # as its progress counts them
+    path: Path
+    kind: type[Picture]
+    work: Callable[[Progress], Picture]
+
+    @property
+    def title(self) -> str:
+        return f"{self.label}, {self.part}"
+
+    def kept(self) -> Picture | None:
+        """The picture if it was computed before, under the label that it has now."""
+        try:
+            return replace(self.kind.load(self.path), label=self.label) if self.path.exists() else None
+        except InputError:  # damaged: it is computed again
+            return None
+
+    def done(self, progress: Progress) -> Picture:
+        """The picture computed and kept."""
+        picture = self.work(progress)
+        picture.save(self.path)
+        return picture
+
+
+def shown_runs(paths: Sequence[Path], data_dir: str | None = None) -> list[ShownRun]:
+    """The runs at `paths`; of a study every method's with its first seed. Raises InputError if there is none."""
+    found: list[StoredRun] = []
+    for path in paths:
+        if (path / "study.toml").exists():
+            _, runs = stored_study(path)
+            found += [run for run in runs if run.seed == runs[0].seed]
+        else:
+            found.append(StoredRun.open(path))
+    different = {run.directory.path.resolve(): run for run in found}
+    labels = _labels(list(different.values()))
+    return [ShownRun(label, run, data_dir) for label, run in zip(labels, different.values(), strict=True)]
+
+
+def surface_jobs(bench: Bench, runs: Sequence[ShownRun], settings: Settings, folder: Path) -> list[Job[Surface]]:
+    """A surface in random directions around the model of every run, and around those of some of its clients."""
+    return [job for run in runs for job in _around(bench, run, settings, folder)]
+
+
+def plane_job(bench: Bench, runs: Sequence[ShownRun], settings: Settings, folder: Path) -> Job[Surface]:
+    """The surface on the plane through the models of `runs`, and of some of their clients."""
+    clients = [run.local_clients(settings.local) for run in runs]
+    _check_plane(runs, clients, settings)
+    label = ", ".join(run.label for run in runs)
+    known = [[run.label, run.identity, some.tolist()] for run, some in zip(runs, clients, strict=True)]
+    sizes = asdict(replace(settings, reach=1.0, seed=0))  # which a plane does not depend on
+    path = folder / f"plane-{_key('plane', known, sizes)}.npz"
+
+    def work(progress: Progress) -> Surface:
+        models = _models(bench, runs, clients)
+        sim = bench.simulation(runs[0])
+        subject = Subject(sim.objective, models[runs[0].label], sim.data, settings.max_samples)
+        return _plane_surface(label, subject, models, settings, progress)
+
+    return Job(label, PLANE if settings.axes > 1 else LINE, settings.points**settings.axes, path, Surface, work)
+
+
+def _check_plane(runs: Sequence[ShownRun], clients: Sequence[Index], settings: Settings) -> None:
+    """Raise InputError if there are too few models, or some cannot be measured together."""
+    there, needed = sum(1 + len(some) for some in clients), settings.axes + 1
+    if there < needed:
+        raise InputError(f"plane: {needed} models are needed, and there {'is' if there == 1 else 'are'} {there}; "
+                         "give more runs, or local models too")  # fmt: skip
+    for run in runs[1:]:
+        for name in ("model", "data_hash"):
+            ours, theirs = (one.stored.settings[name] for one in (runs[0], run))
+            if ours != theirs:
+                raise InputError(f"plane: runs must have one model and one data set; {name} is {ours} in "
+                                 f"{runs[0].label} and {theirs} in {run.label}")  # fmt: skip
+
+
+def _plane_surface(
+    label: str, subject: Subject, models: dict[str, Tensor], settings: Settings, progress: Progress
+) -> Surface:
+    """The surface around `models`, on the samples of `subject`, with its protocol in words."""
+    plane = plane_through(models, settings.axes)
+    x, y = spanned(plane, models, settings.points)
+    loss = losses_on(subject.pooled.loss, plane, x, y, progress)
+    through = "; ".join(list(models)[: settings.axes + 1])
+    part = PLANE if settings.axes > 1 else LINE
+    words = (
+        f"{_setting(subject.samples)}; {settings.points} points on each axis of the {part} ({through}); "
+        "axes of length one, orthogonal (Garipov et al., 2018), so that distances are those between "
+        "parameters; other models are shown at the nearest point, with their own loss"
+    )
+    marks = marks_on(subject.pooled.loss, plane, models)
+    return Surface(label, part, PLANE_AXES, x, y, loss, marks, words)
+
+
+def feature_jobs(bench: Bench, runs: Sequence[ShownRun], settings: Settings, folder: Path) -> list[Job[FeatureMap]]:
+    """A map of the penultimate features of every run's model."""
+    return [_features(bench, run, settings.seed, folder) for run in runs]
+
+
+def _around(bench: Bench, run: ShownRun, settings: Settings, folder: Path) -> Iterator[Job[Surface]]:
+    """The jobs of one run."""
+    yield _surface(bench, run, settings, folder, None)
+    for client in run.local_clients(settings.local).tolist():
+        yield _surface(bench, run, settings, folder, client)
+
+
+def _surface(bench: Bench, run: ShownRun, settings: Settings, folder: Path, client: int | None) -> Job[Surface]:
+    """In random directions around the model of the server, or of one client, on its own samples."""
+    part = GLOBAL if client is None else f"client {client}"
+    # A global surface does not depend on how many local ones are asked for.
+    decisive = asdict(settings if client is not None else replace(settings, local=0))
+    path = folder / f"{run.spec.label}-{part.replace(' ', '-')}-{_key('random', run.identity, client, decisive)}.npz"
+
+    def work(progress: Progress) -> Surface:
+        sim, w = bench.simulation(run), bench.model(run)
+        subject = Subject(sim.objective, w, sim.data, settings.max_samples)
+        if client is None:
+            return random_surface(run.label, part, subject.pooled, w, subject.samples, settings, progress)
+        local = bench.local(run, run.local_clients(settings.local))[client]
+        own = subject.client(client)
+        samples = f"{len(own):,} training samples of this client, after one more round"
+        return random_surface(run.label, part, own, local, samples, settings, progress)
+
+    return Job(run.label, part, settings.points**settings.axes, path, Surface, work)
+
+
+def random_surface(
+    label: str, part: str, landscape: Landscape, w: Tensor, samples: str, settings: Settings, progress: Progress
+) -> Surface:
+    """The surface around the model `w` (d,) in random directions, with its protocol in words."""
+    plane = random_plane(landscape.objective, w, settings.axes, settings.seed)
+    x = grid(settings.points, settings.reach)
+    y = x if settings.axes > 1 else np.zeros(1)
+    loss = losses_on(landscape.loss, plane, x, y, progress)
+    directions = (
+        "two Gaussian directions, orthogonal before each of their filters is"
+        if settings.axes > 1
+        else "a Gaussian direction, each filter of it"
+    )
+    words = (
+        f"{_setting(samples)}; {settings.points} points from -{settings.reach:g} to {settings.reach:g} along "
+        f"{directions} given the norm of the model's (Li et al., 2018; seed {settings.seed}); biases and normalisation "
+        "parameters are not moved"
+    )
+    return Surface(label, part, RANDOM_AXES, x, y, loss, marks_on(landscape.loss, plane, {"the model": w}), words)
+
+
+def _features(bench: Bench, run: ShownRun, seed: int, folder: Path) -> Job[FeatureMap]:
+    path = folder / f"{run.spec.label}-features-{_key('features', run.identity, seed)}.npz"
+
+    def work(progress: Progress) -> FeatureMap:
+        sim, w = bench.simulation(run), bench.model(run)
+        found = feature_map(sim.objective, w, sim.data, run.label, seed=seed)
+        progress(1, 1)
+        return found
+
+    return Job(run.label, "features", 1, path, FeatureMap, work)
+
+
+def _models(bench: Bench, runs: Sequence[ShownRun], clients: Sequence[Index]) -> dict[str, Tensor]:
+    """The models of `runs`, then those of `clients` of each, by name."""
+    servers: dict[str, Tensor] = {}
+    local: dict[str, Tensor] = {}
+    for run, some in zip(runs, clients, strict=True):
+        servers[run.label] = bench.model(run)
+        if len(some):
+            local |= {f"{run.label}, client {i}": w for i, w in bench.local(run, some).items()}
+    return servers | local
+
+
+def _setting(samples: str) -> str:
+    return f"mean cross-entropy without weight decay, evaluation mode, on {samples}"
+
+
+def _labels(runs: Sequence[StoredRun]) -> list[str]:
+    """The shortest of method, method and seed, and folder that tells the runs apart."""
+    names = [
+        [run.method for run in runs],
+        [f"{run.method}, seed {run.seed}" for run in runs],
+        [run.directory.path.name for run in runs],
+    ]
+    for some in names:
+        if max(Counter(some).values()) == 1:
+            return some
+    return [str(run.directory.path) for run in runs]
+
+
+def _key(*parts: Any) -> str:
+    """Ten hexadecimal digits that tell pictures with different settings apart."""
+    return hashlib.sha256(json.dumps([VERSION, *parts], sort_keys=True).encode()).hexdigest()[:10]

@@ -1,0 +1,125 @@
+"""What a report says of flatness: numbers with their errors, curves over each other, rank correlations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import atanh, sqrt, tanh
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from scipy.stats import norm, spearmanr
+
+from ..metrics.flatness import Curve
+from .columns import NOTHING, Column
+from .comparison import Comparison, Row
+from .figures import STYLE, line_style, svg
+
+ERRORS = (
+    "one seed: ± half of a 95 % interval, or the residual of an eigenvalue; several: ± standard deviation over seeds"
+)
+SHOWN = 1e-8  # of the highest value is the lowest that a logarithmic axis shows
+CAUTION = (
+    "A rank correlation over a few methods and seeds describes these runs and explains nothing: runs of one method are "
+    "not independent, every method minimises another quantity, and several measures change when weights are rescaled "
+    "although the network does not (Dinh et al., 2017; Andriushchenko et al., 2023)."
+)
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Spearman's rank correlation of a measure with test accuracy over all runs."""
+
+    measure: str
+    rho: float
+    # The 95 % interval that would hold if the runs were independent (Fieller et al., 1957); none for +-1.
+    interval: tuple[float, float] | None
+    runs: int
+
+
+def measured(comparison: Comparison) -> list[str]:
+    """The names of the numbers that were measured on every run."""
+    runs = comparison.runs
+    return [name for name in runs[0].flatness if all(name in run.flatness for run in runs)]
+
+
+def protocols(comparison: Comparison) -> list[str]:
+    """How each measure was taken, in words."""
+    return list(dict.fromkeys(one.protocol for run in comparison.runs for one in run.flatness.findings))
+
+
+def flatness_columns(comparison: Comparison) -> list[Column]:
+    """One column per number, after the method's name; none if nothing was measured on every run."""
+    names = measured(comparison)
+    first = Column("method", "class name", lambda row: row.label)
+    return [first, *(Column(name, name.replace("_", " "), _cell(name)) for name in names)] if names else []
+
+
+def _cell(name: str) -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        values = [run.flatness[name] for run in row.runs]
+        if len(values) == 1:
+            return str(values[0])
+        numbers = np.array([value.value for value in values])
+        return f"{numbers.mean():.3g} ± {numbers.std(ddof=1):.2g}" if np.isfinite(numbers).all() else NOTHING
+
+    return cell
+
+
+def correlations(comparison: Comparison) -> list[Correlation]:
+    """Each measure against test accuracy over all runs; none with fewer than four runs."""
+    runs = comparison.runs
+    accuracy = np.array([comparison.accuracy_of(run) for run in runs])
+    found = []
+    for name in measured(comparison) if len(runs) >= 4 else ():
+        values = np.array([run.flatness[name].value for run in runs])
+        if np.isfinite(values).all() and np.ptp(values) > 0 and np.ptp(accuracy) > 0:
+            rho = float(spearmanr(values, accuracy).statistic)
+            found.append(Correlation(name, rho, _interval(rho, len(runs)), len(runs)))
+    return found
+
+
+def _interval(rho: float, n: int) -> tuple[float, float] | None:
+    """Of a rank correlation of n pairs, by Fisher's transform with the variance 1.06 / (n - 3)."""
+    if abs(rho) > 1 - 1e-9:
+        return None
+    half = float(norm.ppf(0.975)) * sqrt(1.06 / (n - 3))
+    return tanh(atanh(rho) - half), tanh(atanh(rho) + half)
+
+
+def curve_figures(comparison: Comparison) -> dict[str, str]:
+    """Every curve that all runs have, methods over each other, as SVG."""
+    runs = comparison.runs
+    names = [name for name in runs[0].flatness.curves if all(name in run.flatness.curves for run in runs)]
+    return {name: _figure(comparison, name) for name in names}
+
+
+def _figure(comparison: Comparison, name: str) -> str:
+    with rc_context(STYLE):
+        figure = Figure(figsize=(8, 3.8), layout="constrained")
+        axes = figure.subplots()
+        for i, row in enumerate(comparison.rows):
+            curves = [run.flatness.curves[name] for run in row.runs]
+            x, y, band = _over_seeds(curves)
+            axes.plot(x, y, linewidth=1.6, label=row.label, **line_style(i))
+            if band is not None:
+                axes.fill_between(x, y - band, y + band, color=line_style(i)["color"], alpha=0.12, linewidth=0)
+        axes.set(xlabel=curves[0].x_label, ylabel=curves[0].y_label)
+        if curves[0].logarithmic:
+            highest = max(float(np.max(line.get_ydata())) for line in axes.lines)
+            axes.set(yscale="log", ylim=(SHOWN * highest, 3 * highest))
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside right center", frameon=False)
+        return svg(figure, name)
+
+
+def _over_seeds(curves: list[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """x, mean y, and half the width of a band: the curve's error for one seed, else the spread over seeds.
+
+    Curves with places of their own, as densities have, are read at the places of the first one.
+    """
+    x = np.array(curves[0].x)
+    ys = np.array([np.interp(x, curve.x, curve.y) for curve in curves])
+    if len(curves) > 1:
+        return x, ys.mean(0), ys.std(0, ddof=1)
+    return x, ys[0], None if curves[0].error is None else np.array(curves[0].error)

@@ -1,0 +1,294 @@
+"""Loss surfaces and feature maps to look at: static figures, and one page on which surfaces can be turned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib import colormaps, rc_context
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, Normalize, to_hex
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from ..core.errors import InputError
+from ..files import write_atomically
+from ..metrics.features import FeatureMap
+from ..metrics.flatness.surface import Mark, Numbers, Surface
+from .figures import COLOURS, DASHES, STYLE, svg
+
+LEVELS = 16  # of contours
+COLOUR_MAP = "viridis"
+DECADES = 5  # below the highest loss, as far down as logarithmic scales go
+PANELS_ACROSS = 3
+SIDE = 3.1  # of a panel, in inches
+OFF_PLANE = 1e-4  # the distance from which a model counts as not on the plane
+PLAIN: Any = STYLE | {"axes.grid": False, "text.parse_math": False}  # a `$` in a folder's name is a `$`
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The losses that all surfaces are drawn between."""
+
+    lowest: float
+    highest: float  # more than the lowest
+    logarithmic: bool
+
+    @classmethod
+    def shared(cls, surfaces: Sequence[Surface]) -> Scale:
+        """From the lowest to the highest finite loss of all; logarithmic where they differ by more than 20 times."""
+        losses = np.concatenate([surface.loss.ravel() for surface in surfaces])
+        losses = np.append(losses, [mark.loss for surface in surfaces for mark in surface.marks])
+        finite = losses[np.isfinite(losses)]
+        low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
+        return cls(low, max(high, low + 1e-6 * max(1.0, abs(low))), high > max(low, 20 * low))
+
+    @property
+    def foot(self) -> float:
+        """Where a logarithmic scale begins."""
+        return max(self.lowest, self.highest * 10.0**-DECADES)
+
+    @property
+    def low(self) -> float:
+        """Where this scale begins."""
+        return self.foot if self.logarithmic else self.lowest
+
+    @property
+    def levels(self) -> Numbers:
+        """The losses of the contours, rising, (LEVELS + 1,)."""
+        space = np.geomspace if self.logarithmic else np.linspace
+        levels: Numbers = space(self.low, self.highest, LEVELS + 1)
+        return levels
+
+    def norm(self) -> Normalize:
+        """From losses to colours."""
+        return (LogNorm if self.logarithmic else Normalize)(self.low, self.highest)
+
+
+def contours(surfaces: Sequence[Surface]) -> str:
+    """Contours side by side, with the same levels, colours and axes."""
+    scale = Scale.shared(surfaces)
+    across = sum(surface.label == surfaces[0].label for surface in surfaces)  # a row for each method's models
+    with rc_context(PLAIN):
+        figure, panels = _panels(surfaces, across if 1 < across <= 4 else PANELS_ACROSS)
+        for surface, axes in zip(surfaces, panels, strict=True):
+            loss = np.ma.masked_invalid(np.maximum(surface.loss, scale.low))
+            drawn = axes.contourf(
+                surface.x, surface.y, loss, scale.levels, cmap=COLOUR_MAP, norm=scale.norm(), extend="both"
+            )
+            axes.contour(surface.x, surface.y, loss, scale.levels, colors="white", linewidths=0.3, alpha=0.6)
+            _draw_marks(axes, surface)
+            axes.set(title=surface.title if len(surfaces) > 1 else surface.part, aspect="equal")
+            axes.locator_params(nbins=5)
+        bar = figure.colorbar(drawn, ax=panels, label="loss", ticks=scale.levels[::4], shrink=0.8)
+        bar.ax.set_yticklabels([f"{level:.3g}" for level in scale.levels[::4]])
+        bar.ax.minorticks_off()
+        figure.supxlabel(surfaces[0].axes[0], fontsize="medium")
+        figure.supylabel(surfaces[0].axes[1], fontsize="medium")
+        return svg(figure, "loss surfaces as contours")
+
+
+def profiles(surfaces: Sequence[Surface]) -> str | None:
+    """The loss along the first direction, the global models over each other, then the local ones; None without any."""
+    shown = [surface for surface in surfaces if len(surface.y) == 1 or _is_around_a_model(surface)]
+    groups = [[one for one in shown if _is_local(one) == local] for local in (False, True)]
+    groups = [group for group in groups if group]
+    if not groups:
+        return None
+    labels, scale = list(dict.fromkeys(surface.label for surface in shown)), Scale.shared(shown)
+    with rc_context(PLAIN | {"axes.grid": True}):
+        figure = Figure(figsize=(4.2 * len(groups) + 1.6, 3.6), layout="constrained")
+        panels = figure.subplots(1, len(groups), sharex=True, sharey=True, squeeze=False).ravel()
+        for axes, group in zip(panels, groups, strict=True):
+            for surface in group:
+                _draw_profile(axes, surface, labels.index(surface.label), group, scale)
+            title = (
+                "local models on their own samples" if _is_local(group[0]) else group[0].part + "s" * (len(group) > 1)
+            )
+            axes.set(title=title, xlabel=group[0].axes[0])
+            axes.locator_params(axis="x", nbins=5)
+        panels[0].set_ylabel("loss")
+        if scale.logarithmic:
+            _set_logarithmic(panels[0])
+        figure.legend(*_legend(figure), loc="outside right center", frameon=False)
+        return svg(figure, "loss along one direction")
+
+
+def feature_maps(maps: Sequence[FeatureMap]) -> str:
+    """The maps side by side, with the same colours of classes and the same axes."""
+    classes = sorted({int(c) for one in maps for c in np.unique(one.classes)})
+    colours = COLOURS if len(classes) <= len(COLOURS) else colormaps["turbo"](np.linspace(0, 1, len(classes)))
+    with rc_context(PLAIN):
+        figure, panels = _panels(maps)
+        for one, axes in zip(maps, panels, strict=True):
+            for c, colour in zip(classes, colours, strict=False):
+                x, y = one.points[one.classes == c].T
+                axes.scatter(x, y, s=4, color=colour, linewidths=0, rasterized=True, label=f"class {c}")
+            axes.set(title=one.title, xticks=[], yticks=[], aspect="equal")
+        if len(classes) <= 20:
+            figure.legend(*_legend(figure), loc="outside right center", frameon=False, markerscale=3)
+        return svg(figure, "test samples by their features")
+
+
+def write_landscape(
+    surfaces: Sequence[Surface], maps: Sequence[FeatureMap], folder: Path, title: str, notes: Sequence[str] = ()
+) -> Path:
+    """Write landscape.html, and its static figures as SVG, to `folder`; gives the page.
+
+    Raises InputError if they cannot be written.
+    """
+    figures = _figures(surfaces, maps)
+    files = {f"{name}.svg": figure for name, figure in figures.items()}
+    files |= {"landscape.html": _page(surfaces, maps, figures, title, notes)}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            write_atomically(folder / name, partial(Path.write_text, data=text))
+    except OSError as error:
+        raise InputError(f"--out {folder} cannot be written: {error.strerror}") from error
+    return folder / "landscape.html"
+
+
+def page(surfaces: Sequence[Surface], maps: Sequence[FeatureMap], title: str, notes: Sequence[str] = ()) -> str:
+    """The page as text: nothing is loaded from elsewhere, and it can be read without its script."""
+    return _page(surfaces, maps, _figures(surfaces, maps), title, notes)
+
+
+def _page(
+    surfaces: Sequence[Surface], maps: Sequence[FeatureMap], figures: dict[str, str], title: str, notes: Sequence[str]
+) -> str:
+    environment = Environment(loader=PackageLoader("fedflat.reports"), autoescape=True, undefined=StrictUndefined)
+    whole = [surface for surface in surfaces if len(surface.y) > 1]
+    return environment.get_template("landscape.html.j2").render(
+        title=title,
+        notes=notes,
+        surfaces=surfaces,
+        numbers=_numbers(whole) if whole else None,
+        turned=whole,
+        floating=any(mark.distance > OFF_PLANE for surface in whole for mark in surface.marks),
+        table=[_row(surface) for surface in surfaces],
+        figures=figures,
+        protocols=_protocols([*surfaces, *maps]),
+    )
+
+
+def _figures(surfaces: Sequence[Surface], maps: Sequence[FeatureMap]) -> dict[str, str]:
+    """The static figures that there is something for, by name."""
+    whole = [surface for surface in surfaces if len(surface.y) > 1]
+    drawn = {
+        "contours": contours(whole) if whole else None,
+        "profiles": profiles(surfaces),
+        "features": feature_maps(maps) if maps else None,
+    }
+    return {name: figure for name, figure in drawn.items() if figure is not None}
+
+
+def _numbers(surfaces: Sequence[Surface]) -> dict[str, Any]:
+    """What the script draws; losses that are not finite are null."""
+    scale = Scale.shared(surfaces)
+    return {
+        "colours": [to_hex(colour) for colour in colormaps[COLOUR_MAP](np.linspace(0, 1, 64))],
+        "lowest": scale.lowest,
+        "highest": scale.highest,
+        "foot": scale.foot,
+        "logarithmic": scale.logarithmic,
+        "surfaces": [_drawn(surface) for surface in surfaces],
+    }
+
+
+def _drawn(surface: Surface) -> dict[str, Any]:
+    rows = [[float(f"{z:.5g}") if np.isfinite(z) else None for z in row] for row in surface.loss]
+    marks = [asdict(mark) | {"off": mark.distance > OFF_PLANE} for mark in surface.marks if np.isfinite(mark.loss)]
+    x, y = ([float(f"{value:.6g}") for value in values] for values in (surface.x, surface.y))
+    return {"title": surface.title, "axes": surface.axes, "x": x, "y": y, "loss": rows, "marks": marks}
+
+
+def _row(surface: Surface) -> dict[str, Any]:
+    """The numbers of a surface for those who read rather than look."""
+    low, high = _extremes(surface)
+    marks = [_in_words(mark, len(surface.marks) > 1) for mark in surface.marks]
+    return {"title": surface.title, "marks": marks, "low": f"{low:.4g}", "high": f"{high:.4g}",
+            "infinite": int((~np.isfinite(surface.loss)).sum())}  # fmt: skip
+
+
+def _in_words(mark: Mark, named: bool) -> str:
+    away = f", {mark.distance:.2g} off the plane" if mark.distance > OFF_PLANE else ""
+    return (f"{mark.label}: " if named else "") + f"{mark.loss:.4g}{away}"
+
+
+def _extremes(surface: Surface) -> tuple[float, float]:
+    finite = surface.loss[np.isfinite(surface.loss)]
+    return (float(finite.min()), float(finite.max())) if len(finite) else (float("nan"), float("nan"))
+
+
+def _protocols(pictures: Sequence[Surface | FeatureMap]) -> dict[str, list[str]]:
+    """Every protocol with the pictures that were made by it."""
+    found: dict[str, list[str]] = {}
+    for one in pictures:
+        found.setdefault(one.protocol, []).append(one.title)
+    return found
+
+
+def _panels(pictures: Sequence[Any], across: int = PANELS_ACROSS) -> tuple[Figure, list[Axes]]:
+    """A figure with a square panel for each picture, and shared axes."""
+    across = min(len(pictures), across)
+    down = -(-len(pictures) // across)
+    side = SIDE if across > 1 else 1.4 * SIDE
+    figure = Figure(figsize=(across * side + 1.2, down * (side + 0.2) + 0.3), layout="constrained")
+    panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel()
+    for empty in panels[len(pictures) :]:
+        empty.remove()
+    return figure, list(panels[: len(pictures)])
+
+
+def _draw_marks(axes: Axes, surface: Surface, height: str = "y") -> None:
+    """The models at their x and `height`; with their names where there are several."""
+    for mark in surface.marks:
+        at = mark.x, getattr(mark, height)
+        axes.plot(*at, "o", color="white", markeredgecolor="black", markersize=5)
+        if len(surface.marks) > 1:
+            place = (5, 5 if mark.distance > OFF_PLANE else -11)  # local models are near their server's
+            axes.annotate(mark.label, at, place, textcoords="offset points", fontsize="small",
+                          bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1})  # fmt: skip
+
+
+def _is_around_a_model(surface: Surface) -> bool:
+    """True for random directions: the model itself is in the middle."""
+    return len(surface.marks) == 1
+
+
+def _is_local(surface: Surface) -> bool:
+    return surface.part.startswith("client")
+
+
+def _set_logarithmic(axes: Axes) -> None:
+    """A logarithmic loss axis with numbers that read like losses."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda loss, _: f"{loss:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _draw_profile(axes: Axes, surface: Surface, place: int, group: Sequence[Surface], scale: Scale) -> None:
+    """One line in the colour of its method; dashes tell the clients of a method apart."""
+    of_method = [one.part for one in group if one.label == surface.label]
+    number = of_method.index(surface.part)
+    label = surface.title if _is_local(surface) else surface.label
+    loss = np.ma.masked_invalid(np.maximum(surface.profile, scale.low))
+    style: dict[str, Any] = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
+    axes.plot(surface.x, loss, linewidth=1.6, label=label, **style)
+
+    if len(surface.marks) > 1:
+        _draw_marks(axes, surface, "loss")
+
+
+def _legend(figure: Figure) -> tuple[list[Any], list[str]]:
+    """Handles and labels of all panels, each label once."""
+    found = {label: handle for axes in figure.axes for handle, label in
+             zip(*axes.get_legend_handles_labels(), strict=True)}  # fmt: skip
+    return list(found.values()), list(found)
