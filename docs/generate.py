@@ -8,7 +8,8 @@ from pathlib import Path
 from fedflat.data.partition import all_partitions
 from fedflat.experiments.recipe import all_recipes
 from fedflat.methods import all_methods
-from fedflat.reports.catalogue import describe, markdown, partition_table
+from fedflat.metrics.flatness import all_measures
+from fedflat.reports.catalogue import describe, markdown, measure_table, partition_table
 from fedflat.reports.recipes import details
 
 ROOT = Path(__file__).parent.parent
@@ -51,6 +52,7 @@ def main() -> int:
         ROOT / "README.md": between("README.md", "methods", markdown(all_methods())),
         ROOT / "docs" / "methods.md": method_page(),
         ROOT / "docs" / "data.md": between("docs/data.md", "partitions", partition_table(all_partitions())),
+        ROOT / "docs" / "flatness.md": between("docs/flatness.md", "measures", measure_table(all_measures())),
         ROOT / "docs" / "recipes.md": between("docs/recipes.md", "recipes", recipe_list()),
     }
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text() != text]
