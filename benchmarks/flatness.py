@@ -263,7 +263,7 @@ def timed(run: Callable[[], Any]) -> tuple[Any, tuple[float, float]]:
 
 
 class Peak:
-    """The peak of this process's memory above what it has now; None where the system, not being Linux, does not tell."""
+    """The peak of this process's memory above what it has now; None where the system does not tell."""
 
     def __init__(self) -> None:
         self.bytes: int | None = None
