@@ -61,6 +61,7 @@ def small(spec: RunSpec) -> RunSpec:
         "rounds": 1,
         "participation": [[0, 1][: spec.data.clients]],
         "flatness": [],
+        "probes": [],
     }
     return spec.model_copy(update=changes | {"device": "cpu", "targets": []})
 
