@@ -9,7 +9,9 @@ same batches, same tolerances. Every contestant has a process of its own for eve
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -92,7 +94,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=TASKS)
     parser.add_argument("--products", type=int, help="for the trace by curvlinops, which states no error")
     parser.add_argument("--out", help="JSON file for the results")
-    for name in ("--child", "--task", "--problem"):
+    for name in ("--child", "--task", "--measure", "--problem"):
         parser.add_argument(name, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.samples % asked.batch:
@@ -228,8 +230,8 @@ def hessian_eigenthings(problem: Problem, task: str, products: int | None) -> Ca
         enough = error <= RELATIVE_ERROR * abs(found.estimate)
         return {"value": found.estimate, "error": error, "products": products, "enough": enough}
 
-    run, number = (eigenvalue, 5) if task == "eigenvalue" else (trace, products or 30)
-    while not run(number)["enough"]:
+    run, number = (eigenvalue, products or 5) if task == "eigenvalue" else (trace, products or 30)
+    while not products and not run(number)["enough"]:
         number *= 2
     return lambda: run(number)
 
@@ -238,21 +240,24 @@ def hessian_eigenthings(problem: Problem, task: str, products: int | None) -> Ca
 
 
 def child(asked: argparse.Namespace) -> Answer:
-    """One contestant on one task: the peak of memory of the first run, times of all, each between two gradients."""
+    """One contestant on one task: times, or the peak of memory."""
     torch.manual_seed(0)
     problem = load(asked)
     make = {"fedflat": fedflat, "curvlinops": curvlinops, "hessian-eigenthings": hessian_eigenthings}[asked.child]
     small = Problem(problem.model, problem.x[:8], problem.y[:8], 8)
-    small.gradient()  # what a first pass sets up
+    make(small, "eigenvalue", 5)()  # what a first pass sets up
     answer = make(problem, asked.task, asked.products)
-    problem.model.zero_grad()
-    peak, gradients, runs = Peak(), [], []
-    for _ in range(asked.repeats):
+    return peak(answer) if asked.measure == "memory" else times(answer, problem.gradient, asked.repeats)
+
+
+def times(answer: Callable[[], Answer], gradient: Callable[[], None], repeats: int) -> Answer:
+    """The answer, and the seconds of every run and of a gradient after it."""
+    gradients, runs = [], []
+    for _ in range(repeats):
         found, seconds = timed(answer)
-        peak.stop()
         runs.append(seconds)
-        gradients.append(timed(problem.gradient)[1])
-    return {**found, "bytes": peak.bytes, "runs": runs, "gradients": gradients}
+        gradients.append(timed(gradient)[1])
+    return {**found, "runs": runs, "gradients": gradients}
 
 
 def timed(run: Callable[[], Any]) -> tuple[Any, tuple[float, float]]:
@@ -262,25 +267,21 @@ def timed(run: Callable[[], Any]) -> tuple[Any, tuple[float, float]]:
     return given, (time.perf_counter() - clock, time.process_time() - processor)
 
 
-class Peak:
-    """The peak of this process's memory above what it has now; None where the system does not tell."""
+def peak(answer: Callable[[], Answer]) -> Answer:
+    """The peak of this process's memory above what it has now; None where the system does not tell (Linux does)."""
+    if not Path("/proc/self/clear_refs").exists():
+        return {"bytes": None}
+    ctypes.CDLL(None).malloc_trim(0)  # what is free is not there to be used again
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+    before = status("VmRSS")
+    answer()
+    return {"bytes": status("VmHWM") - before}
 
-    def __init__(self) -> None:
-        self.bytes: int | None = None
-        self._open = Path("/proc/self/clear_refs").exists()
-        if self._open:
-            Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
-            self._before = self._status("VmRSS")
 
-    def stop(self) -> None:
-        """The first call counts."""
-        if self._open:
-            self.bytes, self._open = self._status("VmHWM") - self._before, False
-
-    @staticmethod
-    def _status(name: str) -> int:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
+def status(name: str) -> int:
+    """A number of bytes that Linux tells of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
 
 
 def compare(asked: argparse.Namespace) -> list[Answer]:
@@ -292,9 +293,11 @@ def compare(asked: argparse.Namespace) -> list[Answer]:
                 print(f"{name} is not installed and left out", file=sys.stderr)
                 continue
             results.append({"task": task, "name": name, "version": known})
-            results[-1] |= in_its_own_process(asked, name, task, products)
-            if (task, name) == ("trace", "hessian-eigenthings") and "products" in results[-1]:
-                products = products or results[-1]["products"]
+            results[-1] |= in_its_own_process(asked, name, task, "time", products if task == "trace" else None)
+            if (found := results[-1].get("products")) is not None:
+                if (task, name) == ("trace", "hessian-eigenthings"):
+                    products = products or found
+                results[-1] |= in_its_own_process(asked, name, task, "memory", found)
             print(line(results[-1]), flush=True)
     return results
 
@@ -307,15 +310,22 @@ def installed(name: str) -> str | None:
         return None
 
 
-def in_its_own_process(asked: argparse.Namespace, name: str, task: str, products: int | None) -> Answer:
-    """What `child` finds there, or why it does not."""
-    given = {"child": name, "task": task, "problem": asked.problem, "batch": asked.batch, "samples": asked.samples}
-    given |= {"repeats": asked.repeats, "threads": asked.threads} | ({"products": products} if products else {})
+def in_its_own_process(asked: argparse.Namespace, name: str, task: str, measure: str, products: int | None) -> Answer:
+    """What `child` finds there, or why it does not.
+
+    Where memory is measured, blocks from 1 MB on go back to the system when they are freed: what counts is what is
+    needed, and not how well malloc happened to use it again.
+    """
+    given = {"child": name, "task": task, "measure": measure, "problem": asked.problem, "repeats": asked.repeats}
+    given |= {"samples": asked.samples, "batch": asked.batch, "threads": asked.threads}
+    given |= {"products": products} if products else {}
     command = [sys.executable, __file__, *(f"--{key}={value}" for key, value in given.items())]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # ourselves
+    environment = os.environ | ({"MALLOC_MMAP_THRESHOLD_": "1000000"} if measure == "memory" else {})
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)  # noqa: S603  # ourselves
     if done.returncode:
         return {"failed": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
-    return json.loads(done.stdout.splitlines()[-1])
+    found: Answer = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 # --- telling ---------------------------------------------------------------------------------------------------------
@@ -337,7 +347,7 @@ def line(result: Answer) -> str:
     if "failed" in result:
         return head + result["failed"]
     error = "-" if result["error"] is None else f"{result['error']:.2g}"
-    clock, memory = ratios(result, 0), "-" if result["bytes"] is None else f"{result['bytes'] / 1e6:.0f}"
+    clock, memory = ratios(result, 0), "-" if result.get("bytes") is None else f"{result['bytes'] / 1e6:.0f}"
     times = f"{median(clock):.0f} ({min(clock):.0f} to {max(clock):.0f})"
     processor = f"{min(ratios(result, 1)):.0f}"
     return f"{head}{result['value']:>10.4g}{error:>10}{result['products']:>9}{times:>33}{processor:>9}{memory:>8}"

@@ -79,10 +79,10 @@ def test_intervals_of_moments_cover_the_truth_as_often_as_they_say() -> None:
 
 @pytest.mark.usefixtures("known")
 def test_intervals_of_the_curve_cover_the_broadened_spectrum() -> None:
-    """At every place where there is something, on the average of 40 repetitions."""
+    """At every place where there is something, on the average of 30 repetitions."""
     subject, covered = like_a_network(), []
     values = np.linalg.eigvalsh(subject.H)
-    for seed in range(40):
+    for seed in range(30):
         (curve,) = measured(Density(seed=seed), subject).curves.values()
         expected = bells(values, np.array(curve.x), 0.01 * (values[-1] - values[0]))
         there = expected > 1e-3 * expected.max()
@@ -112,7 +112,7 @@ def quadratures(T: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
 
 def test_of_a_network_it_is_that_of_the_dense_hessian() -> None:
     data = federation()
-    found = ff.flatness(tanh_network(), data, [Density(probes=200, steps=73)])
+    found = ff.flatness(tanh_network(), data, [Density(probes=100, steps=73)])
     H = dense_hessian(tanh_network(), data.x, data.y)
     for name, exact in exact_moments(H).items():
         assert abs(found[name].value - exact) <= 2 * found[name].error

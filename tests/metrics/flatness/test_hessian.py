@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import fedflat as ff
 from fedflat.core.objective import Batch
 from fedflat.metrics.flatness.hessian import Hessian
 from fedflat.metrics.flatness.passes import _allocated
@@ -76,6 +77,16 @@ def test_single_precision_is_close_to_double(make: Make) -> None:
 def test_a_loss_that_does_not_depend_on_the_parameters_has_a_hessian_of_zeros() -> None:
     F, w = landscape(nn.Sequential(tanh_network(), nn.Hardshrink(1e9)))
     assert not Hessian(F, w)(some_vectors(2, F.d)).any()
+
+
+def test_a_loss_that_overflows_is_not_measured() -> None:
+    """And says so, instead of giving NaN to an eigenvalue solver."""
+    network = nn.Sequential(tanh_network(), nn.Linear(3, 3).double())
+    with torch.no_grad():
+        network[1].weight.fill_(1e200)
+    found = ff.flatness(network, federation(), ["eigenvalues", "trace", "density"])
+    assert not found
+    assert all("products with the Hessian of the loss are not finite" in one.protocol for one in found.findings)
 
 
 @pytest.mark.parametrize("samples", [2, 40])

@@ -47,6 +47,8 @@ class Hessian:
                 here = slice(start, start + self._together)
                 keep = self._kept is not None or here.stop < len(vectors)
                 total[here] += graph.share * multiplied(graph.gradient, graph.w, vectors[here], keep)
+        if not torch.isfinite(total).all():
+            raise FloatingPointError("products with the Hessian of the loss are not finite")
         self.products += len(vectors)
         return total.reshape(v.shape)
 

@@ -37,7 +37,8 @@ class Eigenvalues(Measure):
 
 def eigenpairs(hessian: Hessian, k: int, tol: float, most: int, progress: Progress) -> list[tuple[float, float]]:
     """The `k` largest eigenvalues, falling, each with its residual."""
-    krylov = Krylov(hessian, gaussian(np.random.default_rng(0), hessian.w), room=2 * k + 18)  # 20 for one, as ARPACK
+    # Twice the room saved a product in thirty at most, on MLPs and LeNet before and after training.
+    krylov = Krylov(hessian, gaussian(np.random.default_rng(0), hessian.w), room=2 * k + 8)
     while True:
         krylov.grow()
         done = krylov.m >= k and _done(krylov, k, tol, most)
