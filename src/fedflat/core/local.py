@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Literal
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from .method import Context, Method
 from .oracle import Oracle, with_teacher, wrt_inputs
-from .records import Record
 
 WeightDecayScope = Literal["outside", "inside"]
 ClipScope = Literal["full", "loss_only", "flsim"]
@@ -26,7 +25,7 @@ class Descent:
     neither clipped nor part of a perturbation. Momentum, if any, starts from zero every round.
     """
 
-    lr: float
+    lr: Tensor | float
     weight_decay: float = 0.0
     max_norm: float = inf  # bound on ||d|| over the whole vector
     momentum: float = 0.0
@@ -103,58 +102,68 @@ class LocalResult:
 
 
 @dataclass(frozen=True)
-class _Walkers:
-    """The rows of a stack that took `steps` local steps so far."""
+class Walkers:
+    """One client, or the rows of a stack, that took `steps` local steps so far."""
 
-    w: Tensor
-    client: Record
+    w: Tensor  # (*clients, d)
+    client: Any  # the records of these clients
     velocity: Tensor | None
-    steps: int = 0
+    steps: Tensor | int = 0
 
-    def rows(self, which: slice) -> _Walkers:
+    def rows(self, which: slice) -> Walkers:
+        """Some rows of a stack."""
         velocity = None if self.velocity is None else self.velocity[which]
-        return _Walkers(self.w[which], self.client.map(lambda x: x[which]), velocity, self.steps)
+        return Walkers(self.w[which], self.client.map(lambda x: x[which]), velocity, self.steps)
+
+
+# One local step of every walker: (method, walkers, down, oracle, context, descent) -> walkers, `down` in their rows.
+Walk = Callable[[Method, Walkers, Any, Oracle, Context, Descent], Walkers]
+
+
+def walk(method: Method, at: Walkers, down: Any, grad: Oracle, ctx: Context, descent: Descent) -> Walkers:
+    """One local step of every walker."""
+    here = replace(ctx, steps=at.steps, lr_sum=at.steps * descent.lr)
+    noting = _Noting(grad)
+    d, client = method.step(at.w, at.client, down, noting, here)
+    parts = Parts(noting.last, method.fresh_weight(down), method.penalty)
+    w, velocity = descent(at.w, d, at.velocity, parts)
+    return Walkers(w, client, velocity, at.steps + 1)
 
 
 def local_round(
-    method: Method, down: Any, client: Any, steps: Iterable[tuple[Oracle, int]], ctx: Context, descent: Descent
+    method: Method,
+    down: Any,
+    client: Any,
+    steps: Iterable[tuple[Oracle, int]],
+    ctx: Context,
+    descent: Descent,
+    walk: Walk = walk,
 ) -> LocalResult:
     """Run one client (tensors without a client axis), or a stack of clients, through a round.
 
     `steps` yields `(grad, active)` per local step. In a stack the clients are sorted by their number
     of steps, most first, and `active` is how many of the leading ones take this step; `grad` then
     maps `(active, d)` to `(active, d)`. Clients that are done leave the stack and cost nothing.
+    `walk` takes the steps, for engines that know how to take them faster.
     """
-    w = method.start(down, client)
-    walkers = _Walkers(w, client, torch.zeros_like(w) if descent.momentum else None)
-    done: list[_Walkers] = []
+    w, mine = method.start(down, client), down
+    walkers = Walkers(w, client, torch.zeros_like(w) if descent.momentum else None)
+    done: list[Walkers] = []
     for grad, active in steps:
         if w.ndim > 1 and active < len(walkers.w):
             done.append(walkers.rows(slice(active, None)))
-            walkers = walkers.rows(slice(active))
-        walkers = _walk(method, walkers, down, grad, ctx, descent)
+            walkers, mine = walkers.rows(slice(active)), mine.map(lambda x, active=active: x[:active])
+        walkers = walk(method, walkers, mine, grad, ctx, descent)
     walkers, taken = _gather([walkers, *reversed(done)])
     ctx = replace(ctx, steps=taken, lr_sum=taken * descent.lr)
     up, kept = method.finish(walkers.w, walkers.client, down, ctx)
     return LocalResult(up, kept, walkers.w, taken)
 
 
-def _walk(method: Method, at: _Walkers, down: Any, grad: Oracle, ctx: Context, descent: Descent) -> _Walkers:
-    """One local step of every walker."""
-    if at.w.ndim > 1 and len(at.w) < len(down.w):
-        down = down.map(lambda x: x[: len(at.w)])
-    here = replace(ctx, steps=at.steps, lr_sum=at.steps * descent.lr)
-    noting = _Noting(grad)
-    d, client = method.step(at.w, at.client, down, noting, here)
-    parts = Parts(noting.last, method.fresh_weight(down), method.penalty)
-    w, velocity = descent(at.w, d, at.velocity, parts)
-    return _Walkers(w, client, velocity, at.steps + 1)
-
-
-def _gather(parts: Sequence[_Walkers]) -> tuple[_Walkers, Tensor]:
+def _gather(parts: Sequence[Walkers]) -> tuple[Walkers, Tensor]:
     """The whole stack again, and the steps each row took, (*clients, 1)."""
-    counts = [part.w.new_full((*part.w.shape[:-1], 1), part.steps) for part in parts]
+    counts = [part.w.new_full((*part.w.shape[:-1], 1), float(part.steps)) for part in parts]
     if len(parts) == 1:
         return parts[0], counts[0]
     client = parts[0].client.map(lambda *rows: torch.cat(rows), *(part.client for part in parts[1:]))
-    return _Walkers(torch.cat([part.w for part in parts]), client, None), torch.cat(counts)
+    return Walkers(torch.cat([part.w for part in parts]), client, None), torch.cat(counts)

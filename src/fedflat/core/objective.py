@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch.nn.functional import cross_entropy
 from .dropout import SeededDropout
 from .errors import InputError
 from .space import Space
+from .stacking import WeightFirst
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,13 @@ class Objective:
     are in evaluation mode inside a module in training mode stay so.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        """Raises ValueError if the module keeps batch statistics, which a federated mean cannot average."""
+    def __init__(self, module: nn.Module, bf16: bool = False) -> None:
+        """With `bf16`, the gradients that training takes are of a pass in torch's bfloat16 autocast.
+
+        Raises ValueError if the module keeps batch statistics, which a federated mean cannot average.
+        """
         refuse_batch_statistics(module)
+        self._bf16 = bf16
         if not module.training:
             module.train()
         self.module = module
@@ -51,8 +57,10 @@ class Objective:
         """
         parameters = self.space.views(w)
         if w.ndim == 1:
+            x = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
             return self._scores(parameters, x, key)
-        scores: Tensor = vmap(self._scores, in_dims=(0, 0, None if key is None else 0))(parameters, x, key)
+        with WeightFirst():
+            scores: Tensor = vmap(self._scores, in_dims=(0, 0, None if key is None else 0))(parameters, x, key)
         return scores
 
     def _scores(self, parameters: dict[str, Tensor], x: Tensor, key: Tensor | None) -> Tensor:
@@ -72,10 +80,15 @@ class Objective:
     def gradient(self, w: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:
         """Gradient of `loss`, (*clients, d), each client at its own row of `w` (*clients, d)."""
         w = w.detach().requires_grad_()
-        with torch.enable_grad():
+        with torch.enable_grad(), self.training_precision():
             total = self.loss(w, batch, penalty).sum()
         gradient: Tensor = torch.autograd.grad(total, w)[0]
         return gradient
+
+    def training_precision(self) -> AbstractContextManager[Any]:
+        """Autocast inside the block, if gradients for training are taken in bfloat16."""
+        device = next(self.module.parameters()).device.type
+        return torch.autocast(device, torch.bfloat16) if self._bf16 else nullcontext()
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -122,7 +135,7 @@ class BatchOracle:
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """See `core.oracle.wrt_inputs`."""
         inputs = [x.detach().requires_grad_() for x in (w, matrix, shift)]
-        with self.around(), torch.enable_grad():
+        with self.around(), torch.enable_grad(), self.objective.training_precision():
             moved = replace(self.batch, x=_transformed(self.batch, *inputs[1:]))
             total = self.objective.loss(inputs[0], moved, self.penalty).sum()
             by_w, by_matrix, by_shift = torch.autograd.grad(total, inputs)

@@ -11,8 +11,11 @@ from .errors import InputError
 
 
 class Space:
-    """The flat parameter space of a module: d numbers in `parameters()` order, row-major.
+    """The flat parameter space of a module: d numbers, parameter after parameter in `parameters()` order.
 
+    Weights of two-dimensional convolutions lie in it as (out, height, width, in), so that their views are in
+    channels-last memory format, in which convolutions are faster and their gradients need no copy; everything else
+    is row-major. `row_major` gives the order that others expect.
     The views of a vector come from one `split`, so the gradient of the vector is one concatenation.
     """
 
@@ -30,7 +33,7 @@ class Space:
     def flatten(self, module: nn.Module) -> Tensor:
         """The parameters of `module` as one detached vector, (d,)."""
         named = dict(module.named_parameters())
-        return torch.cat([named[name].detach().reshape(-1) for name in self.shapes])
+        return torch.cat([_channels_last(named[name].detach()).reshape(-1) for name in self.shapes])
 
     def write(self, module: nn.Module, w: Tensor) -> None:
         """Copy `w` (d,) into the parameters of `module`."""
@@ -42,7 +45,11 @@ class Space:
     def views(self, w: Tensor) -> dict[str, Tensor]:
         """The parameters inside `w` (*clients, d), each (*clients, *shape), without a copy."""
         pieces = zip(self.shapes.items(), torch.split(w, self.sizes, dim=-1), strict=True)
-        return {name: piece.reshape(*w.shape[:-1], *shape) for (name, shape), piece in pieces}
+        return {name: _view(piece, shape) for (name, shape), piece in pieces}
+
+    def row_major(self, w: Tensor) -> Tensor:
+        """`w` (*clients, d) with every parameter row-major, as `torch.nn.utils.parameters_to_vector` orders them."""
+        return torch.cat([view.flatten(w.ndim - 1) for view in self.views(w).values()], dim=-1)
 
     def layers(self) -> Iterator[tuple[str, slice]]:
         """Every parameter's name and its slice of the last axis."""
@@ -55,3 +62,16 @@ class Space:
         """(d,) bool: True where the parameter's name contains "weight" (Caldarola et al., 2022), False on biases."""
         marks = [torch.full((size,), "weight" in name) for name, size in zip(self.shapes, self.sizes, strict=True)]
         return torch.cat(marks).to(device)
+
+
+def _channels_last(parameter: Tensor) -> Tensor:
+    """A convolution's weight (out, in, height, width) as (out, height, width, in); others as they are."""
+    return parameter.permute(0, 2, 3, 1) if parameter.ndim == 4 else parameter
+
+
+def _view(piece: Tensor, shape: torch.Size) -> Tensor:
+    """The parameter of `shape` inside its part of a vector (*clients, size)."""
+    if len(shape) != 4:
+        return piece.reshape(*piece.shape[:-1], *shape)
+    outputs, inputs, height, width = shape
+    return piece.reshape(*piece.shape[:-1], outputs, height, width, inputs).movedim(-1, -3)
