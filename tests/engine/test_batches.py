@@ -79,7 +79,7 @@ def test_full_batch_is_everything_in_order() -> None:
 
 def test_missing_samples_have_no_weight() -> None:
     made = batches(epochs=1, batch_size=4)
-    batch = made.batch(torch.tensor([[0, 1, 2, 3], [4, -1, -1, -1]]), 0, np.array([0, 1]), 0)
+    batch = made.batch(torch.tensor([[0, 1, 2, 3], [4, -1, -1, -1]]), 0, np.array([0, 1]), 0, full=False)
     assert batch.weight.tolist() == [[0.25] * 4, [1, 0, 0, 0]]
     assert made.batch(torch.tensor([0, 1]), 0, np.array([0]), 0).weight is None
 

@@ -12,6 +12,7 @@ import fedflat as ff
 from fedflat.comm.cost import full_passes_per_round, gradients_per_step
 from fedflat.core.method import Method
 from fedflat.engine import executors
+from fedflat.engine.executors import stacked
 from fedflat.methods import find
 from support.federation import federation, simulation, tanh_network
 
@@ -32,7 +33,7 @@ def test_stacked_is_sequential(method: Method) -> None:
 
 def test_chunks_do_not_matter(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = trajectory(simulation(method, executor="stacked"))
-    monkeypatch.setattr(executors, "NUMBERS_AT_ONCE", 2 * whole.shape[1])
+    monkeypatch.setattr(stacked, "NUMBERS_AT_ONCE", 2 * whole.shape[1])
     sim = simulation(method, executor="stacked")
     assert sim.executor.chunk == 2
     parts = trajectory(sim)
@@ -125,29 +126,27 @@ class Watched(nn.Module):
 def watched(name: str) -> list[tuple[tuple[bool, ...], tuple[bool, ...]]]:
     """The masks of two rounds of two clients that take two steps each, over four samples."""
     data, client = federation(sizes=(4, 4), test=1), {"epochs": 1, "batch_size": 2}
-    sim = simulation(find(name)(), data=data, model=Watched().double(), participation=2, rounds=2, client=client)
+    settings = {"data": data, "model": Watched().double(), "participation": 2, "rounds": 2, "client": client}
+    sim = simulation(find(name)(), executor="sequential", **settings)
     for _ in sim:
         pass
-    return [masks for masks in sim.objective.module.masks[1:] if not all(masks[0])]  # neither trial nor evaluations
+    return [masks for masks in sim.objective.module.masks[1:] if not all(masks[0])]  # no evaluations
 
 
-def test_masks_are_one_within_a_step_and_differ_everywhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masks_are_one_within_a_step_and_differ_everywhere_else() -> None:
     """Between layers, steps, clients and rounds; both gradients of a SAM step see one mask."""
-    monkeypatch.setitem(executors.EXECUTORS, "auto", executors.Sequential)
     passes = watched("FedSAM")
     assert len(passes) == 2 * (2 * 2 * 2)
     assert passes[::2] == passes[1::2]
     assert len({mask for step in passes[::2] for mask in step}) == 2 * (2 * 2 * 2)
 
 
-def test_masks_differ_between_the_batches_of_a_full_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(executors.EXECUTORS, "auto", executors.Sequential)
+def test_masks_differ_between_the_batches_of_a_full_gradient() -> None:
     passes = watched("MimeLite")
     assert len({mask for step in passes for mask in step}) == 2 * len(passes) == 2 * (2 * 2 * (2 + 2))
 
 
-def test_the_teacher_sees_the_masks_of_its_student(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(executors.EXECUTORS, "auto", executors.Sequential)
+def test_the_teacher_sees_the_masks_of_its_student() -> None:
     passes = watched("FedGMT")
     assert passes[::2] == passes[1::2]
     assert len(set(passes)) == 2 * 2 * 2

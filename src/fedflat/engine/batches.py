@@ -22,7 +22,8 @@ class Work:
     t: int
     clients: Index  # (c,)
     steps: Index  # (c,) local steps of each, falling
-    samples: Tensor  # (c, K, b) sample indices, K the most steps; -1 where there is no sample
+    samples: Tensor  # (c, K, b) sample indices, K the most steps; -1 where there is no sample, at the end of a batch
+    counts: Index  # (c, K) samples in each batch; kept with the host, so that no step waits for a device
 
     def active(self, k: int) -> int:
         """How many of the leading clients take step `k`."""
@@ -31,7 +32,18 @@ class Work:
     def single(self, row: int) -> Work:
         """The work of one client."""
         here = slice(row, row + 1)
-        return Work(self.t, self.clients[here], self.steps[here], self.samples[here, : self.steps[row]])
+        steps = slice(self.steps[row])
+        return Work(self.t, self.clients[here], self.steps[here], self.samples[here, steps], self.counts[here, steps])
+
+    def first(self, steps: int) -> Work:
+        """The first steps of every client."""
+        return Work(
+            self.t, self.clients, np.minimum(self.steps, steps), self.samples[:, :steps], self.counts[:, :steps]
+        )
+
+    def is_full(self, k: int, rows: int) -> bool:
+        """Whether each of the leading `rows` clients has as many samples at step `k` as a batch can have."""
+        return bool((self.counts[:rows, k] == self.samples.shape[-1]).all())
 
 
 class Batches:
@@ -50,14 +62,17 @@ class Batches:
         """The work of `clients`, longest first, in round `t`; it depends on the seed, `t` and each client alone."""
         steps = self.client.local_steps(self.data.sizes[clients])
         samples = self._samples(t, clients, steps)
-        return Work(t, clients, steps, torch.from_numpy(samples).to(self.data.y.device))
+        on_device = torch.from_numpy(samples).to(self.data.y.device)
+        return Work(t, clients, steps, on_device, np.count_nonzero(samples >= 0, axis=-1))
 
-    def batch(self, samples: Tensor, t: int, clients: Index, k: int) -> Batch:
-        """The batch of the sample indices (*clients, b), -1 where a client has fewer, augmented for step `k` of `t`."""
-        missing = samples < 0
+    def batch(self, samples: Tensor, t: int, clients: Index, k: int, full: bool = True) -> Batch:
+        """The batch of the sample indices (*clients, b), augmented for step `k` of `t`.
+
+        Unless it is `full`, indices of -1 stand for samples that a client does not have, and the others have weights.
+        """
         weight = None
-        if missing.any():
-            present = (~missing).to(self._dtype)
+        if not full:
+            present = (samples >= 0).to(self._dtype)
             weight = present / present.sum(-1, keepdim=True)
             samples = samples.clamp(min=0)
         return Batch(self._inputs(samples, t, clients, k), self.data.y[samples], weight)

@@ -1,0 +1,11 @@
+"""Ways to run the local training of a cohort.
+
+All call the one local loop of the core; they differ in how many clients a tensor holds, and in who takes the step.
+"""
+
+from .base import Executor
+from .choice import Choice, check_name, choose
+from .sequential import Sequential
+from .stacked import Compiled, Stacked
+
+__all__ = ["Choice", "Compiled", "Executor", "Sequential", "Stacked", "check_name", "choose"]

@@ -1,0 +1,112 @@
+"""Which executor a simulation uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import process_time
+from typing import Any
+
+from torch import nn
+
+from ...core.errors import InputError
+from ...core.method import Context
+from ...core.trial import Draws
+from ...data.federated import Index
+from .base import Executor
+from .sequential import Sequential
+from .stacked import Compiled, Stacked
+
+EXECUTORS: dict[str, type[Executor]] = {"sequential": Sequential, "stacked": Stacked, "compiled": Compiled}
+CLEARLY = 1.5  # times faster than what the rule says; less may be noise, and a choice should not change from run to run
+COMPILING = 60.0  # seconds that compiling and trying a step may take, generously
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The executor of a simulation and how it was found."""
+
+    executor: Executor
+    reason: str
+    seconds: dict[str, float] = field(default_factory=dict)  # processor time of a client's step, where it was timed
+
+    @property
+    def name(self) -> str:
+        """As in settings."""
+        return type(self.executor).__name__.lower()
+
+
+def check_name(name: str, draws: Draws) -> None:
+    """Raise InputError for an unknown name, or for a model that the executor cannot run.
+
+    Random numbers other than dropout's come from one generator, which cannot be seeded for each client of a stack.
+    Dropout's masks are hashes of 64 bits, which the compiler of torch 2.13 gets wrong for some shapes.
+    """
+    if name != "auto" and name not in EXECUTORS:
+        raise InputError(f"executor = {name!r} is unknown; known are auto, {', '.join(EXECUTORS)}")
+    if draws is Draws.OTHER and name in ("stacked", "compiled"):
+        raise InputError(f"executor = {name!r} cannot run a model that draws random numbers other than dropout")
+    if draws is Draws.DROPOUT and name == "compiled":
+        raise InputError("executor = 'compiled' cannot run a model with dropout; use 'stacked'")
+
+
+def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index, steps: float) -> Choice:
+    """The executor called `name`; for `auto` the one that is faster on the first steps of `cohort` (c,).
+
+    `steps` are the client steps of the whole run: compiling pays from some number on. Small models without
+    convolutions are stacked and others go one after another unless the trial says clearly otherwise: stacked
+    convolutions become grouped ones, which are slower.
+    """
+    one = make(Sequential)
+    if name != "auto":
+        return Choice(make(EXECUTORS[name]), "asked for")
+    if one.draws is Draws.OTHER:
+        return Choice(one, "the model draws random numbers other than dropout")
+    many = make(Stacked)
+    if min(many.chunk, len(cohort)) == 1:
+        return Choice(one, "only one client is stacked: there is one, or the model is large")
+    return _timed(one, many, lambda: make(Compiled), cohort, steps)
+
+
+def _timed(one: Executor, many: Executor, compiled: Callable[[], Executor], cohort: Index, steps: float) -> Choice:
+    """The faster of two, and the compiled stack if the run is long enough for it."""
+    seconds = {"sequential": _step_time(one, cohort), "stacked": _step_time(many, cohort)}
+    expected, other = (one, many) if _convolutional(one) else (many, one)
+    names = [type(executor).__name__.lower() for executor in (expected, other)]
+    faster = seconds[names[1]] * CLEARLY < seconds[names[0]]
+    chosen, reason = (other, "much faster on the first steps") if faster else (expected, "by model, and not slower")
+    if chosen is one or one.draws is Draws.DROPOUT or steps * seconds["stacked"] < COMPILING:
+        return Choice(chosen, reason, seconds)
+    last = compiled()
+    seconds["compiled"] = _step_time(last, cohort)
+    if seconds["compiled"] * CLEARLY < seconds["stacked"]:
+        return Choice(last, "a long run of small steps", seconds)
+    return Choice(chosen, reason, seconds)
+
+
+def _step_time(executor: Executor, cohort: Index) -> float:
+    """Processor seconds of one client's step, the better of two after one that warms up."""
+    work = executor.batches.plan(0, executor.batches.longest_first(cohort)[: executor.chunk]).first(2)
+    times = []
+    for _ in range(3):
+        started = process_time()
+        _try(executor, work)
+        times.append(process_time() - started)
+    return min(times[1:]) / int(work.steps.sum())
+
+
+def _try(executor: Executor, work: Any) -> None:
+    """Some steps from the first model, thrown away."""
+    method, objective = executor.method, executor.objective
+    server = method.init_server(objective.space.flatten(objective.module))
+    down = method.broadcast(server).map(lambda x: x.expand(len(work.clients), -1))
+    descent = executor.batches.client.descent(0)
+    layers = tuple(layer for _, layer in objective.space.layers())
+    is_weight = objective.space.is_weight(server.w.device)
+    ctx = Context(0, float(descent.lr), 1.0, is_weight=is_weight, layers=layers, sampled=len(work.clients))
+    executor.run(work, down, method.init_client(down), ctx, descent)
+    executor.gradients = 0  # a trial is not part of the run
+
+
+def _convolutional(executor: Executor) -> bool:
+    return any(isinstance(layer, nn.modules.conv._ConvNd) for layer in executor.objective.module.modules())

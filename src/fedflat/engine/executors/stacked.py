@@ -1,0 +1,47 @@
+"""Many clients at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from ...core.local import Descent, LocalResult, Walk, local_round, walk
+from ...core.method import Context
+from ...core.oracle import Oracle
+from ..batches import Work
+from .base import Executor
+from .compiled import CompiledWalk
+
+NUMBERS_AT_ONCE = 2_000_000  # parameters, or numbers in a batch, that the stacked executor holds in one tensor
+
+
+class Stacked(Executor):
+    """Many clients at once: their models are the rows of one tensor. Clients that are done leave the stack."""
+
+    walk: Walk = staticmethod(walk)
+
+    @cached_property
+    def chunk(self) -> int:
+        data, size = self.batches.data, self.batches.client.batch_size
+        samples = min(size or data.sizes.max(), data.sizes.max()) * data.x[0].numel()
+        return int(max(1, NUMBERS_AT_ONCE // max(self.objective.space.d, samples)))
+
+    def run(self, work: Work, down: Any, client: Any, ctx: Context, descent: Descent) -> LocalResult:
+        ctx = replace(ctx, full_grad=self._full(work))
+        return local_round(self.method, down, client, self._steps(work), ctx, descent, self.walk)
+
+    def _steps(self, work: Work) -> Iterator[tuple[Oracle, int]]:
+        for k in range(int(work.steps[0])):
+            active = work.active(k)
+            yield self._oracle(work.samples[:active, k], work, active, k, work.is_full(k, active)), active
+
+
+class Compiled(Stacked):
+    """Many clients at once, with the local step compiled as a whole; see `CompiledWalk`."""
+
+    @cached_property
+    def walk(self) -> CompiledWalk:  # type: ignore[override]
+        """What takes the local steps."""
+        return CompiledWalk(self.method, self.objective)

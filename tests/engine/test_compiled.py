@@ -1,0 +1,113 @@
+"""A compiled step is the step: for every method, any number of active rows, any form of batch."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+import fedflat as ff
+from fedflat.core.method import Method
+from fedflat.engine.executors import compiled
+from fedflat.methods import FedAvg, find
+from support.federation import federation, simulation
+
+HARD = {"client": {"weight_decay": 0.05, "max_norm": 1.0, "momentum": 0.5}}
+
+
+def trajectory(sim: ff.Simulation) -> torch.Tensor:
+    return torch.stack([sim.w.clone() for _ in sim])
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced for any number of rows and run as torch would; the compiler's own time is left out."""
+    monkeypatch.setattr(compiled, "BACKEND", "eager")
+
+
+@pytest.mark.usefixtures("traced")
+def test_every_step_can_be_traced_and_stays_the_same(method: Method) -> None:
+    """Uneven clients, decay, clipping, momentum, falling step sizes: nothing was taken for a constant."""
+    client = HARD["client"] | {"epochs": 1, "batch_size": 1}
+    one, many = (simulation(method, executor=e, client=client, rounds=3) for e in ("sequential", "compiled"))
+    expected, found = trajectory(one), trajectory(many)
+    assert (expected - found).norm() <= 1e-12 * expected.norm()
+    assert many.executor.gradients == one.executor.gradients
+    assert many.executor.walk.works
+    assert len(many.executor.walk.forms) == 1, "whatever the number of rows"
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+def test_compiled_is_sequential_after_20_rounds(dtype: torch.dtype, tolerance: float) -> None:
+    """By the real compiler."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 3)).to(dtype)
+    settings = {"model": model, "rounds": 20, **HARD}
+    one, many = (simulation(find("FedSMOO")(), executor=e, **settings) for e in ("sequential", "compiled"))
+    expected, found = trajectory(one), trajectory(many)
+    assert ((expected - found).norm(dim=1) <= tolerance * expected.norm(dim=1)).all()
+    assert many.executor.walk.works
+    assert len(many.executor.walk.forms) == 2, "full batches, and batches with weights"
+
+
+@pytest.mark.usefixtures("traced")
+def test_a_watched_round_is_seen_and_not_compiled() -> None:
+    """A probe of what happens inside a round, in between; nothing else changes."""
+    plain = trajectory(simulation(find("FedSAM")(), executor="compiled"))
+    probed = simulation(find("FedSAM")(), executor="compiled", probes=["perturbation_drift"], probe_every=2)
+    assert torch.equal(trajectory(probed), plain)
+    assert probed.history[1]["perturbation_drift"] > 0
+
+
+def test_without_a_compiler_steps_are_taken_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise RuntimeError("no C++ compiler found")
+
+    monkeypatch.setattr(compiled, "BACKEND", missing)
+    sim, reference = (simulation(find("FedSAM")(), executor=executor) for executor in ("compiled", "stacked"))
+    with caplog.at_level(logging.WARNING):
+        assert torch.equal(trajectory(sim), trajectory(reference))
+    assert "the local step of FedSAM is not compiled" in caplog.text
+    assert "no C++ compiler found" in caplog.text
+    assert not sim.executor.walk.works
+    assert sim.executor.gradients == reference.executor.gradients
+
+
+class Branching(FedAvg):
+    """Asks for the value of a tensor, as no method should."""
+
+    def step(self, w, client, down, grad, ctx):
+        g = grad(w)
+        return (g if float(g.norm()) > 0 else w), client
+
+
+def test_a_step_that_cannot_be_traced_is_taken_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    runs = [trajectory(simulation(Branching(), executor=executor)) for executor in ("compiled", "stacked")]
+    assert torch.equal(*runs)
+    assert "the local step of Branching is not compiled" in caplog.text
+
+
+def test_a_wrong_compiler_is_noticed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def wrong(graph: torch.fx.GraphModule, _: object) -> object:
+        return lambda *values: [1.01 * x for x in graph(*values)]
+
+    monkeypatch.setattr(compiled, "BACKEND", wrong)
+    runs = [trajectory(simulation(find("FedAvg")(), executor=executor)) for executor in ("compiled", "stacked")]
+    assert torch.equal(*runs)
+    assert "the compiled step gives other numbers" in caplog.text
+
+
+def test_dropout_is_not_compiled() -> None:
+    model = nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5)).double()
+    with pytest.raises(ValueError, match="executor = 'compiled' cannot run a model with dropout"):
+        simulation(find("FedAvg")(), model=model, executor="compiled")
+
+
+def test_single_clients_are_not_compiled(caplog: pytest.LogCaptureFixture) -> None:
+    sim = simulation(find("FedAvg")(), data=federation(sizes=(5, 3)), participation=1, executor="compiled")
+    assert torch.isfinite(trajectory(sim)).all()
+    assert not sim.executor.walk.forms
