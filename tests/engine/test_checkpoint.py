@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import pickle
+import struct
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from fedflat.engine import checkpoint
+from fedflat.engine.checkpoint import Stream
 from fedflat.methods import find
 from support.federation import simulation
+from support.files import refused
 
 
 def saved(tmp_path, method: str = "Scaffold", **changes):
@@ -68,3 +72,32 @@ def test_tensors_and_numbers_come_back_to_the_last_bit(tmp_path) -> None:
     back, meta = checkpoint.load(tmp_path / "x.safetensors")
     assert all(torch.equal(tensors[name], back[name]) for name in tensors)
     assert meta["number"] == 0.1 + 0.2
+
+
+def test_a_stream_is_written_and_read_in_pieces(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the file is one that anybody's safetensors reads, each tensor at a multiple of its numbers' size."""
+    monkeypatch.setattr(checkpoint, "AT_ONCE", 3 * 2 * 4)
+    asked, x, path = [], torch.randn(8, 2), tmp_path / "x.safetensors"
+
+    def read(start: int, end: int) -> torch.Tensor:
+        asked.append((start, end))
+        return x[start:end]
+
+    tensors = {
+        "odd": torch.ones(3, dtype=torch.uint8),
+        "a.b": Stream((8, 2), x.dtype, read),
+        "w": torch.ones(1).double(),
+    }
+    checkpoint.save(path, tensors, {})
+    assert asked == [(0, 3), (3, 6), (6, 8)]
+    assert torch.equal(load_file(path)["a.b"], x)
+    back = checkpoint.load(path, streamed=("a.",))[0]
+    assert torch.equal(torch.cat(list(back["a.b"].pieces())), x)
+    assert torch.equal(back["a.b"].read(2, 7), x[2:7])
+    assert torch.equal(back["odd"], tensors["odd"])
+    assert struct.unpack("<Q", path.read_bytes()[:8])[0] % 8 == 0
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path) -> None:
+    with refused("x.safetensors", "cannot be written", "No such file"):
+        checkpoint.save(tmp_path / "none" / "x.safetensors", {}, {})
