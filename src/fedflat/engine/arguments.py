@@ -28,6 +28,25 @@ def check_weights(method: Method, weights: str) -> None:
         raise InputError(f"weights = 'samples' does not fit {type(method).__name__}, whose derivation needs 'uniform'")
 
 
+def check_workers(workers: Any) -> None:
+    """Raise InputError if that is no number of worker processes."""
+    whole = isinstance(workers, Integral) and not isinstance(workers, bool)
+    if workers != "auto" and not (whole and workers >= 1):
+        raise InputError(f"workers must be 'auto' or a whole number of at least 1, got {workers!r}")
+
+
+BF16 = (
+    "gradients in training are bfloat16: what a perturbation changes in them was wrong by 12 % with rho = 0.05 and "
+    "by 41 % with rho = 0.01 in a measurement; take single precision for claims about small radii"
+)
+
+
+def check_precision(precision: str) -> None:
+    """Raise InputError for a precision that does not exist."""
+    if precision not in ("fp32", "bf16"):
+        raise InputError(f"precision = {precision!r} is unknown; known are fp32, bf16")
+
+
 def check_arguments(
     method: Method, data: FederatedData, client: Client | None, weights: str, **counts: int | None
 ) -> None:
@@ -39,7 +58,7 @@ def check_arguments(
         if not isinstance(value, kind):
             raise InputError(f"{name} must be {words}, got {value!r}")
     for name, count in counts.items():
-        least = 0 if name == "seed" else 1
+        least = 0 if name in ("seed", "store_budget") else 1
         if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or count < least):
             raise InputError(f"{name} must be a whole number of at least {least}, got {count!r}")
     check_weights(method, weights)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from ..core.local import LocalResult
 from ..core.method import Context
-from ..core.records import Record
 from ..data.federated import Index
 from ..metrics.drift import drift
 from .aggregate import RunningMean
-from .batches import Work
 from .executors import Executor
 from .rehearsal import WatchedExecutor
+from .shared_memory import aligned
 from .store import ClientStore
 
 
@@ -25,46 +26,123 @@ class NonFiniteError(ArithmeticError):
 
 
 @dataclass(frozen=True)
+class Task:
+    """A chunk of the cohort, with what its clients kept until now."""
+
+    clients: Index  # (c,) longest work first
+    record: Any  # (c, width)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the training of one chunk gives; rows are clients."""
+
+    received: Any  # what the server averages, (c, width)
+    record: Any  # what the clients will keep, (c, width)
+    steps: Tensor  # local steps, (c, 1)
+    drifts: Tensor  # ||w_i - w^t||, (c,)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Part:
+        """`change` applied to every tensor."""
+        return Part(self.received.map(change), self.record.map(change), change(self.steps), change(self.drifts))
+
+    def fill(self, other: Part) -> None:
+        """Copy the tensors of `other` into those of this one."""
+        for mine, its in ((self.received, other.received), (self.record, other.record)):
+            for name, place in mine.tensors().items():
+                place.copy_(getattr(its, name))
+        self.steps.copy_(other.steps)
+        self.drifts.copy_(other.drifts)
+
+
+@dataclass(frozen=True)
 class Trained:
-    """What a cohort's training gives the server, and what its clients will keep."""
+    """What a cohort's training gives the server."""
 
     mean: Any  # the weighted mean of what the server receives
     steps: Tensor | float  # the weighted mean of local steps, (1,)
-    kept: list[tuple[Index, Record]]  # clients and their records, chunk by chunk
     drifts: Tensor  # ||w_i - w^t|| of each client, (c,)
 
 
+class Trainer(Protocol):
+    """Whoever trains the chunks of a cohort."""
+
+    @property
+    def executor(self) -> Executor | WatchedExecutor:
+        """How clients are run."""
+
+    def parts(self, tasks: Iterator[Task], down: Any, ctx: Context) -> Generator[Part]:
+        """What the training of each task gives, in their order; each is good until the next is asked for."""
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """One chunk after another, in this process."""
+
+    executor: Executor | WatchedExecutor
+
+    def parts(self, tasks: Iterator[Task], down: Any, ctx: Context) -> Generator[Part]:
+        """See `Trainer.parts`."""
+        for task in tasks:
+            yield train_chunk(self.executor, task, down, ctx)
+
+
 def train(
-    executor: Executor | WatchedExecutor, store: ClientStore, clients: Index, shares: Tensor, down: Any, ctx: Context
+    trainer: Trainer, store: ClientStore, clients: Index, shares: Tensor, down: Any, ctx: Context, keep: bool
 ) -> Trained:
     """Train `clients`, longest work first, with their aggregation weights `shares` (c, 1).
 
-    The store is read and not written, so that a round that does not end leaves no trace. Raises
-    NonFiniteError if a client's model or message is not finite.
+    With `keep` the records of the clients are staged in the store, chunk by chunk, for the caller to commit; without
+    it the store is only read. Raises NonFiniteError if a client's model or message is not finite.
     """
-    mean, kept, drifts = RunningMean(executor.method.mean, len(clients)), [], []
-    for start in range(0, len(clients), executor.chunk):
-        here = slice(start, start + executor.chunk)
-        work = executor.batches.plan(ctx.t, clients[here])
-        result = _run(executor, store, work, down, ctx)
-        at_client = replace(ctx, steps=result.steps, lr_sum=result.steps * ctx.lr)
-        mean.add(executor.method.receive(result.up, at_client), result.steps, shares[here])
-        kept.append((clients[here], result.client))
-        drifts.append(drift(result.w, down.w))
-    return Trained(mean.value(), mean.steps, kept, torch.cat(drifts))
+    executor = trainer.executor
+    mean, drifts = RunningMean(executor.method.mean, len(clients)), []
+    chunks = [clients[start : start + executor.chunk] for start in range(0, len(clients), executor.chunk)]
+    down = down.map(lambda x: aligned(x.to(down.w.dtype)))
+    with closing(trainer.parts(_tasks(store, chunks, down), down, ctx)) as parts:
+        for some, share, part in zip(chunks, torch.split(shares, executor.chunk), parts, strict=True):
+            mean.add(part.received, part.steps, share)
+            if keep:
+                store.stage(some, part.record)
+            drifts.append(part.drifts.clone())
+    return Trained(mean.value(), mean.steps, torch.cat(drifts))
 
 
-def _run(executor: Executor | WatchedExecutor, store: ClientStore, work: Work, down: Any, ctx: Context) -> LocalResult:
-    """Local training of some clients, whose records come from the store."""
-    stacked = down.map(lambda x: x.expand(len(work.clients), -1))
-    client = store.get(work.clients, stacked)
-    result = executor.run(work, stacked, client, ctx, executor.batches.client.descent(ctx.t))
+def _tasks(store: ClientStore, chunks: Sequence[Index], down: Any) -> Iterator[Task]:
+    """Every chunk with its clients' records from the store; those of the next are fetched meanwhile."""
+    for some, following in zip(chunks, [*chunks[1:], chunks[0][:0]], strict=True):
+        record = store.get(some, _stacked(down, some))
+        store.prefetch(following)
+        yield Task(some, record.map(lambda x: aligned(x.to(down.w.dtype))))
+
+
+def train_chunk(executor: Executor | WatchedExecutor, task: Task, down: Any, ctx: Context) -> Part:
+    """Local training of some clients: a function of the arguments, so it may run in any process.
+
+    Bit by bit: what goes in and what comes out lies in memory as it would if it were sent between processes.
+    Raises NonFiniteError if a client's model or message is not finite.
+    """
+    work = executor.batches.plan(ctx.t, task.clients)
+    down_to_all = _stacked(down, task.clients)
+    result = executor.run(work, down_to_all, task.record, ctx, executor.batches.client.descent(ctx.t))
+    _check_finite(result, task.clients, ctx.t)
+    at_client = replace(ctx, steps=result.steps, lr_sum=result.steps * ctx.lr)
+    received = executor.method.receive(result.up, at_client)
+    part = Part(received, result.client, result.steps, drift(result.w, down.w))
+    return part.map(lambda x: aligned(x.to(down.w.dtype)))
+
+
+def _stacked(down: Any, clients: Index) -> Any:
+    """The server's message for each of `clients`, (c, width)."""
+    return down.map(lambda x: x.expand(len(clients), -1))
+
+
+def _check_finite(result: LocalResult, clients: Index, t: int) -> None:
     sent = (result.w, *result.up.tensors().values())
     finite = torch.stack([torch.isfinite(x).all(-1) for x in sent]).all(0)
     if not finite.all():
-        culprit = int(work.clients[int(torch.nonzero(~finite)[0])])
+        culprit = int(clients[int(torch.nonzero(~finite)[0])])
         raise NonFiniteError(
-            f"training diverged: client {culprit} sent NaN or infinity in round {ctx.t}; "
+            f"training diverged: client {culprit} sent NaN or infinity in round {t}; "
             "lower client.lr or set client.max_norm"
         )
-    return result

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -24,16 +25,25 @@ from ..metrics.accuracy import score, validation_accuracies
 from ..metrics.flatness import Flatness, Measure, Subject, Told, measure, untold
 from ..metrics.flatness.subject import MAX_SAMPLES, NextRound, Watch
 from . import checkpoint
-from .arguments import check_arguments, default_rounds, fresh_module, usable_device
+from .arguments import (
+    check_arguments,
+    check_precision,
+    check_workers,
+    default_rounds,
+    fresh_module,
+    usable_device,
+)
 from .batches import Batches
 from .client import Client
-from .cohort import NonFiniteError, Trained, train
-from .executors import Executor, choose
+from .cohort import InTurn, NonFiniteError, Trained, Trainer, train
+from .executors import Choice, Executor, check_name, choose
 from .participation import participation as as_rule
 from .randomness import Purpose, generator
 from .rehearsal import WatchedExecutor
 from .run import Run, metrics_table, summarise
-from .store import ClientStore
+from .store import BUDGET, ClientStore
+from .threads import one_thread
+from .workers import Workers
 
 Weights = Literal["uniform", "samples"]
 
@@ -64,12 +74,16 @@ class Simulation:
         seed: int = 0,
         device: str | torch.device = "auto",
         dtype: torch.dtype | None = None,
+        precision: Literal["fp32", "bf16"] = "fp32",
         executor: str = "auto",
         eval_every: int = 1,
         last: int = 10,
         model_options: dict[str, Any] | None = None,
         probes: Sequence[str | Measure] = (),
         probe_every: int = 10,
+        workers: int | Literal["auto"] = "auto",
+        store_budget: int = BUDGET,
+        store_folder: str | Path | None = None,
     ) -> None:
         """Set up round 0. The same arguments always give the same rounds.
 
@@ -78,15 +92,23 @@ class Simulation:
         rounds: default 100, or as many as an explicit participation lists.
         participation: share of the clients, number per round, `Bernoulli(p)`, or [[0, 1], ...].
         weights: of the clients in the mean, "uniform" or "samples" (n_i). dtype: default the model's.
-        executor: "sequential", "stacked", or "auto" by model. eval_every: rounds between evaluations.
+        precision: "bf16" takes training gradients in bfloat16 autocast, everything else stays as it is. It is
+            faster where the hardware has it, and it disturbs what small perturbations measure, see docs/performance.md.
+        executor: "sequential", "stacked", "compiled", or "auto", the one that is faster on the first steps.
+        eval_every: rounds between evaluations.
         last: evaluations at the end over which the reported accuracy is averaged.
         probes: measures of flatness taken after every `probe_every` rounds, and after the last; they
             become metrics of that round and change nothing else.
+        workers: processes that train clients side by side on the CPU, each on one thread; "auto" is as many
+            as torch has threads, once training has taken 10 seconds. They change no bit of the result.
+        store_budget: bytes of memory for what clients keep between their rounds; what may take more is
+            kept in a file in `store_folder`, or in a temporary one that is gone with the process.
 
         Raises ValueError, naming the argument, for anything that cannot work.
         """
         check_arguments(method, data, client, weights, rounds=rounds, seed=seed, eval_every=eval_every, last=last,
-                        probe_every=probe_every)  # fmt: skip
+                        probe_every=probe_every, store_budget=store_budget)  # fmt: skip
+        check_workers(workers)
         self.method = method = method.fitted(data.shape)
         self.client, self.weights, self.seed = client or Client(), weights, seed
         self._participation = as_rule(participation)
@@ -94,33 +116,51 @@ class Simulation:
         self._participation.check(data.clients, self.rounds)
         self.device, self.eval_every, self.last = usable_device(device), eval_every, last
         module = fresh_module(model, data, seed, model_options or {}, dtype).to(self.device)
-        self.objective = Objective(module)
+        self.objective = Objective(module, bf16=precision == "bf16")
         w = self.objective.space.flatten(module)
         self.data = data.to(self.device, w.dtype)
-        self._data_hash, self._model_hash = self.data.contents_hash(), digest(w)
+        self._data_hash, self._model_hash = self.data.contents_hash(), digest(self.objective.space.row_major(w))
         self._layers = tuple(layer for _, layer in self.objective.space.layers())
         self._is_weight = self.objective.space.is_weight(self.device)
         drawn = draws(module, self.data.inputs(torch.arange(min(2, len(data.y)), device=self.device)), data.classes)
         batches = Batches(self.data, self.client, seed, w.dtype)
-        self.executor = choose(executor, self.objective, drawn)(method, self.objective, batches, seed, drawn)
+        check_name(executor, drawn)
+        check_precision(precision)
+        self._asked = executor
+        self._make = lambda kind: kind(method, self.objective, batches, seed, drawn)
+        self._workers = Workers(lambda: self.executor, workers, self.device)
         self._cost = method_cost(method, len(w))
+        self.precision = precision
         self.t = 0
         self.server = method.init_server(w)
-        self._store = ClientStore(method, data.clients, w)
+        self._store = ClientStore(method, data.clients, w, store_budget, store_folder)
         self.history: list[dict[str, float]] = []
         self.probes, self.probe_every = tuple(probes), probe_every
 
+    @cached_property
+    def choice(self) -> Choice:
+        """The executor, and why it is this one; for `auto` the first question takes a few steps on trial."""
+        sizes = self.data.sizes
+        with one_thread(self.device):
+            cohort = self.cohort(0)
+            steps = float(self.client.local_steps(sizes[cohort]).sum()) * self.rounds
+            return choose(self._asked, self._make, cohort, steps)
+
+    @property
+    def executor(self) -> Executor:
+        """How clients are run."""
+        return self.choice.executor
+
     @property
     def w(self) -> Tensor:
-        """The server's model, (d,)."""
-        w: Tensor = self.server.w
-        return w
+        """The server's model, (d,), row-major."""
+        return self.objective.space.row_major(self.server.w)
 
     @property
     def model(self) -> nn.Module:
         """A new module with the server's model in it."""
         module = deepcopy(self.objective.module)
-        self.objective.space.write(module, self.w)
+        self.objective.space.write(module, self.server.w)
         return module
 
     def __iter__(self) -> Iterator[Round]:
@@ -137,7 +177,7 @@ class Simulation:
         """What the rounds so far have made, at least one, and the measures named by `flatness`."""
         if not self.history:
             raise InputError("there is no result before the first round")
-        summary = summarise(self.objective, self.w, self.data, self.history, self.last)
+        summary = summarise(self.objective, self.server.w, self.data, self.history, self.last)
         return Run(
             method=type(self.method).__name__,
             seed=self.seed,
@@ -160,14 +200,14 @@ class Simulation:
         started = perf_counter()
         gradients = self.executor.gradients
         try:
-            ctx, down, trained, server = self._worked_out(self.cohort(self.t), self.executor)
+            ctx, down, trained, server = self._worked_out(self.cohort(self.t), self._workers, keep=True)
+            self._store.commit()
         except BaseException:
             self.executor.gradients = gradients
+            self._store.discard()
             raise
-        clients = sum(len(some) for some, _ in trained.kept)
+        clients = len(trained.drifts)
         self.server = server
-        for some, records in trained.kept:
-            self._store.put(some, records)
         self.t += 1
         metrics = {"lr": ctx.lr, "clients": float(clients), "drift": float(trained.drifts.mean())}
         metrics |= _scalars(down)
@@ -179,7 +219,7 @@ class Simulation:
         self, measures: Sequence[str | Measure], max_samples: int = MAX_SAMPLES, progress: Told = untold
     ) -> Flatness:
         """Measure the server's model, its clients and the round that follows; see `fedflat.flatness`."""
-        subject = Subject(self.objective, self.w, self.data, max_samples, rehearse=self.rehearse)
+        subject = Subject(self.objective, self.server.w, self.data, max_samples, rehearse=self.rehearse)
         return measure(subject, measures, progress)
 
     def rehearse(self, clients: Index | None, watch: Watch) -> NextRound:
@@ -188,12 +228,15 @@ class Simulation:
         After the last cohort of an explicit participation, that cohort is taken again.
         """
         cohort = self.cohort(self.t) if clients is None else clients
-        ctx, _, trained, server = self._worked_out(cohort, WatchedExecutor(self.executor, watch))
+        ctx, _, trained, server = self._worked_out(cohort, InTurn(WatchedExecutor(self.executor, watch)), keep=False)
         return NextRound(cohort, server.w, float(trained.steps) * ctx.lr)
 
-    def _worked_out(self, cohort: Index, executor: Executor | WatchedExecutor) -> tuple[Context, Any, Trained, Any]:
-        """A round with `cohort`, not taken: its context, its message, what was trained, and the server's next state."""
-        clients = executor.batches.longest_first(cohort)
+    def _worked_out(self, cohort: Index, trainer: Trainer, keep: bool) -> tuple[Context, Any, Trained, Any]:
+        """A round with `cohort`, not taken: its context, its message, what was trained, and the server's next state.
+
+        With `keep` the clients' records are staged.
+        """
+        clients = self.executor.batches.longest_first(cohort)
         ctx = Context(
             self.t,
             self.client.lr_at(self.t),
@@ -203,38 +246,68 @@ class Simulation:
             sampled=len(clients),
         )
         down = self.method.broadcast(self.server)
-        trained = train(executor, self._store, clients, self._shares(clients), down, ctx)
-        at_server = replace(ctx, steps=trained.steps, lr_sum=trained.steps * ctx.lr)
-        return ctx, down, trained, self._checked(self.method.update(self.server, trained.mean, at_server))
+        with one_thread(self.device):
+            trained = train(trainer, self._store, clients, self._shares(clients), down, ctx, keep)
+            at_server = replace(ctx, steps=trained.steps, lr_sum=trained.steps * ctx.lr)
+            server = self.method.update(self.server, trained.mean, at_server)
+        return ctx, down, trained, self._checked(server)
 
     def cohort(self, t: int) -> Index:
         """The clients of round `t`, in rising order; known before the round is computed."""
         return self._participation.cohort(t, self.data.clients, generator(self.seed, Purpose.COHORT, t))
 
     def save(self, path: str | Path) -> None:
-        """Write everything that the next round depends on to `path`, atomically."""
+        """Write everything that the next round depends on to `path`, atomically.
+
+        Beside a file of client records, in `store_folder`, only what leads to them is written. That file serves the
+        last checkpoint there, and no older one.
+        """
+        path = Path(path)
         tensors = {f"server.{name}": x for name, x in self.server.tensors().items()}
-        tensors |= {f"clients.{name}": x for name, x in self._store.tensors().items()}
+        tensors |= {f"clients.{name}": x for name, x in self._store.tensors(path.parent).items()}
         meta = {"t": self.t, "gradients": self.executor.gradients, "history": self.history}
-        checkpoint.save(Path(path), tensors, meta | {"settings": self.settings()})
+        checkpoint.save(path, tensors, meta | {"settings": self.settings()})
+        self._store.saved()
 
     def load(self, path: str | Path) -> None:
         """Go on from `path`: the rounds that follow are bit-identical to those of the run that wrote it.
 
         Raises ValueError if the file is damaged or belongs to other settings.
         """
-        tensors, meta = checkpoint.load(Path(path))
+        tensors, meta = checkpoint.load(Path(path), streamed=("clients.",))
+        if self._asked == "auto" and "choice" not in vars(self):
+            self._asked = str(meta["settings"].get("executor"))  # it stays what it was, wherever the run goes on
         for name, value in self.settings().items():
             if meta["settings"].get(name) != value:
                 raise InputError(f"checkpoint {path}: {name} was {meta['settings'].get(name)}, now it is {value}")
         server = {name: tensors[f"server.{name}"].to(self.device) for name in self.server.tensors()}
-        self.server = self.method.server(**server)
         kept = {name.removeprefix("clients."): x for name, x in tensors.items() if name.startswith("clients.")}
-        self._store.restore(kept)
+        try:
+            self._store.restore(kept, Path(path).parent)
+        except InputError as error:
+            raise InputError(f"checkpoint {path}: {error}") from error
+        self.server = self.method.server(**server)
         self.t, self.executor.gradients, self.history = meta["t"], meta["gradients"], meta["history"]
+
+    def close(self) -> None:
+        """End the workers, and free the file of client records, if there is one; `load` opens the simulation again."""
+        self._workers.close()
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def workers(self) -> int:
+        """The most processes that train clients side by side; there are none until it pays."""
+        return self._workers.number
 
     def settings(self) -> dict[str, Any]:
         """What the rounds depend on, in words and numbers, except how many there are."""
+        d, dtype = self.objective.space.d, self.server.w.dtype
         return {
             "method": repr(self.method),
             "client": repr(self.client),
@@ -247,14 +320,16 @@ class Simulation:
             "data_hash": self._data_hash,
             "augmentation": repr(self.data.augmentation),
             "model_hash": self._model_hash,
-            "model": f"{type(self.objective.module).__name__}, {self.objective.space.d} parameters, {self.w.dtype}",
-            "executor": type(self.executor).__name__,
+            "model": f"{type(self.objective.module).__name__}, {d} parameters, {dtype}",
+            "executor": self.choice.name,
+            "precision": self.precision,
+            "layout": "convolutions channels-last",
         }
 
     def _shares(self, clients: Index) -> Tensor:
         """Aggregation weights p_i of a cohort, (c, 1), summing to 1."""
         sizes = np.ones(len(clients)) if self.weights == "uniform" else self.data.sizes[clients]
-        return torch.from_numpy(sizes / sizes.sum()).to(self.w)[:, None]
+        return torch.from_numpy(sizes / sizes.sum()).to(self.server.w)[:, None]
 
     def _checked(self, server: Any) -> Any:
         for name, x in server.tensors().items():
@@ -267,10 +342,12 @@ class Simulation:
             return {}
         values: dict[str, float] = {}
         if self.data.test is not None:
-            scores = score(self.objective, self.w, *self.data.test, self.data.preparation)
+            scores = score(self.objective, self.server.w, *self.data.test, self.data.preparation)
             values |= {"test_accuracy": scores.accuracy, "test_loss": scores.mean_loss}
         if self.data.validation is not None:
-            values["validation_accuracy"] = float(validation_accuracies(self.objective, self.w, self.data).mean())
+            values["validation_accuracy"] = float(
+                validation_accuracies(self.objective, self.server.w, self.data).mean()
+            )
         return values
 
     def _probed(self) -> dict[str, float]:
@@ -284,7 +361,7 @@ class Simulation:
     def _spent(self, clients: int) -> dict[str, float]:
         """Totals so far: minibatch gradients, and bytes each way."""
         before = self.history[-1] if self.history else {"bytes_down": 0.0, "bytes_up": 0.0}
-        size = clients * self.w.element_size()
+        size = clients * self.server.w.element_size()
         return {
             "gradients": float(self.executor.gradients),
             "bytes_down": before["bytes_down"] + size * self._cost.down,

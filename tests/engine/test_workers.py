@@ -1,0 +1,360 @@
+"""Worker processes: no bit of a result depends on them, and none is left, whatever happens."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedflat as ff
+from fedflat.cli.flags import resolve
+from fedflat.core.errors import InputError
+from fedflat.core.method import Context, Method
+from fedflat.engine.cohort import InTurn
+from fedflat.engine.executors import Executor
+from fedflat.engine.workers import Workers
+from fedflat.engine.workers import training as workers
+from fedflat.engine.workers.crew import Job, WorkerError
+from fedflat.engine.workers.pool import Pool
+from fedflat.engine.workers.worker import Trainer
+from fedflat.experiments import runner
+from fedflat.experiments.directory import RunDirectory
+from fedflat.experiments.spec import RunSpec
+from fedflat.methods import find
+from support.federation import federation, simulation
+from support.processes import MARK, PATIENCE, Deadly, Touchy, children, has_ended, maps, wait_until
+from support.studies import run_spec
+
+FedAvg, Scaffold, FedSMOO = map(find, ("FedAvg", "Scaffold", "FedSMOO"))
+looks_at_processes = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="workers need a POSIX system")
+
+
+@pytest.fixture
+def small_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clients of the federation at once."""
+    monkeypatch.setattr("fedflat.engine.executors.stacked.NUMBERS_AT_ONCE", 2 * 73)
+
+
+def marked(client: int) -> ff.FederatedData:
+    """The federation with a sample of `client` that sets touchy networks off."""
+    data = federation()
+    data.x[data.offsets[client], 0] = MARK
+    return data
+
+
+def assert_same(one: ff.Simulation, other: ff.Simulation) -> None:
+    """Bit by bit, everything that rounds leave behind."""
+    assert torch.equal(one.w, other.w)
+    assert [row | {"seconds": 0} for row in one.history] == [row | {"seconds": 0} for row in other.history]
+    assert one.executor.gradients == other.executor.gradients
+    kept, same = one._store.tensors(), other._store.tensors()
+    assert kept.keys() == same.keys()
+    everybody, down = np.arange(one.data.clients), one.method.broadcast(one.server)
+    stacked = down.map(lambda x: x.expand(len(everybody), -1))
+    records = [sim._store.get(everybody, stacked).tensors() for sim in (one, other)]
+    assert all(torch.equal(records[0][name], records[1][name]) for name in records[0])
+
+
+class Backwards:
+    """In the place of a crew: one process that does its jobs in shared memory, the last one first."""
+
+    def __init__(self, pool: Pool) -> None:
+        memory, outline = pool._crew._new.args
+        self._trainer = Trainer(outline, os.dup(memory.handle))
+        self._jobs: deque[Job] = deque()
+        self.most = 0
+
+    def take(self, job: Job) -> None:
+        self._jobs.append(job)
+        self.most = max(self.most, len(self._jobs))
+
+    def listen(self) -> None:
+        job = self._jobs.pop()
+        job.answer = self._trainer.carry_out(job.assignment)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "stacked"])
+@pytest.mark.usefixtures("small_stacks")
+def test_every_method_survives_shared_memory_and_answers_out_of_order(method: Method, executor: str) -> None:
+    """Records, messages and results pass through slots; parts are added in the order of the cohort all the same."""
+    alone, shared = (
+        simulation(method, executor=executor, participation=6, rounds=2, workers=number) for number in (1, 2)
+    )
+    ctx = Context(0, 0.1, 1.0, is_weight=shared._is_weight, layers=shared._layers)
+    shared._workers._pool = pool = Pool(shared.executor, 2, torch.float64, ctx)
+    pool._crew = crew = Backwards(pool)
+    for sim in (alone, shared):
+        list(sim)
+    assert crew.most == (4 if executor == "sequential" else 3), "two slots for each of two workers, six clients"
+    assert_same(alone, shared)
+
+
+def test_a_worker_takes_over_what_torch_is_set_to() -> None:
+    sim = simulation(FedAvg())
+    before = torch.get_default_dtype(), torch.get_float32_matmul_precision()
+    try:
+        torch.set_default_dtype(torch.float16)
+        torch.set_float32_matmul_precision("medium")
+        memory, outline = Pool(sim.executor, 2, torch.float64, Context(0, 0.1, 1.0))._crew._new.args
+        torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision("highest")
+        Trainer(outline, os.dup(memory.handle))
+        assert (torch.get_default_dtype(), torch.get_float32_matmul_precision()) == (torch.float16, "medium")
+    finally:
+        torch.set_default_dtype(before[0])
+        torch.set_float32_matmul_precision(before[1])
+
+
+@looks_at_processes
+@pytest.mark.usefixtures("small_stacks")
+def test_rounds_and_errors_are_those_of_one_process() -> None:
+    """Three workers, two vectors each way, two records at each client, uneven clients; and then one client diverges."""
+    settings = {
+        "model": Touchy(),
+        "data": marked(3),
+        "participation": [[0, 1, 2, 4, 5], [1, 2, 5], [0], [0, 1, 2, 5], [1, 2, 3, 4, 5]],
+        "rounds": 5,
+        "executor": "stacked",
+    }
+    alone, shared = (simulation(FedSMOO(), workers=number, **settings) for number in (1, 3))
+    gc.collect()  # of other tests
+    files = len(os.listdir("/proc/self/fd"))
+    for t in range(4):
+        alone.round()
+        shared.round()
+        if t == 0:
+            started = children(os.getpid())
+            assert len(started) == 3
+            for process in started:
+                wait_until(lambda at=process: "memfd:fedflat" in maps(at), "a worker to be ready")
+                assert "/dev/shm/" not in maps(process), "memory with a name could be left behind"
+                os.kill(process, signal.SIGINT)
+                os.kill(process, signal.SIGTERM)
+    assert children(os.getpid()) == started, "only the parent ends them"
+    errors = []
+    for sim in (alone, shared):
+        with pytest.raises(ff.NonFiniteError, match="client 3 sent NaN or infinity in round 4") as error:
+            sim.round()
+        errors.append(str(error.value))
+    assert errors[0] == errors[1]
+    assert_same(alone, shared)
+    del shared, sim, error
+    gc.collect()
+    assert all(map(has_ended, started)), "workers end with their simulation"
+    assert len(os.listdir("/proc/self/fd")) == files
+
+
+@looks_at_processes
+def test_workers_that_are_killed_are_replaced(tmp_path: Path) -> None:
+    """One between two rounds, one in the middle of a client's training: the same bits as if nothing had been."""
+    settings = {"data": marked(4), "executor": "sequential", "participation": 6, "rounds": 3, "client": {"steps": 5}}
+    settings["client"] |= {"epochs": None}
+    alone = simulation(Scaffold(), model=Deadly(tmp_path, times=1), **settings)
+    with simulation(Scaffold(), model=Deadly(tmp_path, times=1), workers=2, **settings) as shared:
+        shared.round()
+        (victim,) = map(int, os.listdir(tmp_path))
+        assert has_ended(victim)
+        os.kill(children(os.getpid())[0], signal.SIGKILL)
+        list(shared)
+    assert not children(os.getpid())
+    list(alone)
+    assert_same(alone, shared)
+
+
+@looks_at_processes
+def test_a_chunk_that_kills_two_workers_is_an_error_and_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    sim = simulation(
+        FedAvg(), model=Deadly(tmp_path, times=2), data=marked(2), workers=2, participation=6, executor="sequential"
+    )
+    before = sim.w.clone()
+    with pytest.raises(
+        WorkerError, match=r"worker process \d+ was ended by SIGKILL while it trained client 2 in round 0"
+    ):
+        sim.round()
+    assert len(os.listdir(tmp_path)) == 2
+    assert not children(os.getpid())
+    assert torch.equal(sim.w, before)
+    assert (sim.t, sim.executor.gradients) == (0, 0)
+
+
+UNGUARDED = """
+import numpy as np
+import fedflat as ff
+
+rng = np.random.default_rng(0)
+sizes = (8, 8, 200_000, 200_000)  # the last two take minutes
+clients = [(rng.normal(size=(n, 6)), rng.integers(3, size=n)) for n in sizes]
+sim = ff.Simulation("mlp", ff.FederatedData.from_clients(clients, classes=3), ff.methods.FedAvg(),
+                    ff.Client(batch_size=1), participation=[[0, 1], [2, 3]], executor="sequential", workers=2)
+sim.round()
+print("one round", flush=True)
+sim.round()
+"""
+
+
+@looks_at_processes
+def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    """In the middle of their work. The script has no `if __name__ == "__main__"`, and need not."""
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    command = [sys.executable, str(script)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "one round\n"
+        started = children(parent.pid)
+        assert len(started) == 2
+        time.sleep(0.2)  # into the second round
+        parent.kill()
+    wait_until(lambda: all(map(has_ended, started)), "workers to end without their parent")
+
+
+@looks_at_processes
+def test_ctrl_c_on_the_command_line_ends_workers_and_keeps_the_last_round(tmp_path: Path) -> None:
+    spec = run_spec(executor="sequential", rounds=40, eval_every=40, checkpoint_every=1, workers=2, flatness=[])
+    config, folder = tmp_path / "spec.toml", tmp_path / "stopped"
+    config.write_text(spec.to_toml())
+    command = [sys.executable, "-m", "fedflat", "run", str(config), "--out", str(folder)]
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, **streams, env=environment, start_new_session=True) as run:
+        wait_until(lambda: RunDirectory(folder).checkpoint or run.poll() is not None, "the first checkpoint")
+        started = children(run.pid)
+        os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+        _, said = run.communicate(timeout=PATIENCE)
+    assert (run.returncode, len(started)) == (130, 2), said
+    assert json.loads((folder / "env.json").read_text())["workers"] == 2
+    assert "is saved" in said
+    assert len(said.splitlines()) == 1, "no word from the workers"
+    wait_until(lambda: all(map(has_ended, started)), "workers to end")
+    for path in (folder, tmp_path / "whole"):
+        runner.run(spec.model_copy(update={"workers": 1}), path)
+    weights = [(path / "model.safetensors").read_bytes() for path in (folder, tmp_path / "whole")]
+    assert weights[0] == weights[1]
+
+
+def test_rounds_do_not_depend_on_the_number_of_threads() -> None:
+    """Several threads add up a convolution's gradient in another order."""
+    rng = np.random.default_rng(0)
+    clients = [(rng.normal(size=(64, 3, 32, 32)).astype(np.float32), rng.integers(10, size=64)) for _ in range(2)]
+    data = ff.FederatedData.from_clients(clients, classes=10)
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        sim = ff.Simulation("lenet", data, FedAvg(), ff.Client(steps=2, batch_size=64), rounds=1, workers=1)
+        sim.round()
+        assert torch.get_num_threads() == threads
+        torch.set_num_threads(1)
+        found.append(sim.w)
+    assert torch.equal(*found)
+
+
+class Recorded:
+    """In the place of a pool: notes for how many chunks it is started, and does them in turn."""
+
+    started: list[int]
+
+    def __init__(self, executor, *_) -> None:
+        self.parts = InTurn(executor).parts
+
+    def start(self, chunks: int) -> None:
+        self.started.append(chunks)
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("number", "cohort", "seconds", "started"),
+    [
+        (2, 6, 0.0, [6]),
+        (2, 1, 0.0, []),  # one chunk has nobody to share with
+        (1, 6, 99.0, []),
+        ("auto", 6, 0.0, []),  # too little work to tell
+        ("auto", 6, 99.0, [6]),
+        ("auto", 6, workers.ALONE, [6]),
+    ],
+)
+def test_workers_start_where_they_pay(number, cohort: int, seconds: float, started: list[int], monkeypatch) -> None:
+    monkeypatch.setattr(workers, "Pool", Recorded)
+    monkeypatch.setattr(Recorded, "started", [], raising=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    sim = simulation(FedAvg(), workers=number, participation=cohort, executor="sequential")
+    sim._workers._alone = seconds
+    sim.round()
+    assert Recorded.started == started
+
+
+def test_work_in_this_process_counts_until_workers_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of a round, with the chunks that are left."""
+    monkeypatch.setattr(workers, "Pool", Recorded)
+    monkeypatch.setattr(Recorded, "started", [], raising=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(workers, "perf_counter", iter(range(100)).__next__)
+    monkeypatch.setattr(workers, "ALONE", 4)
+    sim = simulation(FedAvg(), participation=6, executor="sequential")
+    sim.round()
+    assert Recorded.started == [2], "after four chunks of one second each"
+
+
+def unsendable(where: str) -> nn.Module:
+    if where == "a hook":
+        module = Touchy()
+        module.register_forward_hook(lambda *_: None)
+        return module
+    return type("Net", (Touchy,), {"__module__": "__main__"})()
+
+
+@pytest.mark.parametrize(("where", "why"), [("a hook", "lambda"), ("the script", "Net is defined in the script")])
+def test_a_model_that_cannot_be_sent(where: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for, workers are refused in one line; by themselves they stay away."""
+    model = unsendable(where)
+    with pytest.raises(
+        InputError, match=rf"workers = 2: the model cannot be sent to another process: .*{why}"
+    ) as error:
+        simulation(FedAvg(), model=model, workers=2, executor="sequential").round()
+    assert "\n" not in str(error.value)
+    monkeypatch.setattr(workers, "ALONE", 0.0)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    sim = simulation(FedAvg(), model=model, executor="sequential")
+    assert sim.workers == 2
+    sim.round()
+    assert sim.workers == 1
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, True, "all"])
+def test_mistakes_are_named(number) -> None:
+    message = f"workers must be 'auto' or a whole number of at least 1, got {number!r}"
+    with pytest.raises(InputError, match=re.escape(message)):
+        simulation(FedAvg(), workers=number)
+    with pytest.raises(InputError, match=re.escape(message)):
+        resolve(RunSpec, ["--workers", json.dumps(number).strip('"')])
+
+
+@pytest.mark.parametrize("number", [3, "auto"])
+def test_they_are_a_setting_on_which_no_result_depends(number) -> None:
+    spec = resolve(RunSpec, ["--workers", str(number)])
+    assert spec.workers == number
+    assert spec.digest() == RunSpec().digest()
+    assert spec.build().workers == (3 if number == 3 else torch.get_num_threads())
+
+
+def test_a_gpu_has_one_process() -> None:
+    def executor() -> Executor:
+        raise AssertionError("nobody asks before the first round")
+
+    assert Workers(executor, "auto", torch.device("cuda")).number == 1
+    with pytest.raises(InputError, match=r"workers = 2: on device = 'cuda' one process trains all clients"):
+        Workers(executor, 2, torch.device("cuda"))

@@ -1,0 +1,71 @@
+"""Processes that tests start, end and look for; and networks that end theirs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+MARK = 1e3  # a sample whose first number is this sets the network off
+PATIENCE = 120.0  # seconds that a test waits before it fails; machines are busy
+
+
+def wait_until(happened: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.01)
+
+
+def children(process: int) -> list[int]:
+    """The numbers of the processes that `process` has started and that have not ended."""
+    return [number for number in map(int, filter(str.isdigit, os.listdir("/proc"))) if _parent(number) == process]
+
+
+def has_ended(process: int) -> bool:
+    """Whether there is no such process, or only the note of how it ended."""
+    return _parent(process) is None
+
+
+def maps(process: int) -> str:
+    """What is mapped into the memory of a process."""
+    return Path(f"/proc/{process}/maps").read_text()
+
+
+def _parent(process: int) -> int | None:
+    try:
+        state, parent = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[:2]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if state in "ZX" else int(parent)
+
+
+class Touchy(nn.Module):
+    """A tanh network of six features and three classes that gives NaN for marked samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 3)).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x) + torch.where(x[..., :1] == MARK, torch.nan, 0.0)
+
+
+class Deadly(Touchy):
+    """Kills its process when it sees a marked sample, but not the process that made it; `times` in all."""
+
+    def __init__(self, folder: Path, times: int) -> None:
+        super().__init__()
+        self.folder, self.times, self.maker = folder, times, os.getpid()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if os.getpid() != self.maker and (x[..., 0] == MARK).any() and len(list(self.folder.iterdir())) < self.times:
+            (self.folder / str(os.getpid())).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.layers(x)
