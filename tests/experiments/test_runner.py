@@ -19,6 +19,7 @@ from fedflat.engine.cohort import NonFiniteError
 from fedflat.experiments import runner
 from fedflat.experiments.directory import RunDirectory, StoredRun
 from fedflat.experiments.interrupt import Interrupted
+from fedflat.experiments.measuring import asked, measure_run
 from support.studies import run_spec, study_spec
 
 
@@ -95,9 +96,10 @@ def test_a_study_can_be_extended(tmp_path: Path) -> None:
     assert [run.summary for run in stored] == [run.summary for run in runs]
 
 
-def test_ctrl_c_keeps_the_last_full_round_and_resume_ends_the_same(tmp_path: Path) -> None:
-    spec = run_spec(method="fedsmoo")
-    whole = runner.run(spec, tmp_path / "whole")
+@pytest.mark.parametrize("store_megabytes", [2048, 0])
+def test_ctrl_c_keeps_the_last_full_round_and_resume_ends_the_same(tmp_path: Path, store_megabytes: int) -> None:
+    whole = runner.run(run_spec(method="fedsmoo"), tmp_path / "whole")
+    spec = run_spec(method="fedsmoo", store_megabytes=store_megabytes)
     with pytest.raises(Interrupted, match="round 4 of 6 of FedSMOO-seed0 is saved") as stop:
         runner.run(spec, tmp_path / "stopped", Watched(signal_after=3))
     assert stop.value.exit_code == 130
@@ -122,15 +124,15 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
 
 
 def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path: Path) -> None:
-    """SIGKILL a real process several times; what is on disk is always whole."""
+    """SIGKILL a real process several times; what is on disk is always whole, in memory or in a file."""
     spec = run_spec(method="scaffold", rounds=200, checkpoint_every=1)
     runner.run(spec, tmp_path / "whole")
     config = tmp_path / "spec.toml"
     config.write_text(spec.to_toml())
     command = [sys.executable, "-m", "fedflat", "run", str(config), "--out", str(tmp_path / "killed")]
     directory = RunDirectory(tmp_path / "killed")
-    for goal in (5, 20, 40):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    for goal, megabytes in ((5, 2048), (20, 0), (40, 2048)):
+        process = subprocess.Popen([*command, "--store_megabytes", str(megabytes)], stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and (
             directory.checkpoint is None or directory.checkpoint.stem < f"round-{goal:06d}"
@@ -143,6 +145,20 @@ def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path: Path) -> Non
     weights = [(tmp_path / folder / "model.safetensors").read_bytes() for folder in ("whole", "killed")]
     assert weights[0] == weights[1]
     assert not list((tmp_path / "killed").rglob(".tmp-*")), "what the kills left half-written is swept away"
+
+
+def test_records_in_a_file_stay_with_the_finished_run(tmp_path: Path) -> None:
+    """The last checkpoint leads to them, and measures that rehearse a round read them and write nothing."""
+    runs = {0: tmp_path / "file", 2048: tmp_path / "memory"}
+    found = {}
+    for megabytes, path in runs.items():
+        runner.run(run_spec(method="scaffold", store_megabytes=megabytes), path)
+        before = {file.name: file.read_bytes() for file in (path / "checkpoint").iterdir()}
+        found[megabytes] = measure_run(RunDirectory(path), asked(["consistency"]), 100, None, lambda *_: None)
+        assert {file.name: file.read_bytes() for file in (path / "checkpoint").iterdir()} == before
+    assert {*before} == {"round-000006.safetensors"}
+    assert {file.name for file in (runs[0] / "checkpoint").iterdir()} == {"round-000006.safetensors", "clients.slots"}
+    assert found[0]["consistency"] == found[2048]["consistency"]
 
 
 def test_divergence_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
@@ -164,10 +180,10 @@ def test_two_runs_cannot_share_a_folder(tmp_path: Path) -> None:
         runner.run(run_spec(method="fedsam"), tmp_path)
 
 
-def test_how_often_checkpoints_are_written_is_no_other_run(tmp_path: Path) -> None:
+def test_how_often_checkpoints_are_written_and_where_records_are_is_no_other_run(tmp_path: Path) -> None:
     runner.run(run_spec(), tmp_path)
     watched = Watched()
-    runner.run(run_spec(checkpoint_every=3), tmp_path, watched)
+    runner.run(run_spec(checkpoint_every=3, store_megabytes=0), tmp_path, watched)
     assert watched.rounds == []
 
 

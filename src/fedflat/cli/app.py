@@ -9,9 +9,11 @@ from rich.console import Console
 
 from .. import __version__
 from ..core.errors import InputError
+from ..engine.allocator import tune_allocator
 from ..engine.cohort import NonFiniteError
+from ..engine.workers import WorkerError
 from ..experiments.interrupt import Interrupted
-from . import compare, data, doctor, flatness, landscape, methods, recipes, report, resume, run
+from . import bench, compare, data, doctor, flatness, landscape, methods, recipes, report, resume, run
 
 app = typer.Typer(
     help="Federated learning that looks for flat minima: run methods, compare them fairly, see how flat they end.",
@@ -20,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for module in (run, compare, resume, report, flatness, landscape, methods, doctor):
+for module in (run, compare, resume, report, flatness, landscape, methods, doctor, bench):
     module.register(app)
 app.add_typer(data.app, name="data")
 app.add_typer(recipes.app, name="recipes")
@@ -36,14 +38,15 @@ def _version(asked: bool) -> None:
 def top(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Holds the options that stand before a command."""
+    """Holds the options that stand before a command; every command runs with the tuned allocator."""
+    tune_allocator()
 
 
 def main() -> None:
     """Run the command line; a user's mistake ends with one line and a non-zero exit."""
     try:
         app()
-    except (InputError, NonFiniteError) as error:
+    except (InputError, NonFiniteError, WorkerError) as error:
         _fail(str(error), 2 if isinstance(error, InputError) else 1)
     except Interrupted as error:
         _fail(str(error), error.exit_code)

@@ -11,6 +11,7 @@ from rich.console import Console
 from ..experiments import runner
 from ..experiments.spec import StudySpec
 from ..reports.comparison import compare as compare_runs
+from .caution import caution
 from .conversion import convert_for
 from .flags import CONTEXT, key_table, resolve, split_file
 from .outcome import show
@@ -52,6 +53,7 @@ def compare(
 def carry_out(console: Console, spec: StudySpec, path: Path) -> None:
     """Run what is left of a study, then show and write the comparison."""
     convert_for(console, spec)
+    caution(console, spec)
     with watcher(console, spec.rounds * len(spec.methods) * len(spec.seeds)) as watching:
         runs = runner.study(spec, path, watching)
     show(console, [(compare_runs(runs, targets=spec.targets, protocol=spec.protocol), None, ())], path)

@@ -11,6 +11,7 @@ from rich.console import Console
 from ..experiments import runner
 from ..experiments.forecast import forecast
 from ..experiments.spec import RunSpec
+from .caution import caution
 from .conversion import convert_for
 from .flags import CONTEXT, key_table, resolve
 from .progress import watcher
@@ -44,6 +45,7 @@ def run(
         return console.print(key_table(RunSpec))
     spec = resolve(RunSpec, context.args)
     convert_for(console, spec)
+    caution(console, spec)
     if dry_run:
         return print_plan(console, spec)
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}"

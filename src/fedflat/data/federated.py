@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -137,7 +138,7 @@ class FederatedData:
         """Shape of one sample."""
         return tuple(self.x.shape[1:])
 
-    @property
+    @cached_property  # asked several times a round, and as long as there are clients
     def sizes(self) -> Index:
         """Samples per client, (clients,)."""
         return np.diff(self.offsets)

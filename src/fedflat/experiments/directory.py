@@ -38,9 +38,15 @@ class RunDirectory:
         return (self.path / "summary.json").exists()
 
     @property
+    def state(self) -> Path:
+        """The folder of what the next round depends on: the newest checkpoint and, where clients keep much, the file
+        of their records, which serves that checkpoint alone."""
+        return self.path / "checkpoint"
+
+    @property
     def checkpoint(self) -> Path | None:
         """The newest checkpoint, if there is one."""
-        found = sorted((self.path / "checkpoint").glob("round-*.safetensors"))
+        found = sorted(self.state.glob("round-*.safetensors"))
         return found[-1] if found else None
 
     def spec(self) -> RunSpec:
@@ -56,7 +62,7 @@ class RunDirectory:
         if (self.path / "study.toml").exists():
             raise InputError(f"--out {self.path} holds a study; choose another folder for a run")
         try:
-            (self.path / "checkpoint").mkdir(parents=True, exist_ok=True)
+            self.state.mkdir(parents=True, exist_ok=True)
             lock = (self.path / ".lock").open("w")
         except OSError as error:
             raise InputError(f"--out {self.path} cannot be written: {error.strerror}") from error
@@ -88,7 +94,7 @@ class RunDirectory:
     def save(self, sim: Simulation) -> None:
         """Write a checkpoint and the metrics so far; the older checkpoint goes once the new one is safe."""
         older = self.checkpoint
-        newest = self.path / "checkpoint" / f"round-{sim.t:06d}.safetensors"
+        newest = self.state / f"round-{sim.t:06d}.safetensors"
         sim.save(newest)
         self._write_table("metrics.parquet", metrics_table(sim.history))
         if older and older != newest:

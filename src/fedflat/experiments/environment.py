@@ -23,7 +23,9 @@ def environment(sim: Simulation) -> dict[str, Any]:
         "platform": platform.platform(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "workers": sim.workers,
         "device": device_name(sim.device),
+        "executor": {"name": sim.choice.name, "reason": sim.choice.reason, "seconds per step": sim.choice.seconds},
         "settings": sim.settings(),
     }
 

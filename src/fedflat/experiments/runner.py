@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-
 from ..core.errors import InputError
 from ..engine.cohort import NonFiniteError
-from ..engine.executors import Stacked
 from ..engine.simulation import Round, Simulation
 from ..files import write_atomically
 from .directory import RunDirectory, StoredRun, difference
@@ -127,29 +123,13 @@ def _run(spec: RunSpec, directory: RunDirectory, watcher: Watcher, request: Stop
         directory.refuse_other(spec)
         watcher.run_started(spec, spec.rounds)
     else:
-        sim = spec.build()
-        with directory.writing(), _suitable_threads(sim):
+        sim = spec.build(directory.state)
+        with directory.writing(), closing(sim):
             directory.begin(spec, sim)
             _train(spec, sim, directory, watcher, request)
     stored = StoredRun.open(directory.path)
     watcher.run_finished(spec, stored)
     return stored
-
-
-@contextmanager
-def _suitable_threads(sim: Simulation) -> Iterator[None]:
-    """One thread for stacked steps on the CPU inside the block.
-
-    They are too small to gain from a second one, and threads that wait for each other make them
-    several times slower as soon as anything else runs on the machine.
-    """
-    before = torch.get_num_threads()
-    if isinstance(sim.executor, Stacked) and sim.device.type == "cpu":
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _train(spec: RunSpec, sim: Simulation, directory: RunDirectory, watcher: Watcher, request: StopRequest) -> None:

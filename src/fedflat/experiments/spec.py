@@ -20,7 +20,7 @@ from ..data import FederatedData, Partition, load
 from ..data.options import DataOptions
 from ..data.partition import all_partitions
 from ..data.sources import known_source
-from ..engine.arguments import check_weights
+from ..engine.arguments import check_weights, check_workers
 from ..engine.client import Client
 from ..engine.participation import Bernoulli, Participation
 from ..engine.participation import participation as as_rule
@@ -100,13 +100,20 @@ class Experiment(Section):
     weights: Literal["uniform", "samples"] = Field("uniform", description="of the clients in the mean")
     device: str = Field("auto", description="auto, cpu, cuda, ...")
     dtype: Literal["float32", "float64"] = Field("float32", description="of parameters and data")
-    executor: Literal["auto", "sequential", "stacked"] = Field("auto", description="how clients are run")
+    precision: Literal["fp32", "bf16"] = Field(
+        "fp32", description="of training gradients; bf16 is autocast: faster on some hardware, doubtful for small rho"
+    )
+    executor: Literal["auto", "sequential", "stacked", "compiled"] = Field("auto", description="how clients are run")
+    workers: Annotated[Any, BeforeValidator(_from_flag)] = Field(
+        "auto", description="processes that train clients side by side on the CPU; they change no result"
+    )
     eval_every: int = Field(1, ge=1, description="rounds between evaluations on the test set")
     last: int = Field(10, ge=1, description="evaluations at the end that the reported accuracy is the mean of")
     targets: list[Annotated[float, Field(gt=0, lt=1)]] = Field(
         [], description="accuracies whose first round, and cost until then, is reported"
     )
     checkpoint_every: int = Field(25, ge=1, description="rounds between checkpoints")
+    store_megabytes: int = Field(2048, ge=0, description="memory for what clients keep; a file where it may be more")
     flatness: list[MeasureSection] = Field(
         list(LIGHT), validate_default=True, description="measures of the final model, see `fedflat flatness --list`"
     )
@@ -117,6 +124,12 @@ class Experiment(Section):
     @classmethod
     def _rule(cls, value: Any) -> Any:
         participation_of(value)
+        return value
+
+    @field_validator("workers")
+    @classmethod
+    def _number(cls, value: Any) -> Any:
+        check_workers(value)
         return value
 
     @classmethod
@@ -138,11 +151,14 @@ class Experiment(Section):
 
     def digest(self) -> str:
         """Six hexadecimal digits that tell apart two configurations with different results."""
-        return hashlib.sha256(json.dumps(self.decisive(), sort_keys=True).encode()).hexdigest()[:6]
+        # Without what is at its default, so that a setting added later does not change the names of old folders.
+        usual = type(self)().decisive()
+        given = {name: value for name, value in self.decisive().items() if value != usual[name]}
+        return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:6]
 
     def decisive(self) -> dict[str, Any]:
         """Every setting that the results depend on."""
-        return self.model_dump(exclude={"checkpoint_every", "data_dir", "targets"})
+        return self.model_dump(exclude={"checkpoint_every", "data_dir", "store_megabytes", "targets", "workers"})
 
 
 class RunSpec(Experiment):
@@ -161,8 +177,11 @@ class RunSpec(Experiment):
         """A name for folders and progress, e.g. `FedSAM-seed0`."""
         return f"{self.method.name}-seed{self.seed}"
 
-    def build(self) -> Simulation:
-        """The simulation this describes; raises ValueError for what cannot work."""
+    def build(self, store_folder: Path | None = None) -> Simulation:
+        """The simulation this describes, which may keep a file of client records in `store_folder`.
+
+        Raises ValueError for what cannot work.
+        """
         return Simulation(
             model=self.model.name,
             data=federated_data(self),
@@ -174,12 +193,16 @@ class RunSpec(Experiment):
             seed=self.seed,
             device=self.device,
             dtype=getattr(torch, self.dtype),
+            precision=self.precision,
             executor=self.executor,
+            workers=self.workers,
             eval_every=self.eval_every,
             last=self.last,
             model_options=self.model.options,
             probes=[build_measure(one) for one in self.probes],
             probe_every=self.probe_every,
+            store_budget=self.store_megabytes * 10**6,
+            store_folder=store_folder,
         )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..core.errors import InputError
+from ..engine.arguments import BF16
 from ..experiments.recipe_files import Published
 from ..experiments.statistics import Difference, Estimate, estimate, paired_difference
 from ..methods import plain
@@ -240,6 +241,7 @@ PAIRED_BY = (
     "batches",
     "participation",
     "weights",
+    "precision",
 )
 
 
@@ -248,12 +250,14 @@ def _notes(runs: Sequence[FinishedRun]) -> list[str]:
     notes = []
     for key in PAIRED_BY:
         for seed in sorted({run.seed for run in runs}):
-            values = sorted({str(run.settings[key]) for run in runs if run.seed == seed})
+            values = sorted({str(run.settings.get(key, "fp32")) for run in runs if run.seed == seed})
             if len(values) > 1:
                 notes.append(f"Not paired: with seed {seed}, {key} differs between runs ({'; '.join(values)}).")
     own = {run.settings["client"]: run.method for run in runs}
     if len(own) > 1:
         notes.append(f"Local training has settings of their own for some methods: see {', '.join(own.values())} below.")
+    if any(run.settings.get("precision") == "bf16" for run in runs):
+        notes.append(f"{BF16.capitalize()}.")
     if len({run.summary["rounds"] for run in runs}) > 1:
         notes.append("Runs have different numbers of rounds.")
     return notes

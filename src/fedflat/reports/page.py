@@ -99,6 +99,7 @@ def _settings(comparison: Comparison) -> dict[str, Any]:
         "augmentation in training": settings["augmentation"],
         "seeds": ", ".join(map(str, comparison.seeds)),
         "executor": settings["executor"],
+        "precision of training": settings.get("precision", "fp32"),
     }
 
 
