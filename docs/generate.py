@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from fedflat.bench.results import Results
 from fedflat.data.partition import all_partitions
 from fedflat.experiments.recipe import all_recipes
 from fedflat.methods import all_methods
 from fedflat.metrics.flatness import all_measures
+from fedflat.reports.benchmark import circumstances, peers_table, target_table, times_table, vectors_table
 from fedflat.reports.catalogue import describe, markdown, measure_table, partition_table
+from fedflat.reports.growth import growth_table, read_growth
 from fedflat.reports.recipes import details
 
 ROOT = Path(__file__).parent.parent
@@ -17,8 +20,12 @@ ROOT = Path(__file__).parent.parent
 
 def between(page: str, what: str, content: str) -> str:
     """`page` with what stands between the marks of `what` renewed."""
+    return renewed((ROOT / page).read_text(), what, content)
+
+
+def renewed(text: str, what: str, content: str) -> str:
+    """`text` with what stands between the marks of `what` renewed."""
     begin, end = f"<!-- {what}: written by docs/generate.py -->", f"<!-- end of {what} -->"
-    text = (ROOT / page).read_text()
     before, rest = text.split(begin)
     return f"{before}{begin}\n{content}\n{end}{rest.split(end)[1]}"
 
@@ -46,6 +53,32 @@ def recipe_list() -> str:
     return "\n".join(parts).rstrip()
 
 
+def performance_page() -> str:
+    """docs/performance.md with what was measured, which lies beside it; tables of what was not have no figures."""
+    measured, growth = ROOT / "docs" / "performance.json", ROOT / "docs" / "growth" / "growth.json"
+    results = Results.load(measured) if measured.exists() else Results({})
+    text = (ROOT / "docs" / "performance.md").read_text()
+    for what, content in (measured_chapters(results) | growth_chapter(growth)).items():
+        text = renewed(text, what, content)
+    return text
+
+
+def measured_chapters(results: Results) -> dict[str, str]:
+    """The targets, and if something was measured, everything that was."""
+    missing = "Not measured yet."
+    tables = {"times": times_table, "vectors": vectors_table, "peers": peers_table}
+    chapters = {what: table(results).markdown() if results.every else missing for what, table in tables.items()}
+    circumstance = circumstances(results) if results.every else missing
+    return chapters | {"circumstances": circumstance, "targets": target_table(results).markdown()}
+
+
+def growth_chapter(file: Path) -> dict[str, str]:
+    """Figure and figures of growth."""
+    if not file.exists():
+        return {"growth": "Not measured yet."}
+    return {"growth": f"![Cost of a round](growth/growth.svg)\n\n{growth_table(read_growth(file)).markdown()}"}
+
+
 def main() -> int:
     """Write, or with --check compare; the exit code is 1 if something is not current."""
     pages = {
@@ -54,6 +87,7 @@ def main() -> int:
         ROOT / "docs" / "data.md": between("docs/data.md", "partitions", partition_table(all_partitions())),
         ROOT / "docs" / "flatness.md": between("docs/flatness.md", "measures", measure_table(all_measures())),
         ROOT / "docs" / "recipes.md": between("docs/recipes.md", "recipes", recipe_list()),
+        ROOT / "docs" / "performance.md": performance_page(),
     }
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text() != text]
     if "--check" not in sys.argv[1:]:

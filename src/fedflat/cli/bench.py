@@ -1,0 +1,75 @@
+"""`fedflat bench`: what rounds cost here, against plain PyTorch and against the targets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ..bench import growth as growing
+from ..bench.parts import chosen
+from ..bench.peers import read_peers
+from ..bench.results import Results, Settings, started
+from ..bench.suite import measure
+from ..reports.benchmark import circumstances, target_table, times_table
+from ..reports.growth import write_growth
+from .outcome import wide
+
+
+def register(app: typer.Typer) -> None:
+    app.command("bench")(bench)
+
+
+def bench(
+    parts: Annotated[
+        list[str] | None, typer.Argument(help="W1 to W5, W1a, 'W1 vectors', store, ...; default all.")
+    ] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Times of everybody; default 7, or 3 if quick.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of each process.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Shorter rounds; a minute or two for a work.")] = False,
+    peers: Annotated[
+        list[Path] | None, typer.Option(help="JSON file of a script in benchmarks/peers; may repeat.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file for the results; parts are added to it.")] = None,
+    growth: Annotated[
+        Path | None,
+        typer.Option(help="Instead: cost against clients, cohort, model, steps, workers, into this folder."),
+    ] = None,
+) -> None:
+    """Time rounds of the works against plain PyTorch loops, in turns, and compare with the targets.
+
+    fedflat bench W2 W3 --quick
+
+    fedflat bench --peers peers.json --out docs/performance.json
+
+    The machine should have nothing else to do. docs/performance.md says what the works and the ratios are.
+    """
+    console = Console()
+    settings = Settings(repeats or (3 if quick else 7), threads, quick)
+    if growth is not None:
+        return _grow(console, settings, growth)
+    names = chosen(parts or [])
+    found = [one for file in peers or () for one in read_peers(file)]
+    before = started(settings, out).with_peers(found)
+    with console.status("") as status:
+        results = measure(
+            names, settings, before, out, lambda who, done, total: status.update(f"{who} {done + 1}/{total}")
+        )
+    _show(console, results, measured_only=bool(parts))
+
+
+def _show(console: Console, results: Results, measured_only: bool) -> None:
+    tables = wide(console)
+    tables.print(times_table(results).for_console())
+    tables.print(target_table(results, measured_only=measured_only).for_console())
+    console.print(circumstances(results), highlight=False, markup=False, soft_wrap=True)
+
+
+def _grow(console: Console, settings: Settings, folder: Path) -> None:
+    """Every point in a process of its own, then the figure."""
+    with console.status("") as status:
+        points = growing.measure(settings, lambda who, done, total: status.update(f"{who} {done + 1}/{total}"))
+    for path in write_growth(points, settings, folder):
+        console.print(f"written: {path}", highlight=False, soft_wrap=True)
