@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 import fedflat as ff
 from fedflat.experiments import runner
+from support.browser import CHROMIUM, browse
 from support.studies import study_spec
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
@@ -23,19 +20,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return ff.compare(runs).to_html(folder / "report.html")
 
 
-def browse(page: Path, width: int, profile: Path, *options: str) -> tuple[str, str]:
-    """The page's DOM after loading, and the browser's log."""
-    flags = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-sync"
-    flags += " --disable-component-update --disable-quic --enable-logging=stderr --v=0"
-    command = [CHROMIUM, *flags.split(), f"--user-data-dir={profile}", f"--window-size={width},900", *options]
-    done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout, done.stderr
-
-
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine; .ci/run installs Debian's")
 class TestInABrowser:
     def test_it_shows_table_and_curves_without_a_console_message(self, report: Path, tmp_path: Path) -> None:
-        dom, log = browse(report, 1100, tmp_path, "--dump-dom")
+        dom, log = browse(report, 1100, tmp_path)
         table = re.search(r'<table class="comparison">.*?</table>', dom, re.DOTALL)
         assert table
         assert table.group().count("<tr") == 4
@@ -47,14 +35,14 @@ class TestInABrowser:
     def test_the_check_of_the_console_can_fail(self, tmp_path: Path) -> None:
         page = tmp_path / "broken.html"
         page.write_text("<script>nonsense()</script>")
-        assert "CONSOLE" in browse(page, 800, tmp_path / "profile", "--dump-dom")[1]
+        assert "CONSOLE" in browse(page, 800, tmp_path / "profile")[1]
 
     def test_a_narrow_window_does_not_scroll_sideways(self, report: Path, tmp_path: Path) -> None:
         """Measured by a script that is added for the test; wide tables scroll inside their own box."""
         page = tmp_path / "measured.html"
         measure = "<script>document.title = `${document.documentElement.scrollWidth} ${innerWidth}`</script>"
         page.write_text(report.read_text().replace("</body>", f"{measure}</body>"))
-        dom, _ = browse(page, 500, tmp_path / "profile", "--dump-dom")
+        dom, _ = browse(page, 500, tmp_path / "profile")
         content, window = map(int, re.search(r"<title>(\d+) (\d+)</title>", dom).groups())
         assert content <= window
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,8 @@ from fedflat.metrics.features import FeatureMap
 from fedflat.metrics.flatness.surface import Mark, Surface
 from fedflat.reports import surfaces as module
 from fedflat.reports.surfaces import Scale, contours, feature_maps, page, profiles, write_landscape
+from support.browser import CHROMIUM, browse
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "</script><script>hostile()</script> & 'it' \"said\" $x$"
 
 
@@ -210,15 +208,6 @@ point("pointerup", 90, 60);
 found.width = [document.documentElement.scrollWidth, innerWidth];
 document.title = JSON.stringify(found);
 </script></body>"""
-
-
-def browse(path: Path, width: int, profile: Path, *options: str) -> tuple[str, str]:
-    """The page's DOM after loading, and the browser's log."""
-    flags = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-sync"
-    flags += " --disable-component-update --disable-quic --enable-logging=stderr --v=0 --dump-dom"
-    command = [CHROMIUM, *flags.split(), f"--user-data-dir={profile}", f"--window-size={width},900", *options]
-    done = subprocess.run([*command, path.as_uri()], capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout, done.stderr
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine; .ci/run installs Debian's")

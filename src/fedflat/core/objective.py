@@ -39,7 +39,7 @@ class Objective:
     """
 
     def __init__(self, module: nn.Module, bf16: bool = False) -> None:
-        """With `bf16`, the gradients that training takes are of a pass in torch's bfloat16 autocast.
+        """With `bf16`, gradients in training mode are of a pass in torch's bfloat16 autocast; measures are not.
 
         Raises ValueError if the module keeps batch statistics, which a federated mean cannot average.
         """
@@ -86,9 +86,10 @@ class Objective:
         return gradient
 
     def training_precision(self) -> AbstractContextManager[Any]:
-        """Autocast inside the block, if gradients for training are taken in bfloat16."""
-        device = next(self.module.parameters()).device.type
-        return torch.autocast(device, torch.bfloat16) if self._bf16 else nullcontext()
+        """Autocast inside the block, if gradients for training are taken in bfloat16 and this is training."""
+        if not (self._bf16 and self.module.training):
+            return nullcontext()
+        return torch.autocast(next(self.module.parameters()).device.type, torch.bfloat16)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

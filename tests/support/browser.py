@@ -1,0 +1,18 @@
+"""A browser that looks at a page."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def browse(page: Path, width: int, profile: Path) -> tuple[str, str]:
+    """The page's DOM after loading, and the browser's log."""
+    flags = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-sync"
+    flags += " --disable-component-update --disable-quic --enable-logging=stderr --v=0 --dump-dom"
+    command = [CHROMIUM, *flags.split(), f"--user-data-dir={profile}", f"--window-size={width},900"]
+    done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout, done.stderr
