@@ -53,6 +53,10 @@ class Batches:
         """`dtype` is the model's; the weights of samples have it."""
         self.data, self.client, self.seed, self._dtype = data, client, seed, dtype
 
+    def size(self, sizes: Index) -> int:
+        """The most samples in a batch of clients with `sizes` samples (clients,)."""
+        return int(min(self.client.batch_size or sizes.max(), sizes.max()))
+
     def longest_first(self, clients: Index) -> Index:
         """`clients` by their number of local steps, so that a stack loses those that are done from its end."""
         steps = self.client.local_steps(self.data.sizes[clients])
@@ -92,7 +96,7 @@ class Batches:
         Stacked (c, b), or for one client (b,).
         """
         sizes, starts = self.data.sizes[clients], self.data.offsets[clients]
-        size = int(min(self.client.batch_size or sizes.max(), sizes.max()))
+        size = self.size(sizes)
         for first in range(0, int(sizes.max()), size):
             place = np.arange(first, first + size)
             exists = place < sizes[:, None]
@@ -106,7 +110,7 @@ class Batches:
     def _samples(self, t: int, clients: Index, steps: Index) -> Index:
         """(c, K, b) sample indices; step k of client i is batch k mod m_i of epoch k div m_i."""
         sizes, starts = self.data.sizes[clients], self.data.offsets[clients]
-        size = int(min(self.client.batch_size or sizes.max(), sizes.max()))
+        size = self.size(sizes)
         per_epoch = self.client.batches_per_epoch(sizes)
         orders = self._orders(t, clients, sizes, int((-(-steps // per_epoch)).max()))
         k = np.arange(steps[0])

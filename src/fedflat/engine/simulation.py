@@ -94,7 +94,8 @@ class Simulation:
         weights: of the clients in the mean, "uniform" or "samples" (n_i). dtype: default the model's.
         precision: "bf16" takes training gradients in bfloat16 autocast, everything else stays as it is. It is
             faster where the hardware has it, and it disturbs what small perturbations measure, see docs/performance.md.
-        executor: "sequential", "stacked", "compiled", or "auto", the one that is faster on the first steps.
+        executor: "sequential", "stacked", "compiled", "graphed" (on a GPU), or "auto", the one that is faster on
+            the first steps.
         eval_every: rounds between evaluations.
         last: evaluations at the end over which the reported accuracy is averaged.
         probes: measures of flatness taken after every `probe_every` rounds, and after the last; they
@@ -124,7 +125,7 @@ class Simulation:
         self._is_weight = self.objective.space.is_weight(self.device)
         drawn = draws(module, self.data.inputs(torch.arange(min(2, len(data.y)), device=self.device)), data.classes)
         batches = Batches(self.data, self.client, seed, w.dtype)
-        check_name(executor, drawn)
+        check_name(executor, drawn, self.device)
         check_precision(precision)
         self._asked = executor
         self._make = lambda kind: kind(method, self.objective, batches, seed, drawn)

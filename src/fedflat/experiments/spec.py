@@ -103,7 +103,9 @@ class Experiment(Section):
     precision: Literal["fp32", "bf16"] = Field(
         "fp32", description="of training gradients; bf16 is autocast: faster on some hardware, doubtful for small rho"
     )
-    executor: Literal["auto", "sequential", "stacked", "compiled"] = Field("auto", description="how clients are run")
+    executor: Literal["auto", "sequential", "stacked", "compiled", "graphed"] = Field(
+        "auto", description="how clients are run"
+    )
     workers: Annotated[Any, BeforeValidator(_from_flag)] = Field(
         "auto", description="processes that train clients side by side on the CPU; they change no result"
     )

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import process_time
-from typing import Any
+from time import perf_counter, process_time
 
+import torch
 from torch import nn
 
 from ...core.errors import InputError
 from ...core.method import Context
 from ...core.trial import Draws
 from ...data.federated import Index
+from ..batches import Work
 from .base import Executor
+from .graphed import Graphed
 from .sequential import Sequential
 from .stacked import Compiled, Stacked
 
-EXECUTORS: dict[str, type[Executor]] = {"sequential": Sequential, "stacked": Stacked, "compiled": Compiled}
+EXECUTORS = {kind.__name__.lower(): kind for kind in (Sequential, Stacked, Compiled, Graphed)}
 CLEARLY = 1.5  # times faster than what the rule says; less may be noise, and a choice should not change from run to run
 COMPILING = 60.0  # seconds that compiling and trying a step may take, generously
 
@@ -36,7 +38,7 @@ class Choice:
         return type(self.executor).__name__.lower()
 
 
-def check_name(name: str, draws: Draws) -> None:
+def check_name(name: str, draws: Draws, device: torch.device) -> None:
     """Raise InputError for an unknown name, or for a model that the executor cannot run.
 
     Random numbers other than dropout's come from one generator, which cannot be seeded for each client of a stack.
@@ -44,7 +46,9 @@ def check_name(name: str, draws: Draws) -> None:
     """
     if name != "auto" and name not in EXECUTORS:
         raise InputError(f"executor = {name!r} is unknown; known are auto, {', '.join(EXECUTORS)}")
-    if draws is Draws.OTHER and name in ("stacked", "compiled"):
+    if name == "graphed" and device.type != "cuda":
+        raise InputError("executor = 'graphed' replays CUDA graphs and needs a GPU; set device = 'cuda'")
+    if draws is Draws.OTHER and name not in ("auto", "sequential"):
         raise InputError(f"executor = {name!r} cannot run a model that draws random numbers other than dropout")
     if draws is Draws.DROPOUT and name == "compiled":
         raise InputError("executor = 'compiled' cannot run a model with dropout; use 'stacked'")
@@ -62,6 +66,8 @@ def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index,
         return Choice(make(EXECUTORS[name]), "asked for")
     if one.draws is Draws.OTHER:
         return Choice(one, "the model draws random numbers other than dropout")
+    if one.batches.data.y.is_cuda:
+        one = make(Graphed)
     many = make(Stacked)
     if min(many.chunk, len(cohort)) == 1:
         return Choice(one, "only one client is stacked: there is one, or the model is large")
@@ -85,17 +91,25 @@ def _timed(one: Executor, many: Executor, compiled: Callable[[], Executor], coho
 
 
 def _step_time(executor: Executor, cohort: Index) -> float:
-    """Processor seconds of one client's step, the better of two after one that warms up."""
+    """Seconds of one client's step (of the processor, or on a GPU), the better of two after one that warms up."""
     work = executor.batches.plan(0, executor.batches.longest_first(cohort)[: executor.chunk]).first(2)
     times = []
     for _ in range(3):
-        started = process_time()
+        started = _clock(work)
         _try(executor, work)
-        times.append(process_time() - started)
+        times.append(_clock(work) - started)
     return min(times[1:]) / int(work.steps.sum())
 
 
-def _try(executor: Executor, work: Any) -> None:
+def _clock(work: Work) -> float:
+    """Seconds that the processor has worked, which other processes disturb less; the time on a GPU that is done."""
+    if not work.samples.is_cuda:
+        return process_time()
+    torch.cuda.synchronize()
+    return perf_counter()
+
+
+def _try(executor: Executor, work: Work) -> None:
     """Some steps from the first model, thrown away."""
     method, objective = executor.method, executor.objective
     server = method.init_server(objective.space.flatten(objective.module))

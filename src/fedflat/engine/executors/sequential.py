@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...core.local import Descent, LocalResult, local_round
+from ...core.local import Descent, LocalResult, Walk, local_round, walk
 from ...core.method import Context
 from ...core.oracle import Oracle
 from ...core.records import Record
@@ -23,6 +23,7 @@ class Sequential(Executor):
     """The reference: one client after another, on tensors without a client axis."""
 
     chunk = 1
+    walk: Walk = staticmethod(walk)
 
     def run(self, work: Work, down: Any, client: Any, ctx: Context, descent: Descent) -> LocalResult:
         results = [self._one(work, row, down, client, ctx, descent) for row in range(len(work.clients))]
@@ -37,7 +38,7 @@ class Sequential(Executor):
         my_down, mine = (record.map(lambda x: x[row]) for record in (down, client))
         work = work.single(row)
         ctx = replace(ctx, full_grad=self._full(work))
-        return local_round(self.method, my_down, mine, self._steps(work), ctx, descent)
+        return local_round(self.method, my_down, mine, self._steps(work), ctx, descent, self.walk)
 
     def _steps(self, work: Work) -> Iterator[tuple[Oracle, int]]:
         for k, count in enumerate(work.counts[0]):

@@ -24,8 +24,8 @@ class Stacked(Executor):
 
     @cached_property
     def chunk(self) -> int:
-        data, size = self.batches.data, self.batches.client.batch_size
-        samples = min(size or data.sizes.max(), data.sizes.max()) * data.x[0].numel()
+        data = self.batches.data
+        samples = self.batches.size(data.sizes) * data.x[0].numel()
         return int(max(1, NUMBERS_AT_ONCE // max(self.objective.space.d, samples)))
 
     def run(self, work: Work, down: Any, client: Any, ctx: Context, descent: Descent) -> LocalResult:

@@ -44,7 +44,8 @@ class StepInputs:
         """What is the same for all clients. Float64, so that a number keeps the digits that Python gives it."""
         ctx, w = self.ctx, self.walkers.w
         numbers = [ctx.t, ctx.share, ctx.sampled, float(self.walkers.steps), self.descent.lr]
-        shared = {"numbers": torch.tensor(numbers, dtype=torch.float64, device=w.device)}
+        values = torch.tensor(numbers, dtype=torch.float64)
+        shared = {"numbers": values.pin_memory().to(w.device, non_blocking=True) if w.is_cuda else values.to(w.device)}
         return shared if ctx.is_weight is None else shared | {"is_weight": ctx.is_weight}
 
 

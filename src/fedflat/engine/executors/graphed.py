@@ -1,0 +1,65 @@
+"""One client after another on a GPU, with every local step replayed from one CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ...core.oracle import Oracle
+from ..batches import Work
+from .prepared import PreparedWalk, Run
+from .sequential import Sequential
+from .tensor_step import StepInputs, TensorStep
+
+WARM_UP = 3  # steps before the recording, as torch advises: libraries choose their kernels and set up in the first
+
+
+class GraphedWalk(PreparedWalk):
+    """Records a step once and replays it for every step and client: one launch instead of hundreds.
+
+    Inputs are copied into the recording's own tensors, results out of them.
+    """
+
+    def form(self, tensors: dict[str, Tensor]) -> tuple[object, ...]:
+        """Everything."""
+        return tuple((name, x.shape, x.dtype) for name, x in tensors.items())
+
+    def prepare(self, step: TensorStep, inputs: StepInputs) -> Run:
+        """The recording."""
+        places = [x.clone() for x in inputs.tensors().values()]
+        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(WARM_UP):
+                step(*places)
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            results = step(*places)
+
+        def run(values: list[Tensor]) -> list[Tensor]:
+            for place, x in zip(places, values, strict=True):
+                place.copy_(x)
+            graph.replay()
+            return [x.clone() for x in results]
+
+        return run
+
+
+class Graphed(Sequential):
+    """One client after another, each step replayed; batches are all of one size, with weights, for one recording."""
+
+    @cached_property
+    def walk(self) -> GraphedWalk:  # type: ignore[override]
+        """What takes the local steps."""
+        return GraphedWalk(self.method, self.objective)
+
+    def _steps(self, work: Work) -> Iterator[tuple[Oracle, int]]:
+        size = self.batches.size(self.batches.data.sizes)
+        samples = functional.pad(work.samples[0], (0, size - work.samples.shape[-1]), value=-1)
+        for k in range(int(work.steps[0])):
+            yield self._oracle(samples[k], work, 1, k, full=False), 1

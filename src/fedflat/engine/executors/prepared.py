@@ -1,0 +1,102 @@
+"""Local steps that are prepared once and then taken many times."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...core.local import Descent, Walkers, walk
+from ...core.method import Context, Method
+from ...core.objective import BatchOracle, Objective
+from ...core.oracle import Oracle
+from .tensor_step import StepInputs, TensorStep, next_walkers
+
+log = logging.getLogger(__name__)
+Run = Callable[[list[Tensor]], list[Tensor]]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A step that is ready: tensors in, tensors out."""
+
+    run: Run
+    gradients: int  # that each client takes in it
+
+
+class PreparedWalk(ABC):
+    """Takes local steps through what `prepare` makes of them, once for each form that the tensors of a step have.
+
+    The first prepared step is compared with the plain one. A step that cannot be prepared, for whatever reason, is
+    taken as it is, and the log says why.
+    """
+
+    def __init__(self, method: Method, objective: Objective) -> None:
+        self._method, self._objective = method, objective
+        self.forms: dict[tuple[object, ...], Prepared | None] = {}  # by names, shapes and types of the tensors
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process prepares for itself."""
+        return type(self), (self._method, self._objective)
+
+    @property
+    def works(self) -> bool:
+        """False once a step could not be prepared."""
+        return None not in self.forms.values()
+
+    def __call__(self, method: Method, at: Walkers, down: Any, grad: Oracle, ctx: Context, descent: Descent) -> Walkers:
+        """One local step; see `core.local.walk`."""
+        # A watched method must be called at every step, and is another object than the run's.
+        if method is not self._method or not isinstance(grad, BatchOracle) or not self.takes(at):
+            return walk(method, at, down, grad, ctx, descent)
+        # The walkers' memory has to look the same at every step.
+        at = Walkers(at.w.contiguous(), at.client.map(Tensor.contiguous), at.velocity, at.steps)
+        inputs = StepInputs(at, down, grad.batch, ctx, descent)
+        tensors = inputs.tensors()
+        form = self.form(tensors)
+        if form not in self.forms:
+            self.forms[form] = self._tried(inputs)
+        prepared = self.forms[form]
+        if prepared is None:
+            return walk(method, at, down, grad, ctx, descent)
+        for _ in range(prepared.gradients):
+            with grad.around():
+                pass
+        return next_walkers(at, prepared.run(list(tensors.values())))
+
+    def _tried(self, inputs: StepInputs) -> Prepared | None:
+        """The prepared step, if it can be prepared and gives what the step gives on `inputs`."""
+        step = TensorStep(self._method, self._objective, inputs)
+        values = list(inputs.tensors().values())
+        try:
+            run = self.prepare(step, inputs)
+            _check_equal(run(values), step(*values))
+        except Exception as error:
+            reason = " ".join((str(error).strip() or type(error).__name__).splitlines()[:2])
+            log.warning("the local step of %s is not compiled: %s", type(self._method).__name__, reason)
+            return None
+        return Prepared(run, step.gradients)
+
+    def takes(self, at: Walkers) -> bool:
+        """Whether steps of these walkers are worth preparing."""
+        return True
+
+    @abstractmethod
+    def form(self, tensors: dict[str, Tensor]) -> tuple[object, ...]:
+        """What steps must have in common to share what is prepared."""
+
+    @abstractmethod
+    def prepare(self, step: TensorStep, inputs: StepInputs) -> Run:
+        """What takes steps of the form of `inputs`."""
+
+
+def _check_equal(found: list[Tensor], expected: list[Tensor]) -> None:
+    """Raise ArithmeticError if the compiler has got something wrong; compilers have."""
+    for one, other in zip(found, expected, strict=True):
+        if not torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True):
+            raise ArithmeticError("the compiled step gives other numbers")

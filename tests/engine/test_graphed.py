@@ -1,0 +1,63 @@
+"""Replayed steps, where there is a GPU; and that they are refused where there is none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedflat.core.method import Method
+from fedflat.engine.executors import graphed
+from fedflat.engine.executors.tensor_step import TensorStep
+from fedflat.methods import find
+from support.federation import simulation
+
+HARD = {"client": {"weight_decay": 0.05, "max_norm": 1.0, "momentum": 0.5}}
+needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
+
+
+def final(sim) -> torch.Tensor:
+    for _ in sim:
+        pass
+    return sim.w.cpu()
+
+
+@needs_a_gpu
+def test_replayed_is_sequential(method: Method) -> None:
+    one = simulation(method, device="cuda", executor="sequential", **HARD)
+    many = simulation(method, device="cuda", executor="graphed", **HARD)
+    expected, found = final(one), final(many)
+    assert (expected - found).norm() <= 1e-12 * expected.norm()
+    assert many.executor.gradients == one.executor.gradients
+    assert many.executor.walk.works
+    assert len(many.executor.walk.forms) == 1, "one recording for all batches"
+
+
+@needs_a_gpu
+def test_the_gpu_trains_what_the_processor_trains(method: Method) -> None:
+    expected, found = (final(simulation(method, device=device, **HARD)) for device in ("cpu", "cuda"))
+    assert (expected - found).norm() <= 1e-10 * expected.norm()
+
+
+def test_without_a_gpu_it_is_refused() -> None:
+    with pytest.raises(ValueError, match="executor = 'graphed' replays CUDA graphs and needs a GPU"):
+        simulation(find("FedAvg")(), device="cpu", executor="graphed")
+
+
+def test_padded_batches_of_one_size_are_the_same_rounds(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it but the recording: steps as functions of tensors, in place of the graph that replays them."""
+
+    class AsItIs(graphed.GraphedWalk):
+        def prepare(self, step: TensorStep, inputs: object) -> object:
+            return lambda values: step(*values)
+
+    monkeypatch.setattr(graphed, "GraphedWalk", AsItIs)
+    one, many = (simulation(method, executor="sequential", **HARD) for _ in range(2))
+    sequential = many.executor
+    vars(many)["choice"] = type(many.choice)(
+        graphed.Graphed(sequential.method, sequential.objective, sequential.batches, many.seed, sequential.draws), ""
+    )
+    expected, found = final(one), final(many)
+    assert (expected - found).norm() <= 1e-12 * expected.norm()
+    assert many.executor.gradients == one.executor.gradients
+    assert many.executor.walk.works
+    assert len(many.executor.walk.forms) == 1
