@@ -33,6 +33,6 @@ class Augmented(Contestant):
 
         def run() -> None:
             for k, samples in enumerate(batches):
-                augmentation(data.x[samples], words(0, Purpose.AUGMENTATION, 0, 0, k, place), data.preparation)
+                augmentation(data.stored(samples), words(0, Purpose.AUGMENTATION, 0, 0, k, place), data.preparation)
 
         return Prepared(run, BATCHES, {"batch": self.work.batch, "augmentation": repr(augmentation)})

@@ -25,7 +25,10 @@ def run(
     context: typer.Context,
     out: Annotated[Path | None, typer.Option(help="Folder for the results; default runs/METHOD-seedN-HASH.")] = None,
     dry_run: Annotated[
-        bool, typer.Option(help="Print the resolved configuration and its cost; compute nothing.")
+        bool,
+        typer.Option(
+            help="Print the resolved configuration and its cost, memory from a few steps on trial; train nothing."
+        ),
     ] = False,
     show_keys: Annotated[
         bool, typer.Option("--keys", help="List every setting that a flag or the file may give.")

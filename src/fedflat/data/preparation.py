@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 PAD = 4  # pixels on each side that a crop may move by
 FIELD = 21  # bits of a 64-bit word that one decision takes
@@ -25,18 +26,15 @@ class Preparation:
     def __call__(self, x: Tensor) -> Tensor:
         """`x` (*batch, *shape) as the model takes it."""
         if x.dtype == torch.uint8:
-            return self._normalised(x.to(self.dtype) / 255)
+            return self._normalised(x.to(self.dtype).div_(255))
         return x if x.is_floating_point() else x.long()
 
-    def black(self, like: Tensor) -> Tensor:
-        """What a black pixel of each channel becomes, (channels, 1, 1) or (1, 1, 1)."""
-        return self._normalised(like.new_zeros(max(1, len(self.mean)), 1, 1))
-
     def _normalised(self, x: Tensor) -> Tensor:
+        """`x`, pixels in [0, 1] that nobody else has, changed in place."""
         if not self.mean:
             return x
         mean, std = (x.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
-        return (x - mean) / std
+        return x.sub_(mean).div_(std)
 
 
 IMAGENET = Preparation(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))  # what photographs are normalised with
@@ -56,19 +54,23 @@ class Augmentation:
 
     def __call__(self, x: Tensor, words: NDArray[np.uint64], preparation: Preparation) -> Tensor:
         """`x` (*batch, channels, height, width), stored pictures, with `words` (*batch,): augmented and prepared."""
+        pictures = x.flatten(0, -4)
+        if self.border == "mean":
+            pictures = preparation(pictures)
+        moved = self._moved(pictures, words.reshape(-1))
+        return (preparation(moved) if self.border == "black" else moved).view(x.shape)
+
+    def _moved(self, x: Tensor, words: NDArray[np.uint64]) -> Tensor:
+        """The pictures `x` (n, channels, height, width), with zeros around them, moved and flipped."""
         height, width = x.shape[-2:]
-        flat = x.flatten(0, -4)
-        flipped, down, right = (torch.from_numpy(d).to(x.device) for d in self._decisions(words.reshape(-1)))
+        flipped, down, right = (torch.from_numpy(d)[:, None].to(x.device) for d in self._decisions(words))
         right = torch.where(flipped, -right, right) if self.flip_first else right
-        columns = torch.arange(width, device=x.device).expand(len(flat), -1)
-        columns = torch.where(flipped[:, None], columns.flip(-1), columns) + right[:, None]
-        rows = torch.arange(height, device=x.device) + down[:, None]
-        outside = _outside(rows, height)[:, :, None] | _outside(columns, width)[:, None, :]
-        place = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None, :]
-        moved = flat.flatten(-2).gather(-1, place.flatten(1)[:, None].expand(-1, flat.shape[1], -1)).view_as(flat)
-        prepared = preparation(moved)
-        border = preparation.black(prepared) if self.border == "black" else prepared.new_zeros(1, 1, 1)
-        return torch.where(outside[:, None], border, prepared).view(x.shape)
+        columns = torch.arange(width, device=x.device)
+        columns = torch.where(flipped, columns.flip(-1), columns) + right + PAD
+        rows = torch.arange(height, device=x.device) + down + PAD
+        place = rows[:, :, None] * (width + 2 * PAD) + columns[:, None, :]
+        framed = pad(x, (PAD, PAD, PAD, PAD)).flatten(-2)
+        return framed.gather(-1, place.flatten(1)[:, None].expand(-1, x.shape[1], -1)).view_as(x)
 
     def _decisions(self, words: NDArray[np.uint64]) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
         """From the words (n,): flipped or not, and the crop's moves down and right in pixels, -4 to 4."""
@@ -89,7 +91,3 @@ AUGMENTATIONS: dict[str, Augmentation | None] = {
     # FL-Simulator: normalise, flip, then crop every second picture, so the border has the mean colour.
     "fl-simulator": Augmentation(crop=0.5, flip=0.5, flip_first=True, border="mean"),
 }
-
-
-def _outside(place: Tensor, size: int) -> Tensor:
-    return (place < 0) | (place >= size)

@@ -88,7 +88,7 @@ class Batches:
             return self.data.inputs(samples)
         place = np.arange(samples.shape[-1])
         bits = words(self.seed, Purpose.AUGMENTATION, t, clients.reshape(*samples.shape[:-1], 1), k, place)
-        return augmentation(self.data.x[samples], bits, self.data.preparation)
+        return augmentation(self.data.stored(samples), bits, self.data.preparation)
 
     def everything(self, clients: Index, stacked: bool) -> Iterator[Batch]:
         """All samples of `clients`, not augmented, in batches whose weights sum to 1 over all batches of a client.

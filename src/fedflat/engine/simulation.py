@@ -306,6 +306,11 @@ class Simulation:
         """The most processes that train clients side by side; there are none until it pays."""
         return self._workers.number
 
+    @property
+    def store_bytes(self) -> int:
+        """The most memory that clients' records may come to take."""
+        return self._store.most_bytes(self.executor.chunk)
+
     def settings(self) -> dict[str, Any]:
         """What the rounds depend on, in words and numbers, except how many there are."""
         d, dtype = self.objective.space.d, self.server.w.dtype

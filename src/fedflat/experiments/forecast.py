@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from ..comm.cost import full_passes_per_round, gradients_per_step, method_cost
 from ..core.method import Method
 from ..data.federated import Index
 from ..engine.client import Client
+from ..engine.peak import peak_bytes
 from ..engine.simulation import Simulation
 
 SAMPLED_ROUNDS = 1000
@@ -26,6 +27,7 @@ class Forecast:
     bytes_down: float
     bytes_up: float
     client_state_bytes: int  # once every client has taken part
+    peak_bytes: int | None = None  # of memory, this process; None if not tried out
 
     def lines(self) -> list[str]:
         """The forecast as text, one a line."""
@@ -36,17 +38,19 @@ class Forecast:
             f"sent to clients       {self.bytes_down / 1e6:,.1f} MB",
             f"sent to the server    {self.bytes_up / 1e6:,.1f} MB",
             f"kept for all clients  {self.client_state_bytes / 1e6:,.1f} MB",
+            *([] if self.peak_bytes is None else [f"peak of memory        {self.peak_bytes / 1e6:,.0f} MB"]),
         ]
 
 
 def forecast(sim: Simulation) -> Forecast:
-    """What the rounds of `sim` will cost, for the cohorts that they will really have.
+    """What the rounds of `sim` will cost, for the cohorts that they will really have; memory from a few steps on trial.
 
     Of more than 1,000 rounds the first 1,000 stand for the others.
     """
     cohorts = [sim.cohort(t) for t in range(min(sim.rounds, SAMPLED_ROUNDS))]
     d, size = sim.objective.space.d, sim.w.element_size()
-    return predicted(sim.method, sim.client, sim.data.sizes, cohorts, sim.rounds, d, size)
+    expected = predicted(sim.method, sim.client, sim.data.sizes, cohorts, sim.rounds, d, size)
+    return replace(expected, peak_bytes=peak_bytes(sim))
 
 
 def predicted(

@@ -74,7 +74,7 @@ def validation_accuracies(objective: Objective, w: Tensor, data: FederatedData) 
         raise InputError("data has no validation samples; set data.validation")
     different, where = np.unique(data.validation.members, return_inverse=True)
     rows = torch.from_numpy(different).to(data.y.device)
-    scores = score(objective, w, data.x[rows], data.y[rows], data.preparation)
+    scores = score(objective, w, data.stored(rows), data.y[rows], data.preparation)
     return per_client(scores, Holdings(where, data.validation.offsets))
 
 

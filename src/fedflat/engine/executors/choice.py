@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from ...core.errors import InputError
-from ...core.method import Context
 from ...core.trial import Draws
 from ...data.federated import Index
 from ..batches import Work
@@ -18,6 +17,7 @@ from .base import Executor
 from .graphed import Graphed
 from .sequential import Sequential
 from .stacked import Compiled, Stacked
+from .trial import first_steps, try_out
 
 EXECUTORS = {kind.__name__.lower(): kind for kind in (Sequential, Stacked, Compiled, Graphed)}
 CLEARLY = 1.5  # times faster than what the rule says; less may be noise, and a choice should not change from run to run
@@ -35,7 +35,7 @@ class Choice:
     @property
     def name(self) -> str:
         """As in settings."""
-        return type(self.executor).__name__.lower()
+        return _name(self.executor)
 
 
 def check_name(name: str, draws: Draws, device: torch.device) -> None:
@@ -76,27 +76,30 @@ def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index,
 
 def _timed(one: Executor, many: Executor, compiled: Callable[[], Executor], cohort: Index, steps: float) -> Choice:
     """The faster of two, and the compiled stack if the run is long enough for it."""
-    seconds = {"sequential": _step_time(one, cohort), "stacked": _step_time(many, cohort)}
+    seconds = {_name(executor): _step_time(executor, cohort) for executor in (one, many)}
     expected, other = (one, many) if _convolutional(one) else (many, one)
-    names = [type(executor).__name__.lower() for executor in (expected, other)]
-    faster = seconds[names[1]] * CLEARLY < seconds[names[0]]
+    faster = seconds[_name(other)] * CLEARLY < seconds[_name(expected)]
     chosen, reason = (other, "much faster on the first steps") if faster else (expected, "by model, and not slower")
-    if chosen is one or one.draws is Draws.DROPOUT or steps * seconds["stacked"] < COMPILING:
+    if chosen is one or one.draws is Draws.DROPOUT or steps * seconds[_name(many)] < COMPILING:
         return Choice(chosen, reason, seconds)
     last = compiled()
-    seconds["compiled"] = _step_time(last, cohort)
-    if seconds["compiled"] * CLEARLY < seconds["stacked"]:
+    seconds[_name(last)] = _step_time(last, cohort)
+    if seconds[_name(last)] * CLEARLY < seconds[_name(many)]:
         return Choice(last, "a long run of small steps", seconds)
     return Choice(chosen, reason, seconds)
 
 
+def _name(executor: Executor) -> str:
+    return type(executor).__name__.lower()
+
+
 def _step_time(executor: Executor, cohort: Index) -> float:
     """Seconds of one client's step (of the processor, or on a GPU), the better of two after one that warms up."""
-    work = executor.batches.plan(0, executor.batches.longest_first(cohort)[: executor.chunk]).first(2)
+    work = first_steps(executor, cohort)
     times = []
     for _ in range(3):
         started = _clock(work)
-        _try(executor, work)
+        try_out(executor, work)
         times.append(_clock(work) - started)
     return min(times[1:]) / int(work.steps.sum())
 
@@ -107,19 +110,6 @@ def _clock(work: Work) -> float:
         return process_time()
     torch.cuda.synchronize()
     return perf_counter()
-
-
-def _try(executor: Executor, work: Work) -> None:
-    """Some steps from the first model, thrown away."""
-    method, objective = executor.method, executor.objective
-    server = method.init_server(objective.space.flatten(objective.module))
-    down = method.broadcast(server).map(lambda x: x.expand(len(work.clients), -1))
-    descent = executor.batches.client.descent(0)
-    layers = tuple(layer for _, layer in objective.space.layers())
-    is_weight = objective.space.is_weight(server.w.device)
-    ctx = Context(0, float(descent.lr), 1.0, is_weight=is_weight, layers=layers, sampled=len(work.clients))
-    executor.run(work, down, method.init_client(down), ctx, descent)
-    executor.gradients = 0  # a trial is not part of the run
 
 
 def _convolutional(executor: Executor) -> bool:

@@ -20,6 +20,7 @@ from .slot_index import ABSENT, SlotIndex, Slots
 from .slots import SlotFile
 
 BUDGET = 2048 * 10**6  # bytes; two vectors of LeNet for 100 clients take 0.64 GB, which leaves them in memory
+CHUNKS = 5  # in memory when records are in a file: one read ahead, one in training, two to be written, one copied
 SLOTS, KEY = "slots", "slot-file"  # in a checkpoint, beside the fields' names
 
 
@@ -48,6 +49,11 @@ class ClientStore:
         self._index = SlotIndex(clients)
         self._rows: Rows | None = None  # made when the first record is staged
         self._announced = False  # a checkpoint that relies on the slot file is being written
+
+    def most_bytes(self, at_once: int) -> int:
+        """The most memory that records may come to take, if `at_once` clients are trained at once."""
+        kept = 2 * self._clients if self._fits else CHUNKS * at_once
+        return kept * self._slot_bytes + self._index.slots.nbytes
 
     def get(self, clients: Index, down: Record) -> Record:
         """The records (c, width) of `clients`; one never seen gets its first record made from `down` (c, d)."""
