@@ -24,8 +24,7 @@ from fedflat.core.errors import InputError
 from fedflat.core.method import Context, Method
 from fedflat.engine.cohort import InTurn
 from fedflat.engine.executors import Executor
-from fedflat.engine.workers import Workers
-from fedflat.engine.workers import training as workers
+from fedflat.engine.workers import Workers, training
 from fedflat.engine.workers.crew import Job, WorkerError
 from fedflat.engine.workers.pool import Pool
 from fedflat.engine.workers.worker import Trainer
@@ -34,7 +33,7 @@ from fedflat.experiments.directory import RunDirectory
 from fedflat.experiments.spec import RunSpec
 from fedflat.methods import find
 from support.federation import federation, simulation
-from support.processes import MARK, PATIENCE, Deadly, Touchy, children, has_ended, maps, wait_until
+from support.processes import MARK, PATIENCE, Deadly, Touchy, children, has_ended, maps, wait_until, workers
 from support.studies import run_spec
 
 FedAvg, Scaffold, FedSMOO = map(find, ("FedAvg", "Scaffold", "FedSMOO"))
@@ -136,14 +135,14 @@ def test_rounds_and_errors_are_those_of_one_process() -> None:
         alone.round()
         shared.round()
         if t == 0:
-            started = children(os.getpid())
+            started = workers()
             assert len(started) == 3
             for process in started:
                 wait_until(lambda at=process: "memfd:fedflat" in maps(at), "a worker to be ready")
                 assert "/dev/shm/" not in maps(process), "memory with a name could be left behind"
                 os.kill(process, signal.SIGINT)
                 os.kill(process, signal.SIGTERM)
-    assert children(os.getpid()) == started, "only the parent ends them"
+    assert workers() == started, "only the parent ends them"
     errors = []
     for sim in (alone, shared):
         with pytest.raises(ff.NonFiniteError, match="client 3 sent NaN or infinity in round 4") as error:
@@ -167,9 +166,9 @@ def test_workers_that_are_killed_are_replaced(tmp_path: Path) -> None:
         shared.round()
         (victim,) = map(int, os.listdir(tmp_path))
         assert has_ended(victim)
-        os.kill(children(os.getpid())[0], signal.SIGKILL)
+        os.kill(workers()[0], signal.SIGKILL)
         list(shared)
-    assert not children(os.getpid())
+    assert not workers()
     list(alone)
     assert_same(alone, shared)
 
@@ -185,7 +184,7 @@ def test_a_chunk_that_kills_two_workers_is_an_error_and_leaves_everything_as_it_
     ):
         sim.round()
     assert len(os.listdir(tmp_path)) == 2
-    assert not children(os.getpid())
+    assert not workers()
     assert torch.equal(sim.w, before)
     assert (sim.t, sim.executor.gradients) == (0, 0)
 
@@ -284,11 +283,11 @@ class Recorded:
         (1, 6, 99.0, []),
         ("auto", 6, 0.0, []),  # too little work to tell
         ("auto", 6, 99.0, [6]),
-        ("auto", 6, workers.ALONE, [6]),
+        ("auto", 6, training.ALONE, [6]),
     ],
 )
 def test_workers_start_where_they_pay(number, cohort: int, seconds: float, started: list[int], monkeypatch) -> None:
-    monkeypatch.setattr(workers, "Pool", Recorded)
+    monkeypatch.setattr(training, "Pool", Recorded)
     monkeypatch.setattr(Recorded, "started", [], raising=False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     sim = simulation(FedAvg(), workers=number, participation=cohort, executor="sequential")
@@ -299,11 +298,11 @@ def test_workers_start_where_they_pay(number, cohort: int, seconds: float, start
 
 def test_work_in_this_process_counts_until_workers_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the middle of a round, with the chunks that are left."""
-    monkeypatch.setattr(workers, "Pool", Recorded)
+    monkeypatch.setattr(training, "Pool", Recorded)
     monkeypatch.setattr(Recorded, "started", [], raising=False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(workers, "perf_counter", iter(range(100)).__next__)
-    monkeypatch.setattr(workers, "ALONE", 4)
+    monkeypatch.setattr(training, "perf_counter", iter(range(100)).__next__)
+    monkeypatch.setattr(training, "ALONE", 4)
     sim = simulation(FedAvg(), participation=6, executor="sequential")
     sim.round()
     assert Recorded.started == [2], "after four chunks of one second each"
@@ -326,7 +325,7 @@ def test_a_model_that_cannot_be_sent(where: str, why: str, monkeypatch: pytest.M
     ) as error:
         simulation(FedAvg(), model=model, workers=2, executor="sequential").round()
     assert "\n" not in str(error.value)
-    monkeypatch.setattr(workers, "ALONE", 0.0)
+    monkeypatch.setattr(training, "ALONE", 0.0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     sim = simulation(FedAvg(), model=model, executor="sequential")
     assert sim.workers == 2

@@ -27,6 +27,18 @@ def children(process: int) -> list[int]:
     return [number for number in map(int, filter(str.isdigit, os.listdir("/proc"))) if _parent(number) == process]
 
 
+def workers() -> list[int]:
+    """The numbers of this process's workers that have not ended; other tests may have started other processes."""
+    return [number for number in children(os.getpid()) if b"fedflat.engine.workers" in _command(number)]
+
+
+def _command(process: int) -> bytes:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:  # ended meanwhile
+        return b""
+
+
 def has_ended(process: int) -> bool:
     """Whether there is no such process, or only the note of how it ended."""
     return _parent(process) is None

@@ -12,6 +12,7 @@ from .executors.trial import first_steps, try_out
 if TYPE_CHECKING:
     from .simulation import Simulation
 
+HEADROOM = 1.15  # blocks that are freed do not always fit again
 COPIES = 4  # of a server's state: the old and the new one, the message, and the mean that is being added up
 
 
@@ -28,7 +29,7 @@ def peak_bytes(sim: Simulation) -> int | None:
         x, y = (part[:SAMPLES_AT_ONCE] for part in sim.data.test)
         score(sim.objective, sim.server.w, x, y, sim.data.preparation)
     server = sum(x.nbytes for x in sim.server.tensors().values())
-    return _highest() + COPIES * int(server) + sim.store_bytes
+    return int(HEADROOM * (_highest() + COPIES * server + sim.store_bytes))
 
 
 def _highest() -> int:
