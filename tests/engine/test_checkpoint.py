@@ -35,6 +35,29 @@ def test_other_settings_are_refused_by_name(tmp_path) -> None:
         simulation(find("FedDyn")()).load(path)
 
 
+@pytest.mark.parametrize(
+    ("executor", "why"), [("Sequential", "'Sequential' is unknown"), ("graphed", "'graphed' replays CUDA graphs")]
+)
+def test_an_executor_that_is_not_here_is_refused_in_one_line(tmp_path, executor: str, why: str) -> None:
+    """Of an earlier version, or of a machine with a GPU; the simulation itself says `auto`."""
+    path = saved(tmp_path)
+    tensors, meta = checkpoint.load(path)
+    meta["settings"]["executor"] = executor
+    checkpoint.save(path, tensors, meta)
+    sim = simulation(find("Scaffold")(), device="cpu")
+    with pytest.raises(ValueError, match=f"checkpoint .*: executor = {why}"):
+        sim.load(path)
+    sim.round()
+
+
+def test_a_resumed_run_keeps_its_executor(tmp_path) -> None:
+    path = saved(tmp_path, executor="sequential")
+    sim = simulation(find("Scaffold")())
+    sim.load(path)
+    assert sim.choice.name == "sequential"
+    assert simulation(find("Scaffold")()).choice.name == "stacked", "which it would not have chosen"
+
+
 def test_more_rounds_may_be_added(tmp_path) -> None:
     longer = simulation(find("Scaffold")(), rounds=9)
     longer.load(saved(tmp_path))

@@ -127,7 +127,7 @@ class Simulation:
         batches = Batches(self.data, self.client, seed, w.dtype)
         check_name(executor, drawn, self.device)
         check_precision(precision)
-        self._asked = executor
+        self._asked, self._drawn = executor, drawn
         self._make = lambda kind: kind(method, self.objective, batches, seed, drawn)
         self._workers = Workers(lambda: self.executor, workers, self.device)
         self._cost = method_cost(method, len(w))
@@ -277,7 +277,7 @@ class Simulation:
         """
         tensors, meta = checkpoint.load(Path(path), streamed=("clients.",))
         if self._asked == "auto" and "choice" not in vars(self):
-            self._asked = str(meta["settings"].get("executor"))  # it stays what it was, wherever the run goes on
+            self._stay_with(str(meta["settings"].get("executor")), Path(path))
         for name, value in self.settings().items():
             if meta["settings"].get(name) != value:
                 raise InputError(f"checkpoint {path}: {name} was {meta['settings'].get(name)}, now it is {value}")
@@ -289,6 +289,14 @@ class Simulation:
             raise InputError(f"checkpoint {path}: {error}") from error
         self.server = self.method.server(**server)
         self.t, self.executor.gradients, self.history = meta["t"], meta["gradients"], meta["history"]
+
+    def _stay_with(self, executor: str, path: Path) -> None:
+        """The executor remains what it was when the checkpoint was written, wherever the run goes on."""
+        try:
+            check_name(executor, self._drawn, self.device)
+        except InputError as error:
+            raise InputError(f"checkpoint {path}: {error}") from error
+        self._asked = executor
 
     def close(self) -> None:
         """End the workers, and free the file of client records, if there is one; `load` opens the simulation again."""
