@@ -24,7 +24,7 @@ def trajectory(sim: ff.Simulation) -> torch.Tensor:
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced for any number of rows and run as torch would; the compiler's own time is left out."""
-    monkeypatch.setattr(compiled, "BACKEND", "eager")
+    monkeypatch.setattr(compiled, "compile_graph", lambda graph, _: graph)
 
 
 @pytest.mark.usefixtures("traced")
@@ -53,6 +53,18 @@ def test_compiled_is_sequential_after_20_rounds(dtype: torch.dtype, tolerance: f
 
 
 @pytest.mark.usefixtures("traced")
+def test_a_linear_layer_of_sequences_stays_the_same() -> None:
+    """As in attention: the layer acts on the last axis, for every token of every sample; with and without a bias."""
+    torch.manual_seed(0)
+    layers = [nn.Unflatten(-1, (3, 2)), nn.Linear(2, 4, bias=False), nn.Tanh(), nn.Linear(4, 2), nn.Flatten()]
+    model = nn.Sequential(*layers, nn.Linear(6, 3)).double()
+    one, many = (simulation(find("FedSAM")(), model=model, executor=e) for e in ("sequential", "compiled"))
+    expected, found = trajectory(one), trajectory(many)
+    assert (expected - found).norm() <= 1e-12 * expected.norm()
+    assert many.executor.walk.works
+
+
+@pytest.mark.usefixtures("traced")
 def test_a_watched_round_is_seen_and_not_compiled() -> None:
     """A probe of what happens inside a round, in between; nothing else changes."""
     plain = trajectory(simulation(find("FedSAM")(), executor="compiled"))
@@ -67,7 +79,7 @@ def test_without_a_compiler_steps_are_taken_as_they_are(
     def missing(*_: object, **__: object) -> None:
         raise RuntimeError("no C++ compiler found")
 
-    monkeypatch.setattr(compiled, "BACKEND", missing)
+    monkeypatch.setattr(compiled, "compile_graph", missing)
     sim, reference = (simulation(find("FedSAM")(), executor=executor) for executor in ("compiled", "stacked"))
     with caplog.at_level(logging.WARNING):
         assert torch.equal(trajectory(sim), trajectory(reference))
@@ -95,7 +107,7 @@ def test_a_wrong_compiler_is_noticed(monkeypatch: pytest.MonkeyPatch, caplog: py
     def wrong(graph: torch.fx.GraphModule, _: object) -> object:
         return lambda *values: [1.01 * x for x in graph(*values)]
 
-    monkeypatch.setattr(compiled, "BACKEND", wrong)
+    monkeypatch.setattr(compiled, "compile_graph", wrong)
     runs = [trajectory(simulation(find("FedAvg")(), executor=executor)) for executor in ("compiled", "stacked")]
     assert torch.equal(*runs)
     assert "the compiled step gives other numbers" in caplog.text

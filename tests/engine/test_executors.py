@@ -12,7 +12,7 @@ import fedflat as ff
 from fedflat.comm.cost import full_passes_per_round, gradients_per_step
 from fedflat.core.method import Method
 from fedflat.engine import executors
-from fedflat.engine.executors import stacked
+from fedflat.engine.executors import Stacked
 from fedflat.methods import find
 from support.federation import federation, simulation, tanh_network
 
@@ -33,7 +33,7 @@ def test_stacked_is_sequential(method: Method) -> None:
 
 def test_chunks_do_not_matter(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = trajectory(simulation(method, executor="stacked"))
-    monkeypatch.setattr(stacked, "NUMBERS_AT_ONCE", 2 * whole.shape[1])
+    monkeypatch.setattr(Stacked, "numbers_at_once", 2 * whole.shape[1])
     sim = simulation(method, executor="stacked")
     assert sim.executor.chunk == 2
     parts = trajectory(sim)

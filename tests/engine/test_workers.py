@@ -23,7 +23,7 @@ from fedflat.cli.flags import resolve
 from fedflat.core.errors import InputError
 from fedflat.core.method import Context, Method
 from fedflat.engine.cohort import InTurn
-from fedflat.engine.executors import Executor
+from fedflat.engine.executors import Executor, Stacked
 from fedflat.engine.workers import Workers, training
 from fedflat.engine.workers.crew import Job, WorkerError
 from fedflat.engine.workers.pool import Pool
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="workers need a POSIX
 @pytest.fixture
 def small_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two clients of the federation at once."""
-    monkeypatch.setattr("fedflat.engine.executors.stacked.NUMBERS_AT_ONCE", 2 * 73)
+    monkeypatch.setattr(Stacked, "numbers_at_once", 2 * 73)
 
 
 def marked(client: int) -> ff.FederatedData:

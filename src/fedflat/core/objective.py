@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from .dropout import SeededDropout
 from .errors import InputError
 from .space import Space
-from .stacking import WeightFirst
+from .stacking import RowMajorLinear
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Objective:
         if w.ndim == 1:
             x = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
             return self._scores(parameters, x, key)
-        with WeightFirst():
+        with RowMajorLinear():
             scores: Tensor = vmap(self._scores, in_dims=(0, 0, None if key is None else 0))(parameters, x, key)
         return scores
 

@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -97,10 +98,10 @@ def train(
     """
     executor = trainer.executor
     mean, drifts = RunningMean(executor.method.mean, len(clients)), []
-    chunks = [clients[start : start + executor.chunk] for start in range(0, len(clients), executor.chunk)]
+    chunks = np.array_split(clients, -(-len(clients) // executor.chunk))  # as even as possible
     down = down.map(lambda x: aligned(x.to(down.w.dtype)))
     with closing(trainer.parts(_tasks(store, chunks, down), down, ctx)) as parts:
-        for some, share, part in zip(chunks, torch.split(shares, executor.chunk), parts, strict=True):
+        for some, share, part in zip(chunks, torch.split(shares, [len(some) for some in chunks]), parts, strict=True):
             mean.add(part.received, part.steps, share)
             if keep:
                 store.stage(some, part.record)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+import torch._inductor
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from ...core.local import Walkers
-from ...core.objective import Objective
 from .prepared import PreparedWalk, Run
 from .tensor_step import StepInputs, TensorStep
 
 PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113)
-BACKEND: Any = "inductor"
 
 
 class CompiledWalk(PreparedWalk):
@@ -31,16 +34,11 @@ class CompiledWalk(PreparedWalk):
 
     def form(self, tensors: dict[str, Tensor]) -> tuple[object, ...]:
         """Everything but the number of rows."""
-        return tuple((name, x.shape[1:], x.dtype) for name, x in tensors.items())
+        return tuple((name, x.shape[1:], x.stride(), x.dtype) for name, x in tensors.items())
 
     def prepare(self, step: TensorStep, inputs: StepInputs) -> Run:
-        """The compiled step; compiled when it first runs."""
-        # In this process: a pool of compilers would outlive a killed run.
-        options: Any = {"compile_threads": 1} if BACKEND == "inductor" else None
-        traced = _traced(step, inputs, self._objective)
-        compiled = torch.compile(traced, backend=BACKEND, fullgraph=True, options=options)
-        for x in inputs.rows().values():
-            torch._dynamo.mark_dynamic(x, 0)
+        """The compiled step."""
+        compiled = compile_graph(*_traced(step, inputs, self._objective.space.shapes.values()))
 
         def run(values: list[Tensor]) -> list[Tensor]:
             with torch.no_grad():
@@ -50,16 +48,40 @@ class CompiledWalk(PreparedWalk):
         return run
 
 
-def _traced(step: TensorStep, inputs: StepInputs, objective: Objective) -> nn.Module:
-    """The operations of `step` on stacks of any number of rows.
+def compile_graph(graph: GraphModule, examples: list[Any]) -> Callable[..., Any]:
+    """What computes `graph`, for any number of rows if `examples` has a symbol for that.
 
-    The tracer takes equal sizes for one another, so it is shown as many rows as nothing else has.
+    What `torch.compile` adds to it at every call, to find out whether it still fits, takes longer than a step of a
+    small model.
+    """
+    # In this process: a pool of compilers would outlive a killed run.
+    options = {"config_patches": {"compile_threads": 1}}
+    return torch._inductor.standalone_compile(graph, examples, options=options)
+
+
+def _traced(step: TensorStep, inputs: StepInputs, shapes: Iterable[torch.Size]) -> tuple[GraphModule, list[Tensor]]:
+    """The operations of `step` on stacks of any number of rows, and the stand-ins that it was traced with.
+
+    `shapes` are those of the parameters. The tracer may take a size for another that it equals, so it is shown as
+    many rows as nothing else has.
     """
     rows, shared = inputs.rows(), inputs.shared()
-    sizes = {size for x in (*rows.values(), *shared.values()) for size in x.shape}
-    sizes.update(size for shape in objective.space.shapes.values() for size in shape)
+    sizes = {size for shape in (*shapes, *(x.shape for x in (rows | shared).values())) for size in shape}
     number = next(prime for prime in PRIMES if prime not in sizes)
-    example = [x.new_zeros(number, *x.shape[1:]) for x in rows.values()] + list(shared.values())
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    examples = [_any_number(mode, number, x) for x in rows.values()]
+    examples += [mode.from_tensor(x, static_shapes=True) for x in shared.values()]
     with torch.no_grad():
-        traced: nn.Module = make_fx(step, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*example)
-    return traced
+        return make_fx(step, _allow_non_fake_inputs=True)(*examples), examples
+
+
+def _any_number(mode: FakeTensorMode, number: int, x: Tensor) -> Tensor:
+    """A stand-in for `number` rows like those of `x`, that stands for any number; equal rows lie in one place."""
+    example = x.new_zeros(1 if _repeated(x) else number, *x.shape[1:]).expand(number, *x.shape[1:])
+    sizes = [DimDynamic.DYNAMIC, *[DimDynamic.STATIC] * (x.ndim - 1)]
+    return mode.from_tensor(example, symbolic_context=StatelessSymbolicContext(sizes))
+
+
+def _repeated(x: Tensor) -> bool:
+    """Whether all rows are one and the same memory."""
+    return x.stride(0) == 0

@@ -14,19 +14,18 @@ from ..batches import Work
 from .base import Executor
 from .compiled import CompiledWalk
 
-NUMBERS_AT_ONCE = 2_000_000  # parameters, or numbers in a batch, that the stacked executor holds in one tensor
-
 
 class Stacked(Executor):
     """Many clients at once: their models are the rows of one tensor. Clients that are done leave the stack."""
 
     walk: Walk = staticmethod(walk)
+    numbers_at_once = 2_000_000  # parameters, or numbers in a batch, in one tensor
 
     @cached_property
     def chunk(self) -> int:
         data = self.batches.data
         samples = self.batches.size(data.sizes) * data.x[0].numel()
-        return int(max(1, NUMBERS_AT_ONCE // max(self.objective.space.d, samples)))
+        return int(max(1, self.numbers_at_once // max(self.objective.space.d, samples)))
 
     def run(self, work: Work, down: Any, client: Any, ctx: Context, descent: Descent) -> LocalResult:
         ctx = replace(ctx, full_grad=self._full(work))
@@ -39,7 +38,17 @@ class Stacked(Executor):
 
 
 class Compiled(Stacked):
-    """Many clients at once, with the local step compiled as a whole; see `CompiledWalk`."""
+    """Many clients at once, with the local step compiled as a whole; see `CompiledWalk`.
+
+    A call costs less than without compiling, so fewer clients will do; a step's vectors then stay near the processor.
+    """
+
+    numbers_at_once = 1_000_000
+
+    @cached_property
+    def chunk(self) -> int:
+        """At least two: a single client is not compiled."""
+        return max(2, super().chunk)
 
     @cached_property
     def walk(self) -> CompiledWalk:  # type: ignore[override]
