@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import InputError
+from .convolution import Convolution
 
 Norm = Callable[[int], nn.Module]  # channels -> a normalisation of that many
 
@@ -17,13 +18,13 @@ class BasicBlock(nn.Module):
 
     def __init__(self, inside: int, outside: int, stride: int, norm: Norm) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
+        self.conv1 = Convolution(inside, outside, 3, stride, 1)
         self.norm1 = norm(outside)
-        self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
+        self.conv2 = Convolution(outside, outside, 3, 1, 1)
         self.norm2 = norm(outside)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inside != outside:
-            self.shortcut = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), norm(outside))
+            self.shortcut = nn.Sequential(Convolution(inside, outside, 1, stride), norm(outside))
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.relu(self.norm1(self.conv1(x)))
