@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,6 +50,7 @@ class Objective:
             module.train()
         self.module = module
         self.space = Space(module)
+        self._tied = len(list(module.named_parameters(remove_duplicate=False))) > len(list(module.named_parameters()))
 
     def logits(self, w: Tensor, x: Tensor, key: Tensor | None = None) -> Tensor:
         """Class scores (*clients, b, classes) at `w` (*clients, d) for `x` (*clients, b, *shape).
@@ -60,13 +62,21 @@ class Objective:
             x = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
             return self._scores(parameters, x, key)
         with RowMajorLinear():
-            scores: Tensor = vmap(self._scores, in_dims=(0, 0, None if key is None else 0))(parameters, x, key)
+            stacked = [x, *parameters.values()]
+            if key is None:
+                scores: Tensor = vmap(partial(self._stacked_scores, None))(*stacked)
+            else:
+                scores = vmap(self._stacked_scores)(key, *stacked)
         return scores
+
+    def _stacked_scores(self, key: Tensor | None, x: Tensor, *values: Tensor) -> Tensor:
+        """`_scores` with the parameters one by one, as `vmap` takes them with less ado than in a dictionary."""
+        return self._scores(dict(zip(self.space.shapes, values, strict=True)), x, key)
 
     def _scores(self, parameters: dict[str, Tensor], x: Tensor, key: Tensor | None) -> Tensor:
         """One client's scores (b, classes); inside `vmap` the tensors are batched."""
         with nullcontext() if key is None else SeededDropout(key):
-            scores: Tensor = functional_call(self.module, parameters, (x,))
+            scores: Tensor = functional_call(self.module, parameters, (x,), tie_weights=self._tied)
         return scores
 
     def loss(self, w: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:

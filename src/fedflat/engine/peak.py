@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..metrics.accuracy import SAMPLES_AT_ONCE, score
-from .executors.trial import first_steps, try_out
+from .executors.trial import Trial
 
 if TYPE_CHECKING:
     from .simulation import Simulation
@@ -24,7 +24,7 @@ def peak_bytes(sim: Simulation) -> int | None:
     """
     if not sys.platform.startswith("linux"):
         return None
-    try_out(sim.executor, first_steps(sim.executor, sim.cohort(0)))
+    Trial(sim.executor, sim.cohort(0)).run()
     if sim.data.test is not None:
         x, y = (part[:SAMPLES_AT_ONCE] for part in sim.data.test)
         score(sim.objective, sim.server.w, x, y, sim.data.preparation)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
+ALL = 0xFFFF_FFFF_FFFF_FFFF  # 64 bits
 
 
 class Purpose(IntEnum):
@@ -35,16 +36,17 @@ def words(seed: int, purpose: Purpose, *counters: Any) -> Words:
     SplitMix64's finaliser (Steele et al., 2014) chained over the counters: a few vector operations
     for all samples of a cohort, where one generator per client would cost microseconds each.
     """
-    state = _mix(np.asarray(seed & 0xFFFF_FFFF_FFFF_FFFF, dtype=np.uint64))
+    state: Any = _mix(seed & ALL)
     for counter in (int(purpose), *counters):
-        state = _mix(state ^ _mix(np.asarray(counter).astype(np.uint64)))
-    return state
+        # Python's whole numbers are mixed ten times as fast as numpy's.
+        number = int(counter) & ALL if np.ndim(counter) == 0 else np.asarray(counter).astype(np.uint64)
+        state = _mix(state ^ _mix(number))
+    return np.asarray(state, dtype=np.uint64)
 
 
-def _mix(x: Words) -> Words:
-    """A bijection of 64-bit words in which every input bit moves every output bit."""
-    with np.errstate(over="ignore"):
-        x = x + np.uint64(0x9E3779B97F4A7C15)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return x ^ (x >> np.uint64(31))
+def _mix(x: Any) -> Any:
+    """A bijection of 64-bit words in which every input bit moves every output bit; of an array or a whole number."""
+    x = (x + 0x9E3779B97F4A7C15) & ALL
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & ALL
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & ALL
+    return x ^ (x >> 31)

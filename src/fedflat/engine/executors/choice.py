@@ -12,15 +12,15 @@ from torch import nn
 from ...core.errors import InputError
 from ...core.trial import Draws
 from ...data.federated import Index
-from ..batches import Work
 from .base import Executor
 from .graphed import Graphed
 from .sequential import Sequential
 from .stacked import Compiled, Stacked
-from .trial import first_steps, try_out
+from .trial import Trial
 
 EXECUTORS = {kind.__name__.lower(): kind for kind in (Sequential, Stacked, Compiled, Graphed)}
 CLEARLY = 1.5  # times faster than what the rule says; less may be noise, and a choice should not change from run to run
+WORTHWHILE = 1.2  # times faster that a compiled step must be, which takes seconds to make
 COMPILING = 60.0  # seconds that compiling and trying a step may take, generously
 
 
@@ -84,7 +84,7 @@ def _timed(one: Executor, many: Executor, compiled: Callable[[], Executor], coho
         return Choice(chosen, reason, seconds)
     last = compiled()
     seconds[_name(last)] = _step_time(last, cohort)
-    if seconds[_name(last)] * CLEARLY < seconds[_name(many)]:
+    if seconds[_name(last)] * WORTHWHILE < seconds[_name(many)]:
         return Choice(last, "a long run of small steps", seconds)
     return Choice(chosen, reason, seconds)
 
@@ -95,18 +95,18 @@ def _name(executor: Executor) -> str:
 
 def _step_time(executor: Executor, cohort: Index) -> float:
     """Seconds of one client's step (of the processor, or on a GPU), the better of two after one that warms up."""
-    work = first_steps(executor, cohort)
-    times = []
+    trial = Trial(executor, cohort)
+    on_gpu, times = trial.work.samples.is_cuda, []
     for _ in range(3):
-        started = _clock(work)
-        try_out(executor, work)
-        times.append(_clock(work) - started)
-    return min(times[1:]) / int(work.steps.sum())
+        started = _clock(on_gpu)
+        trial.run()
+        times.append(_clock(on_gpu) - started)
+    return min(times[1:]) / int(trial.work.steps.sum())
 
 
-def _clock(work: Work) -> float:
+def _clock(on_gpu: bool) -> float:
     """Seconds that the processor has worked, which other processes disturb less; the time on a GPU that is done."""
-    if not work.samples.is_cuda:
+    if not on_gpu:
         return process_time()
     torch.cuda.synchronize()
     return perf_counter()

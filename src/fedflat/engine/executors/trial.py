@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from ...core.method import Context
 from ...data.federated import Index
-from ..batches import Work
 from .base import Executor
 
 STEPS = 2
 
 
-def first_steps(executor: Executor, cohort: Index) -> Work:
-    """The first steps of the clients of `cohort` (c,) that have the most, as many clients as are run at once."""
-    return executor.batches.plan(0, executor.batches.longest_first(cohort)[: executor.chunk]).first(STEPS)
+class Trial:
+    """The first steps of the clients that have the most, as many as are run at once, from the first model."""
 
+    def __init__(self, executor: Executor, cohort: Index) -> None:
+        """Everything is prepared, so that `run` is nothing but local training; `cohort` is (c,)."""
+        batches, method, space = executor.batches, executor.method, executor.objective.space
+        self.work = batches.plan(0, batches.longest_first(cohort)[: executor.chunk]).first(STEPS)
+        server = method.init_server(space.flatten(executor.objective.module))
+        self._executor, self._descent = executor, batches.client.descent(0)
+        self._down = method.broadcast(server).map(lambda x: x.expand(len(self.work.clients), -1))
+        self._client = method.init_client(self._down)
+        self._ctx = Context(
+            0,
+            float(self._descent.lr),
+            1.0,
+            is_weight=space.is_weight(server.w.device),
+            layers=tuple(layer for _, layer in space.layers()),
+            sampled=len(self.work.clients),
+        )
 
-def try_out(executor: Executor, work: Work) -> None:
-    """The steps of `work` from the first model, thrown away."""
-    method, objective = executor.method, executor.objective
-    server = method.init_server(objective.space.flatten(objective.module))
-    down = method.broadcast(server).map(lambda x: x.expand(len(work.clients), -1))
-    descent = executor.batches.client.descent(0)
-    layers = tuple(layer for _, layer in objective.space.layers())
-    is_weight = objective.space.is_weight(server.w.device)
-    ctx = Context(0, float(descent.lr), 1.0, is_weight=is_weight, layers=layers, sampled=len(work.clients))
-    executor.run(work, down, method.init_client(down), ctx, descent)
-    executor.gradients = 0  # a trial is not part of the run
+    def run(self) -> None:
+        """Take the steps and throw them away."""
+        self._executor.run(self.work, self._down, self._client, self._ctx, self._descent)
+        self._executor.gradients = 0  # a trial is not part of the run
