@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
@@ -58,6 +58,10 @@ class Problem:
     def batches(self) -> list[tuple[Tensor, Tensor]]:
         """The samples as (x, y), so many at once."""
         return list(zip(self.x.split(self.batch), self.y.split(self.batch), strict=True))
+
+    def first(self, n: int) -> Problem:
+        """The same with the first `n` samples."""
+        return replace(self, x=self.x[:n], y=self.y[:n])
 
     def gradient(self) -> None:
         """One gradient on all samples in plain PyTorch: the unit of time."""
@@ -244,10 +248,11 @@ def child(asked: argparse.Namespace) -> Answer:
     torch.manual_seed(0)
     problem = load(asked)
     make = {"fedflat": fedflat, "curvlinops": curvlinops, "hessian-eigenthings": hessian_eigenthings}[asked.child]
-    small = Problem(problem.model, problem.x[:8], problem.y[:8], 8)
+    small = replace(problem.first(8), batch=8)
     make(small, "eigenvalue", 5)()  # what a first pass sets up
-    answer = make(problem, asked.task, asked.products)
-    return peak(answer) if asked.measure == "memory" else times(answer, problem.gradient, asked.repeats)
+    if asked.measure == "memory":
+        return peak(make(problem.first(2 * asked.batch), asked.task, asked.products))
+    return times(make(problem, asked.task, asked.products), problem.gradient, asked.repeats)
 
 
 def times(answer: Callable[[], Answer], gradient: Callable[[], None], repeats: int) -> Answer:
@@ -268,7 +273,10 @@ def timed(run: Callable[[], Any]) -> tuple[Any, tuple[float, float]]:
 
 
 def peak(answer: Callable[[], Answer]) -> Answer:
-    """The peak of this process's memory above what it has now; None where the system does not tell (Linux does)."""
+    """The peak of this process's memory above what it has now; None where the system does not tell (Linux does).
+
+    Two batches are enough for it: nobody holds more than one at a time.
+    """
     if not Path("/proc/self/clear_refs").exists():
         return {"bytes": None}
     ctypes.CDLL(None).malloc_trim(0)  # what is free is not there to be used again

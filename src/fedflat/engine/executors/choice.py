@@ -21,6 +21,7 @@ from .trial import Trial
 EXECUTORS = {kind.__name__.lower(): kind for kind in (Sequential, Stacked, Compiled, Graphed)}
 CLEARLY = 1.5  # times faster than what the rule says; less may be noise, and a choice should not change from run to run
 WORTHWHILE = 1.2  # times faster that a compiled step must be, which takes seconds to make
+ENOUGH, MOST = 0.2, 20  # seconds of trying a way out, and times; at least two times, since anything may come between
 COMPILING = 60.0  # seconds that compiling and trying a step may take, generously
 
 
@@ -94,14 +95,16 @@ def _name(executor: Executor) -> str:
 
 
 def _step_time(executor: Executor, cohort: Index) -> float:
-    """Seconds of one client's step (of the processor, or on a GPU), the better of two after one that warms up."""
+    """Seconds of one client's step (of the processor, or on a GPU), the best of some after one that warms up."""
     trial = Trial(executor, cohort)
-    on_gpu, times = trial.work.samples.is_cuda, []
-    for _ in range(3):
+    trial.run()
+    on_gpu = trial.work.samples.is_cuda
+    times: list[float] = []
+    while len(times) < 2 or (sum(times) < ENOUGH and len(times) < MOST):
         started = _clock(on_gpu)
         trial.run()
         times.append(_clock(on_gpu) - started)
-    return min(times[1:]) / int(trial.work.steps.sum())
+    return min(times) / int(trial.work.steps.sum())
 
 
 def _clock(on_gpu: bool) -> float:
