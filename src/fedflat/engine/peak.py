@@ -12,7 +12,7 @@ from .executors.trial import Trial
 if TYPE_CHECKING:
     from .simulation import Simulation
 
-HEADROOM = 1.15  # blocks that are freed do not always fit again
+HEADROOM = 1.3  # blocks that are freed do not always fit again, less so where the threads of the store come between
 COPIES = 4  # of a server's state: the old and the new one, the message, and the mean that is being added up
 
 
