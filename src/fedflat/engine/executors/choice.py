@@ -21,7 +21,7 @@ from .trial import Trial
 EXECUTORS = {kind.__name__.lower(): kind for kind in (Sequential, Stacked, Compiled, Graphed)}
 CLEARLY = 1.5  # times faster than what the rule says; less may be noise, and a choice should not change from run to run
 WORTHWHILE = 1.2  # times faster that a compiled step must be, which takes seconds to make
-ENOUGH, MOST = 0.2, 20  # seconds of trying a way out, and times; at least two times, since anything may come between
+ENOUGH, MOST = 0.03, 20  # seconds of trying a way out, and times; two times at least, as anything may come between
 COMPILING = 60.0  # seconds that compiling and trying a step may take, generously
 
 
