@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from .dropout import SeededDropout
 from .errors import InputError
 from .space import Space
-from .stacking import RowMajorLinear
+from .stacking import linear_layers, row_major
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Objective:
             module.train()
         self.module = module
         self.space = Space(module)
+        self._linear = linear_layers(module)
         self._tied = len(list(module.named_parameters(remove_duplicate=False))) > len(list(module.named_parameters()))
 
     def logits(self, w: Tensor, x: Tensor, key: Tensor | None = None) -> Tensor:
@@ -61,7 +62,7 @@ class Objective:
         if w.ndim == 1:
             x = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
             return self._scores(parameters, x, key)
-        with RowMajorLinear():
+        with row_major(self._linear):
             stacked = [x, *parameters.values()]
             if key is None:
                 scores: Tensor = vmap(partial(self._stacked_scores, None))(*stacked)

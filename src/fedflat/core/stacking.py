@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+from torch.nn.functional import linear
 
 
-class RowMajorLinear(TorchFunctionMode):
-    """Linear layers whose weights' gradients come out row-major under `vmap`, as the flat vector holds them.
+def linear_layers(module: nn.Module) -> list[nn.Linear]:
+    """The layers that `row_major` knows."""
+    return [layer for layer in module.modules() if type(layer) is nn.Linear]
+
+
+@contextmanager
+def row_major(layers: Sequence[nn.Linear]) -> Iterator[None]:
+    """Inside the block the gradients of the weights of `layers` come out row-major under `vmap`, as in the flat vector.
 
     The same numbers, but torch's own product gives them transposed, and the copy against the grain that follows takes
     half of the time of a small network. As (W x^T)^T the gradient is as wanted; so it is with a gradient of our own,
     whose forward product is twice as fast and which costs Python a while: that is for steps that are compiled.
     """
+    for layer in layers:
+        layer.forward = partial(_forward, layer)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Called by torch for every one of its functions."""
-        if func is functional.linear and args[0].ndim > 1:
-            return _linear(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+
+def _forward(layer: nn.Linear, input: Tensor) -> Tensor:
+    return _linear(input, layer.weight, layer.bias) if input.ndim > 1 else linear(input, layer.weight, layer.bias)
 
 
-def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if get_proxy_mode() is None:
         out = torch.matmul(weight, input.mT).mT
     else:
