@@ -14,8 +14,8 @@ from torch.nn.functional import linear
 
 
 def linear_layers(module: nn.Module) -> list[nn.Linear]:
-    """The layers that `row_major` knows."""
-    return [layer for layer in module.modules() if type(layer) is nn.Linear]
+    """The layers that `row_major` knows: torch's own, unless somebody gave one another `forward`."""
+    return [layer for layer in module.modules() if type(layer) is nn.Linear and "forward" not in vars(layer)]
 
 
 @contextmanager
