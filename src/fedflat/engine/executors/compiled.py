@@ -77,11 +77,6 @@ def _traced(step: TensorStep, inputs: StepInputs, shapes: Iterable[torch.Size]) 
 
 def _any_number(mode: FakeTensorMode, number: int, x: Tensor) -> Tensor:
     """A stand-in for `number` rows like those of `x`, that stands for any number; equal rows lie in one place."""
-    example = x.new_zeros(1 if _repeated(x) else number, *x.shape[1:]).expand(number, *x.shape[1:])
+    example = x.new_zeros(1 if x.stride(0) == 0 else number, *x.shape[1:]).expand(number, *x.shape[1:])
     sizes = [DimDynamic.DYNAMIC, *[DimDynamic.STATIC] * (x.ndim - 1)]
     return mode.from_tensor(example, symbolic_context=StatelessSymbolicContext(sizes))
-
-
-def _repeated(x: Tensor) -> bool:
-    """Whether all rows are one and the same memory."""
-    return x.stride(0) == 0
