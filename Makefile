@@ -17,7 +17,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $(INSTALLED)
 
 demo: $(INSTALLED)  ## compare nine methods on 50 clients; writes runs/digits/report.html
-	$(BIN)/fedflat compare examples/digits.toml --out runs/digits
+	$(BIN)/fedflat compare examples/digits.toml --out runs/digits --jobs auto
 
 test: $(INSTALLED) lint types imports docs-check  ## everything CI checks
 	$(BIN)/pytest -n 2

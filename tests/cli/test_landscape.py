@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedflat.cli import landscape as command
-from fedflat.experiments import landscapes, runner
+from fedflat.experiments import landscapes, runner, studies
 from fedflat.experiments.landscapes import Bench, Settings, feature_jobs, plane_job, shown_runs, surface_jobs
 from fedflat.experiments.measuring import reopened
 from fedflat.metrics.features import FeatureMap
@@ -29,7 +29,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study of three methods and two seeds, and a run on another model."""
     folder = tmp_path_factory.mktemp("finished")
     plain = {"rounds": 2, "flatness": []}
-    runner.study(study_spec(methods=["fedavg", "fedsam", "scaffold"], **plain), folder / "study")
+    studies.study(study_spec(methods=["fedavg", "fedsam", "scaffold"], **plain), folder / "study")
     runner.run(run_spec(model={"name": "mlp", "options": {"hidden": [5]}}, **plain), folder / "other")
     return folder
 

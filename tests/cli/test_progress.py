@@ -6,7 +6,7 @@ from rich.console import Console
 
 from fedflat.cli import progress
 from fedflat.cli.progress import Bar, Lines, watcher
-from fedflat.experiments import runner
+from fedflat.experiments import studies
 from support.studies import study_spec
 
 
@@ -15,7 +15,7 @@ def test_a_terminal_gets_a_bar_with_the_time_left(tmp_path) -> None:
     spec = study_spec(seeds=[0], methods=["fedavg", "fedgf"], flatness=[])
     with watcher(console, 12) as watching:
         assert isinstance(watching, Bar)
-        runner.study(spec, tmp_path, watching)
+        studies.study(spec, tmp_path, watching)
         task = watching._progress.tasks[0]
         assert (task.completed, task.total) == (12, 12)
         assert "c " in task.description, "FedGF's c is shown"
@@ -28,7 +28,7 @@ def test_a_pipe_gets_plain_lines(tmp_path) -> None:
     console = Console(file=io.StringIO(), force_terminal=False, width=80)
     with watcher(console, 24) as watching:
         assert isinstance(watching, Lines)
-        runner.study(study_spec(), tmp_path, watching)
+        studies.study(study_spec(), tmp_path, watching)
     lines = console.file.getvalue().splitlines()
     assert sum("test accuracy" in line and " in " in line for line in lines) == 4
     assert any(line.endswith("s left") for line in lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import signal
 import subprocess
 import sys
@@ -16,43 +15,12 @@ from safetensors.torch import load_file
 
 from fedflat.core.errors import InputError
 from fedflat.engine.cohort import NonFiniteError
-from fedflat.experiments import runner
+from fedflat.experiments import runner, studies
 from fedflat.experiments.directory import RunDirectory, StoredRun
 from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.measuring import asked, measure_run
 from support.studies import run_spec, study_spec
-
-
-class Watched:
-    """Notes what it is told; can send a signal after a round."""
-
-    def __init__(self, signal_after: int | None = None, times: int = 1, signal_in: str | None = None) -> None:
-        self.rounds: list[int] = []
-        self.started: list[tuple[str, int]] = []
-        self.finished: list[str] = []
-        self.failed: list[str] = []
-        self._signal_after, self._times, self._signal_in = signal_after, times, signal_in
-        self.measured: list[str] = []
-
-    def run_started(self, spec, done: int) -> None:
-        self.started.append((spec.label, done))
-
-    def round_done(self, spec, result) -> None:
-        self.rounds.append(result.t)
-        if result.t == self._signal_after:
-            for _ in range(self._times):
-                os.kill(os.getpid(), signal.SIGINT)
-
-    def measuring(self, spec, name: str, done: int, total: int) -> None:
-        self.measured.append(name)
-        if name == self._signal_in:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    def run_finished(self, spec, run) -> None:
-        self.finished.append(spec.label)
-
-    def run_failed(self, spec, error) -> None:
-        self.failed.append(spec.label)
+from support.watching import Watched
 
 
 def test_a_run_leaves_a_complete_folder(tmp_path: Path) -> None:
@@ -86,12 +54,12 @@ def test_a_finished_run_is_not_computed_again(tmp_path: Path) -> None:
 
 
 def test_a_study_can_be_extended(tmp_path: Path) -> None:
-    runner.study(study_spec(methods=["fedavg"], seeds=[0]), tmp_path)
+    studies.study(study_spec(methods=["fedavg"], seeds=[0]), tmp_path)
     watched = Watched()
-    runs = runner.study(study_spec(), tmp_path, watched)
+    runs = studies.study(study_spec(), tmp_path, watched)
     assert len(runs) == 4
     assert len(watched.rounds) == 3 * 6
-    spec, stored = runner.stored_study(tmp_path)
+    spec, stored = studies.stored_study(tmp_path)
     assert spec == study_spec()
     assert [run.summary for run in stored] == [run.summary for run in runs]
 
@@ -188,29 +156,29 @@ def test_how_often_checkpoints_are_written_and_where_records_are_is_no_other_run
 
 
 def test_a_study_may_grow_but_not_change(tmp_path: Path) -> None:
-    runner.begin_study(study_spec(), tmp_path)
-    runner.begin_study(study_spec(methods=["fedavg"], seeds=[5], targets=[0.5]), tmp_path)
+    studies.begin_study(study_spec(), tmp_path)
+    studies.begin_study(study_spec(methods=["fedavg"], seeds=[5], targets=[0.5]), tmp_path)
     with pytest.raises(InputError, match="holds another study: rounds is 6 there and 7 here"):
-        runner.begin_study(study_spec(rounds=7), tmp_path)
+        studies.begin_study(study_spec(rounds=7), tmp_path)
 
 
 def test_runs_and_studies_do_not_share_a_folder(tmp_path: Path) -> None:
-    runner.begin_study(study_spec(), tmp_path / "study")
+    studies.begin_study(study_spec(), tmp_path / "study")
     with pytest.raises(InputError, match="holds a study; choose another folder for a run"):
         runner.run(run_spec(), tmp_path / "study")
     runner.run(run_spec(), tmp_path / "run")
     with pytest.raises(InputError, match="holds a run; choose another folder for a study"):
-        runner.study(study_spec(), tmp_path / "run")
+        studies.study(study_spec(), tmp_path / "run")
 
 
 def test_a_diverging_method_does_not_stop_the_others(tmp_path: Path) -> None:
     wild = {"name": "fedsam", "server_lr": 1e38}
     watched = Watched()
-    runs = runner.study(study_spec(methods=["fedavg", wild, "scaffold"], seeds=[0]), tmp_path, watched)
+    runs = studies.study(study_spec(methods=["fedavg", wild, "scaffold"], seeds=[0]), tmp_path, watched)
     assert [run.method for run in runs] == ["FedAvg", "Scaffold"]
     assert watched.failed == ["FedSAM-seed0"]
     with pytest.raises(NonFiniteError):
-        runner.study(study_spec(methods=[wild], seeds=[0]), tmp_path)
+        studies.study(study_spec(methods=[wild], seeds=[0]), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["summary.json", "metrics.parquet", "partition.parquet"])
@@ -236,15 +204,15 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--out .*file/run cannot be written: Not a directory"):
         runner.run(run_spec(), tmp_path / "file" / "run")
     with pytest.raises(InputError, match=r"--out .*file/study cannot be written: Not a directory"):
-        runner.study(study_spec(), tmp_path / "file" / "study")
+        studies.study(study_spec(), tmp_path / "file" / "study")
 
 
 def test_a_folder_without_runs_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no finished run"):
         StoredRun.open(tmp_path)
-    runner.begin_study(study_spec(), tmp_path)
+    studies.begin_study(study_spec(), tmp_path)
     with pytest.raises(InputError, match="holds no finished run; continue the study with `fedflat resume"):
-        runner.stored_study(tmp_path)
+        studies.stored_study(tmp_path)
 
 
 def test_ctrl_c_while_flatness_is_measured_stops_at_once_and_trains_nothing_twice(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import fedflat as ff
-from fedflat.experiments import runner
+from fedflat.experiments import studies
 from support.browser import CHROMIUM, browse
 from support.studies import study_spec
 
@@ -16,7 +16,7 @@ from support.studies import study_spec
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("study")
-    runs = runner.study(study_spec(methods=["fedavg", {"name": "fedsam", "rho": 0.2}, "fedgf"]), folder)
+    runs = studies.study(study_spec(methods=["fedavg", {"name": "fedsam", "rho": 0.2}, "fedgf"]), folder)
     return ff.compare(runs).to_html(folder / "report.html")
 
 
@@ -57,7 +57,7 @@ def test_it_loads_nothing_and_runs_nothing(report: Path) -> None:
 
 
 def test_the_same_runs_give_the_same_page(report: Path) -> None:
-    _, runs = runner.stored_study(report.parent)
+    _, runs = studies.stored_study(report.parent)
     assert ff.compare(runs).to_html(report.parent / "again.html").read_text() == report.read_text()
 
 
@@ -72,6 +72,6 @@ def test_a_run_from_python_can_be_compared_without_a_folder(tmp_path: Path) -> N
 
 def test_a_page_that_cannot_be_written_is_named(report: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    _, runs = runner.stored_study(report.parent)
+    _, runs = studies.stored_study(report.parent)
     with pytest.raises(ValueError, match=r"report .*page\.html cannot be written"):
         ff.compare(runs).to_html(tmp_path / "file" / "page.html")

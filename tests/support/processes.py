@@ -29,10 +29,10 @@ def children(process: int) -> list[int]:
 
 def workers() -> list[int]:
     """The numbers of this process's workers that have not ended; other tests may have started other processes."""
-    return [number for number in children(os.getpid()) if b"fedflat.engine.workers" in _command(number)]
+    return [number for number in children(os.getpid()) if b"fedflat.engine.workers" in command(number)]
 
 
-def _command(process: int) -> bytes:
+def command(process: int) -> bytes:
     try:
         return Path(f"/proc/{process}/cmdline").read_bytes()
     except OSError:  # ended meanwhile

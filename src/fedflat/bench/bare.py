@@ -20,7 +20,7 @@ class BareLoop:
     def __init__(self, work: Work, channels_last: bool) -> None:
         """`channels_last` lays pictures and filters out as torch's convolutions like them."""
         self._work, data = work, work.data()
-        self._members = torch.split(torch.from_numpy(data.members), work.samples)
+        self._members = torch.split(torch.from_numpy(data.held(slice(None))), work.samples)
         layout = torch.channels_last if channels_last and data.x.ndim == 4 else torch.contiguous_format
         self.module = work.module().to(memory_format=layout)  # type: ignore[call-overload]
         self._x, self._y = data.x.contiguous(memory_format=layout), data.y

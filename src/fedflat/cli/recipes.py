@@ -10,17 +10,19 @@ from rich.console import Console
 
 from ..core.errors import InputError
 from ..data.facts import partition_facts
-from ..experiments import runner
+from ..experiments import studies
 from ..experiments.calibration import speed
 from ..experiments.estimate import Estimate, study_estimate, total
 from ..experiments.recipe import Cell, Recipe, all_recipes, find_recipe
 from ..experiments.spec import StudySpec, federated_data
+from ..experiments.studies import Jobs
 from ..files import write_atomically
 from ..reports.comparison import compare
 from ..reports.partition import shade_map, write_partition_map
 from ..reports.recipes import cell_table, description, hours, overview
 from .conversion import convert_for
 from .flags import CONTEXT, override
+from .jobs import JobsFlag, jobs_of
 from .outcome import show, wide
 from .progress import watcher
 
@@ -74,6 +76,7 @@ def run_recipe(
     only: Annotated[str | None, typer.Option(help="Only these of its methods, e.g. FedAvg,FedSMOO.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results; default runs/recipes/NAME.")] = None,
     data_dir: DataDir = None,
+    jobs: JobsFlag = "1",
     dry_run: Annotated[bool, typer.Option(help="Print cells and cost, from 20 measured steps; train nothing.")] = False,
 ) -> None:
     """Run the cells of a recipe, and print our numbers beside the paper's.
@@ -103,18 +106,18 @@ def run_recipe(
     folder = out or Path("runs") / "recipes" / (name if scale == 1 else f"{name}-scale-{scale:g}")
     if recipe.item.kind == "partition":
         return _show_partitions(console, cells, folder)
-    _carry_out(console, recipe, cells, folder, _changes(scale, context.args))
+    _carry_out(console, recipe, cells, folder, _changes(scale, context.args), jobs_of(jobs))
 
 
 def _carry_out(
-    console: Console, recipe: Recipe, cells: dict[Cell, StudySpec], folder: Path, changes: list[str]
+    console: Console, recipe: Recipe, cells: dict[Cell, StudySpec], folder: Path, changes: list[str], jobs: Jobs
 ) -> None:
     """Run every cell; a table for each, and one page for all."""
     rounds = sum(study.rounds * len(study.methods) * len(study.seeds) for study in cells.values())
     results = []
     with watcher(console, rounds) as watching:
         for cell, study in cells.items():
-            results.append(runner.study(study, folder / cell.name, watching))
+            results.append(studies.study(study, folder / cell.name, watching, jobs))
     chapters = []
     for (cell, study), runs in zip(cells.items(), results, strict=True):
         comparison = compare(runs, targets=study.targets, protocol=study.protocol, published=cell.published)

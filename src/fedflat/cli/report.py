@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from ..experiments.directory import StoredRun
-from ..experiments.runner import stored_study
+from ..experiments.studies import stored_study
 from ..metrics.protocols import Protocol
 from ..reports.comparison import compare
 from .outcome import show

@@ -13,6 +13,7 @@ from ..experiments import runner
 from ..experiments.directory import RunDirectory
 from ..experiments.spec import StudySpec
 from .compare import carry_out
+from .jobs import JobsFlag, jobs_of
 from .progress import watcher
 
 
@@ -20,14 +21,17 @@ def register(app: typer.Typer) -> None:
     app.command("resume")(resume)
 
 
-def resume(folder: Annotated[Path, typer.Argument(help="Folder of a run or of a study.")]) -> None:
+def resume(
+    folder: Annotated[Path, typer.Argument(help="Folder of a run or of a study.")],
+    jobs: JobsFlag = "1",
+) -> None:
     """Go on with a run or a study that was stopped, from its last checkpoint.
 
     The rounds that follow are bit-identical to those of an uninterrupted run.
     """
     console = Console()
     if (folder / "study.toml").exists():
-        return carry_out(console, StudySpec.load(folder / "study.toml"), folder)
+        return carry_out(console, StudySpec.load(folder / "study.toml"), folder, jobs_of(jobs))
     if not (folder / "config.toml").exists():
         raise InputError(f"{folder} holds neither a run (config.toml) nor a study (study.toml)")
     spec = RunDirectory(folder).spec()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ..core.errors import InputError
 from .preparation import Augmentation, Preparation
 
 Index = NDArray[np.int64]
+PIECE = 2**20  # members that are looked at as int64 at once
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,14 @@ class FederatedData:
     """Training samples, who holds which of them, and a test set.
 
     Client i holds the samples `members[offsets[i] : offsets[i + 1]]`; a sample may belong to several
-    clients or to none. Samples are kept as they are stored (pictures as uint8, texts as token numbers);
+    clients or to none. `members` is kept in the smallest unsigned integers that hold it: of a million clients they are
+    most of what there is. Samples are kept as they are stored (pictures as uint8, texts as token numbers);
     `preparation` makes what a model takes, `augmentation` acts in training only.
     """
 
     x: Tensor  # (n, *shape)
     y: Tensor  # (n,) class indices, int64
-    members: Index  # (sum of sizes,) sample indices, client after client
+    members: NDArray[np.integer]  # (sum of sizes,) sample indices, client after client
     offsets: Index  # (clients + 1,)
     classes: int
     test: tuple[Tensor, Tensor] | None = None  # x (m, *shape), y (m,)
@@ -69,6 +72,8 @@ class FederatedData:
         if isinstance(self.classes, bool) or not isinstance(self.classes, int) or self.classes < 1:
             raise InputError(f"data: classes must be a whole number of at least 1, got {self.classes!r}")
         _check_index(self.members, self.offsets, len(self.y))
+        small = self.members.astype(np.min_scalar_type(max(len(self.y) - 1, 0)), copy=False)
+        object.__setattr__(self, "members", small)  # the one time that it is set
         _check_samples("training", self.x, self.y, self.classes)
         if self.test is not None:
             _check_samples("test", *self.test, self.classes)
@@ -138,14 +143,28 @@ class FederatedData:
         """Shape of one sample."""
         return tuple(self.x.shape[1:])
 
-    @cached_property  # asked several times a round, and as long as there are clients
+    @property
     def sizes(self) -> Index:
         """Samples per client, (clients,)."""
         return np.diff(self.offsets)
 
+    @cached_property
+    def largest(self) -> int:
+        """The most samples that a client has."""
+        return int(self.sizes.max())
+
+    def sizes_of(self, clients: Index) -> Index:
+        """Samples of these clients (c,): (c,)."""
+        sizes: Index = self.offsets[clients + 1] - self.offsets[clients]
+        return sizes
+
+    def held(self, places: Index | slice) -> Index:
+        """The samples at these places of `members`, in their shape."""
+        return self.members[places].astype(np.int64)
+
     def client(self, i: int) -> tuple[Tensor, Tensor]:
         """The samples of client `i`: x (n_i, *shape), y (n_i,)."""
-        mine = torch.from_numpy(self.members[self.offsets[i] : self.offsets[i + 1]])
+        mine = torch.from_numpy(self.held(slice(self.offsets[i], self.offsets[i + 1])))
         return self.x[mine], self.y[mine]
 
     def inputs(self, samples: Tensor) -> Tensor:
@@ -169,7 +188,8 @@ class FederatedData:
     def partition_hash(self) -> str:
         """Eight hexadecimal digits that tell two splits apart."""
         held_out = () if self.validation is None else (self.validation.offsets, self.validation.members)
-        return digest(*map(torch.from_numpy, (self.offsets, self.members, *held_out)))
+        pieces = (self.held(slice(i, i + PIECE)) for i in range(0, len(self.members), PIECE))
+        return _digest(map(torch.from_numpy, chain((self.offsets,), pieces, held_out)))
 
     def contents_hash(self) -> str:
         """Eight hexadecimal digits that tell the samples of two sets apart."""
@@ -184,6 +204,11 @@ class FederatedData:
 
 def digest(*tensors: Tensor) -> str:
     """Eight hexadecimal digits that tell the contents of tensors apart."""
+    return _digest(tensors)
+
+
+def _digest(tensors: Iterable[Tensor]) -> str:
+    """The digest of tensors that need not all be there at once; how they are cut makes no difference."""
     sha = hashlib.sha256()
     for tensor in tensors:
         sha.update(tensor.detach().cpu().contiguous().numpy().data)

@@ -53,18 +53,18 @@ class Batches:
         """`dtype` is the model's; the weights of samples have it."""
         self.data, self.client, self.seed, self._dtype = data, client, seed, dtype
 
-    def size(self, sizes: Index) -> int:
-        """The most samples in a batch of clients with `sizes` samples (clients,)."""
-        return int(min(self.client.batch_size or sizes.max(), sizes.max()))
+    def size(self, largest: int) -> int:
+        """The most samples in a batch of clients of which the largest has so many samples."""
+        return min(self.client.batch_size or largest, largest)
 
     def longest_first(self, clients: Index) -> Index:
         """`clients` by their number of local steps, so that a stack loses those that are done from its end."""
-        steps = self.client.local_steps(self.data.sizes[clients])
+        steps = self.client.local_steps(self.data.sizes_of(clients))
         return clients[np.argsort(-steps, kind="stable")]
 
     def plan(self, t: int, clients: Index) -> Work:
         """The work of `clients`, longest first, in round `t`; it depends on the seed, `t` and each client alone."""
-        steps = self.client.local_steps(self.data.sizes[clients])
+        steps = self.client.local_steps(self.data.sizes_of(clients))
         samples = self._samples(t, clients, steps)
         on_device = torch.from_numpy(samples).to(self.data.y.device)
         return Work(t, clients, steps, on_device, np.count_nonzero(samples >= 0, axis=-1))
@@ -95,12 +95,12 @@ class Batches:
 
         Stacked (c, b), or for one client (b,).
         """
-        sizes, starts = self.data.sizes[clients], self.data.offsets[clients]
-        size = self.size(sizes)
+        sizes, starts = self.data.sizes_of(clients), self.data.offsets[clients]
+        size = self.size(int(sizes.max()))
         for first in range(0, int(sizes.max()), size):
             place = np.arange(first, first + size)
             exists = place < sizes[:, None]
-            mine = self.data.members[starts[:, None] + np.where(exists, place, 0)]
+            mine = self.data.held(starts[:, None] + np.where(exists, place, 0))
             samples = torch.from_numpy(mine).to(self.data.y.device)
             weight = torch.from_numpy(exists / sizes[:, None]).to(self.data.y.device, self._dtype)
             if not stacked:
@@ -109,8 +109,8 @@ class Batches:
 
     def _samples(self, t: int, clients: Index, steps: Index) -> Index:
         """(c, K, b) sample indices; step k of client i is batch k mod m_i of epoch k div m_i."""
-        sizes, starts = self.data.sizes[clients], self.data.offsets[clients]
-        size = self.size(sizes)
+        sizes, starts = self.data.sizes_of(clients), self.data.offsets[clients]
+        size = self.size(int(sizes.max()))
         per_epoch = self.client.batches_per_epoch(sizes)
         orders = self._orders(t, clients, sizes, int((-(-steps // per_epoch)).max()))
         k = np.arange(steps[0])
@@ -119,7 +119,7 @@ class Batches:
         exists = (place < sizes[:, None, None]) & (k < steps[:, None])[:, :, None]
         rows, place = np.arange(len(clients))[:, None, None], np.where(exists, place, 0)
         mine = orders[rows, np.where(exists, epoch[:, :, None], 0), place]
-        return np.where(exists, self.data.members[starts[:, None, None] + mine], -1)
+        return np.where(exists, self.data.held(starts[:, None, None] + mine), -1)
 
     def _orders(self, t: int, clients: Index, sizes: Index, epochs: int) -> Index:
         """(c, epochs, n) the order in which each client goes through its samples, n the most samples."""

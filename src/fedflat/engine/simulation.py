@@ -141,10 +141,9 @@ class Simulation:
     @cached_property
     def choice(self) -> Choice:
         """The executor, and why it is this one; for `auto` the first question takes a few steps on trial."""
-        sizes = self.data.sizes
         with one_thread(self.device):
             cohort = self.cohort(0)
-            steps = float(self.client.local_steps(sizes[cohort]).sum()) * self.rounds
+            steps = float(self.client.local_steps(self.data.sizes_of(cohort)).sum()) * self.rounds
             return choose(self._asked, self._make, cohort, steps)
 
     @property
@@ -342,7 +341,7 @@ class Simulation:
 
     def _shares(self, clients: Index) -> Tensor:
         """Aggregation weights p_i of a cohort, (c, 1), summing to 1."""
-        sizes = np.ones(len(clients)) if self.weights == "uniform" else self.data.sizes[clients]
+        sizes = np.ones(len(clients)) if self.weights == "uniform" else self.data.sizes_of(clients)
         return torch.from_numpy(sizes / sizes.sum()).to(self.server.w)[:, None]
 
     def _checked(self, server: Any) -> Any:

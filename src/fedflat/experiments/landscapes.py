@@ -36,8 +36,8 @@ from ..metrics.flatness.surface import (
     spanned,
 )
 from .directory import StoredRun
-from .runner import stored_study
 from .spec import RunSpec, participation_of
+from .studies import stored_study
 
 Picture = TypeVar("Picture", Surface, FeatureMap)
 VERSION = 1  # part of every key; rises when what is computed changes

@@ -12,9 +12,9 @@ from ..engine.simulation import Simulation
 from ..metrics.flatness import Flatness, Measure, Told
 from .directory import RunDirectory
 from .mistakes import validated
-from .runner import run_directory
 from .schema import Section
 from .spec import LIGHT, MeasureSection, StudySpec, build_measure
+from .studies import run_directory
 
 
 class Asked(Section):

@@ -80,7 +80,7 @@ def validation_accuracies(objective: Objective, w: Tensor, data: FederatedData) 
 
 def held_loss(scores: Scores, data: FederatedData) -> float:
     """Mean loss over the samples that clients hold, from the scores of all training samples."""
-    return float(scores.loss.double().cpu()[torch.from_numpy(data.members)].mean())
+    return float(scores.loss.double().cpu()[torch.from_numpy(data.held(slice(None)))].mean())
 
 
 def spread(accuracies: NDArray[np.float64]) -> ClientSpread:

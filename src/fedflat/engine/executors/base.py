@@ -73,7 +73,7 @@ class Executor(ABC):
         """The gradient on all samples of each client, batch by batch; counts the batches."""
 
         def full(w: Tensor) -> Tensor:
-            self.gradients += int(self.batches.client.batches_per_epoch(self.batches.data.sizes[work.clients]).sum())
+            self.gradients += int(self.batches.client.batches_per_epoch(self.batches.data.sizes_of(work.clients)).sum())
             total = torch.zeros_like(w)
             clients = work.clients if w.ndim > 1 else work.clients[0]
             for number, batch in enumerate(self.batches.everything(work.clients, stacked=w.ndim > 1)):

@@ -24,7 +24,7 @@ class Stacked(Executor):
     @cached_property
     def chunk(self) -> int:
         data = self.batches.data
-        samples = self.batches.size(data.sizes) * data.x[0].numel()
+        samples = self.batches.size(data.largest) * data.x[0].numel()
         return int(max(1, self.numbers_at_once // max(self.objective.space.d, samples)))
 
     def run(self, work: Work, down: Any, client: Any, ctx: Context, descent: Descent) -> LocalResult:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
 from ...data.federated import Index
+from ..child import Child
 from .board import Answer, Assignment
-from .process import Process
 
 FAREWELL = 5.0  # seconds for a process to end whose channel is closed
 NAMED = 5  # clients in a message
@@ -32,12 +32,12 @@ class Job:
 class Crew:
     """At most `number` processes. They end with this object, when it is closed, and when this process ends."""
 
-    def __init__(self, number: int, new: Callable[[], Process]) -> None:
+    def __init__(self, number: int, new: Callable[[], Child]) -> None:
         self._number, self._new = number, new
         self._waiting: deque[Job] = deque()  # jobs that nobody has
-        self._idle: list[Process] = []
-        self._busy: dict[Connection, tuple[Process, Job | None]] = {}  # by channel; without a job: getting ready
-        self._all: set[Process] = set()
+        self._idle: list[Child] = []
+        self._busy: dict[Connection, tuple[Child, Job | None]] = {}  # by channel; without a job: getting ready
+        self._all: set[Child] = set()
         self._finalizer = weakref.finalize(self, _end, self._all)
 
     def start(self, number: int) -> None:
@@ -103,7 +103,7 @@ class Crew:
         for _ in range(min(len(self._waiting) - coming, self._number - len(self._all))):
             self._start()
 
-    def _give_back(self, job: Job | None, process: Process) -> None:
+    def _give_back(self, job: Job | None, process: Child) -> None:
         """Have the job of a process that has ended done by another one."""
         self._all.discard(process)
         how = process.end(FAREWELL)
@@ -126,7 +126,7 @@ def _named(clients: Index) -> str:
     return f"client{'s' if len(clients) > 1 else ''} {shown}{more}"
 
 
-def _end(processes: set[Process]) -> None:
+def _end(processes: set[Child]) -> None:
     """End processes that are not needed any more."""
     while processes:
         processes.pop().end()

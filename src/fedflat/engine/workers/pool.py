@@ -15,12 +15,12 @@ import torch
 
 from ...core.errors import InputError
 from ...core.method import Context
+from ..child import Child
 from ..cohort import Part, Task
 from ..executors import Executor
 from ..shared_memory import Cutter, SharedMemory, taken_apart
 from .board import Answer, Assignment, Board, Equipment, Outline
 from .crew import Crew, Job
-from .process import Process
 
 
 class Pool:
@@ -41,7 +41,7 @@ class Pool:
         for shelf, part in zip(outline.shelves(cut), parts, strict=True):
             shelf.numpy()[:] = np.frombuffer(part, np.uint8)
         self._board, self._slots = Board(executor, outline, cut), range(outline.slots)
-        self._crew = Crew(number, partial(Process, memory, outline))
+        self._crew = Crew(number, partial(_worker, memory, outline))
         self.start, self.close = self._crew.start, self._crew.close
 
     def parts(self, tasks: Iterator[Task], down: Any, ctx: Context) -> Generator[Part]:
@@ -86,6 +86,13 @@ class Pool:
             raise answer.error
         self._executor.gradients += answer.gradients
         return self._board.slot(assignment.slot, len(assignment.clients)).part
+
+
+def _worker(memory: SharedMemory, outline: Outline) -> Child:
+    """A new worker, which says so, with an `Answer`, when it is ready or cannot be."""
+    child = Child(f"{__package__}.worker", (memory.handle,))
+    child.tell(outline)
+    return child
 
 
 def _for_training(executor: Executor) -> Executor:

@@ -5,13 +5,8 @@ Started as `python -m fedflat.engine.workers.worker CHANNEL MEMORY`, the numbers
 
 from __future__ import annotations
 
-import os
-import pickle
-import select
 import signal
 import sys
-import threading
-import traceback
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -20,6 +15,7 @@ import torch
 
 from ...core.errors import InputError
 from ..allocator import tune_allocator
+from ..child import parents_channel, sendable
 from ..cohort import Task, train_chunk
 from ..shared_memory import Cutter, SharedMemory, put_together
 from .board import Answer, Assignment, Board, Equipment, Outline
@@ -63,37 +59,17 @@ def serve(channel: Connection, handle: int) -> None:
         try:
             answer = trainer.carry_out(assignment)
         except Exception as error:
-            answer = Answer(error=_sendable(error))
+            answer = Answer(error=sendable(error))
         channel.send(answer)
-
-
-def _sendable(error: Exception) -> Exception:
-    """`error` with where it happened as a note; one that cannot be sent as a RuntimeError that says the same."""
-    error.add_note("".join(traceback.format_exception(error)))
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 (just made)
-        return error
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-
-
-def _end_with_parent(channel: int) -> None:
-    """Wait until the other end of the channel is closed, as the system does when the parent ends, however it ends."""
-    watched = select.poll()
-    watched.register(channel, 0)  # nothing but the hanging up, which is always told
-    watched.poll()
-    os._exit(1)
 
 
 def main() -> None:
     """Serve the parent that started this process."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides when to end
         signal.signal(number, signal.SIG_IGN)
-    channel, memory = map(int, sys.argv[1:])
-    threading.Thread(target=_end_with_parent, args=(channel,), daemon=True).start()
     torch.set_num_threads(1)
-    with Connection(channel) as connection, suppress(EOFError, OSError):  # the parent is gone
-        serve(connection, memory)
+    with parents_channel() as channel, suppress(EOFError, OSError):  # the parent is gone
+        serve(channel, int(sys.argv[2]))
 
 
 if __name__ == "__main__":

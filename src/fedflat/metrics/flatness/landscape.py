@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import copy
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,7 +25,7 @@ class Landscape:
     def __init__(self, objective: Objective, data: FederatedData, samples: Index, memory: int = MEMORY) -> None:
         """`data` is on the device and in the dtype of the model; `samples` (n,) are indices into it."""
         self.objective, self.data, self.memory = objective, data, memory
-        self.samples = torch.from_numpy(samples).to(data.y.device)
+        self.samples = torch.from_numpy(samples.astype(np.int64)).to(data.y.device)
         self.footprint = Footprint(objective, self.batch(self.samples[:1]))
 
     def __len__(self) -> int:

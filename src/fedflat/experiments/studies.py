@@ -1,0 +1,105 @@
+"""Carries out studies in folders: every method and seed, one run after another or several side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from ..core.errors import InputError
+from ..engine.arguments import usable_device
+from ..engine.cohort import NonFiniteError
+from ..files import write_atomically
+from .directory import RunDirectory, StoredRun, difference
+from .interrupt import StopRequest, stop_between_rounds
+from .runner import Silent, Watcher, carry_out
+from .side_by_side import Runs, SideBySide
+from .spec import RunSpec, StudySpec
+
+Jobs = int | Literal["auto"]
+
+
+def study(spec: StudySpec, path: Path, watcher: Watcher | None = None, jobs: Jobs = 1) -> list[StoredRun]:
+    """Carry out every run of `spec` below the folder `path` and give those that finished.
+
+    jobs: runs at a time, each in a process of its own with its share of the threads; "auto" is as many as torch has
+    threads, and one where the device is no CPU. They change the time and the memory in use, and no result.
+
+    A run that diverges is told to the watcher and does not stop the others. Raises InputError if the
+    folder cannot be used, NonFiniteError if no run finished, and Interrupted after a signal.
+    """
+    number = _number(jobs, spec)
+    with stop_between_rounds() as request:
+        begin_study(spec, path)
+        runs = [(one, run_directory(one, path)) for one in spec.runs()]
+        watcher = watcher or Silent()
+        failures = (
+            _one_by_one(runs, watcher, request) if number == 1 else SideBySide(number, watcher, request).carry_out(runs)
+        )
+    finished = [StoredRun.open(directory.path) for _, directory in runs if directory.is_finished]
+    if failures and not finished:
+        raise failures[-1]
+    return finished
+
+
+def _number(jobs: Jobs, spec: StudySpec) -> int:
+    """How many runs at a time. Raises InputError for what is no number of processes."""
+    if jobs == "auto":
+        most = torch.get_num_threads() if usable_device(spec.device).type == "cpu" else 1
+    elif isinstance(jobs, int) and not isinstance(jobs, bool) and jobs >= 1:
+        most = jobs
+    else:
+        raise InputError(f"jobs must be 'auto' or a whole number of at least 1, got {jobs!r}")
+    return min(most, len(spec.runs()))
+
+
+def _one_by_one(runs: Runs, watcher: Watcher, request: StopRequest) -> list[NonFiniteError]:
+    """Carry out the runs, one after another, and give the errors of those that diverged."""
+    failures = []
+    for spec, directory in runs:
+        try:
+            carry_out(spec, directory, watcher, request)
+        except NonFiniteError as error:
+            failures.append(error)
+            watcher.run_failed(spec, error)
+    return failures
+
+
+def run_directory(spec: RunSpec, study_path: Path) -> RunDirectory:
+    """Where a study keeps one of its runs; the same settings always lead to the same folder."""
+    return RunDirectory(study_path / "runs" / f"{spec.label}-{spec.digest()}")
+
+
+def begin_study(spec: StudySpec, path: Path) -> None:
+    """Make the study's folder and write its configuration.
+
+    Raises InputError if it cannot be written, or holds a run, or a study that differs in more than
+    its methods, seeds and protocol, by which a study may grow.
+    """
+    if (path / "config.toml").exists():
+        raise InputError(f"--out {path} holds a run; choose another folder for a study")
+    if (path / "study.toml").exists():
+        found = difference(_lasting(StudySpec.load(path / "study.toml")), _lasting(spec))
+        if found:
+            raise InputError(f"--out {path} holds another study: {found}")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        write_atomically(path / "study.toml", lambda file: file.write_text(spec.to_toml()))
+    except OSError as error:
+        raise InputError(f"--out {path} cannot be written: {error.strerror}") from error
+
+
+def _lasting(spec: StudySpec) -> dict[str, Any]:
+    """The settings that stay when a study grows."""
+    return {name: value for name, value in spec.decisive().items() if name not in ("methods", "seeds", "protocol")}
+
+
+def stored_study(path: Path) -> tuple[StudySpec, list[StoredRun]]:
+    """A study's configuration and its finished runs. Raises ValueError if `path` holds none."""
+    spec = StudySpec.load(path / "study.toml")
+    directories = [run_directory(one, path) for one in spec.runs()]
+    runs = [StoredRun(directory) for directory in directories if directory.is_finished]
+    if not runs:
+        raise InputError(f"{path} holds no finished run; continue the study with `fedflat resume {path}`")
+    return spec, runs

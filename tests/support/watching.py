@@ -1,0 +1,38 @@
+"""A watcher for tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+
+class Watched:
+    """Notes what it is told; can send a signal after a round."""
+
+    def __init__(self, signal_after: int | None = None, times: int = 1, signal_in: str | None = None) -> None:
+        self.rounds: list[int] = []
+        self.started: list[tuple[str, int]] = []
+        self.finished: list[str] = []
+        self.failed: list[str] = []
+        self._signal_after, self._times, self._signal_in = signal_after, times, signal_in
+        self.measured: list[str] = []
+
+    def run_started(self, spec, done: int) -> None:
+        self.started.append((spec.label, done))
+
+    def round_done(self, spec, result) -> None:
+        self.rounds.append(result.t)
+        if result.t == self._signal_after:
+            for _ in range(self._times):
+                os.kill(os.getpid(), signal.SIGINT)
+
+    def measuring(self, spec, name: str, done: int, total: int) -> None:
+        self.measured.append(name)
+        if name == self._signal_in:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def run_finished(self, spec, run) -> None:
+        self.finished.append(spec.label)
+
+    def run_failed(self, spec, error) -> None:
+        self.failed.append(spec.label)
