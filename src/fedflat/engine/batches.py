@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -41,10 +42,6 @@ class Work:
             self.t, self.clients, np.minimum(self.steps, steps), self.samples[:, :steps], self.counts[:, :steps]
         )
 
-    def is_full(self, k: int, rows: int) -> bool:
-        """Whether each of the leading `rows` clients has as many samples at step `k` as a batch can have."""
-        return bool((self.counts[:rows, k] == self.samples.shape[-1]).all())
-
 
 class Batches:
     """Draws batches: a fresh random order of the client's samples for every epoch, cut into batches."""
@@ -53,9 +50,23 @@ class Batches:
         """`dtype` is the model's; the weights of samples have it."""
         self.data, self.client, self.seed, self._dtype = data, client, seed, dtype
 
-    def size(self, largest: int) -> int:
-        """The most samples in a batch of clients of which the largest has so many samples."""
-        return min(self.client.batch_size or largest, largest)
+    @cached_property
+    def size(self) -> int:
+        """The most samples in a batch of any client."""
+        return min(self.client.batch_size or self.data.largest, self.data.largest)
+
+    def _length(self, sizes: Index) -> int:
+        """The length of batches for clients with so many samples, whose batches may be shorter.
+
+        Where batches have a size it is the same for all clients: how a sum over a batch rounds depends on its length,
+        and a client's training shall not depend on who is trained beside it.
+        """
+        return self.size if self.client.batch_size else int(sizes.max())
+
+    @cached_property
+    def always_full(self) -> bool:
+        """Whether every batch of every client has that many samples."""
+        return bool((self.data.sizes % self.size == 0).all())
 
     def longest_first(self, clients: Index) -> Index:
         """`clients` by their number of local steps, so that a stack loses those that are done from its end."""
@@ -96,7 +107,7 @@ class Batches:
         Stacked (c, b), or for one client (b,).
         """
         sizes, starts = self.data.sizes_of(clients), self.data.offsets[clients]
-        size = self.size(int(sizes.max()))
+        size = self._length(sizes)
         for first in range(0, int(sizes.max()), size):
             place = np.arange(first, first + size)
             exists = place < sizes[:, None]
@@ -110,7 +121,7 @@ class Batches:
     def _samples(self, t: int, clients: Index, steps: Index) -> Index:
         """(c, K, b) sample indices; step k of client i is batch k mod m_i of epoch k div m_i."""
         sizes, starts = self.data.sizes_of(clients), self.data.offsets[clients]
-        size = self.size(int(sizes.max()))
+        size = self._length(sizes)
         per_epoch = self.client.batches_per_epoch(sizes)
         orders = self._orders(t, clients, sizes, int((-(-steps // per_epoch)).max()))
         k = np.arange(steps[0])

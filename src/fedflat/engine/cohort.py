@@ -61,7 +61,7 @@ class Trained:
     """What a cohort's training gives the server."""
 
     mean: Any  # the weighted mean of what the server receives
-    steps: Tensor | float  # the weighted mean of local steps, (1,)
+    steps: Tensor  # the weighted mean of local steps, (1,)
     drifts: Tensor  # ||w_i - w^t|| of each client, (c,)
 
 
@@ -97,7 +97,7 @@ def train(
     it the store is only read. Raises NonFiniteError if a client's model or message is not finite.
     """
     executor = trainer.executor
-    mean, drifts = RunningMean(executor.method.mean, len(clients)), []
+    mean, drifts = RunningMean(executor.method, down.w, len(clients)), []
     chunks = np.array_split(clients, -(-len(clients) // executor.chunk))  # as even as possible
     down = down.map(lambda x: aligned(x.to(down.w.dtype)))
     with closing(trainer.parts(_tasks(store, chunks, down), down, ctx)) as parts:

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..metrics.accuracy import SAMPLES_AT_ONCE, score
+from .aggregate import RunningMean
 from .executors.trial import Trial
 
 if TYPE_CHECKING:
     from .simulation import Simulation
 
 HEADROOM = 1.3  # blocks that are freed do not always fit again, less so where the threads of the store come between
-COPIES = 4  # of a server's state: the old and the new one, the message, and the mean that is being added up
+COPIES = 4  # of a server's state: the old and the new one, the message, and the mean, beside what is being added up
 
 
 def peak_bytes(sim: Simulation) -> int | None:
@@ -29,7 +30,8 @@ def peak_bytes(sim: Simulation) -> int | None:
         x, y = (part[:SAMPLES_AT_ONCE] for part in sim.data.test)
         score(sim.objective, sim.server.w, x, y, sim.data.preparation)
     server = sum(x.nbytes for x in sim.server.tensors().values())
-    return int(HEADROOM * (_highest() + COPIES * server + sim.store_bytes))
+    sums = sum(x.sums.nbytes for x in RunningMean(sim.method, sim.server.w, 1).sums())
+    return int(HEADROOM * (_highest() + COPIES * server + sums + sim.store_bytes))
 
 
 def _highest() -> int:

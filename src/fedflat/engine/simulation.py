@@ -340,9 +340,9 @@ class Simulation:
         }
 
     def _shares(self, clients: Index) -> Tensor:
-        """Aggregation weights p_i of a cohort, (c, 1), summing to 1."""
+        """Aggregation weights p_i of a cohort, (c, 1), float64, summing to 1."""
         sizes = np.ones(len(clients)) if self.weights == "uniform" else self.data.sizes_of(clients)
-        return torch.from_numpy(sizes / sizes.sum()).to(self.server.w)[:, None]
+        return torch.from_numpy(sizes / sizes.sum()).to(self.device)[:, None]
 
     def _checked(self, server: Any) -> Any:
         for name, x in server.tensors().items():

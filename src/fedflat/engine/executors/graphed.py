@@ -59,7 +59,7 @@ class Graphed(Sequential):
         return GraphedWalk(self.method, self.objective)
 
     def _steps(self, work: Work) -> Iterator[tuple[Oracle, int]]:
-        size = self.batches.size(self.batches.data.largest)
+        size = self.batches.size
         samples = functional.pad(work.samples[0], (0, size - work.samples.shape[-1]), value=-1)
         for k in range(int(work.steps[0])):
             yield self._oracle(samples[k], work, 1, k, full=False), 1

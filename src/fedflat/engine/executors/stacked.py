@@ -24,7 +24,7 @@ class Stacked(Executor):
     @cached_property
     def chunk(self) -> int:
         data = self.batches.data
-        samples = self.batches.size(data.largest) * data.x[0].numel()
+        samples = self.batches.size * data.x[0].numel()
         return int(max(1, self.numbers_at_once // max(self.objective.space.d, samples)))
 
     def run(self, work: Work, down: Any, client: Any, ctx: Context, descent: Descent) -> LocalResult:
@@ -34,7 +34,7 @@ class Stacked(Executor):
     def _steps(self, work: Work) -> Iterator[tuple[Oracle, int]]:
         for k in range(int(work.steps[0])):
             active = work.active(k)
-            yield self._oracle(work.samples[:active, k], work, active, k, work.is_full(k, active)), active
+            yield self._oracle(work.samples[:active, k], work, active, k, self.batches.always_full), active
 
 
 class Compiled(Stacked):
