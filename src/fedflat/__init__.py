@@ -26,8 +26,8 @@ from .engine.simulation import Simulation
 from .metrics.flatness import flatness
 from .reports import compare
 
-# Intel's matrix products round by where in memory a matrix begins, unless they are told not to, before the first one: then
-# a client's training has the same bits in every row of a stack. Measured, it costs no time.
+# Intel's matrix products round by where in memory a matrix begins, unless they are told not to before the first one:
+# then a client's training has the same bits in every row of a stack. Measured, it costs no time.
 os.environ.setdefault("MKL_CBWR", "AUTO")
 
 __version__ = "0.1.0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -11,6 +12,7 @@ from .. import __version__
 from ..core.errors import InputError
 from ..engine.allocator import tune_allocator
 from ..engine.cohort import NonFiniteError
+from ..engine.ranks import RankError
 from ..engine.workers import WorkerError
 from ..experiments.interrupt import Interrupted
 from . import bench, compare, data, doctor, flatness, landscape, methods, recipes, report, resume, run
@@ -46,7 +48,7 @@ def main() -> None:
     """Run the command line; a user's mistake ends with one line and a non-zero exit."""
     try:
         app()
-    except (InputError, NonFiniteError, WorkerError) as error:
+    except (InputError, NonFiniteError, WorkerError, RankError) as error:
         _fail(str(error), 2 if isinstance(error, InputError) else 1)
     except Interrupted as error:
         _fail(str(error), error.exit_code)
@@ -55,5 +57,8 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(f"fedflat: {message}")
+    """End with one line; of several ranks, which fail together, the first one says it."""
+    Console(stderr=True, soft_wrap=True, highlight=False, markup=False, quiet=os.environ.get("RANK", "0") != "0").print(
+        f"fedflat: {message}"
+    )
     sys.exit(code)

@@ -8,13 +8,15 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ..experiments import runner
+from ..engine.ranks import PATIENCE, Ranks, joined
+from ..experiments import jointly
 from ..experiments.forecast import forecast
 from ..experiments.spec import RunSpec
 from .caution import caution
 from .conversion import convert_for
 from .flags import CONTEXT, key_table, resolve
 from .progress import watcher
+from .ranks import PatienceFlag, RanksFlag, RestartsFlag, launch
 
 
 def register(app: typer.Typer) -> None:
@@ -24,6 +26,9 @@ def register(app: typer.Typer) -> None:
 def run(
     context: typer.Context,
     out: Annotated[Path | None, typer.Option(help="Folder for the results; default runs/METHOD-seedN-HASH.")] = None,
+    ranks: RanksFlag = 0,
+    max_restarts: RestartsFlag = 0,
+    patience: PatienceFlag = PATIENCE,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -42,6 +47,9 @@ def run(
     --method.name fedsmoo --method.rho 0.05 --client.epochs 5 --client.batch_size 10 --rounds 50 --out runs/smoo
 
     A run that was stopped goes on from its last checkpoint when started again with the same settings.
+
+    fedflat run study.toml --ranks 4 --max-restarts 3, or torchrun --nproc-per-node 4 -m fedflat run study.toml,
+    shares the clients of every round among processes, on GPUs one each.
     """
     console = Console()
     if show_keys:
@@ -52,8 +60,16 @@ def run(
     if dry_run:
         return print_plan(console, spec)
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}"
+    if ranks:
+        return launch(ranks, max_restarts, ["run", *context.args, "--out", str(path), "--patience", str(patience)])
+    with joined(patience) as together:
+        carry_out(console if together.index == 0 else Console(quiet=True), spec, path, together)
+
+
+def carry_out(console: Console, spec: RunSpec, path: Path, ranks: Ranks) -> None:
+    """Run what is left of a run, alone or as one of several ranks."""
     with watcher(console, spec.rounds) as watching:
-        runner.run(spec, path, watching)
+        jointly.run(spec, path, watching, ranks)
     console.print(f"results in {path}", highlight=False, soft_wrap=True)
 
 

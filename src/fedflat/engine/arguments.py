@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from numbers import Integral
 from typing import Any
@@ -33,6 +34,15 @@ def check_workers(workers: Any) -> None:
     whole = isinstance(workers, Integral) and not isinstance(workers, bool)
     if workers != "auto" and not (whole and workers >= 1):
         raise InputError(f"workers must be 'auto' or a whole number of at least 1, got {workers!r}")
+
+
+def check_ranks(number: int, workers: Any, probes: Sequence[Any]) -> None:
+    """Raise InputError for what several ranks cannot do."""
+    if number > 1 and workers not in ("auto", 1):
+        raise InputError(f"workers = {workers}: each of {number} ranks trains in one process; set workers = 1, or auto")
+    if number > 1 and probes:
+        raise InputError(f"probes are taken in one process, and there are {number} ranks; set probes = [], and measure "
+                         "checkpoints with `fedflat flatness`")  # fmt: skip
 
 
 BF16 = (

@@ -70,12 +70,15 @@ class Batches:
 
     def longest_first(self, clients: Index) -> Index:
         """`clients` by their number of local steps, so that a stack loses those that are done from its end."""
-        steps = self.client.local_steps(self.data.sizes_of(clients))
-        return clients[np.argsort(-steps, kind="stable")]
+        return clients[np.argsort(-self.steps(clients), kind="stable")]
+
+    def steps(self, clients: Index) -> Index:
+        """Local steps of each of `clients` (c,) in a round."""
+        return self.client.local_steps(self.data.sizes_of(clients))
 
     def plan(self, t: int, clients: Index) -> Work:
         """The work of `clients`, longest first, in round `t`; it depends on the seed, `t` and each client alone."""
-        steps = self.client.local_steps(self.data.sizes_of(clients))
+        steps = self.steps(clients)
         samples = self._samples(t, clients, steps)
         on_device = torch.from_numpy(samples).to(self.data.y.device)
         return Work(t, clients, steps, on_device, np.count_nonzero(samples >= 0, axis=-1))

@@ -17,6 +17,7 @@ from ..data.federated import Index
 from ..metrics.drift import drift
 from .aggregate import RunningMean
 from .executors import Executor
+from .ranks import ALONE, Ranks
 from .rehearsal import WatchedExecutor
 from .shared_memory import aligned
 from .store import ClientStore
@@ -89,29 +90,39 @@ class InTurn:
 
 
 def train(
-    trainer: Trainer, store: ClientStore, clients: Index, shares: Tensor, down: Any, ctx: Context, keep: bool
+    trainer: Trainer,
+    store: ClientStore,
+    clients: Index,
+    shares: Tensor,
+    down: Any,
+    ctx: Context,
+    keep: bool,
+    ranks: Ranks = ALONE,
 ) -> Trained:
-    """Train `clients`, longest work first, with their aggregation weights `shares` (c, 1).
+    """Train `clients`, longest work first, with aggregation weights `shares` (c, 1); of several ranks, each a part.
 
     With `keep` the records of the clients are staged in the store, chunk by chunk, for the caller to commit; without
     it the store is only read. Raises NonFiniteError if a client's model or message is not finite.
     """
     executor = trainer.executor
-    mean, drifts = RunningMean(executor.method, down.w, len(clients)), []
-    chunks = np.array_split(clients, -(-len(clients) // executor.chunk))  # as even as possible
+    mean, drifts = RunningMean(executor.method, down.w, len(clients)), down.w.new_zeros(len(clients))
+    mine = ranks.share(executor.batches.steps(clients), ranks.owners(clients) if store.keeps else None)
+    chunks = np.array_split(mine, -(-len(mine) // executor.chunk)) if len(mine) else []  # as even as possible
     down = down.map(lambda x: aligned(x.to(down.w.dtype)))
-    with closing(trainer.parts(_tasks(store, chunks, down), down, ctx)) as parts:
-        for some, share, part in zip(chunks, torch.split(shares, [len(some) for some in chunks]), parts, strict=True):
-            mean.add(part.received, part.steps, share)
+    tasks = _tasks(store, [clients[places] for places in chunks], down)
+    with ranks.together(), closing(trainer.parts(tasks, down, ctx)) as parts:
+        for places, part in zip(chunks, parts, strict=True):
+            mean.add(part.received, part.steps, shares[places])
             if keep:
-                store.stage(some, part.record)
-            drifts.append(part.drifts.clone())
-    return Trained(mean.value(), mean.steps, torch.cat(drifts))
+                store.stage(clients[places], part.record)
+            drifts[places] = part.drifts
+    ranks.add_up(mean, drifts)
+    return Trained(mean.value(), mean.steps, drifts)
 
 
 def _tasks(store: ClientStore, chunks: Sequence[Index], down: Any) -> Iterator[Task]:
     """Every chunk with its clients' records from the store; those of the next are fetched meanwhile."""
-    for some, following in zip(chunks, [*chunks[1:], chunks[0][:0]], strict=True):
+    for some, following in zip(chunks, [*chunks[1:], np.empty(0, dtype=np.int64)], strict=False):
         record = store.get(some, _stacked(down, some))
         store.prefetch(following)
         yield Task(some, record.map(lambda x: aligned(x.to(down.w.dtype))))

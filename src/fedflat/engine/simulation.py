@@ -28,6 +28,7 @@ from . import checkpoint
 from .arguments import (
     check_arguments,
     check_precision,
+    check_ranks,
     check_workers,
     default_rounds,
     fresh_module,
@@ -36,9 +37,10 @@ from .arguments import (
 from .batches import Batches
 from .client import Client
 from .cohort import InTurn, NonFiniteError, Trained, Trainer, train
-from .executors import Choice, Executor, check_name, choose
+from .executors import Choice, Executor, agreed, check_name, choose
 from .participation import participation as as_rule
 from .randomness import Purpose, generator
+from .ranks import ALONE, Ranks
 from .rehearsal import WatchedExecutor
 from .run import Run, metrics_table, summarise
 from .store import BUDGET, ClientStore
@@ -84,6 +86,7 @@ class Simulation:
         workers: int | Literal["auto"] = "auto",
         store_budget: int = BUDGET,
         store_folder: str | Path | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         """Set up round 0. The same arguments always give the same rounds.
 
@@ -104,18 +107,22 @@ class Simulation:
             as torch has threads, once training has taken 10 seconds. They change no bit of the result.
         store_budget: bytes of memory for what clients keep between their rounds; what may take more is
             kept in a file in `store_folder`, or in a temporary one that is gone with the process.
+        ranks: the processes that carry this simulation out together, from `fedflat.joined()`; each makes it with the
+            same arguments and does the same with it. They change no bit of the result, see docs/ranks.md.
 
         Raises ValueError, naming the argument, for anything that cannot work.
         """
         check_arguments(method, data, client, weights, rounds=rounds, seed=seed, eval_every=eval_every, last=last,
                         probe_every=probe_every, store_budget=store_budget)  # fmt: skip
         check_workers(workers)
+        check_ranks(ranks.number, workers, probes)
         self.method = method = method.fitted(data.shape)
         self.client, self.weights, self.seed = client or Client(), weights, seed
         self._participation = as_rule(participation)
         self.rounds = rounds if rounds is not None else default_rounds(self._participation)
         self._participation.check(data.clients, self.rounds)
         self.device, self.eval_every, self.last = usable_device(device), eval_every, last
+        self._ranks = ranks
         module = fresh_module(model, data, seed, model_options or {}, dtype).to(self.device)
         self.objective = Objective(module, bf16=precision == "bf16")
         w = self.objective.space.flatten(module)
@@ -134,7 +141,9 @@ class Simulation:
         self.precision = precision
         self.t = 0
         self.server = method.init_server(w)
-        self._store = ClientStore(method, data.clients, w, store_budget, store_folder)
+        self._store = ClientStore(
+            method, data.clients, w, store_budget, store_folder if ranks.number == 1 else None, ranks.owned
+        )
         self.history: list[dict[str, float]] = []
         self.probes, self.probe_every = tuple(probes), probe_every
 
@@ -144,7 +153,7 @@ class Simulation:
         with one_thread(self.device):
             cohort = self.cohort(0)
             steps = float(self.client.local_steps(self.data.sizes_of(cohort)).sum()) * self.rounds
-            return choose(self._asked, self._make, cohort, steps)
+            return agreed(self._ranks, self._make, cohort, lambda: choose(self._asked, self._make, cohort, steps))
 
     @property
     def executor(self) -> Executor:
@@ -200,18 +209,22 @@ class Simulation:
         started = perf_counter()
         gradients = self.executor.gradients
         try:
-            ctx, down, trained, server = self._worked_out(self.cohort(self.t), self._workers, keep=True)
-            self._store.commit()
+            trainer = self._workers if self._ranks.number == 1 else InTurn(self.executor)
+            ctx, down, trained, server = self._worked_out(self.cohort(self.t), trainer, keep=True, ranks=self._ranks)
+            with self._ranks.together():
+                self._store.commit()
         except BaseException:
             self.executor.gradients = gradients
             self._store.discard()
             raise
         clients = len(trained.drifts)
+        self.executor.gradients = gradients + self._ranks.total(self.executor.gradients - gradients)
         self.server = server
         self.t += 1
         metrics = {"lr": ctx.lr, "clients": float(clients), "drift": float(trained.drifts.mean())}
         metrics |= _scalars(down)
-        metrics |= self._evaluate() | self._spent(clients) | {"seconds": perf_counter() - started} | self._probed()
+        metrics |= self._evaluate() if self._ranks.index == 0 else {}
+        metrics |= self._spent(clients) | {"seconds": perf_counter() - started} | self._probed()
         self.history.append({"t": ctx.t, **metrics})
         return Round(ctx.t, metrics)
 
@@ -225,13 +238,20 @@ class Simulation:
     def rehearse(self, clients: Index | None, watch: Watch) -> NextRound:
         """Work out the round that follows, or one with other `clients` (c,), for `watch`; nothing is changed by it.
 
-        After the last cohort of an explicit participation, that cohort is taken again.
+        After the last cohort of an explicit participation, that cohort is taken again. Raises InputError on one of
+        several ranks, if it does not have all clients' records.
         """
+        if self._ranks.number > 1 and self._store.keeps:
+            raise InputError(
+                "clients' records are with several ranks; load the checkpoint in one process to look at a round"
+            )
         cohort = self.cohort(self.t) if clients is None else clients
         ctx, _, trained, server = self._worked_out(cohort, InTurn(WatchedExecutor(self.executor, watch)), keep=False)
         return NextRound(cohort, server.w, float(trained.steps) * ctx.lr)
 
-    def _worked_out(self, cohort: Index, trainer: Trainer, keep: bool) -> tuple[Context, Any, Trained, Any]:
+    def _worked_out(
+        self, cohort: Index, trainer: Trainer, keep: bool, ranks: Ranks = ALONE
+    ) -> tuple[Context, Any, Trained, Any]:
         """A round with `cohort`, not taken: its context, its message, what was trained, and the server's next state.
 
         With `keep` the clients' records are staged.
@@ -247,7 +267,7 @@ class Simulation:
         )
         down = self.method.broadcast(self.server)
         with one_thread(self.device):
-            trained = train(trainer, self._store, clients, self._shares(clients), down, ctx, keep)
+            trained = train(trainer, self._store, clients, self._shares(clients), down, ctx, keep, ranks)
             at_server = replace(ctx, steps=trained.steps, lr_sum=trained.steps * ctx.lr)
             server = self.method.update(self.server, trained.mean, at_server)
         return ctx, down, trained, self._checked(server)
@@ -260,13 +280,15 @@ class Simulation:
         """Write everything that the next round depends on to `path`, atomically.
 
         Beside a file of client records, in `store_folder`, only what leads to them is written. That file serves the
-        last checkpoint there, and no older one.
+        last checkpoint there, and no older one. Of several ranks the first writes, and all must call this.
         """
         path = Path(path)
-        tensors = {f"server.{name}": x for name, x in self.server.tensors().items()}
-        tensors |= {f"clients.{name}": x for name, x in self._store.tensors(path.parent).items()}
-        meta = {"t": self.t, "gradients": self.executor.gradients, "history": self.history}
-        checkpoint.save(path, tensors, meta | {"settings": self.settings()})
+        with self._ranks.together(), self._ranks.collected(self._store, path.parent) as kept:
+            if kept is not None:
+                tensors = {f"server.{name}": x for name, x in self.server.tensors().items()}
+                tensors |= {f"clients.{name}": x for name, x in kept.items()}
+                meta = {"t": self.t, "gradients": self.executor.gradients, "history": self.history}
+                checkpoint.save(path, tensors, meta | {"settings": self.settings()})
         self._store.saved()
 
     def load(self, path: str | Path) -> None:

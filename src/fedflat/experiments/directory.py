@@ -38,6 +38,10 @@ class RunDirectory:
         return (self.path / "summary.json").exists()
 
     @property
+    def has_begun(self) -> bool:
+        return (self.path / "config.toml").exists()
+
+    @property
     def state(self) -> Path:
         """The folder of what the next round depends on: the newest checkpoint and, where clients keep much, the file
         of their records, which serves that checkpoint alone."""
@@ -77,7 +81,7 @@ class RunDirectory:
 
     def begin(self, spec: RunSpec, sim: Simulation) -> None:
         """Write what is known before round 0. Raises ValueError if the folder holds a run with other settings."""
-        if (self.path / "config.toml").exists():
+        if self.has_begun:
             return self.refuse_other(spec)
         self._write_text("env.json", json.dumps(environment(sim), indent=2))
         self._write_table("partition.parquet", _counts_table(sim.data.counts()))
@@ -144,7 +148,7 @@ class StoredRun:
         directory = RunDirectory(path)
         if not directory.is_finished:
             raise InputError(f"{path} holds no finished run" + (
-                "; continue it with `fedflat resume`" if (path / "config.toml").exists() else ""))  # fmt: skip
+                "; continue it with `fedflat resume`" if directory.has_begun else ""))  # fmt: skip
         return cls(directory)
 
     @cached_property

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..engine.cohort import NonFiniteError
+from ..engine.ranks import ALONE, Ranks
 from ..engine.simulation import Round, Simulation
 from .directory import RunDirectory, StoredRun
 from .interrupt import Interrupted, StopRequest, stop_between_rounds
@@ -65,28 +66,46 @@ def carry_out(spec: RunSpec, directory: RunDirectory, watcher: Watcher, request:
         sim = spec.build(directory.state)
         with directory.writing(), closing(sim):
             directory.begin(spec, sim)
-            _train(spec, sim, directory, watcher, request)
-    stored = StoredRun.open(directory.path)
-    watcher.run_finished(spec, stored)
-    return stored
+            if directory.checkpoint:
+                sim.load(directory.checkpoint)
+            train(spec, sim, directory, watcher, request)
+            finish(spec, sim, directory, watcher, request)
+    return told(spec, directory, watcher)
 
 
-def _train(spec: RunSpec, sim: Simulation, directory: RunDirectory, watcher: Watcher, request: StopRequest) -> None:
-    """The rounds that are left, with checkpoints, and the summary at the end."""
-    if directory.checkpoint:
-        sim.load(directory.checkpoint)
+def train(
+    spec: RunSpec,
+    sim: Simulation,
+    directory: RunDirectory,
+    watcher: Watcher,
+    request: StopRequest,
+    ranks: Ranks = ALONE,
+) -> None:
+    """The rounds that are left, with checkpoints. Raises Interrupted if this process, or another rank, is to stop."""
     watcher.run_started(spec, sim.t)
     for result in sim:
         watcher.round_done(spec, result)
-        if sim.t % spec.checkpoint_every == 0 or sim.t == spec.rounds or request.signal_number:
-            directory.save(sim)
-        if request.signal_number and sim.t < spec.rounds:
-            raise Interrupted(request.signal_number, f"round {sim.t} of {spec.rounds} of {spec.label} is saved")
-    measures = [build_measure(one) for one in spec.flatness]
+        asked = ranks.most(request.signal_number or 0)
+        if sim.t % spec.checkpoint_every == 0 or sim.t == spec.rounds or asked:
+            directory.save(sim) if ranks.index == 0 else sim.save(directory.state)
+        if asked and sim.t < spec.rounds:
+            raise Interrupted(asked, f"round {sim.t} of {spec.rounds} of {spec.label} is saved")
 
-    def told(name: str, done: int, total: int) -> None:
+
+def finish(spec: RunSpec, sim: Simulation, directory: RunDirectory, watcher: Watcher, request: StopRequest) -> None:
+    """The measures and the summary at the end."""
+
+    def progress(name: str, done: int, total: int) -> None:
         watcher.measuring(spec, name, done, total)
         if request.signal_number:
             raise Interrupted(request.signal_number, f"all rounds of {spec.label} are saved, {name} was being measured")
 
-    directory.finish(sim.result(measures, told), spec.targets)
+    measures = [build_measure(one) for one in spec.flatness]
+    directory.finish(sim.result(measures, progress), spec.targets)
+
+
+def told(spec: RunSpec, directory: RunDirectory, watcher: Watcher) -> StoredRun:
+    """A finished run, of which the watcher is told."""
+    stored = StoredRun.open(directory.path)
+    watcher.run_finished(spec, stored)
+    return stored

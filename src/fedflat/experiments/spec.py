@@ -24,6 +24,7 @@ from ..engine.arguments import check_weights, check_workers
 from ..engine.client import Client
 from ..engine.participation import Bernoulli, Participation
 from ..engine.participation import participation as as_rule
+from ..engine.ranks import ALONE, Ranks
 from ..engine.simulation import Simulation
 from ..methods import all_methods, find, plain
 from ..metrics.flatness import LIGHT, Measure, all_measures
@@ -179,8 +180,8 @@ class RunSpec(Experiment):
         """A name for folders and progress, e.g. `FedSAM-seed0`."""
         return f"{self.method.name}-seed{self.seed}"
 
-    def build(self, store_folder: Path | None = None) -> Simulation:
-        """The simulation this describes, which may keep a file of client records in `store_folder`.
+    def build(self, store_folder: Path | None = None, ranks: Ranks = ALONE) -> Simulation:
+        """The simulation this describes, which may keep a file of client records in `store_folder`; see `Simulation`.
 
         Raises ValueError for what cannot work.
         """
@@ -205,6 +206,7 @@ class RunSpec(Experiment):
             probe_every=self.probe_every,
             store_budget=self.store_megabytes * 10**6,
             store_folder=store_folder,
+            ranks=ranks,
         )
 
 

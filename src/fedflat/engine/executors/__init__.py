@@ -4,8 +4,8 @@ All call the one local loop of the core; they differ in how many clients a tenso
 """
 
 from .base import Executor
-from .choice import Choice, check_name, choose
+from .choice import Choice, agreed, check_name, choose
 from .sequential import Sequential
 from .stacked import Compiled, Stacked
 
-__all__ = ["Choice", "Compiled", "Executor", "Sequential", "Stacked", "check_name", "choose"]
+__all__ = ["Choice", "Compiled", "Executor", "Sequential", "Stacked", "agreed", "check_name", "choose"]

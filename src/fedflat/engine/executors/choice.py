@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter, process_time
 
 import torch
@@ -12,13 +12,15 @@ from torch import nn
 from ...core.errors import InputError
 from ...core.trial import Draws
 from ...data.federated import Index
+from ..ranks import Ranks
 from .base import Executor
 from .graphed import Graphed
 from .sequential import Sequential
 from .stacked import Compiled, Stacked
-from .trial import Trial
+from .trial import Trial, stands_alone
 
 EXECUTORS = {kind.__name__.lower(): kind for kind in (Sequential, Stacked, Compiled, Graphed)}
+ASKED = "asked for"
 CLEARLY = 1.5  # times faster than what the rule says; less may be noise, and a choice should not change from run to run
 WORTHWHILE = 1.2  # times faster that a compiled step must be, which takes seconds to make
 ENOUGH, MOST = 0.03, 20  # seconds of trying a way out, and times; two times at least, as anything may come between
@@ -64,7 +66,7 @@ def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index,
     """
     one = make(Sequential)
     if name != "auto":
-        return Choice(make(EXECUTORS[name]), "asked for")
+        return Choice(make(EXECUTORS[name]), ASKED)
     if one.draws is Draws.OTHER:
         return Choice(one, "the model draws random numbers other than dropout")
     if one.batches.data.y.is_cuda:
@@ -73,6 +75,33 @@ def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index,
     if min(many.chunk, len(cohort)) == 1:
         return Choice(one, "only one client is stacked: there is one, or the model is large")
     return _timed(one, many, lambda: make(Compiled), cohort, steps)
+
+
+def agreed(
+    ranks: Ranks, make: Callable[[type[Executor]], Executor], cohort: Index, chosen: Callable[[], Choice]
+) -> Choice:
+    """The same executor for all ranks, of those that were started as ranks: what rank 0 has `chosen`.
+
+    A trial that prefers stacks is overruled for models whose clients have other bits in other stacks: who is stacked
+    with whom depends on the number of ranks.
+    """
+    if ranks.alone:
+        return chosen()
+    mine: Choice | None = None
+    with ranks.together():
+        if ranks.index == 0:
+            mine = _exact(chosen(), make, cohort)
+    name, reason, seconds = ranks.first(mine and (mine.name, mine.reason, mine.seconds))  # type: ignore[misc]
+    return mine or Choice(make(EXECUTORS[name]), reason, seconds)
+
+
+def _exact(choice: Choice, make: Callable[[type[Executor]], Executor], cohort: Index) -> Choice:
+    """`choice`, unless it is found by trial and its bits depend on the stack; one that was asked for says so."""
+    if choice.executor.chunk == 1 or stands_alone(choice.executor, cohort):
+        return choice
+    if choice.reason == ASKED:
+        return replace(choice, reason=f"{ASKED}; the last bits depend on the number of ranks")
+    return Choice(make(Sequential), "in stacks, the last bits would depend on the number of ranks", choice.seconds)
 
 
 def _timed(one: Executor, many: Executor, compiled: Callable[[], Executor], cohort: Index, steps: float) -> Choice:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ...core.errors import InputError
@@ -24,6 +24,11 @@ CHUNKS = 5  # in memory when records are in a file: one read ahead, one in train
 SLOTS, KEY = "slots", "slot-file"  # in a checkpoint, beside the fields' names
 
 
+def everybody(clients: Index) -> NDArray[np.bool_]:
+    """All of `clients` (c,): the clients of a store that is the only one."""
+    return np.ones(len(clients), dtype=bool)
+
+
 class ClientStore:
     """The kept records of all clients; those never seen use no space but their index entry.
 
@@ -32,10 +37,17 @@ class ClientStore:
     """
 
     def __init__(
-        self, method: Method, clients: int, like: Tensor, budget: int = BUDGET, folder: str | Path | None = None
+        self,
+        method: Method,
+        clients: int,
+        like: Tensor,
+        budget: int = BUDGET,
+        folder: str | Path | None = None,
+        owned: Callable[[Index], NDArray[np.bool_]] = everybody,
     ) -> None:
         """`like` (d,) gives model size, dtype and device. Records that may take more than `budget` bytes of memory
-        are kept in a slot file in `folder`, or, without one, in a nameless temporary file."""
+        are kept in a slot file in `folder`, or, without one, in a nameless temporary file. `owned`: which of some
+        clients this store is for; it takes no others' records from a checkpoint."""
         self._passing = method.client.marked("per_round")
         widths = method.client.widths(like.shape[-1], method)
         self._method, self._clients, self._like = method, clients, like.new_empty(0)
@@ -46,7 +58,7 @@ class ClientStore:
         # run, no estimate can be wrong, and a file costs about what memory does. Twice, because growing copies.
         self._fits = 2 * clients * self._slot_bytes <= budget
         self._folder = None if folder is None else Path(folder).resolve()
-        self._index = SlotIndex(clients)
+        self._index, self._owned = SlotIndex(clients), owned
         self._rows: Rows | None = None  # made when the first record is staged
         self._announced = False  # a checkpoint that relies on the slot file is being written
 
@@ -54,6 +66,37 @@ class ClientStore:
         """The most memory that records may come to take, if `at_once` clients are trained at once."""
         kept = 2 * self._clients if self._fits else CHUNKS * at_once
         return kept * self._slot_bytes + self._index.slots.nbytes
+
+    @property
+    def keeps(self) -> bool:
+        """Whether clients keep anything between their rounds."""
+        return self._width > 0
+
+    def seen(self) -> Index:
+        """Its clients that have a record."""
+        clients = self._index.seen()
+        return clients[self._owned(clients)]
+
+    def rows(self, name: str, clients: Index) -> Tensor:
+        """One field of `clients` (c,), who have been seen: (c, width)."""
+        if self._rows is None:
+            return self._like.new_empty(0, self._widths[name])
+        return self._fields(self._rows.read(self._index.of(clients)))[name]
+
+    def content(self, clients: Index, rows: Callable[[str, Index], Tensor]) -> dict[str, Tensor | Stream]:
+        """What a checkpoint must hold if the records of `clients` are what `rows` gives for a field and some of them.
+
+        Every field's records, (clients seen, width), and where in them each client's are, (clients,).
+        """
+        places = np.full(self._clients, ABSENT, dtype=np.int32)
+        places[clients] = np.arange(len(clients))
+
+        def stream(name: str, width: int) -> Stream:
+            shape = len(clients), width
+            return Stream(shape, self._like.dtype, lambda start, end: rows(name, clients[start:end]))
+
+        streams = {name: stream(name, width) for name, width in self._widths.items()}
+        return {SLOTS: torch.from_numpy(places), **streams}
 
     def get(self, clients: Index, down: Record) -> Record:
         """The records (c, width) of `clients`; one never seen gets its first record made from `down` (c, d)."""
@@ -175,6 +218,7 @@ class ClientStore:
         """New rows with what `read` gives for the slots of `index`, and the index to them."""
         copy, rows = SlotIndex(self._clients), self._new()
         clients, step = index.seen(), rows_at_once(self._slot_bytes)
+        clients = clients[self._owned(clients)]
         try:
             for some in np.split(clients, range(step, len(clients), step)):
                 rows.write(copy.stage(some), read(index.of(some)).to(self._like))
@@ -186,22 +230,11 @@ class ClientStore:
         return copy, rows
 
     def _everything(self) -> dict[str, Tensor | Stream]:
-        """Every field's records, (clients seen, width), and where in them each client's are, (clients,)."""
-        clients = self._index.seen()
-        places = np.full(self._clients, ABSENT, dtype=np.int32)
-        places[clients] = np.arange(len(clients))
-        streams = {
-            name: Stream((len(clients), width), self._like.dtype, partial(self._field, name, clients))
-            for name, width in self._widths.items()
-        }
-        kept = streams if self._file else {name: x.read(0, len(clients)) for name, x in streams.items()}
-        return {SLOTS: torch.from_numpy(places), **kept}
-
-    def _field(self, name: str, clients: Index, start: int, end: int) -> Tensor:
-        """One field of some of `clients`, (end - start, width)."""
-        if self._rows is None:
-            return self._like.new_empty(0, self._widths[name])
-        return self._fields(self._rows.read(self._index.of(clients[start:end])))[name]
+        """All records: from a file some at a time, from memory as they are now."""
+        content = self.content(clients := self.seen(), self.rows)
+        if self._file:
+            return content
+        return {name: x.read(0, len(clients)) if isinstance(x, Stream) else x for name, x in content.items()}
 
     def _index_in(self, slots: Tensor | Stream) -> SlotIndex:
         if isinstance(slots, Stream) or slots.shape != (self._clients,) or slots.dtype != torch.int32:
@@ -209,8 +242,13 @@ class ClientStore:
         return SlotIndex.restored(slots.numpy())
 
     def _reader(self, tensors: Mapping[str, Tensor | Stream], used: int) -> Callable[[Slots], Tensor]:
-        """Reads whole records (c, width) from the fields of a checkpoint, for slots in a row."""
+        """Reads whole records (c, width) from the fields of a checkpoint, for slots that rise."""
         fields = [Stream.of(tensors[name]) for name in self._widths]
         if any(x.shape != (used, width) for x, width in zip(fields, self._widths.values(), strict=True)):
             raise InputError("clients' records do not fit the method or the model")
-        return lambda slots: torch.cat([x.read(int(slots[0]), int(slots[-1]) + 1) for x in fields], dim=1)
+
+        def read(slots: Slots) -> Tensor:
+            first, end = int(slots[0]), int(slots[-1]) + 1
+            return torch.cat([x.read(first, end)[slots - first] for x in fields], dim=1)
+
+        return read

@@ -1,0 +1,67 @@
+"""`--ranks`: this command again in several processes of torchrun, on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from ..core.errors import InputError
+
+RanksFlag = Annotated[
+    int,
+    typer.Option(
+        "--ranks", help="Processes, started by torchrun, that share the clients of every round; no bit depends on them."
+    ),
+]
+RestartsFlag = Annotated[
+    int, typer.Option("--max-restarts", help="With --ranks: how often torchrun starts all of them again when one ends.")
+]
+PatienceFlag = Annotated[
+    float, typer.Option("--patience", help="Seconds that a rank waits for the others; more than a round takes.")
+]
+GRACE = 60  # seconds for a rank to finish its round after a signal
+
+
+def launch(number: int, restarts: int, words: Sequence[str]) -> None:
+    """Run `python -m fedflat WORDS` as so many ranks, and end as they do.
+
+    Raises InputError if there cannot be so many; typer.Exit if one fails, which has said why.
+    """
+    if number < 1:
+        raise InputError(f"--ranks {number} must be at least 1")
+    if restarts < 0:
+        raise InputError(f"--max-restarts {restarts} must be at least 0")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    config = LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=number, run_id=f"fedflat-{os.getpid()}", max_restarts=restarts,
+        rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="localhost", shutdown_timeout=GRACE,
+    )  # fmt: skip
+    with _ending_alike():
+        elastic_launch(config, sys.executable)("-m", "fedflat", *words)
+
+
+@contextmanager
+def _ending_alike() -> Iterator[None]:
+    """The end of the ranks as that of this command, without torch's report of it."""
+    try:
+        yield
+    except ChildFailedError as error:
+        _, failure = error.get_first_failure()
+        if failure.exitcode < 0:
+            name = failure.signal_name()
+            typer.echo(
+                f"fedflat: rank {failure.global_rank()} was ended by {name} (is memory short?); "
+                "the same command goes on from the last checkpoint",
+                err=True,
+            )
+        raise typer.Exit(code=failure.exitcode if failure.exitcode > 0 else 1) from error
+    except SignalException as error:
+        raise typer.Exit(code=128 + error.sigval) from error
