@@ -21,6 +21,7 @@ from .data import (
 from .engine.client import Client
 from .engine.cohort import NonFiniteError
 from .engine.participation import Bernoulli
+from .engine.ranks import joined
 from .engine.run import Run
 from .engine.simulation import Simulation
 from .metrics.flatness import flatness
@@ -35,5 +36,5 @@ __version__ = "0.1.0"
 __all__ = [
     "IID", "BalancedDirichlet", "Bernoulli", "Client", "Dirichlet", "DirichletRefill", "Domain", "FederatedData",
     "LabelDirichlet", "Natural", "NonFiniteError", "Pathological", "PathologicalRefill", "Run", "Shards", "Simulation",
-    "compare", "data", "flatness", "methods", "models",
+    "compare", "data", "flatness", "joined", "methods", "models",
 ]  # fmt: skip

@@ -31,6 +31,7 @@ from .child import sendable
 from .store import ClientStore
 
 PATIENCE = 1800.0  # seconds that a rank waits for the others
+MEETING = 60.0  # seconds that it waits, at the beginning, for torchrun, which may have ended meanwhile
 T = TypeVar("T")
 
 
@@ -131,7 +132,8 @@ class Joined(Ranks):
         except Exception as error:
             mine = error
         if self.most(int(mine is not None)):
-            raise mine or next(error for error in self._of_all(mine and sendable(mine)) if error is not None)
+            errors = self._of_all(mine and sendable(mine))
+            raise mine or next(error for error in errors if error is not None)
 
     def first(self, value: T) -> T:
         """See `Ranks`."""
@@ -236,14 +238,14 @@ def joined(patience: float = PATIENCE) -> Iterator[Ranks]:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     with _connected():
-        dist.init_process_group(timeout=timedelta(seconds=patience), **_meeting_point())
+        dist.init_process_group(timeout=timedelta(seconds=patience), **_meeting_point(patience))
     try:
         yield Joined()
     finally:
         dist.destroy_process_group()
 
 
-def _meeting_point() -> dict[str, Any]:
+def _meeting_point(patience: float) -> dict[str, Any]:
     """Where the ranks meet, as `init_process_group` takes it.
 
     torchrun lets them meet in a store of its own, which still holds the addresses of those that died when it starts
@@ -255,7 +257,7 @@ def _meeting_point() -> dict[str, Any]:
     if int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1 and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
         raise InputError("to start ranks on several machines again, torchrun needs the environment variable "
                          "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")  # fmt: skip
-    store, rank, number = next(dist.rendezvous("env://"))
+    store, rank, number = next(dist.rendezvous("env://", timeout=timedelta(seconds=min(patience, MEETING))))
     store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     return {"backend": backend, "store": store, "rank": rank, "world_size": number}
 

@@ -57,14 +57,15 @@ def test_the_largest_are_meant_not_the_largest_in_size() -> None:
 
 @pytest.mark.parametrize("k", [1, 3, 12])
 def test_restarts_find_what_a_crowded_spectrum_hides(k: int) -> None:
-    """Evenly spaced eigenvalues, far more than the basis holds; the residual bounds the error, and is the true one."""
+    """Evenly spaced eigenvalues, far more than the basis holds; the residual bounds the error, up to rounding."""
     values = np.linspace(-2, 1, 400)
     H = known(values)
     found = eigenpairs(H, k, 1e-6, 10_000, unheard)
     assert H.products > 2 * (2 * k + 8)
     assert [value for value, _ in found] == pytest.approx(values[: -k - 1 : -1], rel=1e-6)
     for (value, residual), exact in zip(found, values[::-1], strict=False):
-        assert abs(value - exact) <= residual <= 1e-6
+        assert abs(value - exact) <= residual + 1e-14
+        assert residual <= 1e-6
 
 
 def test_it_stops_as_soon_as_it_may() -> None:

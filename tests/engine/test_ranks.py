@@ -1,0 +1,156 @@
+"""Ranks: no bit of a result depends on how many there are, and what happens to one happens to all."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedflat as ff
+from fedflat.engine.executors import Sequential, Stacked
+from fedflat.engine.executors.choice import agreed
+from fedflat.engine.executors.trial import stands_alone
+from fedflat.engine.ranks import Joined, Ranks
+from fedflat.methods import all_methods, find
+from support.as_rank import EXECUTORS, digest, rounds
+from support.federation import simulation
+from support.processes import PATIENCE
+
+TESTS = Path(__file__).parent.parent
+
+
+def torchrun(number: int, task: str, folder: Path) -> dict[str, str]:
+    """What `support.as_rank` leaves as so many ranks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}",
+               "-m", "support.as_rank", task, str(folder)]  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=3 * PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / f"{task}.json").read_text())
+
+
+@cache
+def alone() -> dict[str, str]:
+    """What one process without ranks finds."""
+    found = {}
+    for name, kind in all_methods().items():
+        for executor in EXECUTORS:
+            sim = rounds(kind(), executor)
+            list(sim)
+            found[f"{name} {executor}"] = digest(sim)
+    return found
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_every_method_ends_with_the_same_bits(number: int, tmp_path: Path) -> None:
+    """Five rounds of three in six uneven clients in float32: of some rounds a rank has no client."""
+    found = torchrun(number, "every_method", tmp_path)
+    assert {name for name in found if found[name] != alone()[name]} == set()
+    assert found.keys() == alone().keys()
+
+
+def test_one_client_a_round_leaves_the_others_idle(tmp_path: Path) -> None:
+    sim = rounds(find("Scaffold")(), "sequential", participation=1)
+    list(sim)
+    assert torchrun(3, "idle", tmp_path) == {"end": digest(sim)}
+
+
+def test_checkpoints_fit_any_number_of_ranks(tmp_path: Path) -> None:
+    """One process with records in a file, then three ranks, then one process again."""
+    whole = rounds(find("FedSMOO")(), "stacked")
+    list(whole)
+    begin = tmp_path / "alone"
+    begin.mkdir()
+    (tmp_path / "together").mkdir()
+    with rounds(find("FedSMOO")(), "stacked", store_budget=0, store_folder=begin) as sim:
+        sim.round()
+        sim.round()
+        sim.save(begin / "round.safetensors")
+    assert torchrun(3, "checkpoints", tmp_path) == {"end": digest(whole)}
+    with rounds(find("FedSMOO")(), "stacked") as sim:
+        sim.load(tmp_path / "together" / "round.safetensors")
+        assert sim.t == 3
+        list(sim)
+    assert digest(sim) == digest(whole)
+
+
+def test_what_one_rank_raises_all_raise(tmp_path: Path) -> None:
+    said = torchrun(3, "diverging", tmp_path)
+    assert set(said) == {"rank 0", "rank 1", "rank 2"}
+    assert set(said.values()) == {
+        "training diverged: client 4 sent NaN or infinity in round 0; lower client.lr or set client.max_norm"
+    }
+
+
+def test_what_ranks_cannot_do_is_refused_by_all(tmp_path: Path) -> None:
+    said = torchrun(2, "refused", tmp_path)
+    for rank in (0, 1):
+        assert said[f"workers {rank}"].startswith("workers = 2: each of 2 ranks trains in one process")
+        assert said[f"probes {rank}"].startswith("probes are taken in one process, and there are 2 ranks")
+        assert said[f"rehearsal {rank}"].startswith("clients' records are with several ranks")
+        assert said[f"configuration {rank}"] == "the configuration is 0 on rank 0 and 1 on rank 1"
+
+
+def test_without_records_clients_go_where_there_is_least_work(tmp_path: Path) -> None:
+    assert torchrun(2, "shares", tmp_path) == {"rank 0": "[0, 2]", "rank 1": "[1, 3, 4]"}
+
+
+def test_with_records_clients_go_to_those_who_keep_them() -> None:
+    ranks = object.__new__(Joined)
+    ranks.number, ranks.index = 3, 1
+    clients = np.array([9, 4, 7, 3, 1])
+    assert ranks.share(np.ones(5), ranks.owners(clients)).tolist() == [1, 2, 4]
+    assert ranks.owned(clients).tolist() == [False, True, True, False, True]
+
+
+@pytest.mark.parametrize(("function", "alike"), [(nn.ReLU(), True), (nn.Sigmoid(), False)])
+def test_whether_a_stack_disturbs_is_tried_out(function: nn.Module, alike: bool) -> None:
+    """Seven features: a batch of four does not fill the processor's vectors, and the rest is worked out otherwise."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 7), function, nn.Linear(7, 3))
+    sim = simulation(find("FedAvg")(), model=model, dtype=torch.float32, executor="stacked", participation=6)
+    assert stands_alone(sim.executor, sim.cohort(0)) == alike
+
+
+class Started(Ranks):
+    """The only rank of its start."""
+
+    alone = False
+
+
+@pytest.mark.parametrize(
+    ("asked", "function", "kind", "reason"),
+    [
+        ("auto", nn.ReLU(), Stacked, "by model, and not slower"),
+        ("auto", nn.Sigmoid(), Sequential, "in stacks, the last bits would depend on the number of ranks"),
+        ("stacked", nn.Sigmoid(), Stacked, "asked for; the last bits depend on the number of ranks"),
+        ("stacked", nn.ReLU(), Stacked, "asked for"),
+    ],
+)
+def test_ranks_take_a_stack_only_if_it_disturbs_nobody(
+    asked: str, function: nn.Module, kind: type, reason: str
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 7), function, nn.Linear(7, 3))
+    sim = simulation(find("FedAvg")(), model=model, dtype=torch.float32, executor=asked, ranks=Started())
+    assert type(sim.executor) is kind
+    assert sim.choice.reason == reason
+
+
+def test_alone_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = object()
+    assert agreed(Ranks(), None, None, lambda: choice) is choice
+
+
+def test_a_process_that_nobody_started_is_alone() -> None:
+    with ff.joined() as ranks:
+        assert (ranks.number, ranks.index, ranks.alone) == (1, 0, True)

@@ -1,0 +1,110 @@
+"""What a test does as one of several ranks: `torchrun -m support.as_rank TASK FOLDER`; rank 0 leaves what it found."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+import fedflat as ff
+from fedflat.core.errors import InputError
+from fedflat.core.method import Method
+from fedflat.engine.ranks import ALONE, Ranks, joined
+from fedflat.methods import all_methods, find
+from support.federation import federation, simulation
+from support.processes import MARK, Touchy
+
+EXECUTORS = ("sequential", "stacked")
+
+
+def rounds(method: Method, executor: str, ranks: Ranks = ALONE, **changes) -> ff.Simulation:
+    """Five rounds in float32 with uneven clients; in a stack the functions are those that round alike everywhere."""
+    torch.manual_seed(0)
+    function = nn.Tanh() if executor == "sequential" else nn.ReLU()
+    model = nn.Sequential(nn.Linear(6, 7), function, nn.Linear(7, 3))
+    return simulation(
+        method, model=model, executor=executor, ranks=ranks, dtype=torch.float32, **{"rounds": 5} | changes
+    )
+
+
+def digest(sim: ff.Simulation) -> str:
+    """Of everything that the server keeps, in bits, and of what the round reports."""
+    sha = hashlib.sha256()
+    for x in sim.server.tensors().values():
+        sha.update(x.numpy().tobytes())
+    last = {name: value for name, value in sim.history[-1].items() if name != "seconds"}
+    return f"{sha.hexdigest()} {json.dumps(last, sort_keys=True)}"
+
+
+def every_method(folder: Path, ranks: Ranks) -> dict[str, str]:
+    found = {}
+    for name, kind in all_methods().items():
+        for executor in EXECUTORS:
+            sim = rounds(kind(), executor, ranks)
+            list(sim)
+            found[f"{name} {executor}"] = digest(sim)
+    return found
+
+
+def checkpoints(folder: Path, ranks: Ranks) -> dict[str, str]:
+    """From a checkpoint of one process, whose records are in a file, on, and to one of all ranks."""
+    sim = rounds(find("FedSMOO")(), "stacked", ranks)
+    sim.load(folder / "alone" / "round.safetensors")
+    sim.round()
+    sim.save(folder / "together" / "round.safetensors")
+    list(sim)
+    return {"end": digest(sim)}
+
+
+def diverging(folder: Path, ranks: Ranks) -> dict[str, str]:
+    """Client 4 gives NaN; the last rank alone is the one that trains it, or all others wait for ever."""
+    data = federation()
+    data.x[data.offsets[4], 0] = MARK
+    sim = simulation(find("FedSMOO")(), model=Touchy(), data=data, participation=1.0, ranks=ranks)
+    try:
+        sim.round()
+    except ff.NonFiniteError as error:
+        return {f"rank {ranks.index}": str(error)}
+    return {}
+
+
+def refused(folder: Path, ranks: Ranks) -> dict[str, str]:
+    """What several ranks cannot do, and what differs between them."""
+    said = {}
+    attempts = {
+        "workers": lambda: rounds(find("FedAvg")(), "sequential", ranks, workers=2),
+        "probes": lambda: rounds(find("FedAvg")(), "sequential", ranks, probes=["sharpness"]),
+        "rehearsal": lambda: rounds(find("FedSMOO")(), "sequential", ranks).flatness(["consistency"]),
+        "configuration": lambda: ranks.same(str(ranks.index), "the configuration"),
+    }
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except InputError as error:
+            said[f"{name} {ranks.index}"] = str(error)
+    return said
+
+
+def idle(folder: Path, ranks: Ranks) -> dict[str, str]:
+    """One client a round: all ranks but one have nothing to train."""
+    sim = rounds(find("Scaffold")(), "sequential", ranks, participation=1)
+    list(sim)
+    return {"end": digest(sim)}
+
+
+def shares(folder: Path, ranks: Ranks) -> dict[str, str]:
+    work = np.array([9, 1, 1, 8, 1])
+    return {f"rank {ranks.index}": str(ranks.share(work, None).tolist())}
+
+
+if __name__ == "__main__":
+    with joined(patience=60) as together:
+        answer = globals()[sys.argv[1]](Path(sys.argv[2]), together)
+        everybody = {name: text for its in reversed(together._of_all(answer)) for name, text in its.items()}
+        if together.index == 0:
+            (Path(sys.argv[2]) / f"{sys.argv[1]}.json").write_text(json.dumps(everybody))
