@@ -24,25 +24,30 @@ RanksFlag = Annotated[
 RestartsFlag = Annotated[
     int, typer.Option("--max-restarts", help="With --ranks: how often torchrun starts all of them again when one ends.")
 ]
+GraceFlag = Annotated[
+    int,
+    typer.Option("--grace", help="With --ranks: seconds for a rank to end after a signal; more than a round takes."),
+]
 PatienceFlag = Annotated[
     float, typer.Option("--patience", help="Seconds that a rank waits for the others; more than a round takes.")
 ]
-GRACE = 60  # seconds for a rank to finish its round after a signal
+GRACE = 60
 
 
-def launch(number: int, restarts: int, words: Sequence[str]) -> None:
+def launch(number: int, restarts: int, grace: int, words: Sequence[str]) -> None:
     """Run `python -m fedflat WORDS` as so many ranks, and end as they do.
 
     Raises InputError if there cannot be so many; typer.Exit if one fails, which has said why.
     """
     if number < 1:
         raise InputError(f"--ranks {number} must be at least 1")
-    if restarts < 0:
-        raise InputError(f"--max-restarts {restarts} must be at least 0")
+    for name, value in (("--max-restarts", restarts), ("--grace", grace)):
+        if value < 0:
+            raise InputError(f"{name} {value} must be at least 0")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     config = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=number, run_id=f"fedflat-{os.getpid()}", max_restarts=restarts,
-        rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="localhost", shutdown_timeout=GRACE,
+        rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="localhost", shutdown_timeout=grace,
     )  # fmt: skip
     with _ending_alike():
         elastic_launch(config, sys.executable)("-m", "fedflat", *words)
@@ -54,11 +59,12 @@ def _ending_alike() -> Iterator[None]:
     try:
         yield
     except ChildFailedError as error:
-        _, failure = error.get_first_failure()
+        # One that was ended by a signal: the others have only lost it.
+        rank, failure = min(error.failures.items(), key=lambda one: (one[1].exitcode >= 0, one[1].timestamp))
         if failure.exitcode < 0:
             name = failure.signal_name()
             typer.echo(
-                f"fedflat: rank {failure.global_rank()} was ended by {name} (is memory short?); "
+                f"fedflat: rank {rank} was ended by {name} (is memory short?); "
                 "the same command goes on from the last checkpoint",
                 err=True,
             )

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from ..core.errors import InputError
 from ..engine.ranks import PATIENCE, Ranks, joined
 from ..experiments import jointly
 from ..experiments.forecast import forecast
@@ -16,7 +17,7 @@ from .caution import caution
 from .conversion import convert_for
 from .flags import CONTEXT, key_table, resolve
 from .progress import watcher
-from .ranks import PatienceFlag, RanksFlag, RestartsFlag, launch
+from .ranks import GRACE, GraceFlag, PatienceFlag, RanksFlag, RestartsFlag, launch
 
 
 def register(app: typer.Typer) -> None:
@@ -28,6 +29,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Folder for the results; default runs/METHOD-seedN-HASH.")] = None,
     ranks: RanksFlag = 0,
     max_restarts: RestartsFlag = 0,
+    grace: GraceFlag = GRACE,
     patience: PatienceFlag = PATIENCE,
     dry_run: Annotated[
         bool,
@@ -59,9 +61,13 @@ def run(
     caution(console, spec)
     if dry_run:
         return print_plan(console, spec)
+    if patience <= 0:
+        raise InputError(f"--patience {patience} must be more than 0")
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}"
     if ranks:
-        return launch(ranks, max_restarts, ["run", *context.args, "--out", str(path), "--patience", str(patience)])
+        return launch(
+            ranks, max_restarts, grace, ["run", *context.args, "--out", str(path), "--patience", str(patience)]
+        )
     with joined(patience) as together:
         carry_out(console if together.index == 0 else Console(quiet=True), spec, path, together)
 
