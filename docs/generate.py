@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from fedflat.metrics.flatness import all_measures
 from fedflat.reports.benchmark import circumstances, peers_table, target_table, times_table, vectors_table
 from fedflat.reports.catalogue import describe, markdown, measure_table, partition_table
 from fedflat.reports.growth import growth_table, read_growth
+from fedflat.reports.ranks import aggregation_table, rounds_table
 from fedflat.reports.recipes import details
 
 ROOT = Path(__file__).parent.parent
@@ -79,6 +81,14 @@ def growth_chapter(file: Path) -> dict[str, str]:
     return {"growth": f"![Cost of a round](growth/growth.svg)\n\n{growth_table(read_growth(file)).markdown()}"}
 
 
+def ranks_page() -> str:
+    """docs/ranks.md with what was measured."""
+    content = json.loads((ROOT / "docs" / "ranks.json").read_text())
+    text = (ROOT / "docs" / "ranks.md").read_text()
+    text = renewed(text, "rounds", rounds_table(content).markdown())
+    return renewed(text, "aggregation", aggregation_table(content).markdown())
+
+
 def main() -> int:
     """Write, or with --check compare; the exit code is 1 if something is not current."""
     pages = {
@@ -88,6 +98,7 @@ def main() -> int:
         ROOT / "docs" / "flatness.md": between("docs/flatness.md", "measures", measure_table(all_measures())),
         ROOT / "docs" / "recipes.md": between("docs/recipes.md", "recipes", recipe_list()),
         ROOT / "docs" / "performance.md": performance_page(),
+        ROOT / "docs" / "ranks.md": ranks_page(),
     }
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text() != text]
     if "--check" not in sys.argv[1:]:

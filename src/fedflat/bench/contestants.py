@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..engine.ranks import ALONE, Ranks
 from ..engine.simulation import Simulation
 from ..methods import find
 from .bare import BareLoop
@@ -71,6 +72,7 @@ class Ours(Contestant):
     precision: str = "fp32"
     workers: int = 1
     whole: bool = False  # all clients of the round are trained, even where others are timed on some
+    ranks: Ranks = ALONE  # with others, who prepare the same
     tested: bool = False  # and the model is tried on a test set of 10,000 samples after it
 
     @property
@@ -106,6 +108,7 @@ class Ours(Contestant):
             device="cpu",
             precision=self.precision,
             workers=self.workers,
+            ranks=self.ranks,
         )
 
 

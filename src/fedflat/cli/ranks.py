@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -53,14 +54,18 @@ def launch(number: int, restarts: int, grace: int, words: Sequence[str]) -> None
         elastic_launch(config, sys.executable)("-m", "fedflat", *words)
 
 
+def _consequence(code: int) -> int:
+    """How much the end of a rank looks like the consequence of another's: torchrun ends the rest by SIGTERM."""
+    return 2 if code == -signal.SIGTERM else 1 if code >= 0 else 0
+
+
 @contextmanager
 def _ending_alike() -> Iterator[None]:
     """The end of the ranks as that of this command, without torch's report of it."""
     try:
         yield
     except ChildFailedError as error:
-        # One that was ended by a signal: the others have only lost it.
-        rank, failure = min(error.failures.items(), key=lambda one: (one[1].exitcode >= 0, one[1].timestamp))
+        rank, failure = min(error.failures.items(), key=lambda one: _consequence(one[1].exitcode))
         if failure.exitcode < 0:
             name = failure.signal_name()
             typer.echo(

@@ -1,0 +1,63 @@
+"""Two network namespaces with an address each and a cable between them: two machines, as far as the network goes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A network namespace."""
+
+    name: str
+    interface: str
+    address: str
+
+    def start(self, *command: str, **variables: str) -> subprocess.Popen[str]:
+        """A process that has only this machine's network."""
+        return subprocess.Popen(
+            ["ip", "netns", "exec", self.name, *command],
+            env=os.environ | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+
+@contextmanager
+def two_machines() -> Iterator[tuple[Machine, Machine]]:
+    """The two; gone after the block. Skips the test, saying why, where namespaces are not permitted."""
+    number = os.getpid()
+    one, other = (
+        Machine(f"fedflat{number}{end}", f"ff{number}{end}", f"10.231.7.{i}") for i, end in ((1, "a"), (2, "b"))
+    )
+    made: list[Machine] = []
+    try:
+        try:
+            for machine in (one, other):
+                _ip("netns", "add", machine.name)
+                made.append(machine)
+            _ip("link", "add", one.interface, "netns", one.name, "type", "veth", "peer", "name", other.interface,
+                "netns", other.name)  # fmt: skip
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = getattr(error, "stderr", None) or str(error)
+            pytest.skip(f"network namespaces are not permitted here: {said.strip()}")
+        for machine in made:
+            inside = ("-n", machine.name)
+            _ip(*inside, "addr", "add", f"{machine.address}/24", "dev", machine.interface)
+            _ip(*inside, "link", "set", machine.interface, "up")
+            _ip(*inside, "link", "set", "lo", "up")
+        yield one, other
+    finally:
+        for machine in made:
+            _ip("netns", "del", machine.name)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
