@@ -22,8 +22,8 @@ def test_torchrun_over_two_machines_ends_with_the_bits_of_one_process(tmp_path: 
     with two_machines() as machines:
         processes = [
             machine.start(
-                sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--node-rank={rank}", "--nproc-per-node=1",
-                f"--master-addr={machines[0].address}", "--master-port=29511",
+                sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--node-rank={rank}",
+                "--nproc-per-node=1", f"--master-addr={machines[0].address}", "--master-port=29511",
                 "-m", "fedflat", "run", str(tmp_path / "run.toml"), "--out", str(tmp_path / "two"),
                 GLOO_SOCKET_IFNAME=machine.interface, OMP_NUM_THREADS="1",
             )

@@ -33,10 +33,8 @@ class Machine:
 @contextmanager
 def two_machines() -> Iterator[tuple[Machine, Machine]]:
     """The two; gone after the block. Skips the test, saying why, where namespaces are not permitted."""
-    number = os.getpid()
-    one, other = (
-        Machine(f"fedflat{number}{end}", f"ff{number}{end}", f"10.231.7.{i}") for i, end in ((1, "a"), (2, "b"))
-    )
+    names = (f"ff{os.getpid()}{end}" for end in "ab")
+    one, other = (Machine(name, name, f"10.231.7.{i}") for i, name in enumerate(names, start=1))
     made: list[Machine] = []
     try:
         try:

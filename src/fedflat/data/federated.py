@@ -66,6 +66,7 @@ class FederatedData:
     validation: Holdings | None = None  # samples of each client that it does not train on
     vocabulary: tuple[str, ...] = ()  # of texts: the word of each token number
     contents: str | None = None  # a digest of the samples, where it is known without reading them
+    first: int = 0  # the number of the first client: one that is alone with its data keeps its number in the federation
 
     def __post_init__(self) -> None:
         """Raises ValueError for an empty client, a label out of range, NaN, or tensors that do not fit together."""
@@ -155,8 +156,13 @@ class FederatedData:
 
     def sizes_of(self, clients: Index) -> Index:
         """Samples of these clients (c,): (c,)."""
-        sizes: Index = self.offsets[clients + 1] - self.offsets[clients]
+        sizes: Index = self.offsets[clients - self.first + 1] - self.starts_of(clients)
         return sizes
+
+    def starts_of(self, clients: Index) -> Index:
+        """Where in `members` the samples of these clients (c,) begin: (c,)."""
+        starts: Index = self.offsets[clients - self.first]
+        return starts
 
     def held(self, places: Index | slice) -> Index:
         """The samples at these places of `members`, in their shape."""
@@ -164,8 +170,14 @@ class FederatedData:
 
     def client(self, i: int) -> tuple[Tensor, Tensor]:
         """The samples of client `i`: x (n_i, *shape), y (n_i,)."""
-        mine = torch.from_numpy(self.held(slice(self.offsets[i], self.offsets[i + 1])))
+        mine = torch.from_numpy(self.held(slice(*self.offsets[i - self.first :][:2])))
         return self.x[mine], self.y[mine]
+
+    def alone(self, i: int) -> FederatedData:
+        """What client `i` has by itself: its own training samples, and its number."""
+        x, y = self.client(i)
+        own = {"x": x, "y": y, "members": np.arange(len(y)), "offsets": np.array([0, len(y)]), "first": i}
+        return replace(self, **own, test=None, validation=None, contents=None)
 
     def inputs(self, samples: Tensor) -> Tensor:
         """What a model takes for the training samples with these indices (*batch,): (*batch, *shape)."""

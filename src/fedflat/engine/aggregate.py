@@ -16,33 +16,37 @@ from .exact_sum import ExactSum
 class RunningMean:
     """Adds up stacks of records; holds the sums of one record, however many clients there are."""
 
-    def __init__(self, method: Method, like: Tensor, clients: int) -> None:
-        """`like` (d,) gives width, precision and device; `clients` is the size of the whole cohort."""
-        self._record, self._like, self._clients = method.mean, like.new_empty(0), clients
+    def __init__(self, method: Method, like: Tensor) -> None:
+        """`like` (d,) gives width, precision and device."""
+        self._record, self.like = method.mean, like.new_empty(0)
         self._uniform = self._record.marked("uniform_mean")
         widths = self._record.widths(like.shape[-1], method)
         self._sums = {name: ExactSum(like.new_empty(1, width)) for name, width in widths.items()}
-        self._steps = ExactSum(like.new_empty(1, 1))
+        self._counts = ExactSum(like.new_empty(1, 3, dtype=torch.float64))  # of local steps, weights and clients
 
     def add(self, received: Record, steps: Tensor, weights: Tensor) -> None:
-        """Add clients' records and local steps (c, 1) with their aggregation weights (c, 1).
+        """Add clients' records and local steps (c, 1) with their weights (c, 1), whose sum need not be known.
 
-        The weights sum to 1 over the whole cohort.
+        Weights are numbers of samples, or ones: in single precision, products with whole numbers are exact.
         """
-        equal = torch.full_like(weights, 1 / self._clients)
+        ones = torch.ones_like(weights)
         for name, value in received.tensors().items():
-            self._sums[name].add(value, equal if name in self._uniform else weights)
-        self._steps.add(steps, weights)
+            self._sums[name].add(value, ones if name in self._uniform else weights)
+        self._counts.add(torch.cat([steps * weights, weights, ones], dim=1), ones)
 
     def sums(self) -> Iterator[ExactSum]:
         """All that is summed, in an order that is the same everywhere."""
-        yield from (*self._sums.values(), self._steps)
+        yield from (*self._sums.values(), self._counts)
 
     def value(self) -> Any:
         """The mean record."""
-        return self._record(**{name: x.value().to(self._like.dtype) for name, x in self._sums.items()})
+        _, weight, clients = self._counts.value()
+        means = {name: x.value() / (clients if name in self._uniform else weight) for name, x in self._sums.items()}
+        return self._record(**{name: mean.to(self.like.dtype) for name, mean in means.items()})
 
     @property
     def steps(self) -> Tensor:
         """The weighted mean of local steps, (1,)."""
-        return self._steps.value().to(self._like.dtype)
+        steps, weight, _ = self._counts.value()
+        mean: Tensor = (steps / weight).to(self.like.dtype)[None]
+        return mean

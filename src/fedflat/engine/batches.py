@@ -109,8 +109,8 @@ class Batches:
 
         Stacked (c, b), or for one client (b,).
         """
-        sizes, starts = self.data.sizes_of(clients), self.data.offsets[clients]
-        size = self._length(sizes)
+        sizes, starts = self.data.sizes_of(clients), self.data.starts_of(clients)
+        size = self._length(sizes) if stacked else min(self.size, int(sizes.max()))
         for first in range(0, int(sizes.max()), size):
             place = np.arange(first, first + size)
             exists = place < sizes[:, None]
@@ -123,7 +123,7 @@ class Batches:
 
     def _samples(self, t: int, clients: Index, steps: Index) -> Index:
         """(c, K, b) sample indices; step k of client i is batch k mod m_i of epoch k div m_i."""
-        sizes, starts = self.data.sizes_of(clients), self.data.offsets[clients]
+        sizes, starts = self.data.sizes_of(clients), self.data.starts_of(clients)
         size = self._length(sizes)
         per_epoch = self.client.batches_per_epoch(sizes)
         orders = self._orders(t, clients, sizes, int((-(-steps // per_epoch)).max()))

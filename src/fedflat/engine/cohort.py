@@ -93,26 +93,26 @@ def train(
     trainer: Trainer,
     store: ClientStore,
     clients: Index,
-    shares: Tensor,
+    weights: Tensor,
     down: Any,
     ctx: Context,
     keep: bool,
     ranks: Ranks = ALONE,
 ) -> Trained:
-    """Train `clients`, longest work first, with aggregation weights `shares` (c, 1); of several ranks, each a part.
+    """Train `clients`, longest work first, with weights (c, 1) in the mean; of several ranks, each a part.
 
     With `keep` the records of the clients are staged in the store, chunk by chunk, for the caller to commit; without
     it the store is only read. Raises NonFiniteError if a client's model or message is not finite.
     """
     executor = trainer.executor
-    mean, drifts = RunningMean(executor.method, down.w, len(clients)), down.w.new_zeros(len(clients))
+    mean, drifts = RunningMean(executor.method, down.w), down.w.new_zeros(len(clients))
     mine = ranks.share(executor.batches.steps(clients), ranks.owners(clients) if store.keeps else None)
     chunks = np.array_split(mine, -(-len(mine) // executor.chunk)) if len(mine) else []  # as even as possible
     down = down.map(lambda x: aligned(x.to(down.w.dtype)))
     tasks = _tasks(store, [clients[places] for places in chunks], down)
     with ranks.together(), closing(trainer.parts(tasks, down, ctx)) as parts:
         for places, part in zip(chunks, parts, strict=True):
-            mean.add(part.received, part.steps, shares[places])
+            mean.add(part.received, part.steps, weights[places])
             if keep:
                 store.stage(clients[places], part.record)
             drifts[places] = part.drifts
@@ -134,14 +134,19 @@ def train_chunk(executor: Executor | WatchedExecutor, task: Task, down: Any, ctx
     Bit by bit: what goes in and what comes out lies in memory as it would if it were sent between processes.
     Raises NonFiniteError if a client's model or message is not finite.
     """
-    work = executor.batches.plan(ctx.t, task.clients)
-    down_to_all = _stacked(down, task.clients)
-    result = executor.run(work, down_to_all, task.record, ctx, executor.batches.client.descent(ctx.t))
-    _check_finite(result, task.clients, ctx.t)
+    result = local_training(executor, task, down, ctx)
     at_client = replace(ctx, steps=result.steps, lr_sum=result.steps * ctx.lr)
     received = executor.method.receive(result.up, at_client)
     part = Part(received, result.client, result.steps, drift(result.w, down.w))
     return part.map(lambda x: aligned(x.to(down.w.dtype)))
+
+
+def local_training(executor: Executor | WatchedExecutor, task: Task, down: Any, ctx: Context) -> LocalResult:
+    """What the clients of `task` end the round with. Raises NonFiniteError if a model or message is not finite."""
+    work = executor.batches.plan(ctx.t, task.clients)
+    result = executor.run(work, _stacked(down, task.clients), task.record, ctx, executor.batches.client.descent(ctx.t))
+    _check_finite(result, task.clients, ctx.t)
+    return result
 
 
 def _stacked(down: Any, clients: Index) -> Any:

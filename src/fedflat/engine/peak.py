@@ -30,7 +30,7 @@ def peak_bytes(sim: Simulation) -> int | None:
         x, y = (part[:SAMPLES_AT_ONCE] for part in sim.data.test)
         score(sim.objective, sim.server.w, x, y, sim.data.preparation)
     server = sum(x.nbytes for x in sim.server.tensors().values())
-    sums = sum(x.sums.nbytes for x in RunningMean(sim.method, sim.server.w, 1).sums())
+    sums = sum(x.sums.nbytes for x in RunningMean(sim.method, sim.server.w).sums())
     return int(HEADROOM * (_highest() + COPIES * server + sums + sim.store_bytes))
 
 

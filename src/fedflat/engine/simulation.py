@@ -38,6 +38,7 @@ from .batches import Batches
 from .client import Client
 from .cohort import InTurn, NonFiniteError, Trained, Trainer, train
 from .executors import Choice, Executor, agreed, check_name, choose
+from .facts import Facts
 from .participation import participation as as_rule
 from .randomness import Purpose, generator
 from .ranks import ALONE, Ranks
@@ -128,8 +129,7 @@ class Simulation:
         w = self.objective.space.flatten(module)
         self.data = data.to(self.device, w.dtype)
         self._data_hash, self._model_hash = self.data.contents_hash(), digest(self.objective.space.row_major(w))
-        self._layers = tuple(layer for _, layer in self.objective.space.layers())
-        self._is_weight = self.objective.space.is_weight(self.device)
+        self._facts = Facts(self.objective.space, self.client, self.device)
         drawn = draws(module, self.data.inputs(torch.arange(min(2, len(data.y)), device=self.device)), data.classes)
         batches = Batches(self.data, self.client, seed, w.dtype)
         check_name(executor, drawn, self.device)
@@ -257,17 +257,10 @@ class Simulation:
         With `keep` the clients' records are staged.
         """
         clients = self.executor.batches.longest_first(cohort)
-        ctx = Context(
-            self.t,
-            self.client.lr_at(self.t),
-            len(clients) / self.data.clients,
-            is_weight=self._is_weight,
-            layers=self._layers,
-            sampled=len(clients),
-        )
+        ctx = self._facts.of(self.t, len(clients) / self.data.clients, len(clients))
         down = self.method.broadcast(self.server)
         with one_thread(self.device):
-            trained = train(trainer, self._store, clients, self._shares(clients), down, ctx, keep, ranks)
+            trained = train(trainer, self._store, clients, self._weights(clients), down, ctx, keep, ranks)
             at_server = replace(ctx, steps=trained.steps, lr_sum=trained.steps * ctx.lr)
             server = self.method.update(self.server, trained.mean, at_server)
         return ctx, down, trained, self._checked(server)
@@ -361,10 +354,10 @@ class Simulation:
             "layout": "convolutions channels-last",
         }
 
-    def _shares(self, clients: Index) -> Tensor:
-        """Aggregation weights p_i of a cohort, (c, 1), float64, summing to 1."""
-        sizes = np.ones(len(clients)) if self.weights == "uniform" else self.data.sizes_of(clients)
-        return torch.from_numpy(sizes / sizes.sum()).to(self.device)[:, None]
+    def _weights(self, clients: Index) -> Tensor:
+        """Weights of a cohort in the mean, (c, 1), float64: ones, or numbers of samples."""
+        weights = np.ones(len(clients)) if self.weights == "uniform" else self.data.sizes_of(clients).astype(float)
+        return torch.from_numpy(weights).to(self.device)[:, None]
 
     def _checked(self, server: Any) -> Any:
         for name, x in server.tensors().items():

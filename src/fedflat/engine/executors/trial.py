@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...core.method import Context
 from ...data.federated import Index
+from ..facts import Facts
 from .base import Executor
 
 STEPS = 2
@@ -24,14 +24,7 @@ class Trial:
         self._executor, self._descent = executor, batches.client.descent(0)
         self._down = method.broadcast(server).map(lambda x: x.expand(len(self.work.clients), -1))
         self._client = method.init_client(self._down)
-        self._ctx = Context(
-            0,
-            float(self._descent.lr),
-            1.0,
-            is_weight=space.is_weight(server.w.device),
-            layers=tuple(layer for _, layer in space.layers()),
-            sampled=len(self.work.clients),
-        )
+        self._ctx = Facts(space, batches.client, server.w.device).of(0, 1.0, len(self.work.clients))
 
     def run(self) -> Tensor:
         """Take the steps; the models that they lead to, (c, d)."""

@@ -1,0 +1,163 @@
+"""The server of a real federation: whom to ask, what to believe, and the next model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import InputError
+from ..core.method import Context, Method
+from ..core.objective import Objective
+from ..data.federated import Index
+from ..engine import checkpoint
+from ..engine.client import Client
+from ..engine.facts import Facts
+from ..engine.participation import Participation
+from ..engine.randomness import Purpose, generator
+from ..engine.threads import one_thread
+from .messages import Carrier, Order
+from .tally import Expected, Tally
+from .wire import pack
+
+NAMED = 3  # clients in a message
+
+
+class RoundFailedError(RuntimeError):
+    """Too few clients have answered; the model is as it was before the round."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """When a round is over."""
+
+    deadline: float = 600.0  # seconds for the answers of a round
+    quorum: float = 0.5  # share of the cohort that must answer, more than 0
+
+    def __post_init__(self) -> None:
+        if not self.deadline > 0:
+            raise InputError(f"deadline must be more than 0 seconds, got {self.deadline}")
+        if not 0 < self.quorum <= 1:
+            raise InputError(f"quorum must be in (0, 1], got {self.quorum}")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of a round."""
+
+    t: int
+    metrics: dict[str, float]
+    missing: Mapping[str, str]  # clients whose answer did not count, and why
+
+
+class Coordinator:
+    """Holds the server's state and takes it from round to round; the same cohorts, sums and bits as the simulator."""
+
+    def __init__(
+        self,
+        method: Method,
+        module: nn.Module,
+        client: Client,
+        members: Mapping[str, int],
+        participation: Participation,
+        weights: str,
+        seed: int,
+        digest: str,
+        shape: tuple[int, ...],
+        terms: Terms | None = None,
+    ) -> None:
+        """members: all clients by name, with their numbers of samples. A client's number is its place among the names,
+        sorted. shape: of a sample. Raises InputError for a client without samples."""
+        self.names = sorted(members)
+        self._samples = np.array([members[name] for name in self.names], dtype=np.int64)
+        empty = [name for name in self.names if members[name] < 1]
+        if empty or not self.names:
+            raise InputError(f"client {empty[0]} has no samples" if empty else "there is no client")
+        self._method, self._client, self._participation = method.fitted(shape), client, participation
+        self._weights, self._seed, self._digest, self._terms = weights, seed, digest, terms or Terms()
+        self._objective = Objective(module)
+        space = self._objective.space
+        w = space.flatten(module)
+        self._facts = Facts(space, client, w.device)
+        self.server = self._method.init_server(w)
+        self.t = self.committed = 0
+
+    @property
+    def w(self) -> Tensor:
+        """The model, (d,), row-major."""
+        return self._objective.space.row_major(self.server.w)
+
+    def round(self, carrier: Carrier) -> Report:
+        """One round. Raises RoundFailedError, and changes nothing, if fewer clients answer than the quorum."""
+        cohort = self._participation.cohort(self.t, len(self.names), generator(self._seed, Purpose.COHORT, self.t))
+        ctx = self._facts.of(self.t, len(cohort) / len(self.names), len(cohort))
+        tally = Tally(self._method, self.server.w, ctx, self._expected(cohort))
+        with one_thread(self.server.w.device):
+            for name, answer in carrier.exchange(self._orders(cohort, ctx), self._terms.deadline):
+                tally.hear(name, answer)
+            self._require(tally, len(cohort))
+            mean, steps = tally.mean()
+            server = self._method.update(self.server, mean, replace(ctx, steps=steps, lr_sum=steps * ctx.lr))
+        self._take(server)
+        return Report(ctx.t, tally.metrics(), tally.missing)
+
+    def save(self, path: Path) -> None:
+        """Write all that the next round depends on to `path`, atomically; rounds so far are then committed.
+
+        Raises InputError if it cannot be written.
+        """
+        tensors = {f"server.{name}": x for name, x in self.server.tensors().items()}
+        checkpoint.save(path, tensors, {"t": self.t, "settings": self._settings()})
+        self.committed = self.t
+
+    def load(self, path: Path) -> None:
+        """Go on from `path`. Raises InputError if it is damaged, or another federation's."""
+        tensors, meta = checkpoint.load(path)
+        for name, value in self._settings().items():
+            if meta["settings"].get(name) != value:
+                raise InputError(f"checkpoint {path}: {name} was {meta['settings'].get(name)}, now it is {value}")
+        self.server = self._method.server(**{name: tensors[f"server.{name}"] for name in self.server.tensors()})
+        self.t = self.committed = meta["t"]
+
+    def _settings(self) -> dict[str, Any]:
+        members = {name: int(n) for name, n in zip(self.names, self._samples, strict=True)}
+        return {"digest": self._digest, "members": members}
+
+    def _orders(self, cohort: Index, ctx: Context) -> dict[str, Order]:
+        down = pack(self._method.broadcast(self.server).map(lambda x: x.to(self.server.w.dtype)))
+        return {
+            self.names[i]: Order(ctx.t, self.committed, int(i), ctx.share, ctx.sampled, self._digest, down)
+            for i in cohort
+        }
+
+    def _expected(self, cohort: Index) -> dict[str, Expected]:
+        """What is known of the clients of a cohort."""
+        sizes = self._samples[cohort]
+        steps = self._client.local_steps(sizes)
+        weights = np.ones(len(cohort)) if self._weights == "uniform" else sizes
+        known = zip(cohort, sizes, steps, weights, strict=True)
+        return {self.names[i]: Expected(int(size), int(count), float(weight)) for i, size, count, weight in known}
+
+    def _require(self, tally: Tally, asked: int) -> None:
+        """Raise RoundFailedError if too few answers count."""
+        needed = ceil(self._terms.quorum * asked)
+        if tally.counted < needed:
+            why = "; ".join(f"{name}: {reason}" for name, reason in list(tally.missing.items())[:NAMED])
+            raise RoundFailedError(
+                f"round {self.t}: {tally.counted} of {asked} clients have answered, {needed} must ({why})"
+            )
+
+    def _take(self, server: Any) -> None:
+        for name, x in server.tensors().items():
+            if not torch.isfinite(x).all():
+                raise RoundFailedError(
+                    f"round {self.t}: the server's {name} became NaN or infinite; the model is unchanged"
+                )
+        self.server = server
+        self.t += 1

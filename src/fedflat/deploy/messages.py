@@ -1,0 +1,49 @@
+"""What server and clients say to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .wire import Packed
+
+
+@dataclass(frozen=True)
+class Order:
+    """The server asks a client to train in round `t`."""
+
+    t: int
+    committed: int  # rounds that the server has saved: what was done in later ones does not count
+    number: int  # of the client: its place among all names, in order
+    share: float  # sampled clients / all clients
+    sampled: int  # clients that take part in the round
+    digest: str  # of the study
+    down: Mapping[str, Packed] = field(repr=False, default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A client has trained."""
+
+    t: int
+    samples: int  # that it holds
+    steps: int  # local steps that it has taken
+    gradients: int  # minibatch gradients
+    drift: float  # ||w_i - w^t||
+    up: Mapping[str, Packed] = field(repr=False, default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A client has not trained, and says why."""
+
+    reason: str
+
+
+class Carrier(Protocol):
+    """Carries orders to clients, by name, and their answers back."""
+
+    def exchange(self, orders: Mapping[str, Order], deadline: float) -> Iterator[tuple[str, Answer | Failure]]:
+        """Send the orders, and give answers as they come, with the name that the carrier knows them by, for at most
+        `deadline` seconds. Who does not answer is left out."""

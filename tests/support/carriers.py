@@ -1,0 +1,53 @@
+"""Carriers of a test: participants in this process, who may be silent, late or malicious."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import torch
+
+import fedflat as ff
+from fedflat.core.method import Method
+from fedflat.deploy.coordinator import Coordinator
+from fedflat.deploy.messages import Answer, Failure, Order
+from fedflat.deploy.participant import Participant
+from fedflat.engine.participation import participation
+from support.federation import federation, tanh_network
+
+DIGEST = "study"
+Change = Callable[[str, Answer], Answer | Failure | None]
+
+
+class InProcess:
+    """Participants by name; answers come in an order of their own, after `change`."""
+
+    def __init__(self, participants: Mapping[str, Participant], change: Change = lambda name, answer: answer) -> None:
+        self.participants, self.change = dict(participants), change
+
+    def exchange(self, orders: Mapping[str, Order], deadline: float) -> Iterator[tuple[str, Answer | Failure]]:
+        for name in sorted(orders, key=lambda name: hash((name, orders[name].t))):
+            answer = self.change(name, self.participants[name].train(orders[name]))
+            if answer is not None:
+                yield name, answer
+
+
+def names(data: ff.FederatedData) -> list[str]:
+    return [f"clinic-{i:02d}" for i in range(data.clients)]
+
+
+def participants(method: Method, folder: Path, client: ff.Client, dtype=torch.float32) -> dict[str, Participant]:
+    """One for each client of the federation, with its own data only, and its own folder."""
+    data = federation()
+    return {
+        name: Participant(method, tanh_network().to(dtype), data.alone(i), client, 0, folder / name, DIGEST)
+        for i, name in enumerate(names(data))
+    }
+
+
+def coordinator(method: Method, client: ff.Client, rule: object = 3, dtype=torch.float32, **changes) -> Coordinator:
+    data = federation()
+    members = dict(zip(names(data), data.sizes.tolist(), strict=True))
+    settings = {"weights": "uniform", "seed": 0, "digest": DIGEST, "shape": data.shape} | changes
+    module = tanh_network().to(dtype)
+    return Coordinator(method, module, client, members, participation(rule), **settings)
