@@ -31,8 +31,8 @@ class Packed:
 
 
 def pack(record: Record) -> dict[str, Packed]:
-    """The fields of a record (width,), by name."""
-    return {name: _packed(x) for name, x in record.tensors().items()}
+    """The fields of a record (width,), by name; those that are not there for this method, of width 0, are not sent."""
+    return {name: _packed(x) for name, x in record.tensors().items() if x.numel()}
 
 
 def _packed(x: Tensor) -> Packed:
@@ -48,9 +48,11 @@ def unpack(record: type[R], widths: Mapping[str, int], dtype: torch.dtype, packe
     these fields, each with numbers of this kind, as many as expected in as many bytes, all finite. Nothing is
     interpreted, and no memory is taken, before that is known of a field.
     """
-    if packed.keys() != widths.keys():
-        raise RefusedError(f"the fields are {_told(sorted(map(str, packed)))}, expected {_told(sorted(widths))}")
-    return record(**{name: _unpacked(name, width, dtype, packed[name]) for name, width in widths.items()})
+    expected = {name for name, width in widths.items() if width}
+    if packed.keys() != expected:
+        raise RefusedError(f"the fields are {_told(sorted(map(str, packed)))}, expected {_told(sorted(expected))}")
+    empty = torch.empty(0, dtype=dtype)
+    return record(**{n: _unpacked(n, width, dtype, packed[n]) if width else empty for n, width in widths.items()})
 
 
 def _unpacked(name: str, width: int, dtype: torch.dtype, packed: Packed) -> Tensor:
