@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from . import data, methods, models
+from .core.errors import NonFiniteError
 from .data import (
     IID,
     BalancedDirichlet,
@@ -19,7 +20,6 @@ from .data import (
     Shards,
 )
 from .engine.client import Client
-from .engine.cohort import NonFiniteError
 from .engine.participation import Bernoulli
 from .engine.ranks import joined
 from .engine.run import Run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 import fedflat as ff
+from fedflat.engine import ranks as ranks_module
 from fedflat.engine.executors import Sequential, Stacked
 from fedflat.engine.executors.choice import agreed
 from fedflat.engine.executors.trial import stands_alone
@@ -24,6 +26,7 @@ from support.as_rank import EXECUTORS, digest, rounds
 from support.federation import simulation
 from support.processes import PATIENCE
 
+SOURCE = inspect.getsource(ranks_module)
 TESTS = Path(__file__).parent.parent
 
 
@@ -149,6 +152,12 @@ def test_ranks_take_a_stack_only_if_it_disturbs_nobody(
 def test_alone_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     choice = object()
     assert agreed(Ranks(), None, None, lambda: choice) is choice
+
+
+def test_nothing_that_came_over_a_network_is_unpickled() -> None:
+    """torch's ways to send objects pickle them."""
+    assert not [name for name in vars(ranks_module.dist) if "object" in name and f"dist.{name}" in SOURCE]
+    assert "dist.all_reduce" in SOURCE
 
 
 def test_a_process_that_nobody_started_is_alone() -> None:

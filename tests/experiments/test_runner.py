@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
 
-from fedflat.core.errors import InputError
-from fedflat.engine.cohort import NonFiniteError
+from fedflat.core.errors import InputError, NonFiniteError
 from fedflat.experiments import runner, studies
 from fedflat.experiments.directory import RunDirectory, StoredRun
 from fedflat.experiments.interrupt import Interrupted

@@ -9,9 +9,8 @@ import typer
 from rich.console import Console
 
 from .. import __version__
-from ..core.errors import InputError
+from ..core.errors import InputError, NonFiniteError
 from ..engine.allocator import tune_allocator
-from ..engine.cohort import NonFiniteError
 from ..engine.ranks import RankError
 from ..engine.workers import WorkerError
 from ..experiments.interrupt import Interrupted

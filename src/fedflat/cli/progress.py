@@ -8,7 +8,7 @@ from time import monotonic
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from ..engine.cohort import NonFiniteError
+from ..core.errors import NonFiniteError
 from ..engine.simulation import Round
 from ..experiments.directory import StoredRun
 from ..experiments.runner import Watcher

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.errors import NonFiniteError
 from ..core.local import LocalResult
 from ..core.method import Context
 from ..data.federated import Index
@@ -21,10 +22,6 @@ from .ranks import ALONE, Ranks
 from .rehearsal import WatchedExecutor
 from .shared_memory import aligned
 from .store import ClientStore
-
-
-class NonFiniteError(ArithmeticError):
-    """Training produced NaN or infinity; the message names round and client."""
 
 
 @dataclass(frozen=True)

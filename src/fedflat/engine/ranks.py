@@ -7,6 +7,7 @@ of what the server receives, so that every rank makes the next server state itse
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,16 +24,14 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core.errors import InputError
+from ..core.errors import InputError, NonFiniteError
 from ..data.federated import Index
 from .aggregate import RunningMean
 from .checkpoint import Stream
-from .child import sendable
 from .store import ClientStore
 
 PATIENCE = 1800.0  # seconds that a rank waits for the others
 MEETING = 60.0  # seconds that it waits, at the beginning, for torchrun, which may have ended meanwhile
-T = TypeVar("T")
 
 
 class RankError(RuntimeError):
@@ -66,8 +65,8 @@ class Ranks:
         """What one rank raises inside the block, all raise after it."""
         yield
 
-    def first(self, value: T) -> T:
-        """The value of rank 0, which can be pickled."""
+    def first(self, value: Any) -> Any:
+        """The value of rank 0, which JSON can hold."""
         return value
 
     def same(self, value: str, what: str) -> None:
@@ -132,15 +131,16 @@ class Joined(Ranks):
         except Exception as error:
             mine = error
         if self.most(int(mine is not None)):
-            errors = self._of_all(mine and sendable(mine))
-            raise mine or next(error for error in errors if error is not None)
+            told = self._of_all(mine and {"kind": type(mine).__name__, "text": str(mine)})
+            raise mine or _raised(next(error for error in told if error is not None))
 
-    def first(self, value: T) -> T:
+    def first(self, value: Any) -> Any:
         """See `Ranks`."""
-        box = [value]
+        text = _bytes(value)
         with _connected():
-            dist.broadcast_object_list(box, src=0)
-        return box[0]
+            dist.broadcast(size := torch.tensor(len(text)), 0)
+            dist.broadcast(text := text.new_zeros(int(size)) if self.index else text, 0)
+        return _value(text)
 
     def same(self, value: str, what: str) -> None:
         """See `Ranks`."""
@@ -172,12 +172,12 @@ class Joined(Ranks):
         if not store.keeps:
             yield None if self.index else store.tensors(folder)
         elif self.index:
-            self._of_all(store.seen())
+            self._of_all(store.seen().tolist())
             while (asked := self.first(None)) is not None:
-                self._send(store, *asked)
+                self._send(store, asked["field"], np.array(asked["clients"]))
             yield None
         else:
-            clients = np.sort(np.concatenate(self._of_all(store.seen())))
+            clients = np.sort(np.concatenate(self._of_all(store.seen().tolist()))).astype(np.int64)
             try:
                 yield store.content(clients, partial(self._fetched, store))
             finally:
@@ -185,7 +185,7 @@ class Joined(Ranks):
 
     def _fetched(self, store: ClientStore, name: str, clients: Index) -> Tensor:
         """On rank 0: one field of `clients`, (c, width)."""
-        self.first((name, clients))
+        self.first({"field": name, "clients": clients.tolist()})
         owners, rows = self.owners(clients), store.rows(name, clients[:0]).cpu()
         rows = rows.new_empty(len(clients), rows.shape[1])
         for rank in range(self.number):
@@ -205,18 +205,37 @@ class Joined(Ranks):
             with _connected():
                 dist.send(store.rows(name, mine).cpu().contiguous(), 0)
 
-    def _of_all(self, value: T) -> list[T]:
-        """The values of all ranks."""
-        found: list[Any] = [None] * self.number
+    def _of_all(self, value: Any) -> list[Any]:
+        """The values of all ranks, which JSON can hold."""
+        text = _bytes(value)
+        longest = self.most(len(text))
+        sizes = [torch.tensor(0) for _ in range(self.number)]
+        texts = [text.new_zeros(longest) for _ in range(self.number)]
         with _connected():
-            dist.all_gather_object(found, value)
-        return found
+            dist.all_gather(sizes, torch.tensor(len(text)))
+            dist.all_gather(texts, torch.nn.functional.pad(text, (0, longest - len(text))))
+        return [_value(its[: int(size)]) for its, size in zip(texts, sizes, strict=True)]
 
     def _reduced(self, x: Tensor, how: Any = dist.ReduceOp.SUM) -> Tensor:
         """`x` with what all ranks have, in place."""
         with _connected():
             dist.all_reduce(x, how)
         return x
+
+
+def _bytes(value: Any) -> Tensor:
+    """`value` as JSON. Never pickled: what came over a network would be run when it is read."""
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+
+
+def _value(text: Tensor) -> Any:
+    return json.loads(text.numpy().tobytes())
+
+
+def _raised(told: dict[str, str]) -> Exception:
+    """The error of another rank."""
+    kind = {one.__name__: one for one in (InputError, NonFiniteError)}.get(told["kind"])
+    return kind(told["text"]) if kind else RuntimeError(f"{told['kind']}: {told['text']}")
 
 
 def is_launched() -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..comm.cost import method_cost
-from ..core.errors import InputError
+from ..core.errors import InputError, NonFiniteError
 from ..core.method import Context, Method
 from ..core.objective import Objective
 from ..core.trial import draws
@@ -36,7 +36,7 @@ from .arguments import (
 )
 from .batches import Batches
 from .client import Client
-from .cohort import InTurn, NonFiniteError, Trained, Trainer, train
+from .cohort import InTurn, Trained, Trainer, train
 from .executors import Choice, Executor, agreed, check_name, choose
 from .facts import Facts
 from .participation import participation as as_rule

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
-from ..engine.cohort import NonFiniteError
+from ..core.errors import NonFiniteError
 from ..engine.ranks import ALONE, Ranks
 from ..engine.simulation import Round, Simulation
 from .directory import RunDirectory, StoredRun

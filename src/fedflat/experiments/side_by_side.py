@@ -9,8 +9,8 @@ from multiprocessing.connection import Connection, wait
 
 import torch
 
+from ..core.errors import NonFiniteError
 from ..engine.child import Child
-from ..engine.cohort import NonFiniteError
 from ..engine.workers import WorkerError
 from .directory import RunDirectory
 from .interrupt import Interrupted, StopRequest

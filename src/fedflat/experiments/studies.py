@@ -7,9 +7,8 @@ from typing import Any, Literal
 
 import torch
 
-from ..core.errors import InputError
+from ..core.errors import InputError, NonFiniteError
 from ..engine.arguments import usable_device
-from ..engine.cohort import NonFiniteError
 from ..files import write_atomically
 from .directory import RunDirectory, StoredRun, difference
 from .interrupt import StopRequest, stop_between_rounds

@@ -91,7 +91,7 @@ def agreed(
     with ranks.together():
         if ranks.index == 0:
             mine = _exact(chosen(), make, cohort)
-    name, reason, seconds = ranks.first(mine and (mine.name, mine.reason, mine.seconds))  # type: ignore[misc]
+    name, reason, seconds = ranks.first(mine and (mine.name, mine.reason, mine.seconds))
     return mine or Choice(make(EXECUTORS[name]), reason, seconds)
 
 
