@@ -15,9 +15,11 @@ import pytest
 
 from fedflat.experiments import runner
 from fedflat.experiments.directory import RunDirectory
+from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.spec import RunSpec
 from support.processes import PATIENCE, children, has_ended, wait_until
 from support.studies import run_spec
+from support.watching import Watched
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 
@@ -152,3 +154,24 @@ def test_a_mistake_that_ranks_find_is_told_once(tmp_path: Path) -> None:
     assert launcher.returncode == 2
     assert said.count("holds another run") == 1
     assert "Traceback" not in said
+
+
+def test_resume_and_compare_under_torchrun(tmp_path: Path) -> None:
+    """A run goes on with any number of ranks; a study is for one process."""
+    whole = spec(flatness=[])
+    runner.run(whole, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        runner.run(whole, tmp_path / "run", Watched(signal_after=2))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "fedflat"]
+    resumed = subprocess.run(
+        [*torchrun, "resume", str(tmp_path / "run")], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    assert resumed.stdout.count("results in") == 1
+    assert model(tmp_path / "run") == model(tmp_path / "whole")
+    compared = subprocess.run(
+        [*torchrun, "compare", "--rounds", "1", "--out", str(tmp_path / "study")],
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert compared.returncode != 0
+    assert compared.stderr.count("fedflat: a study is carried out by one process") == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import typer
@@ -11,7 +10,7 @@ from rich.console import Console
 from .. import __version__
 from ..core.errors import InputError, NonFiniteError
 from ..engine.allocator import tune_allocator
-from ..engine.ranks import RankError
+from ..engine.ranks import RankError, speaks
 from ..engine.workers import WorkerError
 from ..experiments.interrupt import Interrupted
 from . import bench, compare, data, doctor, flatness, landscape, methods, recipes, report, resume, run
@@ -57,7 +56,5 @@ def main() -> None:
 
 def _fail(message: str, code: int) -> None:
     """End with one line; of several ranks, which fail together, the first one says it."""
-    Console(stderr=True, soft_wrap=True, highlight=False, markup=False, quiet=os.environ.get("RANK", "0") != "0").print(
-        f"fedflat: {message}"
-    )
+    Console(stderr=True, soft_wrap=True, highlight=False, markup=False, quiet=not speaks()).print(f"fedflat: {message}")
     sys.exit(code)

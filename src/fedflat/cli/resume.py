@@ -9,12 +9,12 @@ import typer
 from rich.console import Console
 
 from ..core.errors import InputError
-from ..experiments import runner
+from ..engine.ranks import joined, speaks
 from ..experiments.directory import RunDirectory
 from ..experiments.spec import StudySpec
+from . import run
 from .compare import carry_out
 from .jobs import JobsFlag, jobs_of
-from .progress import watcher
 
 
 def register(app: typer.Typer) -> None:
@@ -29,12 +29,11 @@ def resume(
 
     The rounds that follow are bit-identical to those of an uninterrupted run.
     """
-    console = Console()
+    console = Console(quiet=not speaks())
     if (folder / "study.toml").exists():
         return carry_out(console, StudySpec.load(folder / "study.toml"), folder, jobs_of(jobs))
     if not (folder / "config.toml").exists():
         raise InputError(f"{folder} holds neither a run (config.toml) nor a study (study.toml)")
     spec = RunDirectory(folder).spec()
-    with watcher(console, spec.rounds) as watching:
-        runner.run(spec, folder, watching)
-    console.print(f"results in {folder}", highlight=False, soft_wrap=True)
+    with joined() as ranks:
+        run.carry_out(console, spec, folder, ranks)

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from ..core.errors import InputError
-from ..engine.ranks import PATIENCE, Ranks, joined
+from ..engine.ranks import PATIENCE, Ranks, joined, speaks
 from ..experiments import jointly
 from ..experiments.forecast import forecast
 from ..experiments.spec import RunSpec
@@ -53,7 +53,7 @@ def run(
     fedflat run study.toml --ranks 4 --max-restarts 3, or torchrun --nproc-per-node 4 -m fedflat run study.toml,
     shares the clients of every round among processes, on GPUs one each.
     """
-    console = Console()
+    console = Console(quiet=not speaks())
     if show_keys:
         return console.print(key_table(RunSpec))
     spec = resolve(RunSpec, context.args)
@@ -69,7 +69,7 @@ def run(
             ranks, max_restarts, grace, ["run", *context.args, "--out", str(path), "--patience", str(patience)]
         )
     with joined(patience) as together:
-        carry_out(console if together.index == 0 else Console(quiet=True), spec, path, together)
+        carry_out(console, spec, path, together)
 
 
 def carry_out(console: Console, spec: RunSpec, path: Path, ranks: Ranks) -> None:

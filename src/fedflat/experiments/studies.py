@@ -9,6 +9,7 @@ import torch
 
 from ..core.errors import InputError, NonFiniteError
 from ..engine.arguments import usable_device
+from ..engine.ranks import is_launched
 from ..files import write_atomically
 from .directory import RunDirectory, StoredRun, difference
 from .interrupt import StopRequest, stop_between_rounds
@@ -28,6 +29,8 @@ def study(spec: StudySpec, path: Path, watcher: Watcher | None = None, jobs: Job
     A run that diverges is told to the watcher and does not stop the others. Raises InputError if the
     folder cannot be used, NonFiniteError if no run finished, and Interrupted after a signal.
     """
+    if is_launched():
+        raise InputError("a study is carried out by one process, with --jobs by several; torchrun is for `fedflat run`")
     number = _number(jobs, spec)
     with stop_between_rounds() as request:
         begin_study(spec, path)
