@@ -90,7 +90,7 @@ def shared(clients: int, samples: int, pool: int) -> tuple[np.ndarray, np.ndarra
 
     Nobody holds a sample twice if `samples` is at most `pool`.
     """
-    members = np.resize(np.arange(pool, dtype=np.min_scalar_type(pool)), clients * samples)
+    members = np.resize(np.arange(pool, dtype=np.int32), clients * samples)
     return members, np.arange(clients + 1, dtype=np.int64) * samples
 
 

@@ -48,14 +48,14 @@ class FederatedData:
     """Training samples, who holds which of them, and a test set.
 
     Client i holds the samples `members[offsets[i] : offsets[i + 1]]`; a sample may belong to several
-    clients or to none. `members` is kept in the smallest unsigned integers that hold it: of a million clients they are
-    most of what there is. Samples are kept as they are stored (pictures as uint8, texts as token numbers);
+    clients or to none. `members` is kept as int32 if that holds it: of a million clients it is most of what there is.
+    Samples are kept as they are stored (pictures as uint8, texts as token numbers);
     `preparation` makes what a model takes, `augmentation` acts in training only.
     """
 
     x: Tensor  # (n, *shape)
     y: Tensor  # (n,) class indices, int64
-    members: NDArray[np.integer]  # (sum of sizes,) sample indices, client after client
+    members: NDArray[np.int32 | np.int64]  # (sum of sizes,) sample indices, client after client
     offsets: Index  # (clients + 1,)
     classes: int
     test: tuple[Tensor, Tensor] | None = None  # x (m, *shape), y (m,)
@@ -73,8 +73,9 @@ class FederatedData:
         if isinstance(self.classes, bool) or not isinstance(self.classes, int) or self.classes < 1:
             raise InputError(f"data: classes must be a whole number of at least 1, got {self.classes!r}")
         _check_index(self.members, self.offsets, len(self.y))
-        small = self.members.astype(np.min_scalar_type(max(len(self.y) - 1, 0)), copy=False)
-        object.__setattr__(self, "members", small)  # the one time that it is set
+        # Not smaller, which torch would take for a mask (uint8) or not at all.
+        kind = np.int32 if len(self.y) <= np.iinfo(np.int32).max else np.int64
+        object.__setattr__(self, "members", self.members.astype(kind, copy=False))  # the one time that it is set
         _check_samples("training", self.x, self.y, self.classes)
         if self.test is not None:
             _check_samples("test", *self.test, self.classes)
