@@ -161,7 +161,7 @@ def test_what_nobody_asked_for_is_not_heard(tmp_path: Path) -> None:
     assert torch.equal(server.w, quiet.w)
 
 
-def test_both_kinds_of_loop_count_alike() -> None:
-    """The federation's five rounds would mean little if the simulator's were trivial."""
+def test_the_clients_of_these_rounds_are_uneven() -> None:
+    """Equal bits would mean little if all clients took the same number of steps."""
     sim = simulation(Scaffold())
     assert len({float(x) for x in sim.executor.batches.steps(sim.cohort(0))}) > 1
