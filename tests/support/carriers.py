@@ -10,6 +10,7 @@ import torch
 import fedflat as ff
 from fedflat.core.method import Method
 from fedflat.deploy.coordinator import Coordinator
+from fedflat.deploy.federation import Federation
 from fedflat.deploy.messages import Answer, Failure, Order
 from fedflat.deploy.participant import Participant
 from fedflat.engine.participation import participation
@@ -50,4 +51,4 @@ def coordinator(method: Method, client: ff.Client, rule: object = 3, dtype=torch
     members = dict(zip(names(data), data.sizes.tolist(), strict=True))
     settings = {"weights": "uniform", "seed": 0, "digest": DIGEST, "shape": data.shape} | changes
     module = tanh_network().to(dtype)
-    return Coordinator(method, module, client, members, participation(rule), **settings)
+    return Coordinator(method, module, client, Federation(members, "here"), participation(rule), **settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -22,6 +23,7 @@ from ..engine.facts import Facts
 from ..engine.participation import Participation
 from ..engine.randomness import Purpose, generator
 from ..engine.threads import one_thread
+from .federation import Federation
 from .messages import Carrier, Order
 from .tally import Expected, Tally
 from .wire import pack
@@ -52,7 +54,7 @@ class Report:
     """What became of a round."""
 
     t: int
-    metrics: dict[str, float]
+    metrics: dict[str, float]  # gradients are all so far
     missing: Mapping[str, str]  # clients whose answer did not count, and why
 
 
@@ -64,7 +66,7 @@ class Coordinator:
         method: Method,
         module: nn.Module,
         client: Client,
-        members: Mapping[str, int],
+        federation: Federation,
         participation: Participation,
         weights: str,
         seed: int,
@@ -72,9 +74,10 @@ class Coordinator:
         shape: tuple[int, ...],
         terms: Terms | None = None,
     ) -> None:
-        """members: all clients by name, with their numbers of samples. A client's number is its place among the names,
-        sorted. shape: of a sample. Raises InputError for a client without samples."""
-        self.names = sorted(members)
+        """federation: all clients. A client's number is its place among their names, sorted. shape: of a sample.
+        Raises InputError for a client without samples."""
+        members = federation.members
+        self.names, self._federation = sorted(members), federation.name
         self._samples = np.array([members[name] for name in self.names], dtype=np.int64)
         empty = [name for name in self.names if members[name] < 1]
         if empty or not self.names:
@@ -87,11 +90,24 @@ class Coordinator:
         self._facts = Facts(space, client, w.device)
         self.server = self._method.init_server(w)
         self.t = self.committed = 0
+        self.history: list[dict[str, float]] = []  # a row for every round, in the checkpoint
 
     @property
     def w(self) -> Tensor:
         """The model, (d,), row-major."""
         return self._objective.space.row_major(self.server.w)
+
+    @property
+    def objective(self) -> Objective:
+        """Of the model."""
+        return self._objective
+
+    @property
+    def model(self) -> nn.Module:
+        """A new module with the model in it."""
+        module = deepcopy(self._objective.module)
+        self._objective.space.write(module, self.server.w)
+        return module
 
     def round(self, carrier: Carrier) -> Report:
         """One round. Raises RoundFailedError, and changes nothing, if fewer clients answer than the quorum."""
@@ -105,7 +121,10 @@ class Coordinator:
             mean, steps = tally.mean()
             server = self._method.update(self.server, mean, replace(ctx, steps=steps, lr_sum=steps * ctx.lr))
         self._take(server)
-        return Report(ctx.t, tally.metrics(), tally.missing)
+        metrics = tally.metrics()
+        metrics["gradients"] += self.history[-1]["gradients"] if self.history else 0.0
+        self.history.append({"t": ctx.t, **metrics})
+        return Report(ctx.t, metrics, tally.missing)
 
     def save(self, path: Path) -> None:
         """Write all that the next round depends on to `path`, atomically; rounds so far are then committed.
@@ -113,7 +132,7 @@ class Coordinator:
         Raises InputError if it cannot be written.
         """
         tensors = {f"server.{name}": x for name, x in self.server.tensors().items()}
-        checkpoint.save(path, tensors, {"t": self.t, "settings": self._settings()})
+        checkpoint.save(path, tensors, {"t": self.t, "history": self.history, "settings": self._settings()})
         self.committed = self.t
 
     def load(self, path: Path) -> None:
@@ -123,18 +142,21 @@ class Coordinator:
             if meta["settings"].get(name) != value:
                 raise InputError(f"checkpoint {path}: {name} was {meta['settings'].get(name)}, now it is {value}")
         self.server = self._method.server(**{name: tensors[f"server.{name}"] for name in self.server.tensors()})
-        self.t = self.committed = meta["t"]
+        self.t, self.committed, self.history = meta["t"], meta["t"], meta["history"]
 
     def _settings(self) -> dict[str, Any]:
         members = {name: int(n) for name, n in zip(self.names, self._samples, strict=True)}
-        return {"digest": self._digest, "members": members}
+        return {"digest": self._digest, "federation": self._federation, "members": members}
 
     def _orders(self, cohort: Index, ctx: Context) -> dict[str, Order]:
         down = pack(self._method.broadcast(self.server).map(lambda x: x.to(self.server.w.dtype)))
         return {
-            self.names[i]: Order(ctx.t, self.committed, int(i), ctx.share, ctx.sampled, self._digest, down)
+            self.names[i]: Order(
+                t=ctx.t, committed=self.committed, number=int(i), share=ctx.share, sampled=ctx.sampled,
+                federation=self._federation, digest=self._digest, down=down,
+            )
             for i in cohort
-        }
+        }  # fmt: skip
 
     def _expected(self, cohort: Index) -> dict[str, Expected]:
         """What is known of the clients of a cohort."""

@@ -18,8 +18,20 @@ class Order:
     number: int  # of the client: its place among all names, in order
     share: float  # sampled clients / all clients
     sampled: int  # clients that take part in the round
+    federation: str  # which the client's records belong to
     digest: str  # of the study
     down: Mapping[str, Packed] = field(repr=False, default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """A client says who it is, and what it has."""
+
+    name: str
+    samples: int
+    shape: tuple[int, ...]  # of a sample
+    digest: str  # of the study
+    version: str  # of fedflat
 
 
 @dataclass(frozen=True)

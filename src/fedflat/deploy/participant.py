@@ -38,11 +38,12 @@ class Participant:
         seed: int,
         folder: Path,
         digest: str,
+        bf16: bool = False,
     ) -> None:
         """`data` is one client's, with its number in the federation (`FederatedData.alone`); `folder` keeps its
-        records; `digest` is that of the study it takes part in."""
+        records; `digest` is that of the study it takes part in; with `bf16` gradients are bfloat16."""
         self._method, self._data, self._digest = method.fitted(data.shape), data, digest
-        self._objective = Objective(module)
+        self._objective = Objective(module, bf16=bf16)
         like = self._objective.space.flatten(module)
         self._data = data.to(like.device, like.dtype)
         drawn = draws(module, self._data.inputs(torch.arange(min(2, len(data.y)))), data.classes)

@@ -92,9 +92,15 @@ def usable_device(name: str | torch.device) -> torch.device:
 
 
 def fresh_module(
-    model: str | nn.Module, data: FederatedData, seed: int, options: dict[str, Any], dtype: torch.dtype | None
+    model: str | nn.Module,
+    classes: int,
+    shape: tuple[int, ...],
+    seed: int,
+    options: dict[str, Any],
+    dtype: torch.dtype | None,
 ) -> nn.Module:
-    """The model to train: a copy of the given one, or a new one whose weights depend on the seed alone.
+    """The model to train, for samples of this `shape`: a copy of the given one, or a new one whose weights depend on
+    the seed alone.
 
     Raises InputError, naming the argument.
     """
@@ -110,4 +116,4 @@ def fresh_module(
         raise InputError(f"model option {given!r} follows from the data and cannot be set")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(generator(seed, Purpose.MODEL).integers(2**63)))
-        return models.build(model, classes=data.classes, shape=data.shape, **options).to(dtype=dtype)
+        return models.build(model, classes=classes, shape=shape, **options).to(dtype=dtype)

@@ -124,7 +124,7 @@ class Simulation:
         self._participation.check(data.clients, self.rounds)
         self.device, self.eval_every, self.last = usable_device(device), eval_every, last
         self._ranks = ranks
-        module = fresh_module(model, data, seed, model_options or {}, dtype).to(self.device)
+        module = fresh_module(model, data.classes, data.shape, seed, model_options or {}, dtype).to(self.device)
         self.objective = Objective(module, bf16=precision == "bf16")
         w = self.objective.space.flatten(module)
         self.data = data.to(self.device, w.dtype)

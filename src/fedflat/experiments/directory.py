@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.torch import save_file
+from torch import nn
 
 from ..core.errors import InputError
 from ..engine.run import Run, metrics_table
@@ -106,8 +107,7 @@ class RunDirectory:
 
     def finish(self, run: Run, targets: Sequence[float] = ()) -> None:
         """Write what the run leaves; the summary comes last and marks it finished."""
-        parameters = {name: p.detach().cpu().contiguous() for name, p in run.model.named_parameters()}
-        write_atomically(self.path / "model.safetensors", lambda path: save_file(parameters, path))
+        write_model(self.path / "model.safetensors", run.model)
         self.add_findings(run.flatness.findings)
         summary = {"summary": run.summary, "targets": [_reached(run, target) for target in targets]}
         summary |= {"settings": run.settings, "cost": vars(run.cost)}
@@ -134,6 +134,12 @@ class RunDirectory:
 
     def _write_table(self, name: str, table: pa.Table) -> None:
         write_atomically(self.path / name, lambda path: pq.write_table(table, path))
+
+
+def write_model(file: Path, model: nn.Module) -> None:
+    """Write a model's parameters by name, as safetensors; equal models make equal files."""
+    parameters = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
+    write_atomically(file, lambda path: save_file(parameters, path))
 
 
 @dataclass(frozen=True)

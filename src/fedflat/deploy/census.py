@@ -1,0 +1,77 @@
+"""Which client is where, by what clients say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..core.errors import InputError
+from .federation import checked_name
+from .messages import Introduction
+
+
+class Census:
+    """Clients by name, and the node of the network that each was last found at."""
+
+    def __init__(self, shape: tuple[int, ...], digest: str, version: str, members: Mapping[str, int] | None = None):
+        """What all clients must have in common; `members`, samples by name, once it is settled who they are."""
+        self._common = {"shape": shape, "digest": digest, "version": version}
+        self._members = members
+        self._nodes: dict[str, int] = {}
+        self._samples: dict[str, int] = {}
+        self.refused: dict[int, str] = {}  # nodes that are no client, and why
+
+    @property
+    def members(self) -> dict[str, int]:
+        """Numbers of samples of all that have introduced themselves."""
+        return dict(self._samples)
+
+    def settle(self) -> dict[str, int]:
+        """From now on only those that have introduced themselves are clients; gives their numbers of samples."""
+        self._members = self.members
+        return self.members
+
+    def node(self, name: str) -> int | None:
+        """Where a client was last found."""
+        return self._nodes.get(name)
+
+    def knows(self, node: int) -> bool:
+        """Whether a client was last found there."""
+        return node in self._nodes.values()
+
+    def lose(self, present: set[int]) -> list[str]:
+        """Forget nodes that are not among those present, and give the clients that were there; they may come back."""
+        lost = sorted(name for name, node in self._nodes.items() if node not in present)
+        self._nodes = {name: node for name, node in self._nodes.items() if node in present}
+        self.refused = {node: why for node, why in self.refused.items() if node in present}
+        return lost
+
+    def hear(self, node: int, said: Introduction) -> bool:
+        """Take up a client, if it fits; else note why not. True if it was taken up."""
+        try:
+            self._check(node, said)
+        except InputError as error:
+            self.refused[node] = str(error)
+            return False
+        self.refused.pop(node, None)
+        self._nodes = {name: place for name, place in self._nodes.items() if place != node}
+        self._nodes[said.name], self._samples[said.name] = node, said.samples
+        return True
+
+    def refuse(self, node: int, why: str) -> None:
+        """Note why a node is no client."""
+        self.refused[node] = why
+
+    def _check(self, node: int, said: Introduction) -> None:
+        name = checked_name(said.name)
+        for what, value in self._common.items():
+            if getattr(said, what) != value:
+                raise InputError(f"{name}: {what} is {str(getattr(said, what))[:64]}, the server's {value}")
+        if type(said.samples) is not int or not 1 <= said.samples < 2**53:
+            raise InputError(f"{name}: has {str(said.samples)[:20]} samples, at least one is needed")
+        if self._nodes.get(name, node) != node:
+            raise InputError(f"{name}: another node has this name")
+        settled = {name: said.samples} if self._members is None else self._members
+        if name not in settled:
+            raise InputError(f"{name}: came after the federation had begun, and waits for the next")
+        if settled[name] != said.samples:
+            raise InputError(f"{name}: has {said.samples} samples, and had {settled[name]} when the federation began")

@@ -1,0 +1,115 @@
+"""Finds clients by name on Flower's network, and carries orders and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from time import monotonic, sleep
+
+from flwr.app import MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from ..deploy.census import Census
+from ..deploy.messages import Answer, Failure, Order
+from ..deploy.wire import RefusedError
+from .post import Post, Sent
+from .records import read_answer, read_introduction, to_records
+
+POLL = 0.25  # seconds between looks for replies
+LOOK = 2.0  # seconds between looks for nodes
+AGAIN = 60.0  # seconds until a node that was refused, or said nothing, is asked again who it is
+ASKED_FOR = 300.0  # seconds that a node has to say who it is; the first time it loads its data
+
+
+class GatheringError(RuntimeError):
+    """Too few clients came for a federation to begin."""
+
+
+class FlowerCarrier:
+    """A `Carrier` over Flower's grid; `tell` hears of clients that come, go or are refused."""
+
+    def __init__(self, grid: Grid, census: Census, tell: Callable[..., None]) -> None:
+        self._post, self._census, self._tell = Post(grid), census, tell
+        self._asked: dict[int, float] = {}  # nodes that were asked who they are, and when
+        self._looked = -LOOK
+
+    def gather(self, number: int, seconds: float) -> None:
+        """Wait until so many clients have come. Raises GatheringError if they have not within `seconds`."""
+        end = monotonic() + seconds
+        while len(self._census.members) < number:
+            if monotonic() > end:
+                raise GatheringError(self._who_came(number, seconds))
+            self._look()
+            for _ in self._replies():
+                pass
+            sleep(POLL)
+
+    def exchange(self, orders: Mapping[str, Order], deadline: float) -> Iterator[tuple[str, Answer | Failure]]:
+        """As `Carrier` says. A client that comes back at another node within the deadline gets its order again."""
+        end = monotonic() + deadline
+        self._post.forget(MessageType.TRAIN)
+        sent: dict[str, int] = {}
+        waiting = dict(orders)
+        while waiting and monotonic() < end:
+            self._look()
+            self._send(waiting, sent, end)
+            for parcel, content in self._replies():
+                if parcel.name in waiting and sent[parcel.name] == parcel.node:
+                    del waiting[parcel.name]
+                    yield parcel.name, _answer(content)
+            sleep(POLL)
+
+    def _send(self, waiting: Mapping[str, Order], sent: dict[str, int], end: float) -> None:
+        """The orders of clients that are there and have not got theirs."""
+        for name, order in sorted(waiting.items()):
+            node = self._census.node(name)
+            if node is not None and sent.get(name) != node:
+                sent[name] = node
+                self._post.send(Sent(node, MessageType.TRAIN, name, str(order.t), end), to_records(order))
+
+    def _look(self) -> None:
+        """Now and then: which nodes are there, and who are those that nobody knows?"""
+        now = monotonic()
+        if now - self._looked < LOOK:
+            return
+        self._looked = now
+        present = self._post.present()
+        for name in self._census.lose(present):
+            self._tell("client lost", client=name)
+        self._asked = {node: when for node, when in self._asked.items() if node in present}
+        for node in sorted(present):
+            if not self._census.knows(node) and now - self._asked.get(node, -AGAIN) >= AGAIN:
+                self._asked[node] = now
+                self._post.send(Sent(node, MessageType.QUERY, "", "", now + ASKED_FOR), RecordDict())
+
+    def _replies(self) -> Iterator[tuple[Sent, RecordDict | Failure]]:
+        """The replies to orders; introductions among them are taken up."""
+        for parcel, content in self._post.collect():
+            if parcel.kind == MessageType.QUERY:
+                self._meet(parcel.node, content)
+            else:
+                yield parcel, content
+
+    def _meet(self, node: int, content: RecordDict | Failure) -> None:
+        """Take up the client at a node, or say why not."""
+        try:
+            if isinstance(content, Failure):
+                raise RefusedError(content.reason)
+            said = read_introduction(content)
+        except RefusedError as error:
+            self._census.refuse(node, str(error))
+        else:
+            if self._census.hear(node, said):
+                return self._tell("client", client=said.name, samples=said.samples)
+        self._tell("node refused", node=str(node), reason=self._census.refused[node])
+
+    def _who_came(self, number: int, seconds: float) -> str:
+        names, refused = sorted(self._census.members), self._census.refused
+        why = "".join(f"; node {node} is none: {reason}" for node, reason in sorted(refused.items()))
+        return f"{len(names)} of {number} clients came within {seconds:g} seconds ({', '.join(names) or 'none'}){why}"
+
+
+def _answer(content: RecordDict | Failure) -> Answer | Failure:
+    try:
+        return content if isinstance(content, Failure) else read_answer(content)
+    except RefusedError as error:
+        return Failure(str(error))

@@ -1,0 +1,35 @@
+"""What happens in a federation, a line each, for people and for programs that follow it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger("flwr")
+FILE = "events.jsonl"
+
+
+class Journal:
+    """Appends to a file, and to Flower's log."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+
+    def tell(self, event: str, **facts: Any) -> None:
+        """Note an event, such as "round", with what there is to say of it."""
+        line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **facts}
+        with self._path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        log.info("fedflat: %s %s", event, " ".join(f"{key}={value}" for key, value in facts.items()))
+
+
+def read(folder: Path) -> Iterator[dict[str, Any]]:
+    """The events in a federation's folder so far; the last line may still be being written, and is then left out."""
+    path = folder / FILE
+    for line in path.read_text().splitlines(keepends=True) if path.exists() else ():
+        if line.endswith("\n"):
+            yield json.loads(line)

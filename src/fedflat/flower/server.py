@@ -1,0 +1,142 @@
+"""The server's side: a `ServerApp` that gathers clients and goes from round to round, each of them saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from ..core.errors import InputError
+from ..data import FederatedData
+from ..deploy.census import Census
+from ..deploy.coordinator import Coordinator, Report, RoundFailedError
+from ..deploy.federation import Federation
+from ..experiments.spec import participation_of
+from ..metrics.accuracy import score
+from .bounds import arrays_up_to
+from .carrier import FlowerCarrier
+from .folder import FederationFolder
+from .journal import Journal
+from .samples import for_testing
+from .settings import RunSettings
+from .study import Study, version
+
+ATTEMPTS = 3  # at a round that too few clients answer
+ROOM = 2  # times the bytes of the model that one received array may have
+
+
+def server_app(folder: Path) -> ServerApp:
+    """The server's app of the study in `folder`."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        serve(Study.load(folder, RunSettings.of("run-config", context.run_config)), grid)
+
+    return app
+
+
+def serve(study: Study, grid: Grid) -> None:
+    """Carry out the federation of `study`, or what is left of it.
+
+    Raises InputError for what cannot work, GatheringError if too few clients come, and RoundFailedError if too few
+    answer a round, three times.
+    """
+    folder = FederationFolder(Path(study.settings.out).expanduser())
+    with folder.writing(study):
+        journal = Journal(folder.path)
+        try:
+            Server(study, grid, folder, journal).run()
+        except Exception as error:
+            journal.tell("failed", reason=f"{error}" or type(error).__name__)
+            raise
+
+
+class Server:
+    """A federation that is being carried out."""
+
+    def __init__(self, study: Study, grid: Grid, folder: FederationFolder, journal: Journal) -> None:
+        self._study, self._folder, self._journal = study, folder, journal
+        self._begun = Federation.stored(folder.checkpoint) if folder.checkpoint else None
+        self._census = Census(study.shape, study.digest, version(), self._begun.members if self._begun else None)
+        self._carrier = FlowerCarrier(grid, self._census, journal.tell)
+        self._test = self._tests()
+
+    def run(self) -> None:
+        """All rounds that are left, and the model."""
+        rounds = self._study.spec.rounds
+        coordinator = self._coordinator(self._begun or self._gathered())
+        if self._folder.checkpoint:
+            coordinator.load(self._folder.checkpoint)
+        self._journal.tell("begun", rounds=rounds, done=coordinator.t, clients=len(coordinator.names))
+        with arrays_up_to(ROOM * coordinator.w.nbytes):
+            while coordinator.t < rounds:
+                self._round(coordinator)
+        digest = self._folder.finish(coordinator)
+        self._journal.tell("finished", rounds=rounds, model_sha256=digest)
+
+    def _gathered(self) -> Federation:
+        """A new federation, of the clients that come first."""
+        number, seconds = self._study.settings.clients, self._study.settings.wait
+        self._journal.tell("waiting", clients=number, seconds=seconds)
+        self._carrier.gather(number, seconds)
+        return Federation.founded(self._census.settle())
+
+    def _coordinator(self, federation: Federation) -> Coordinator:
+        study, spec = self._study, self._study.spec
+        rule = participation_of(spec.participation)
+        rule.check(len(federation.members), spec.rounds)
+        return Coordinator(
+            method=study.method,
+            module=study.module(),
+            client=study.client,
+            federation=federation,
+            participation=rule,
+            weights=spec.weights,
+            seed=spec.seed,
+            digest=study.digest,
+            shape=study.shape,
+            terms=study.settings.terms,
+        )
+
+    def _round(self, coordinator: Coordinator) -> None:
+        """A round, saved."""
+        report = self._reported(coordinator)
+        tested = self._tested(coordinator)
+        coordinator.history[-1] |= tested
+        self._folder.save(coordinator)
+        self._journal.tell("round", t=report.t, **report.metrics, **tested, missing=dict(report.missing))
+
+    def _reported(self, coordinator: Coordinator) -> Report:
+        """A round; tried again if too few clients answer it."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return coordinator.round(self._carrier)
+            except RoundFailedError as error:
+                self._journal.tell("round failed", t=coordinator.t, attempt=attempt, reason=str(error))
+                if attempt == ATTEMPTS:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _tests(self) -> FederatedData | None:
+        """What the model is tested on; a named set that is not on this machine is no reason to stop."""
+        try:
+            return for_testing(self._study)
+        except InputError as error:
+            if self._study.own:
+                raise
+            self._journal.tell("no test set", reason=str(error))
+            return None
+
+    def _tested(self, coordinator: Coordinator) -> Mapping[str, float]:
+        """Accuracy and loss on the test set, in the rounds that have them."""
+        due = coordinator.t % self._study.spec.eval_every == 0 or coordinator.t == self._study.spec.rounds
+        if self._test is None or self._test.test is None or not due:
+            return {}
+        server = coordinator.server.w
+        data = self._test.to(server.device, server.dtype)
+        assert data.test is not None  # noqa: S101 (as before it was moved)
+        scores = score(coordinator.objective, server, *data.test, data.preparation)
+        return {"test_accuracy": scores.accuracy, "test_loss": scores.mean_loss}
