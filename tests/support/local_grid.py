@@ -8,6 +8,7 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
@@ -25,6 +26,7 @@ class Node:
 
     app: ClientApp
     config: Mapping[str, Any]
+    registered: str | None = None  # the name that its key has at the SuperLink
     tamper: Callable[[str, Contents], Contents | None] = field(default=lambda number, contents: contents)
 
 
@@ -39,6 +41,9 @@ class LocalGrid(Grid):
 
     def get_node_ids(self) -> list[int]:
         return list(self.nodes)
+
+    def get_nodes(self) -> list[NodeInfo]:
+        return [NodeInfo(node_id=number, name=node.registered) for number, node in self.nodes.items()]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str | None]:
         return [self._push(message) for message in messages]

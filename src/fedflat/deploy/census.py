@@ -45,10 +45,13 @@ class Census:
         self.refused = {node: why for node, why in self.refused.items() if node in present}
         return lost
 
-    def hear(self, node: int, said: Introduction) -> bool:
-        """Take up a client, if it fits; else note why not. True if it was taken up."""
+    def hear(self, node: int, said: Introduction, registered: str | None = None) -> bool:
+        """Take up a client, if it fits; else note why not. True if it was taken up.
+
+        registered: the name that the node has proved to have, by its key, if its key has a name.
+        """
         try:
-            self._check(node, said)
+            self._check(node, said, registered)
         except InputError as error:
             self.refused[node] = str(error)
             return False
@@ -61,8 +64,10 @@ class Census:
         """Note why a node is no client."""
         self.refused[node] = why
 
-    def _check(self, node: int, said: Introduction) -> None:
+    def _check(self, node: int, said: Introduction, registered: str | None) -> None:
         name = checked_name(said.name)
+        if registered not in (None, name):
+            raise InputError(f"{name}: its key was registered with the name {registered}")
         for what, value in self._common.items():
             if getattr(said, what) != value:
                 raise InputError(f"{name}: {what} is {str(getattr(said, what))[:64]}, the server's {value}")

@@ -23,7 +23,7 @@ from ..engine.facts import Facts
 from ..engine.participation import Participation
 from ..engine.randomness import Purpose, generator
 from ..engine.threads import one_thread
-from .federation import Federation
+from .federation import Federation, FederationError
 from .messages import Carrier, Order
 from .tally import Expected, Tally
 from .wire import pack
@@ -31,7 +31,7 @@ from .wire import pack
 NAMED = 3  # clients in a message
 
 
-class RoundFailedError(RuntimeError):
+class RoundFailedError(FederationError):
     """Too few clients have answered; the model is as it was before the round."""
 
 

@@ -15,6 +15,10 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # of a client; it can be 
 TOKEN = re.compile(r"[0-9a-f]{16}")  # the name of a federation
 
 
+class FederationError(RuntimeError):
+    """A federation that cannot go on; the message is one line."""
+
+
 @dataclass(frozen=True)
 class Federation:
     """The clients, and a name that no other federation has, even one of the same study."""

@@ -9,6 +9,7 @@ from flwr.app import MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from ..deploy.census import Census
+from ..deploy.federation import FederationError
 from ..deploy.messages import Answer, Failure, Order
 from ..deploy.wire import RefusedError
 from .post import Post, Sent
@@ -20,7 +21,7 @@ AGAIN = 60.0  # seconds until a node that was refused, or said nothing, is asked
 ASKED_FOR = 300.0  # seconds that a node has to say who it is; the first time it loads its data
 
 
-class GatheringError(RuntimeError):
+class GatheringError(FederationError):
     """Too few clients came for a federation to begin."""
 
 
@@ -29,6 +30,7 @@ class FlowerCarrier:
 
     def __init__(self, grid: Grid, census: Census, tell: Callable[..., None]) -> None:
         self._post, self._census, self._tell = Post(grid), census, tell
+        self._present: dict[int, str | None] = {}  # nodes, and the names that their keys were registered with
         self._asked: dict[int, float] = {}  # nodes that were asked who they are, and when
         self._looked = -LOOK
 
@@ -72,8 +74,8 @@ class FlowerCarrier:
         if now - self._looked < LOOK:
             return
         self._looked = now
-        present = self._post.present()
-        for name in self._census.lose(present):
+        present = self._present = self._post.present()
+        for name in self._census.lose(set(present)):
             self._tell("client lost", client=name)
         self._asked = {node: when for node, when in self._asked.items() if node in present}
         for node in sorted(present):
@@ -98,7 +100,7 @@ class FlowerCarrier:
         except RefusedError as error:
             self._census.refuse(node, str(error))
         else:
-            if self._census.hear(node, said):
+            if self._census.hear(node, said, self._present.get(node)):
                 return self._tell("client", client=said.name, samples=said.samples)
         self._tell("node refused", node=str(node), reason=self._census.refused[node])
 

@@ -33,9 +33,10 @@ class Post:
         self._grid = grid
         self._open: dict[str, Sent] = {}
 
-    def present(self) -> set[int]:
-        """The nodes that the network says are there."""
-        return set(self._grid.get_node_ids())
+    def present(self) -> dict[int, str | None]:
+        """The nodes that the network says are there, with the name that each one's key was registered with, if any."""
+        nodes = self._grid.get_nodes()
+        return {node.node_id: node.name if node.HasField("name") else None for node in nodes}
 
     def send(self, sent: Sent, content: RecordDict) -> None:
         """Send a message; the network throws it and its reply away when `sent.until` has passed."""
