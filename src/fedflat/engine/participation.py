@@ -9,7 +9,6 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
-from scipy.stats import binom
 
 from ..core.errors import InputError
 from ..data.federated import Index
@@ -67,6 +66,8 @@ class Bernoulli(Participation):
 
     def cohort(self, t: int, clients: int, rng: np.random.Generator) -> Index:
         # The number of active clients given that there is one: no redrawing, so no endless loop for tiny p.
+        from scipy.stats import binom  # takes half a second to import
+
         nobody = binom.pmf(0, clients, self.p)
         number = int(binom.ppf(nobody + (1 - nobody) * (1 - rng.random()), clients, self.p))
         return Number(min(max(number, 1), clients)).cohort(t, clients, rng)

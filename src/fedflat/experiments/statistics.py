@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import ttest_rel
 
 CONFIDENCE = 0.95
 
@@ -48,5 +47,7 @@ def paired_difference(values: dict[int, float], baseline: dict[int, float]) -> D
         return Difference(mean, None, None, len(seeds))
     if np.ptp(difference) == 0:
         return Difference(mean, mean, mean, len(seeds))
+    from scipy.stats import ttest_rel  # takes half a second to import
+
     interval = ttest_rel(ours, theirs).confidence_interval(CONFIDENCE)
     return Difference(mean, float(interval.low), float(interval.high), len(seeds))

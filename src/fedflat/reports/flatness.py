@@ -9,7 +9,7 @@ from math import atanh, sqrt, tanh
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from scipy.stats import norm, spearmanr
+from scipy.special import ndtri
 
 from ..metrics.flatness import Curve
 from .columns import NOTHING, Column
@@ -69,6 +69,8 @@ def _cell(name: str) -> Callable[[Row], str]:
 
 def correlations(comparison: Comparison) -> list[Correlation]:
     """Each measure against test accuracy over all runs; none with fewer than four runs."""
+    from scipy.stats import spearmanr  # takes half a second to import
+
     runs = comparison.runs
     accuracy = np.array([comparison.accuracy_of(run) for run in runs])
     found = []
@@ -84,7 +86,7 @@ def _interval(rho: float, n: int) -> tuple[float, float] | None:
     """Of a rank correlation of n pairs, by Fisher's transform with the variance 1.06 / (n - 3)."""
     if abs(rho) > 1 - 1e-9:
         return None
-    half = float(norm.ppf(0.975)) * sqrt(1.06 / (n - 3))
+    half = float(ndtri(0.975)) * sqrt(1.06 / (n - 3))
     return tanh(atanh(rho) - half), tanh(atanh(rho) + half)
 
 

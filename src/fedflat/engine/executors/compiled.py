@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-import torch._inductor
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule
@@ -54,9 +53,11 @@ def compile_graph(graph: GraphModule, examples: list[Any]) -> Callable[..., Any]
     What `torch.compile` adds to it at every call, to find out whether it still fits, takes longer than a step of a
     small model.
     """
+    from torch._inductor import standalone_compile  # takes a second to import, and few runs compile
+
     # In this process: a pool of compilers would outlive a killed run.
     options = {"config_patches": {"compile_threads": 1}}
-    return torch._inductor.standalone_compile(graph, examples, options=options)
+    return standalone_compile(graph, examples, options=options)
 
 
 def _traced(step: TensorStep, inputs: StepInputs, shapes: Iterable[torch.Size]) -> tuple[GraphModule, list[Tensor]]:

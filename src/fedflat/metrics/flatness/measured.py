@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student
 
 Kind = Literal["interval", "residual"]  # half of a 95 % interval, or a bound on the distance to an exact value
 
@@ -31,6 +30,8 @@ def mean_with_interval(draws: NDArray[np.float64]) -> Measured:
     n = len(draws)
     if n < 2:
         return Measured(float(draws.mean()))
+    from scipy.stats import t as student  # takes half a second to import
+
     half = float(student.ppf(0.975, n - 1)) * float(draws.std(ddof=1)) / sqrt(n)
     return Measured(float(draws.mean()), half, "interval")
 
