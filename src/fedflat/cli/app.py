@@ -9,11 +9,12 @@ from rich.console import Console
 
 from .. import __version__
 from ..core.errors import InputError, NonFiniteError
+from ..deploy.federation import FederationError
 from ..engine.allocator import tune_allocator
 from ..engine.ranks import RankError, speaks
 from ..engine.workers import WorkerError
 from ..experiments.interrupt import Interrupted
-from . import bench, compare, data, doctor, flatness, landscape, methods, recipes, report, resume, run
+from . import bench, compare, data, doctor, flatness, flower, landscape, methods, recipes, report, resume, run
 
 app = typer.Typer(
     help="Federated learning that looks for flat minima: run methods, compare them fairly, see how flat they end.",
@@ -26,6 +27,7 @@ for module in (run, compare, resume, report, flatness, landscape, methods, docto
     module.register(app)
 app.add_typer(data.app, name="data")
 app.add_typer(recipes.app, name="recipes")
+app.add_typer(flower.app, name="flower")
 
 
 def _version(asked: bool) -> None:
@@ -46,7 +48,7 @@ def main() -> None:
     """Run the command line; a user's mistake ends with one line and a non-zero exit."""
     try:
         app()
-    except (InputError, NonFiniteError, WorkerError, RankError) as error:
+    except (InputError, NonFiniteError, WorkerError, RankError, FederationError) as error:
         _fail(str(error), 2 if isinstance(error, InputError) else 1)
     except Interrupted as error:
         _fail(str(error), error.exit_code)

@@ -138,7 +138,9 @@ class LocalFederation:
         return ("--root-certificates", str(self._certificates.authority)) if self._secure else ("--insecure",)
 
     def _prepare(self) -> None:
-        """Keys, the secret between SuperLink and SuperExec, and the configuration of Flower's command."""
+        """Keys, the secret between SuperLink and SuperExec, and the configuration of Flower's command; no old runs."""
+        for old in self._folder.glob("superlink.db*"):
+            old.unlink()
         link: dict[str, Any] = {"address": self._address}
         if self._secure:
             self._certificates.make([HOST, "localhost"], list(self._nodes))

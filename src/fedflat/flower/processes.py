@@ -29,7 +29,7 @@ class Processes:
 
     def __init__(self, folder: Path) -> None:
         self.home, self._logs = folder / "home", folder / "logs"
-        for path in (self.home, self._logs):
+        for path in (folder, self.home, self._logs):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
         scripts = sysconfig.get_path("scripts")
         search = os.pathsep.join((scripts, os.environ.get("PATH", os.defpath)))

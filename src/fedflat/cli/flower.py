@@ -1,0 +1,156 @@
+"""`fedflat flower`: a study as a real federation."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from ..core.errors import InputError
+from ..experiments.spec import RunSpec
+from .conversion import convert_for
+from .flags import CONTEXT, resolve
+
+app = typer.Typer(
+    help="Real federations by Flower, each client with its own samples: export a study, try it out, make keys. "
+    "docs/deploy.md says how to run one over many machines.",
+    no_args_is_help=True,
+)
+MOST = 16  # nodes that are tried out on one machine; each is several processes with torch
+Shape = Annotated[str | None, typer.Option(help="Of a client's own samples, e.g. 3x32x32; with --classes.")]
+Classes = Annotated[int | None, typer.Option(help="Number of classes of clients' own samples.")]
+Clients = Annotated[int | None, typer.Option(help="Clients to begin with; for a named set, its data.clients.")]
+Deadline = Annotated[float, typer.Option(help="Seconds for a round; whoever answers later does not count.")]
+Quorum = Annotated[float, typer.Option(help="Share of a round's clients that must answer.")]
+Wait = Annotated[float, typer.Option(help="Seconds until all clients must have come.")]
+
+
+@app.command("export", context_settings=CONTEXT, options_metavar="[OPTIONS] [--KEY VALUE]...")
+def export_study(
+    context: typer.Context,
+    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="One run, as for `fedflat run`.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for the app.")],
+    shape: Shape = None,
+    classes: Classes = None,
+    clients: Clients = None,
+    deadline: Deadline = 600.0,
+    quorum: Quorum = 0.5,
+    wait: Wait = 600.0,
+) -> None:
+    """Write a Flower app that carries out one run, for `flwr run`.
+
+    Clients have parts of the study's data set, by their node's partition-id, or samples of their own, of which --shape
+    and --classes say what they are. All machines have fedflat[flower] installed; the app brings no dependency.
+
+    fedflat flower export run.toml app
+
+    fedflat flower export run.toml app --method.name scaffold --shape 1x8x8 --classes 10 --clients 5
+    """
+    with _flower():
+        from ..flower.export import export
+        from ..flower.settings import RunSettings
+    spec = resolve(RunSpec, [str(study), *context.args])
+    given = {"shape": shape, "classes": classes, "deadline": deadline, "quorum": quorum, "wait": wait}
+    number = spec.data.clients if clients is None and shape is None else clients
+    if number is None:
+        raise InputError("--clients is missing: with how many clients of their own samples the federation begins")
+    settings = RunSettings.of("flower export", {**given, "clients": number, "out": f"runs/{spec.label}-federation"})
+    export(spec, settings, folder)
+    Console().print(f"app in {folder}; start it with `flwr run {folder} LINK`", highlight=False, soft_wrap=True)
+
+
+@app.command("run", context_settings=CONTEXT, options_metavar="[STUDY.toml] [--KEY VALUE]...")
+def run_here(
+    context: typer.Context,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the results; default runs/METHOD-seedN-HASH-federation.")
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Without TLS and keys; all of it is on the loopback in any case.")
+    ] = False,
+    deadline: Deadline = 600.0,
+    quorum: Quorum = 0.5,
+    wait: Wait = 600.0,
+) -> None:
+    """Try a study out as a whole federation on this machine: SuperLink, a SuperNode for each client, and the app.
+
+    Everything is started on the loopback, with TLS and keys, and ended with the command. A federation that was stopped
+    goes on from its last round when started again with the same settings.
+
+    fedflat flower run --data.name digits --data.clients 3 --method.name fedsmoo --rounds 3 --out runs/tried
+    """
+    spec, console = resolve(RunSpec, context.args), Console()
+    if spec.data.clients > MOST:
+        raise InputError(
+            f"data.clients = {spec.data.clients}: each is a SuperNode here, and {MOST} are the most to try out"
+        )
+    with _flower():
+        from ..flower.tryout import TryOut
+    convert_for(console, spec)
+    path = out or Path("runs") / f"{spec.label}-{spec.digest()}-federation"
+    settings = {"deadline": deadline, "quorum": quorum, "wait": wait}
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that everything is ended
+    with TryOut(spec, path, settings, secure=not insecure) as federation, console.status("starting") as status:
+        for event in federation.events():
+            console.print(_line(event), highlight=False, soft_wrap=True, markup=False)
+            status.update(_state(event, spec.rounds))
+    console.print(f"results in {path}", highlight=False, soft_wrap=True)
+
+
+@app.command("certs")
+def make_certificates(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for certificates and keys.")],
+    host: Annotated[
+        list[str] | None, typer.Option(help="A name or address by which nodes reach the server; several times.")
+    ] = None,
+    node: Annotated[list[str] | None, typer.Option(help="A client's name, for its key; several times.")] = None,
+    days: Annotated[int, typer.Option(help="For which the server's certificate is valid.")] = 365,
+) -> None:
+    """Make what TLS and node authentication need: an authority, the server's certificate, a key for every node.
+
+    What is there is never written over, so further nodes can be added later. Whoever has `ca.key` can pretend to be
+    the server: take it offline. A node's key goes to its machine, and only its `.pub` to the server.
+
+    fedflat flower certs keys --host fl.example.org --node clinic-a --node clinic-b
+    """
+    with _flower():
+        from ..flower.certificates import Certificates
+    made = Certificates(folder).make(host or [], node or [], days)
+    Console().print("\n".join(map(str, made)) or "nothing was missing", highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _flower() -> Iterator[None]:
+    """Imports of what needs Flower."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("flwr", "cryptography", "httpx"):
+            raise
+        raise InputError("this needs the extra flower: pip install 'fedflat[flower]'") from error
+
+
+def _line(event: dict[str, Any]) -> str:
+    """An event for people."""
+    facts = {key: value for key, value in event.items() if key not in ("time", "event", "missing")}
+    told = [f"{event['time'][11:19]} {event['event']}", *(f"{key} {_shown(value)}" for key, value in facts.items())]
+    missing = "".join(f"\n  {name}: {why}" for name, why in event.get("missing", {}).items())
+    return "  ".join(told) + missing
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _state(event: dict[str, Any], rounds: int) -> str:
+    """What is being done now."""
+    if event["event"] in ("begun", "round"):
+        done = event.get("done", event.get("t", -1) + 1)
+        return "saving the model" if done == rounds else f"round {done + 1} of {rounds}"
+    return str(event["event"])

@@ -1,0 +1,335 @@
+"""Flower's apps and messages without its network: the simulator's bits, whoever is missing, stopped or back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import fedflat as ff
+from fedflat.core.errors import InputError
+from fedflat.core.method import Method
+from fedflat.deploy.coordinator import RoundFailedError
+from fedflat.experiments import runner
+from fedflat.flower import carrier
+from fedflat.flower.carrier import GatheringError
+from fedflat.flower.client import client_app
+from fedflat.methods import find
+from support.flowers import Tried, failing, hurried, study_of  # noqa: F401 (a fixture)
+from support.local_grid import LocalGrid, Node
+
+
+def simulated(spec, folder: Path) -> bytes:
+    runner.run(spec, folder)
+    return (folder / "model.safetensors").read_bytes()
+
+
+def test_every_method_leaves_the_file_of_the_simulator(method: Method, tmp_path: Path) -> None:
+    spec = study_of(method=type(method).__name__)
+    tried = Tried(spec, tmp_path / "federation")
+    assert tried.serve() == simulated(spec, tmp_path / "simulation")
+    assert [event["missing"] for event in tried.events("round")] == [{}] * 4
+
+
+def test_what_a_federation_leaves(tmp_path: Path) -> None:
+    """Metrics are the simulator's; events tell all that happened."""
+    spec = study_of(eval_every=2)
+    tried = Tried(spec, tmp_path / "federation")
+    tried.serve()
+    runner.run(spec, tmp_path / "simulation")
+    ours, theirs = (
+        pq.read_table(tmp_path / name / "metrics.parquet").to_pydict()
+        for name in ("federation/out", "simulation")
+    )  # fmt: skip
+    for name in ("t", "lr", "clients", "gradients", "test_accuracy", "test_loss"):
+        assert ours[name] == theirs[name], name
+    assert ours["drift"] == pytest.approx(theirs["drift"], rel=1e-6)
+    assert [event["client"] for event in tried.events("client")] == [f"client-{i}" for i in range(5)]
+    result = json.loads((tried.out / "result.json").read_text())
+    assert result["model_sha256"] == tried.events("finished")[0]["model_sha256"]
+    assert len(list((tried.out / "checkpoint").iterdir())) == 1
+
+
+def own_clients(sizes: tuple[int, ...] = (9, 4, 6)) -> list[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    return [(rng.normal(i, 1, (n, 6)).astype("float32"), rng.integers(3, size=n)) for i, n in enumerate(sizes)]
+
+
+OWN = {"clients": 3, "shape": "6", "classes": 3}
+
+
+def own_study(**changes):
+    return study_of(model={"name": "mlp", "options": {"hidden": [5]}}, method="scaffold", participation=2, **changes)
+
+
+def simulation_of_own(rounds: int) -> ff.Simulation:
+    spec = own_study()
+    sim = ff.Simulation(
+        model="mlp", model_options={"hidden": [5]}, data=ff.FederatedData.from_clients(own_clients(), classes=3),
+        method=find("scaffold")(), client=ff.Client(**spec.client.values()), participation=2, rounds=rounds,
+        executor="sequential", dtype=torch.float32,
+    )  # fmt: skip
+    list(sim)
+    return sim
+
+
+def test_clients_bring_their_own_samples(tmp_path: Path) -> None:
+    """From folders, from a function, and tested at the server: the bits are those of a simulation of them all."""
+    tried = Tried(own_study(), tmp_path / "federation", test=str(tmp_path / "b"), **OWN)
+    for name, (x, y) in zip("abc", own_clients(), strict=True):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "x.npy", x)
+        np.save(tmp_path / name / "y.npy", y)
+    nodes = {i: tried.own_node(name, data=str(tmp_path / name)) for i, name in enumerate("abc", start=7)}
+    given = {"state": str(tried.folder / "state"), "name": "c", "data": "nowhere"}
+    nodes[9] = Node(client_app(tried.folder, lambda node: own_clients()["abc".index(node["name"])]), given)
+    tried.serve(nodes)
+    model, sim = load_file(tried.out / "model.safetensors"), simulation_of_own(4)
+    assert all(torch.equal(model[name], p) for name, p in sim.model.named_parameters())
+    x, y = (torch.from_numpy(part) for part in own_clients()[1])
+    right = (sim.model(x).argmax(-1) == y).double().mean()
+    assert tried.events("round")[-1]["test_accuracy"] == pytest.approx(float(right))
+
+
+def test_nodes_come_back_with_other_numbers_and_keep_their_records(tmp_path: Path) -> None:
+    """All SuperNodes end after each round, and others start with the same folders."""
+
+    class Restless(LocalGrid):
+        def pull_messages(self, message_ids):
+            found = super().pull_messages(message_ids)
+            if found and found[0].metadata.message_type == "train":
+                old = found[0].metadata.src_node_id
+                self.nodes[old + 1000] = self.nodes.pop(old)
+            return found
+
+    tried = Tried(study_of(method="fedsmoo"), tmp_path / "federation")
+    assert tried.serve(grid=Restless) == simulated(tried.spec, tmp_path / "simulation")
+    assert {event["client"] for event in tried.events("client lost")} == {f"client-{i}" for i in range(5)}
+
+
+def test_an_order_is_sent_again_to_a_client_that_comes_back_in_time(tmp_path: Path) -> None:
+    """A node ends after it has got its order; another with its folder is there before the deadline."""
+
+    class Crashing(LocalGrid):
+        crashed = False
+
+        def push_messages(self, messages):
+            messages = list(messages)
+            numbers = super().push_messages(messages)
+            if messages[0].metadata.message_type == "train" and not Crashing.crashed:
+                Crashing.crashed = True
+                node = messages[0].metadata.dst_node_id
+                self._replies.clear()
+                self.nodes[node + 1000] = self.nodes.pop(node)
+            return numbers
+
+    tried = Tried(study_of(method="scaffold"), tmp_path / "federation")
+    assert tried.serve(grid=Crashing) == simulated(tried.spec, tmp_path / "simulation")
+    assert Crashing.crashed
+
+
+def test_a_client_that_is_gone_does_not_hold_up_the_round_and_is_named(tmp_path: Path) -> None:
+    """One says nothing and misses the deadline; the network answers for one, whose round ends at once."""
+    tried = Tried(study_of(participation=1.0, rounds=2), tmp_path / "federation", deadline=1.0)
+    tried.nodes[100].tamper = lambda number, contents: None if tried.events("begun") else contents
+    tried.serve()
+    assert [set(event["missing"]) for event in tried.events("round")] == [{"client-0"}] * 2
+    assert tried.events("round")[0]["missing"]["client-0"] == "no answer before the deadline"
+
+    class Leaving(LocalGrid):
+        def push_messages(self, messages):
+            messages = list(messages)
+            numbers = super().push_messages(messages)
+            if messages[0].metadata.message_type == "train" and messages[0].metadata.dst_node_id == 101:
+                self.lose(101, messages[0])
+            return numbers
+
+    other = Tried(study_of(participation=1.0, rounds=1), tmp_path / "other", deadline=60.0)
+    other.serve(grid=Leaving)
+    assert other.events("round")[0]["missing"] == {"client-1": "Node Unavailable"}
+
+
+def test_the_server_goes_on_from_its_last_round(tmp_path: Path) -> None:
+    """Stopped in the middle of round 2: clients have trained in it already, and train in it again."""
+
+    class Ending(LocalGrid):
+        def pull_messages(self, message_ids):
+            found = super().pull_messages(message_ids)
+            if found and found[0].metadata.group_id == "2":
+                raise KeyboardInterrupt
+            return found
+
+    tried = Tried(study_of(method="fedsmoo"), tmp_path / "federation")
+    with pytest.raises(KeyboardInterrupt):
+        tried.serve(grid=Ending)
+    assert tried.events("round")[-1]["t"] == 1
+    assert tried.serve() == simulated(tried.spec, tmp_path / "simulation")
+    assert [event["done"] for event in tried.events("begun")] == [0, 2]
+    assert tried.serve() == simulated(tried.spec, tmp_path / "simulation"), "once more, and nothing is left to do"
+
+
+def test_below_the_quorum_a_round_is_tried_again_and_then_the_federation_stops(tmp_path: Path) -> None:
+    tried = Tried(study_of(participation=1.0), tmp_path / "federation", deadline=0.5, quorum=1.0)
+    tried.nodes[103].tamper = lambda number, contents: None if tried.events("begun") else contents
+    with pytest.raises(RoundFailedError, match=r"round 0: 4 of 5 clients have answered, 5 must \(client-3: no answer"):
+        tried.serve()
+    assert [event["attempt"] for event in tried.events("round failed")] == [1, 2, 3]
+    tried.nodes[103] = tried.node(3, 5)
+    tried.config["deadline"] = 5.0
+    assert tried.serve() == simulated(tried.spec, tmp_path / "simulation")
+
+
+def test_who_is_no_client_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two with one name, a key of another name, a number out of range, another version's: none is heard."""
+    tried = Tried(study_of(rounds=1), tmp_path / "federation", wait=1.0)
+    tried.nodes[200] = tried.node(2, 5)
+    tried.nodes[201] = tried.node(7, 5)
+    tried.nodes[202] = tried.node(1, 6)
+    tried.nodes[104].registered = "client-0"
+    with pytest.raises(
+        GatheringError, match=r"4 of 5 clients came within 1 seconds \(client-0, .*, client-3\); node"
+    ) as e:
+        tried.serve()
+    for line in (
+        "node 104 is none: client-4: its key was registered with the name client-0",
+        "node 200 is none: client-2: another node has this name",
+        "node 201 is none: node-config: partition-id is 7, expected 0 to 4",
+        "node 202 is none: node-config: num-partitions is 6, the study has 5 clients",
+    ):
+        assert line in str(e.value)
+    assert not (tried.out / "checkpoint").exists() or not any((tried.out / "checkpoint").iterdir())
+    assert tried.events("failed")[0]["reason"] == str(e.value)
+    monkeypatch.setattr("fedflat.flower.server.version", lambda: "0.0.9")
+    with failing(GatheringError, "client-0: version is 0.1.0, the server's 0.0.9"):
+        tried.serve()
+
+
+def test_one_that_comes_after_the_beginning_waits(tmp_path: Path) -> None:
+    tried = Tried(own_study(), tmp_path / "federation", **OWN)
+    samples = dict(zip("abcd", [*own_clients(), own_clients()[0]], strict=True))
+    nodes = {
+        i: Node(client_app(tried.folder, lambda node: samples[node["name"]]), tried.own_node(name).config)
+        for i, name in enumerate("abc", start=1)
+    }
+
+    class Late(LocalGrid):
+        def push_messages(self, messages):
+            self.nodes.setdefault(9, Node(self.nodes[1].app, tried.own_node("d").config)) if tried.events(
+                "round"
+            ) else 0
+            return super().push_messages(messages)
+
+    tried.serve(nodes, Late)
+    refused = tried.events("node refused")
+    assert [event["reason"] for event in refused] == ["d: came after the federation had begun, and waits for the next"]
+
+
+def test_a_client_whose_samples_have_changed_is_refused(tmp_path: Path) -> None:
+    tried = Tried(own_study(), tmp_path / "federation", deadline=0.5, quorum=1.0, **OWN)
+    samples = dict(zip("abc", own_clients(), strict=True))
+    nodes = {
+        i: Node(client_app(tried.folder, lambda node: samples[node["name"]]), tried.own_node(name).config)
+        for i, name in enumerate("abc", start=1)
+    }
+
+    class Changing(LocalGrid):
+        def pull_messages(self, message_ids):
+            found = super().pull_messages(message_ids)
+            if found and found[0].metadata.group_id == "1":
+                samples["b"] = tuple(part[:2] for part in samples["b"])
+                raise KeyboardInterrupt
+            return found
+
+    with pytest.raises(KeyboardInterrupt):
+        tried.serve(nodes, Changing)
+    with pytest.raises(RoundFailedError):
+        tried.serve(nodes)
+    reasons = [event["reason"] for event in tried.events("node refused")]
+    assert reasons == ["b: has 2 samples, and had 4 when the federation began"]
+
+
+def test_a_broken_program_at_a_client_tells_nothing_of_its_samples(tmp_path: Path) -> None:
+    def broken(node):
+        raise ValueError("patient 17")
+
+    tried = Tried(own_study(), tmp_path / "federation", wait=0.3, **OWN)
+    with pytest.raises(GatheringError, match="node 4 is none: ValueError, of which the client's log has more") as e:
+        tried.serve({4: Node(client_app(tried.folder, broken), tried.own_node("a").config)})
+    assert "17" not in str(e.value)
+
+
+def test_a_node_that_was_refused_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its operator mends it while the server waits."""
+    monkeypatch.setattr(carrier, "AGAIN", 0.05)
+    tried = Tried(own_study(rounds=1), tmp_path / "federation", **OWN)
+    samples = dict(zip("abc", own_clients(), strict=True))
+    asked = []
+
+    def mended(node):
+        asked.append(node["name"])
+        return (samples[node["name"]][0][:, :4] if len(asked) < 4 else samples[node["name"]][0]), samples[node["name"]][
+            1
+        ]
+
+    nodes = {i: Node(client_app(tried.folder, mended), tried.own_node(n).config) for i, n in enumerate("abc", start=1)}
+    tried.serve(nodes)
+    assert len(tried.events("node refused")) == 3
+    assert "samples have shape (4,), the study's (6,)" in tried.events("node refused")[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [({"quorum": 0.0}, "run-config: quorum"), ({"deadline": -1}, "run-config: deadline"),
+     ({"clients": 4}, "clients is 4, and the study's data.clients 5: not equal"),
+     ({"shape": "3x3"}, "shape and classes go together"), ({"shape": "3 3", "classes": 2}, "shape must be up to four"),
+     ({"test": "folder"}, "test goes with own samples"), ({"rounds": 3}, "run-config: rounds: unknown key"),
+     ({"wait": True}, "wait must be a number")],
+)  # fmt: skip
+def test_settings_that_make_no_sense(tmp_path: Path, settings, line: str) -> None:
+    with failing(InputError, line):
+        _ = Tried(study_of(), tmp_path / "federation", **settings).study
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [({"partition-id": 0}, "partition-id does not go with this study, whose clients have their own samples"),
+     ({}, "name 'None' must be up to 64 letters"), ({"name": "../x"}, "name '../x' must be up to 64 letters"),
+     ({"name": "a"}, "node-config: data is missing"), ({"name": "a", "data": "none"}, "none/x.npy cannot be read"),
+     ({"name": "a", "colour": "red"}, "node-config: colour: unknown key")],
+)  # fmt: skip
+def test_node_configurations_that_make_no_sense(tmp_path: Path, config, line: str) -> None:
+    tried = Tried(own_study(), tmp_path / "federation", wait=0.2, **OWN)
+    with failing(GatheringError, line):
+        tried.serve({4: Node(client_app(tried.folder), config)})
+
+
+def test_own_samples_that_are_not_plain_arrays(tmp_path: Path) -> None:
+    """Archives, objects and files of other kinds are refused, and nothing in them is run."""
+    folder = tmp_path / "a"
+    folder.mkdir()
+    np.save(folder / "y.npy", np.zeros(3, int))
+    tried = Tried(own_study(), tmp_path / "federation", wait=0.2, **OWN)
+    nodes = {4: tried.own_node("a", data=str(folder))}
+    np.save(folder / "x.npy", np.array([{"a": 1}] * 3, dtype=object), allow_pickle=True)
+    with pytest.raises(GatheringError, match=r"x\.npy cannot be read as an array"):
+        tried.serve(nodes)
+    with (folder / "x.npy").open("wb") as file:
+        np.savez(file, np.zeros((3, 6)))
+    with pytest.raises(GatheringError, match="is an archive of arrays, expected one array"):
+        tried.serve(nodes)
+
+
+def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
+    tried = Tried(study_of(rounds=1), tmp_path / "federation")
+    tried.serve()
+    other = Tried(study_of(rounds=1, seed=3), tmp_path / "other", out=str(tried.out))
+    with failing(InputError, "holds another federation: seed"):
+        other.serve()
+    runner.run(study_of(rounds=1), tmp_path / "run")
+    with failing(InputError, "holds a run; choose another folder"):
+        Tried(study_of(), tmp_path / "third", out=str(tmp_path / "run")).serve()
