@@ -10,6 +10,7 @@ import ssl
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Self
@@ -28,6 +29,15 @@ ASK = 15.0  # seconds between questions to the SuperLink, whose client takes a s
 LINK = "federation"  # the name of the connection in Flower's configuration
 
 
+@dataclass(frozen=True)
+class Submitted:
+    """A run that the SuperLink has taken."""
+
+    number: str
+    out: Path  # where its server writes
+    before: int  # events that were there
+
+
 class LocalFederation:
     """SuperLink, SuperExec and a SuperNode for each client, on the loopback, with TLS and keys if `secure`.
 
@@ -38,7 +48,7 @@ class LocalFederation:
         """nodes: the configuration of each node, by the name of its client. Logs, keys and state are in `folder`."""
         self._folder, self._nodes, self._secure = folder, nodes, secure
         self._processes = Processes(folder)
-        self._port, *self._node_ports = _free_ports(1 + len(nodes))
+        self.port, *self._node_ports = _free_ports(1 + len(nodes))
         self._certificates = Certificates(folder / "certificates")
         self._secret = folder / "superexec.secret"
 
@@ -73,7 +83,7 @@ class LocalFederation:
                 "--ssl-ca-certfile", str(certificates.authority), "--enable-supernode-auth",
             )  # fmt: skip
         self._processes.start(
-            "superlink", "flower-superlink", "--host", HOST, "--port", str(self._port), "--isolation", "process",
+            "superlink", "flower-superlink", "--host", HOST, "--port", str(self.port), "--isolation", "process",
             "--database", str(self._folder / "superlink.db"), "--superexec-auth-secret-file", str(self._secret),
             "--disable-runtime-dependency-installation", *security,
         )  # fmt: skip
@@ -89,26 +99,25 @@ class LocalFederation:
             str(self._node_ports[place]), "--node-config", config, *key, *self._trust,
         )  # fmt: skip
 
-    def submit(self, app: Path, settings: Mapping[str, Any]) -> str:
-        """Start a run of the app in the folder `app`, with these settings over its own; gives the run's number."""
-        config = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
-        said = self._processes.call(
-            "flwr", "run", str(app), LINK, "--format", "json", *(("--run-config", config) if config else ())
-        )
+    def submit(self, app: Path, out: Path) -> Submitted:
+        """Start a run of the app in the folder `app`, which writes to the folder `out`. Raises FederationError if the
+        SuperLink does not take it."""
+        before = len(list(journal.read(out)))
+        said = self._processes.call("flwr", "run", str(app), LINK, "--format", "json")
         answer = _json(said)
         if not answer.get("success", False):
             raise FederationError(f"the run was not taken: {answer.get('error-message', said.strip())}")
-        return str(answer["run-id"])
+        return Submitted(str(answer["run-id"]), out, before)
 
-    def events(self, out: Path, run: str, seconds: float = float("inf")) -> Iterator[dict[str, Any]]:
-        """What happens in a run, whose folder is `out`, until it is finished.
+    def events(self, run: Submitted, seconds: float = float("inf")) -> Iterator[dict[str, Any]]:
+        """What happens in a run, from its beginning until it is finished.
 
         Raises FederationError if it fails, if a program of the federation ends, or after so many seconds.
         """
-        seen, end, asked = _length(out), monotonic() + seconds, monotonic()
+        seen, end, asked = run.before, monotonic() + seconds, monotonic()
         while monotonic() < end:
             self._processes.check()
-            for event in list(journal.read(out))[seen:]:
+            for event in list(journal.read(run.out))[seen:]:
                 seen += 1
                 yield event
                 if event["event"] == "finished":
@@ -116,21 +125,21 @@ class LocalFederation:
                 if event["event"] == "failed":
                     raise FederationError(event["reason"])
             if monotonic() - asked > ASK:
-                self._check_run(run, seen < len(list(journal.read(out))))
+                self._check_run(run, seen)
                 asked = monotonic()
             sleep(LOOK)
         raise FederationError(f"the run was not over after {seconds:g} seconds")
 
-    def _check_run(self, run: str, more: bool) -> None:
+    def _check_run(self, run: Submitted, seen: int) -> None:
         """Raise FederationError if a run has ended without a word."""
-        runs = _json(self._processes.call("flwr", "list", LINK, "--run-id", run, "--format", "json")).get("runs", [])
-        status = runs[0]["status"] if runs else "unknown"
-        if status.startswith("finished") and not more:
-            raise FederationError(f"the run has ended ({status}); {self._folder / 'logs' / 'superlink.log'} has more")
+        said = self._processes.call("flwr", "list", LINK, "--run-id", run.number, "--format", "json")
+        status = next((one["status"] for one in _json(said).get("runs", [])), "unknown")
+        if status.startswith("finished") and len(list(journal.read(run.out))) == seen:
+            raise FederationError(f"the run has ended ({status}); {self._folder / 'logs'} has more")
 
     @property
     def _address(self) -> str:
-        return f"{HOST}:{self._port}"
+        return f"{HOST}:{self.port}"
 
     @property
     def _trust(self) -> tuple[str, ...]:
@@ -182,11 +191,6 @@ def _free_ports(number: int) -> list[int]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(number)]
         return [one.getsockname()[1] for one in sockets]
-
-
-def _length(out: Path) -> int:
-    """How many events there are."""
-    return sum(1 for _ in journal.read(out))
 
 
 def _json(said: str) -> dict[str, Any]:

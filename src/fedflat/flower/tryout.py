@@ -43,7 +43,7 @@ class TryOut:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(self._local)
-            self._run = self._local.submit(self._app, {})
+            self._run = self._local.submit(self._app, self._path)
             self._stack = stack.pop_all()
         return self
 
@@ -52,4 +52,4 @@ class TryOut:
 
     def events(self) -> Iterator[dict[str, Any]]:
         """What happens. Raises FederationError if the federation fails."""
-        return self._local.events(self._path, self._run)
+        return self._local.events(self._run)
