@@ -9,10 +9,12 @@ from pathlib import Path
 from fedflat.bench.results import Results
 from fedflat.data.partition import all_partitions
 from fedflat.experiments.recipe import all_recipes
+from fedflat.flower.settings import NodeSettings, RunSettings
 from fedflat.methods import all_methods
 from fedflat.metrics.flatness import all_measures
 from fedflat.reports.benchmark import circumstances, peers_table, target_table, times_table, vectors_table
 from fedflat.reports.catalogue import describe, markdown, measure_table, partition_table
+from fedflat.reports.federation import cost_table, kills_table, settings_table
 from fedflat.reports.growth import growth_table, read_growth
 from fedflat.reports.ranks import aggregation_table, rounds_table
 from fedflat.reports.recipes import details
@@ -89,6 +91,19 @@ def ranks_page() -> str:
     return renewed(text, "aggregation", aggregation_table(content).markdown())
 
 
+def deploy_page() -> str:
+    """docs/deploy.md with the settings there are and what was measured."""
+    content = json.loads((ROOT / "docs" / "federation.json").read_text())
+    tables = {
+        "run settings": settings_table(RunSettings), "node settings": settings_table(NodeSettings),
+        "cost": cost_table(content), "kills": kills_table(content),
+    }  # fmt: skip
+    text = (ROOT / "docs" / "deploy.md").read_text()
+    for what, table in tables.items():
+        text = renewed(text, what, table.markdown())
+    return text
+
+
 def main() -> int:
     """Write, or with --check compare; the exit code is 1 if something is not current."""
     pages = {
@@ -99,6 +114,7 @@ def main() -> int:
         ROOT / "docs" / "recipes.md": between("docs/recipes.md", "recipes", recipe_list()),
         ROOT / "docs" / "performance.md": performance_page(),
         ROOT / "docs" / "ranks.md": ranks_page(),
+        ROOT / "docs" / "deploy.md": deploy_page(),
     }
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text() != text]
     if "--check" not in sys.argv[1:]:

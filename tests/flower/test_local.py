@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from fedflat.core.errors import InputError
 from fedflat.core.method import Method
 from fedflat.deploy.coordinator import RoundFailedError
 from fedflat.experiments import runner
-from fedflat.flower import carrier
+from fedflat.flower import carrier, post
 from fedflat.flower.carrier import GatheringError
 from fedflat.flower.client import client_app
 from fedflat.methods import find
@@ -152,6 +154,26 @@ def test_a_client_that_is_gone_does_not_hold_up_the_round_and_is_named(tmp_path:
     other = Tried(study_of(participation=1.0, rounds=1), tmp_path / "other", deadline=60.0)
     other.serve(grid=Leaving)
     assert other.events("round")[0]["missing"] == {"client-1": "Node Unavailable"}
+
+
+def test_a_reply_whose_rest_never_comes_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower's network announces a reply when its sending begins, and then waits for all of it, for minutes."""
+    monkeypatch.setattr(post, "PATIENCE", 0.05)
+    stuck = threading.Event()
+
+    class Stalling(LocalGrid):
+        def pull_messages(self, message_ids):
+            found = super().pull_messages(message_ids)
+            if found and found[0].metadata.group_id and found[0].metadata.src_node_id == 100:
+                assert stuck.wait(30), "a thread that is left must end"
+            return found
+
+    tried = Tried(study_of(participation=1.0, rounds=2), tmp_path / "federation", deadline=1.0)
+    begin = time.monotonic()
+    tried.serve(grid=Stalling)
+    assert time.monotonic() - begin < 20
+    stuck.set()
+    assert [event["missing"] for event in tried.events("round")] == [{"client-0": "no answer before the deadline"}] * 2
 
 
 def test_the_server_goes_on_from_its_last_round(tmp_path: Path) -> None:

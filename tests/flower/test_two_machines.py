@@ -112,4 +112,5 @@ def test_a_federation_over_two_machines_ends_with_the_bits_of_the_simulator(tmp_
     models = [(folder / "model.safetensors").read_bytes() for folder in (out, tmp_path / "simulation")]
     assert models[0] == models[1]
     assert [event["client"] for event in journal.read(out) if event["event"] == "client"].count("client-0") == 1
+    assert "Failed to activate SuperNode" in (tmp_path / "stranger.log").read_text()
     assert not [event for event in journal.read(out) if event["event"] == "node refused"], "it never came so far"

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from time import monotonic
 
-import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
+from google.protobuf.message import Error as ProtobufError
 
 from ..deploy.messages import Failure
 
 SHOWN = 200  # characters of an error
+PATIENCE = 5.0  # seconds for a reply until the next is looked at; it may be that its sender never sends the rest
+UNREADABLE = (  # what decoding raises at bytes that are not a message; all else is the network's fault
+    ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError, ProtobufError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,7 @@ class Post:
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._open: dict[str, Sent] = {}
+        self._slow: dict[str, Future[list[Message]]] = {}  # replies whose parts have not all come
 
     def present(self) -> dict[int, str | None]:
         """The nodes that the network says are there, with the name that each one's key was registered with, if any."""
@@ -48,25 +55,29 @@ class Post:
 
     def forget(self, kind: str) -> None:
         """Wait no longer for replies to messages of a kind."""
-        self._open = {number: sent for number, sent in self._open.items() if sent.kind != kind}
+        for number in [number for number, sent in self._open.items() if sent.kind == kind]:
+            self._close(number)
 
     def collect(self) -> Iterator[tuple[Sent, RecordDict | Failure]]:
-        """The replies that are there, one after another, so that no two are held at once."""
+        """The replies that are there, one after another, so that no two are held at once but those that come slowly."""
         for number, sent in list(self._open.items()):
             if monotonic() > sent.until:
-                del self._open[number]
+                self._close(number)
                 continue
             reply = self._reply(number, sent)
             if reply is not None:
-                del self._open[number]
+                self._close(number)
                 yield sent, reply
 
+    def _close(self, number: str) -> None:
+        del self._open[number]
+        self._slow.pop(number, None)
+
     def _reply(self, number: str, sent: Sent) -> RecordDict | Failure | None:
+        """The reply to a message, or None if it has not come, or not all of it."""
         try:
-            replies = list(self._grid.pull_messages([number]))
-        except httpx.HTTPError:
-            raise  # the network's fault, not the node's
-        except Exception as error:
+            replies = self._pulled(number)
+        except UNREADABLE as error:
             return Failure(f"its reply cannot be read: {type(error).__name__}: {str(error)[:SHOWN]}")
         if not replies:
             return None
@@ -76,3 +87,21 @@ class Post:
         if reply.metadata.src_node_id != sent.node:
             return Failure(f"its reply came from node {reply.metadata.src_node_id}")
         return reply.content
+
+    def _pulled(self, number: str) -> list[Message]:
+        """Replies to a message that have come whole, none or one. Raises what reading it raises."""
+        pull, patience = self._slow.get(number), 0.0
+        if pull is None:
+            pull, patience = self._slow.setdefault(number, Future()), PATIENCE
+            # Flower waits for the rest of a reply that is announced, for minutes; others must not wait with it.
+            threading.Thread(target=self._pull, args=(number, pull), daemon=True).start()
+        if pull not in wait([pull], timeout=patience).done:
+            return []
+        del self._slow[number]
+        return pull.result()
+
+    def _pull(self, number: str, pull: Future[list[Message]]) -> None:
+        try:
+            pull.set_result(list(self._grid.pull_messages([number])))
+        except BaseException as error:
+            pull.set_exception(error)

@@ -75,9 +75,9 @@ class Processes:
                 said = " ".join((self._logs / f"{name}.log").read_text(errors="replace").split())[-SHOWN:]
                 raise FederationError(f"{name} has ended with code {process.returncode}: {said}")
 
-    def number(self, name: str) -> int:
-        """The system's number of a program."""
-        return self._running[name].pid
+    def lives(self, name: str) -> bool:
+        """Whether a program has been started and has not ended."""
+        return name in self._running and self._running[name].poll() is None
 
     def kill(self, name: str) -> None:
         """End a program at once, as a crash would."""

@@ -86,14 +86,12 @@ class Server:
 
     def _coordinator(self, federation: Federation) -> Coordinator:
         study, spec = self._study, self._study.spec
-        rule = participation_of(spec.participation)
-        rule.check(len(federation.members), spec.rounds)
         return Coordinator(
             method=study.method,
             module=study.module(),
             client=study.client,
             federation=federation,
-            participation=rule,
+            participation=participation_of(spec.participation),
             weights=spec.weights,
             seed=spec.seed,
             digest=study.digest,

@@ -17,7 +17,7 @@ from ..data.sources import source
 from ..engine.arguments import fresh_module, usable_device
 from ..engine.client import Client
 from ..experiments.environment import versions
-from ..experiments.spec import RunSpec, build_method
+from ..experiments.spec import RunSpec, build_method, participation_of
 from .settings import RunSettings
 
 FILE = "study.toml"
@@ -43,6 +43,7 @@ class Study:
             )
         if self.own and self.spec.data.validation:
             raise InputError("data.validation is for named sets; leave samples out of a client's own instead")
+        participation_of(self.spec.participation).check(self.settings.clients, self.spec.rounds)
         if self.spec.probes:
             raise InputError("probes need all clients' samples in one place; set probes = []")
 

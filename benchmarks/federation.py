@@ -1,0 +1,164 @@
+"""What a real federation costs and survives: rounds over Flower with TLS and keys on the loopback, and programs killed.
+
+python benchmarks/federation.py --rounds 8 --out docs/federation.json
+
+SuperLink, SuperExec and three SuperNodes, all on this machine, which should have nothing else to do. The tables are in
+docs/deploy.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from time import monotonic, sleep
+from typing import Any
+
+from fedflat.bench.results import machine
+from fedflat.deploy.federation import FederationError
+from fedflat.experiments import runner
+from fedflat.experiments.spec import RunSpec
+from fedflat.flower import journal
+from fedflat.flower.export import export
+from fedflat.flower.local import LocalFederation
+from fedflat.flower.settings import RunSettings
+
+CLIENTS = 3
+SIZES = {"small": [32], "1.1M": [1024, 1000], "11M": [3300, 3250]}  # hidden layers
+DEADLINE = 150.0  # seconds, more than a node with a key needs to come back
+RESTART = 15.0  # seconds after which a supervisor starts a program again
+LIMIT = 1800.0  # seconds for one run
+
+
+def main() -> None:
+    """Measure, and write what was found."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--rounds", type=int, default=8, help="of each run, at least 6")
+    arguments.add_argument("--out", type=Path, help="JSON file for the results")
+    given = arguments.parse_args()
+    kills = {"SuperLink": kill_link, "SuperNode, no keys": kill_node, "SuperNode with a key": kill_node}
+    content = {
+        "machine": machine(),
+        "rounds": {name: timed(hidden, given.rounds) for name, hidden in SIZES.items()},
+        "kills": {name: killed(kill, given.rounds, secure="no keys" not in name) for name, kill in kills.items()},
+    }
+    text = json.dumps(content, indent=1) + "\n"
+    given.out.write_text(text) if given.out else print(text)
+
+
+def spec_of(hidden: list[int], rounds: int) -> RunSpec:
+    """Scaffold: a vector at the server, one at each client, and two each way."""
+    return RunSpec(
+        data={"name": "digits", "clients": CLIENTS}, model={"name": "mlp", "options": {"hidden": hidden}},
+        client={"lr": 0.05, "steps": 2, "batch_size": 20}, method="scaffold", participation=1.0, rounds=rounds,
+        executor="sequential", flatness=[], eval_every=rounds,
+    )  # fmt: skip
+
+
+def timed(hidden: list[int], rounds: int) -> dict[str, Any]:
+    """Seconds of the rounds after the first."""
+    sizes = [64, *hidden, 10]
+    parameters = sum((before + 1) * after for before, after in pairwise(sizes))
+    with tempfile.TemporaryDirectory() as place, started(Path(place), spec_of(hidden, rounds), True) as (_, events):
+        times = [moment(event) for event in heard(events) if event["event"] == "round"]
+    return {"parameters": parameters, "seconds": [after - before for before, after in pairwise(times)]}
+
+
+def killed(kill: Callable[[LocalFederation], None], rounds: int, secure: bool) -> dict[str, Any]:
+    """A run in whose third round a program is killed: what became of it."""
+    spec = spec_of(SIZES["small"], rounds)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        with started(folder, spec, secure) as (federation, events):
+            for event in heard(events):
+                if event["event"] == "round" and event["t"] == 1:
+                    sleep(3)  # orders are out
+                    kill(federation)
+        runner.run(spec, folder / "simulation")
+        models = [(folder / where / "model.safetensors").read_bytes() for where in ("out", "simulation")]
+        return {"asked": rounds, "equal": models[0] == models[1], **told(list(journal.read(folder / "out")))}
+
+
+def told(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """The rounds of a run: how long they took, and who was missing."""
+    rounds = [event for event in events if event["event"] == "round"]
+    times = [moment(event) for event in rounds]
+    seconds = [after - before for before, after in pairwise(times)]
+    return {
+        "rounds": len({event["t"] for event in rounds}),
+        "repeated": len(rounds) - len({event["t"] for event in rounds}),
+        "usual_seconds": median(seconds),
+        "longest_seconds": max(seconds),
+        "missing": {str(event["t"]): event["missing"] for event in rounds if event["missing"]},
+    }
+
+
+def kill_link(federation: LocalFederation) -> None:
+    """The SuperLink dies, and is started again."""
+    federation.processes.kill("superlink")
+    federation.start_link()
+
+
+def kill_node(federation: LocalFederation) -> None:
+    """A SuperNode dies, and is started again, and again if it is refused, as a supervisor would."""
+    federation.processes.kill("client-1")
+    threading.Thread(target=supervise, args=(federation, "client-1"), daemon=True).start()
+
+
+def supervise(federation: LocalFederation, name: str) -> None:
+    """Start a SuperNode whenever it has ended."""
+    while not federation.processes.lives(name):
+        sleep(RESTART)
+        federation.start_node(name)
+        sleep(RESTART)  # one that is refused ends within this
+
+
+@contextmanager
+def started(folder: Path, spec: RunSpec, secure: bool) -> Iterator[tuple[LocalFederation, Iterator[dict[str, Any]]]]:
+    """A federation that runs `spec`, and what happens in it."""
+    out = folder / "out"
+    export(spec, RunSettings(clients=CLIENTS, out=str(out), deadline=DEADLINE), folder / "app")
+    nodes = {f"client-{i}": {"partition-id": i, "state": str(folder / "state")} for i in range(CLIENTS)}
+    with LocalFederation(folder / "flower", nodes, secure) as federation:
+        federation.submit(folder / "app", out)
+        yield federation, follow(out)
+
+
+def heard(events: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The events, shown as they come."""
+    for event in events:
+        print(json.dumps(event), file=sys.stderr)
+        yield event
+
+
+def follow(out: Path) -> Iterator[dict[str, Any]]:
+    """What happens, whatever programs end."""
+    seen, end = 0, monotonic() + LIMIT
+    while monotonic() < end:
+        for event in list(journal.read(out))[seen:]:
+            seen += 1
+            yield event
+            if event["event"] in ("finished", "failed"):
+                return
+        sleep(0.1)
+    raise FederationError(f"the run was not over after {LIMIT:g} seconds")
+
+
+def moment(event: dict[str, Any]) -> float:
+    """When it happened, in seconds."""
+    return datetime.fromisoformat(event["time"]).timestamp()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except FederationError as error:
+        sys.exit(f"benchmarks/federation.py: {error}")
