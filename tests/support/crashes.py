@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ class Disk:
 
     def __init__(self, patch: pytest.MonkeyPatch, at: int | None = None) -> None:
         self.calls, self._at = 0, at
+        self._write, self._one = os.pwrite, threading.Lock()  # a file's own thread writes too
         self._unflushed: list[tuple[int, bytes]] = []  # where, and what was there before
         self._safe: set[str] = set()  # names that a flushed folder has
         patch.setattr(os, "pwritev", self._pwritev)
@@ -55,12 +57,12 @@ class Disk:
         return self._pwrite(handle, parts[0], where)
 
     def _pwrite(self, handle: int, content: bytes | memoryview, where: int) -> int:
-        stops = self._stops()
-        content = bytes(content)[: len(content) // 2 if stops and where else None]  # the header is one sector
-        before = os.pread(handle, len(content), where)
-        self._unflushed.append((where, before.ljust(len(content), b"\0")))
-        os.lseek(handle, where, os.SEEK_SET)
-        done = os.write(handle, content)
+        with self._one:
+            stops = self._stops()
+            content = bytes(content)[: len(content) // 2 if stops and where else None]  # the header is one sector
+            before = os.pread(handle, len(content), where)
+            self._unflushed.append((where, before.ljust(len(content), b"\0")))
+            done = self._write(handle, content, where)
         if stops:
             raise Crash
         return done
