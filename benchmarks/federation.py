@@ -114,11 +114,11 @@ def kill_node(federation: LocalFederation) -> None:
 
 
 def supervise(federation: LocalFederation, name: str) -> None:
-    """Start a SuperNode whenever it has ended."""
-    while not federation.processes.lives(name):
+    """Start a SuperNode whenever it has ended; it ends with this thread."""
+    while True:
         sleep(RESTART)
-        federation.start_node(name)
-        sleep(RESTART)  # one that is refused ends within this
+        if not federation.processes.lives(name):
+            federation.start_node(name)
 
 
 @contextmanager

@@ -114,6 +114,32 @@ def test_nodes_come_back_with_other_numbers_and_keep_their_records(tmp_path: Pat
     assert {event["client"] for event in tried.events("client lost")} == {f"client-{i}" for i in range(5)}
 
 
+def test_a_client_that_is_back_before_the_network_knows_that_it_was_gone(tmp_path: Path) -> None:
+    """The old node is still there by name, and the new one is refused, until it is not; then it is asked at once."""
+
+    class Slow(LocalGrid):
+        rounds = 0
+
+        def push_messages(self, messages):
+            messages = list(messages)
+            if messages[0].metadata.message_type == "train" and messages[0].metadata.dst_node_id == 101:
+                self.nodes.setdefault(1101, self.nodes[101])
+            if messages[0].metadata.dst_node_id == 1101 and 101 in self.nodes and Slow.rounds == 0:
+                Slow.rounds = 1
+            return super().push_messages(messages)
+
+        def get_nodes(self):
+            if Slow.rounds == 1 and tried.events("node refused"):
+                self.nodes.pop(101, None)
+            return super().get_nodes()
+
+    tried = Tried(study_of(method="scaffold", participation=1.0), tmp_path / "federation", deadline=20.0)
+    assert tried.serve(grid=Slow) == simulated(tried.spec, tmp_path / "simulation")
+    refused = tried.events("node refused")
+    assert [event["reason"] for event in refused] == ["client-1: another node has this name"]
+    assert [event["client"] for event in tried.events("client")].count("client-1") == 2
+
+
 def test_an_order_is_sent_again_to_a_client_that_comes_back_in_time(tmp_path: Path) -> None:
     """A node ends after it has got its order; another with its folder is there before the deadline."""
 

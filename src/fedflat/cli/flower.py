@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from ..core.errors import InputError
+from ..experiments.interrupt import Interrupted
 from ..experiments.spec import RunSpec
 from .conversion import convert_for
 from .flags import CONTEXT, resolve
@@ -95,7 +96,7 @@ def run_here(
     convert_for(console, spec)
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}-federation"
     settings = {"deadline": deadline, "quorum": quorum, "wait": wait}
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that everything is ended
+    _stop_by_signal()
     with TryOut(spec, path, settings, secure=not insecure) as federation, console.status("starting") as status:
         for event in federation.events():
             console.print(_line(event), highlight=False, soft_wrap=True, markup=False)
@@ -123,6 +124,18 @@ def make_certificates(
         from ..flower.certificates import Certificates
     made = Certificates(folder).make(host or [], node or [], days)
     Console().print("\n".join(map(str, made)) or "nothing was missing", highlight=False, soft_wrap=True)
+
+
+def _stop_by_signal() -> None:
+    """Ctrl-C and SIGTERM break off, once: what has been started must be ended."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
+        raise Interrupted(number, "started again with the same settings, it goes on from the last full round")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
 
 
 @contextmanager

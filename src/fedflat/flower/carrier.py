@@ -49,6 +49,7 @@ class FlowerCarrier:
         """As `Carrier` says. A client that comes back at another node within the deadline gets its order again."""
         end = monotonic() + deadline
         self._post.forget(MessageType.TRAIN)
+        self._looked = -LOOK  # what was there after the last round may have gone
         sent: dict[str, int] = {}
         waiting = dict(orders)
         while waiting and monotonic() < end:
@@ -75,9 +76,11 @@ class FlowerCarrier:
             return
         self._looked = now
         present = self._present = self._post.present()
-        for name in self._census.lose(set(present)):
+        lost = self._census.lose(set(present))
+        for name in lost:
             self._tell("client lost", client=name)
-        self._asked = {node: when for node, when in self._asked.items() if node in present}
+        # One that came back at another node was refused as long as the old one was there.
+        self._asked = {} if lost else {node: when for node, when in self._asked.items() if node in present}
         for node in sorted(present):
             if not self._census.knows(node) and now - self._asked.get(node, -AGAIN) >= AGAIN:
                 self._asked[node] = now

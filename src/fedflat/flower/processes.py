@@ -38,7 +38,7 @@ class Processes:
         self._scripts, self._running = Path(scripts), dict[str, subprocess.Popen[bytes]]()
 
     def start(self, name: str, program: str, *arguments: str) -> None:
-        """Start a program, which ends with this process at the latest."""
+        """Start a program, which ends with this process, on Linux with this thread, at the latest."""
         with (self._logs / f"{name}.log").open("ab") as log:
             self._running[name] = subprocess.Popen(  # noqa: S603 (Flower's own programs)
                 [str(self._scripts / program), *arguments],
@@ -85,7 +85,7 @@ class Processes:
         process.kill()
         process.wait()
 
-    def stop(self, patience: float = 10.0) -> None:
+    def stop(self, patience: float = 3.0) -> None:
         """End all, the last first, and what they have started."""
         for process in reversed(self._running.values()):
             process.terminate()
