@@ -42,16 +42,24 @@ def main() -> None:
     """Measure, and write what was found."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--rounds", type=int, default=8, help="of each run, at least 6")
+    arguments.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="the others stay as --out has them")
     arguments.add_argument("--out", type=Path, help="JSON file for the results")
     given = arguments.parse_args()
-    kills = {"SuperLink": kill_link, "SuperNode, no keys": kill_node, "SuperNode with a key": kill_node}
-    content = {
-        "machine": machine(),
-        "rounds": {name: timed(hidden, given.rounds) for name, hidden in SIZES.items()},
-        "kills": {name: killed(kill, given.rounds, secure="no keys" not in name) for name, kill in kills.items()},
-    }
+    content = json.loads(given.out.read_text()) if given.out and given.out.exists() else {}
+    content |= {"machine": machine()} | {part: PARTS[part](given.rounds) for part in given.parts}
     text = json.dumps(content, indent=1) + "\n"
     given.out.write_text(text) if given.out else print(text)
+
+
+def all_rounds(rounds: int) -> dict[str, Any]:
+    """Seconds of rounds, for models of several sizes."""
+    return {name: timed(hidden, rounds) for name, hidden in SIZES.items()}
+
+
+def all_kills(rounds: int) -> dict[str, Any]:
+    """What becomes of runs in which a program is killed."""
+    kills = {"SuperLink": kill_link, "SuperNode, no keys": kill_node, "SuperNode with a key": kill_node}
+    return {name: killed(kill, rounds, secure="no keys" not in name) for name, kill in kills.items()}
 
 
 def spec_of(hidden: list[int], rounds: int) -> RunSpec:
@@ -104,6 +112,7 @@ def told(events: list[dict[str, Any]]) -> dict[str, Any]:
 def kill_link(federation: LocalFederation) -> None:
     """The SuperLink dies, and is started again."""
     federation.processes.kill("superlink")
+    sleep(RESTART)
     federation.start_link()
 
 
@@ -155,6 +164,9 @@ def follow(out: Path) -> Iterator[dict[str, Any]]:
 def moment(event: dict[str, Any]) -> float:
     """When it happened, in seconds."""
     return datetime.fromisoformat(event["time"]).timestamp()
+
+
+PARTS = {"rounds": all_rounds, "kills": all_kills}
 
 
 if __name__ == "__main__":

@@ -161,25 +161,55 @@ def test_an_order_is_sent_again_to_a_client_that_comes_back_in_time(tmp_path: Pa
     assert Crashing.crashed
 
 
-def test_a_client_that_is_gone_does_not_hold_up_the_round_and_is_named(tmp_path: Path) -> None:
-    """One says nothing and misses the deadline; the network answers for one, whose round ends at once."""
+def test_a_client_that_says_nothing_misses_the_deadline(tmp_path: Path) -> None:
     tried = Tried(study_of(participation=1.0, rounds=2), tmp_path / "federation", deadline=1.0)
     tried.nodes[100].tamper = lambda number, contents: None if tried.events("begun") else contents
     tried.serve()
-    assert [set(event["missing"]) for event in tried.events("round")] == [{"client-0"}] * 2
-    assert tried.events("round")[0]["missing"]["client-0"] == "no answer before the deadline"
+    assert [event["missing"] for event in tried.events("round")] == [{"client-0": "no answer before the deadline"}] * 2
 
-    class Leaving(LocalGrid):
-        def push_messages(self, messages):
-            messages = list(messages)
-            numbers = super().push_messages(messages)
-            if messages[0].metadata.message_type == "train" and messages[0].metadata.dst_node_id == 101:
-                self.lose(101, messages[0])
-            return numbers
 
-    other = Tried(study_of(participation=1.0, rounds=1), tmp_path / "other", deadline=60.0)
-    other.serve(grid=Leaving)
-    assert other.events("round")[0]["missing"] == {"client-1": "Node Unavailable"}
+class Leaving(LocalGrid):
+    """Node 101 ends when it has got its first order, and the network answers for it; it may come back."""
+
+    back_after = None  # seconds
+    left = 0.0
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        numbers = super().push_messages(messages)
+        if messages[0].metadata.message_type == "train" and messages[0].metadata.dst_node_id == 101 and not self.left:
+            self.gone, self.left = self.nodes[101], time.monotonic()
+            self.lose(101, messages[0])
+        return numbers
+
+    def get_nodes(self):
+        if self.left and self.back_after is not None and time.monotonic() - self.left > self.back_after:
+            self.nodes[101] = self.gone
+        return super().get_nodes()
+
+
+def test_a_client_that_is_gone_is_given_up_long_before_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the round in which it goes, and in those after it."""
+    monkeypatch.setattr(carrier, "ABSENT", 0.2)
+    tried = Tried(study_of(participation=1.0, rounds=2), tmp_path / "federation", deadline=60.0)
+    begin = time.monotonic()
+    tried.serve(grid=Leaving)
+    assert time.monotonic() - begin < 30
+    missing = [event["missing"] for event in tried.events("round")]
+    assert missing == [{"client-1": "it has been gone for 0.2 seconds"}] * 2
+
+
+def test_a_client_that_comes_back_soon_after_the_network_lost_it_is_not_missed(tmp_path: Path) -> None:
+    """With a key it comes back with its number."""
+
+    class Returning(Leaving):
+        back_after = 0.3
+
+    tried = Tried(study_of(method="scaffold", participation=1.0), tmp_path / "federation", deadline=60.0)
+    assert tried.serve(grid=Returning) == simulated(tried.spec, tmp_path / "simulation")
+    assert [event["client"] for event in tried.events("client lost")] == ["client-1"]
 
 
 def test_a_reply_whose_rest_never_comes_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from time import monotonic, sleep
 
 from flwr.app import MessageType, RecordDict
@@ -12,12 +13,13 @@ from ..deploy.census import Census
 from ..deploy.federation import FederationError
 from ..deploy.messages import Answer, Failure, Order
 from ..deploy.wire import RefusedError
-from .post import Post, Sent
+from .post import GONE, Post, Sent
 from .records import read_answer, read_introduction, to_records
 
 POLL = 0.25  # seconds between looks for replies
 LOOK = 2.0  # seconds between looks for nodes
 AGAIN = 60.0  # seconds until a node that was refused, or said nothing, is asked again who it is
+ABSENT = 60.0  # seconds that a round waits for a client that is at no node; a supervisor has it back by then
 ASKED_FOR = 300.0  # seconds that a node has to say who it is; the first time it loads its data
 
 
@@ -46,19 +48,20 @@ class FlowerCarrier:
             sleep(POLL)
 
     def exchange(self, orders: Mapping[str, Order], deadline: float) -> Iterator[tuple[str, Answer | Failure]]:
-        """As `Carrier` says. A client that comes back at another node within the deadline gets its order again."""
+        """As `Carrier` says. A client that comes back in time gets its order again; one that is gone for long is given
+        up."""
         end = monotonic() + deadline
         self._post.forget(MessageType.TRAIN)
         self._looked = -LOOK  # what was there after the last round may have gone
         sent: dict[str, int] = {}
+        gone: dict[str, float] = {}
         waiting = dict(orders)
         while waiting and monotonic() < end:
             self._look()
             self._send(waiting, sent, end)
-            for parcel, content in self._replies():
-                if parcel.name in waiting and sent[parcel.name] == parcel.node:
-                    del waiting[parcel.name]
-                    yield parcel.name, _answer(content)
+            for name, answer in chain(self._answers(sent), self._given_up(waiting, gone)):
+                if waiting.pop(name, None):
+                    yield name, answer
             sleep(POLL)
 
     def _send(self, waiting: Mapping[str, Order], sent: dict[str, int], end: float) -> None:
@@ -68,6 +71,26 @@ class FlowerCarrier:
             if node is not None and sent.get(name) != node:
                 sent[name] = node
                 self._post.send(Sent(node, MessageType.TRAIN, name, str(order.t), end), to_records(order))
+
+    def _answers(self, sent: dict[str, int]) -> Iterator[tuple[str, Answer | Failure]]:
+        """The answers of clients, from the nodes that their orders were sent to; a node that has gone gives none."""
+        for parcel, content in self._replies():
+            if sent.get(parcel.name) != parcel.node:
+                continue
+            if content is GONE:
+                del sent[parcel.name]
+                self._looked = -LOOK
+            else:
+                yield parcel.name, _answer(content)
+
+    def _given_up(self, waiting: Mapping[str, Order], gone: dict[str, float]) -> Iterator[tuple[str, Failure]]:
+        """The clients that have been at no node for too long; `gone` says since when."""
+        now = monotonic()
+        for name in list(waiting):
+            if self._census.node(name) is not None:
+                gone.pop(name, None)
+            elif now - gone.setdefault(name, now) > ABSENT:
+                yield name, Failure(f"it has been gone for {ABSENT:g} seconds")
 
     def _look(self) -> None:
         """Now and then: which nodes are there, and who are those that nobody knows?"""

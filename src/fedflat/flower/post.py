@@ -14,6 +14,8 @@ from google.protobuf.message import Error as ProtobufError
 
 from ..deploy.messages import Failure
 
+GONE = Failure("its node has gone")  # what the network answers for a node
+_UNAVAILABLE = 5  # Flower's code for that
 SHOWN = 200  # characters of an error
 PATIENCE = 5.0  # seconds for a reply until the next is looked at; it may be that its sender never sends the rest
 UNREADABLE = (  # what decoding raises at bytes that are not a message; all else is the network's fault
@@ -82,6 +84,8 @@ class Post:
         if not replies:
             return None
         reply = replies[0]
+        if reply.has_error() and reply.error.code == _UNAVAILABLE:
+            return GONE
         if reply.has_error():
             return Failure(f"{reply.error.reason or 'no reason given'}"[:SHOWN])
         if reply.metadata.src_node_id != sent.node:
