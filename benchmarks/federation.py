@@ -80,16 +80,17 @@ def timed(hidden: list[int], rounds: int) -> dict[str, Any]:
     return {"parameters": parameters, "seconds": [after - before for before, after in pairwise(times)]}
 
 
-def killed(kill: Callable[[LocalFederation], None], rounds: int, secure: bool) -> dict[str, Any]:
+def killed(kill: Callable[[LocalFederation, threading.Event], None], rounds: int, secure: bool) -> dict[str, Any]:
     """A run in whose third round a program is killed: what became of it."""
-    spec = spec_of(SIZES["small"], rounds)
+    spec, over = spec_of(SIZES["small"], rounds), threading.Event()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         with started(folder, spec, secure) as (federation, events):
             for event in heard(events):
                 if event["event"] == "round" and event["t"] == 1:
                     sleep(3)  # orders are out
-                    kill(federation)
+                    kill(federation, over)
+            over.set()
         runner.run(spec, folder / "simulation")
         models = [(folder / where / "model.safetensors").read_bytes() for where in ("out", "simulation")]
         return {"asked": rounds, "equal": models[0] == models[1], **told(list(journal.read(folder / "out")))}
@@ -109,23 +110,22 @@ def told(events: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def kill_link(federation: LocalFederation) -> None:
+def kill_link(federation: LocalFederation, over: threading.Event) -> None:
     """The SuperLink dies, and is started again."""
     federation.processes.kill("superlink")
     sleep(RESTART)
     federation.start_link()
 
 
-def kill_node(federation: LocalFederation) -> None:
+def kill_node(federation: LocalFederation, over: threading.Event) -> None:
     """A SuperNode dies, and is started again, and again if it is refused, as a supervisor would."""
     federation.processes.kill("client-1")
-    threading.Thread(target=supervise, args=(federation, "client-1"), daemon=True).start()
+    threading.Thread(target=supervise, args=(federation, "client-1", over), daemon=True).start()
 
 
-def supervise(federation: LocalFederation, name: str) -> None:
-    """Start a SuperNode whenever it has ended; it ends with this thread."""
-    while True:
-        sleep(RESTART)
+def supervise(federation: LocalFederation, name: str, over: threading.Event) -> None:
+    """Start a SuperNode whenever it has ended, until the run is over; it ends with this thread."""
+    while not over.wait(RESTART):
         if not federation.processes.lives(name):
             federation.start_node(name)
 
