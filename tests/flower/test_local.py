@@ -21,6 +21,7 @@ from fedflat.experiments import runner
 from fedflat.flower import carrier, post
 from fedflat.flower.carrier import GatheringError
 from fedflat.flower.client import client_app
+from fedflat.flower.settings import NodeSettings
 from fedflat.methods import find
 from support.flowers import Tried, failing, hurried, study_of  # noqa: F401 (a fixture)
 from support.local_grid import LocalGrid, Node
@@ -410,3 +411,9 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
     runner.run(study_of(rounds=1), tmp_path / "run")
     with failing(InputError, "holds a run; choose another folder"):
         Tried(study_of(), tmp_path / "third", out=str(tmp_path / "run")).serve()
+
+
+def test_records_lie_in_the_users_folder_if_no_other_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert NodeSettings().kept == tmp_path / "fedflat" / "federations"
+    assert NodeSettings(state="~/x").kept == Path.home() / "x"

@@ -133,9 +133,9 @@ class LocalFederation:
     def _check_run(self, run: Submitted, seen: int) -> None:
         """Raise FederationError if a run has ended without a word."""
         said = self._processes.call("flwr", "list", LINK, "--run-id", run.number, "--format", "json")
-        status = next((one["status"] for one in _json(said).get("runs", [])), "unknown")
-        if status.startswith("finished") and len(list(journal.read(run.out))) == seen:
-            raise FederationError(f"the run has ended ({status}); {self._folder / 'logs'} has more")
+        status = next(iter(_json(said).get("runs", [])), {"status": "unknown"})
+        if status["status"].startswith("finished") and len(list(journal.read(run.out))) == seen:
+            raise FederationError(f"the run has ended: {status.get('status-details') or status['status']}")
 
     @property
     def _address(self) -> str:

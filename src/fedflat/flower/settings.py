@@ -78,14 +78,12 @@ class NodeSettings(Dashed):
     partition_id: int | None = Field(None, ge=0, description="the client's number in a named set's partition")
     num_partitions: int | None = Field(None, ge=1, description="clients of the partition, as others have it too")
     data_dir: str | None = Field(None, description="folder with the data sets; default $FEDFLAT_DATA")
-    state: str = Field(
-        str(user_data_path("fedflat") / "federations"), min_length=1, description="folder for what a client keeps"
-    )
+    state: str | None = Field(None, min_length=1, description="folder for what a client keeps; default in the user's")
 
     @property
     def kept(self) -> Path:
         """The folder for what clients keep."""
-        return Path(self.state).expanduser()
+        return Path(self.state).expanduser() if self.state else user_data_path("fedflat") / "federations"
 
     def client_name(self, clients: int, own: bool) -> str:
         """The client's name in a federation of so many clients, with `own` samples or parts of a named set, whose names
