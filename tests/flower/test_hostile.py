@@ -140,7 +140,14 @@ def redescribed(rng: random.Random, contents: Contents) -> Contents:
     return {**contents, number: head.rpartition(b" ")[0] + f" {len(text)}".encode() + b"\x00" + text}
 
 
-ON_THE_WAY = {"tampered": tampered, "redescribed": redescribed}
+def nested(rng: random.Random, contents: Contents) -> Contents:
+    """A description so deep that reading it ends where Python's stack does."""
+    number = rng.choice(objects(contents, rng.choice([b"Array ", b"ArrayRecord ", b"RecordDict "])))
+    text = b"[" * 10**5
+    return {**contents, number: contents[number].partition(b"\x00")[0] + b"\x00" + text}
+
+
+ON_THE_WAY = {"tampered": tampered, "redescribed": redescribed, "nested": nested}
 
 
 def test_two_thousand_mutated_replies(honest: dict[str, Answer]) -> None:

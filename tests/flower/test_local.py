@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 from safetensors.torch import load_file
 
 import fedflat as ff
@@ -18,7 +20,7 @@ from fedflat.core.errors import InputError
 from fedflat.core.method import Method
 from fedflat.deploy.coordinator import RoundFailedError
 from fedflat.experiments import runner
-from fedflat.flower import carrier, post
+from fedflat.flower import carrier, journal, post
 from fedflat.flower.carrier import GatheringError
 from fedflat.flower.client import client_app
 from fedflat.flower.settings import NodeSettings
@@ -163,7 +165,7 @@ def test_an_order_is_sent_again_to_a_client_that_comes_back_in_time(tmp_path: Pa
 
 
 def test_a_client_that_says_nothing_misses_the_deadline(tmp_path: Path) -> None:
-    tried = Tried(study_of(participation=1.0, rounds=2), tmp_path / "federation", deadline=1.0)
+    tried = Tried(study_of(participation=1.0, rounds=2), tmp_path / "federation", deadline=3.0)
     tried.nodes[100].tamper = lambda number, contents: None if tried.events("begun") else contents
     tried.serve()
     assert [event["missing"] for event in tried.events("round")] == [{"client-0": "no answer before the deadline"}] * 2
@@ -225,7 +227,7 @@ def test_a_reply_whose_rest_never_comes_holds_up_nobody(tmp_path: Path, monkeypa
                 assert stuck.wait(30), "a thread that is left must end"
             return found
 
-    tried = Tried(study_of(participation=1.0, rounds=2), tmp_path / "federation", deadline=1.0)
+    tried = Tried(study_of(participation=1.0, rounds=2), tmp_path / "federation", deadline=3.0)
     begin = time.monotonic()
     tried.serve(grid=Stalling)
     assert time.monotonic() - begin < 20
@@ -253,7 +255,7 @@ def test_the_server_goes_on_from_its_last_round(tmp_path: Path) -> None:
 
 
 def test_below_the_quorum_a_round_is_tried_again_and_then_the_federation_stops(tmp_path: Path) -> None:
-    tried = Tried(study_of(participation=1.0), tmp_path / "federation", deadline=0.5, quorum=1.0)
+    tried = Tried(study_of(participation=1.0), tmp_path / "federation", deadline=3.0, quorum=1.0)
     tried.nodes[103].tamper = lambda number, contents: None if tried.events("begun") else contents
     with pytest.raises(RoundFailedError, match=r"round 0: 4 of 5 clients have answered, 5 must \(client-3: no answer"):
         tried.serve()
@@ -308,7 +310,7 @@ def test_one_that_comes_after_the_beginning_waits(tmp_path: Path) -> None:
 
 
 def test_a_client_whose_samples_have_changed_is_refused(tmp_path: Path) -> None:
-    tried = Tried(own_study(), tmp_path / "federation", deadline=0.5, quorum=1.0, **OWN)
+    tried = Tried(own_study(), tmp_path / "federation", deadline=3.0, quorum=1.0, **OWN)
     samples = dict(zip("abc", own_clients(), strict=True))
     nodes = {
         i: Node(client_app(tried.folder, lambda node: samples[node["name"]]), tried.own_node(name).config)
@@ -417,3 +419,98 @@ def test_records_lie_in_the_users_folder_if_no_other_is_named(monkeypatch: pytes
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert NodeSettings().kept == tmp_path / "fedflat" / "federations"
     assert NodeSettings(state="~/x").kept == Path.home() / "x"
+
+
+def test_arrays_are_bounded_in_introductions_and_in_answers(tmp_path: Path) -> None:
+    """One piece, named ten thousand times: refused before it is put together, whatever it comes with."""
+    seen = []
+
+    def named_often(number, contents):
+        kept = next((n for n, content in sorted(contents.items()) if content.startswith(b"Array ")), None)
+        if kept is None:
+            return contents
+        head, _, body = contents[kept].partition(b"\x00")
+        text = json.dumps(json.loads(body) | {"arraychunk_ids": [0] * 10**4}).encode()
+        return {**contents, kept: head.rpartition(b" ")[0] + f" {len(text)}".encode() + b"\x00" + text}
+
+    def hostile(message, context):
+        content = RecordDict({"x": ArrayRecord({"x": Array("<f4", (73,), "fedflat.plain", bytes(292))})})
+        seen.append(message.metadata.message_type)
+        return Message(content, reply_to=message)
+
+    tried = Tried(study_of(participation=1.0, rounds=1), tmp_path / "federation")
+    tried.nodes[100].tamper = named_often
+    tried.nodes[105] = Node(hostile, {}, tamper=named_often)
+    tried.serve()
+    assert seen == ["query"]
+    [refused] = tried.events("node refused")
+    assert "its reply cannot be read: ValueError: an array has 2,920,000 bytes, 0 are the most" in refused["reason"]
+    [missing] = [event["missing"] for event in tried.events("round")]
+    assert list(missing) == ["client-0"]
+    assert re.search(r"an array has [\d,]+ bytes, [\d,]+ are the most", missing["client-0"])
+
+
+def test_a_node_that_is_busy_is_not_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the server has come back, clients may still be at an order of before, and say nothing until it is done."""
+    monkeypatch.setattr(carrier, "ABSENT", 0.2)
+    tried = Tried(study_of(method="scaffold", participation=1.0, rounds=2), tmp_path / "federation", deadline=20.0)
+
+    class Ending(LocalGrid):
+        def pull_messages(self, message_ids):
+            if tried.events("round"):
+                raise KeyboardInterrupt
+            return super().pull_messages(message_ids)
+
+    class Busy(LocalGrid):
+        begin = time.monotonic()
+
+        def pull_messages(self, message_ids):
+            return super().pull_messages(message_ids) if time.monotonic() - self.begin > 1.5 else []
+
+    with pytest.raises(KeyboardInterrupt):
+        tried.serve(grid=Ending)
+    assert [event["t"] for event in tried.events("round")] == [0]
+    Busy.begin = time.monotonic()
+    assert tried.serve(grid=Busy) == simulated(tried.spec, tmp_path / "simulation")
+
+
+def test_an_order_is_not_sent_for_ever(tmp_path: Path) -> None:
+    """A node that answers each order as the network answers for one that has gone."""
+
+    class Gone(LocalGrid):
+        orders = 0
+
+        def push_messages(self, messages):
+            messages = list(messages)
+            numbers = super().push_messages(messages)
+            if messages[0].metadata.message_type == "train" and messages[0].metadata.dst_node_id == 102:
+                Gone.orders += 1
+                node = self.nodes[102]
+                self.lose(102, messages[0])
+                self.nodes[102] = node
+            return numbers
+
+    tried = Tried(study_of(participation=1.0, rounds=1), tmp_path / "federation", deadline=20.0)
+    tried.serve(grid=Gone)
+    assert tried.events("round")[0]["missing"] == {"client-2": "its node has gone"}
+    assert Gone.orders == carrier.TIMES
+
+
+def test_the_federation_has_as_many_members_as_it_was_to_have(tmp_path: Path) -> None:
+    """All come at once, and one is too many."""
+    tried = Tried(own_study(rounds=1), tmp_path / "federation", **OWN)
+    samples = dict(zip("abcd", [*own_clients(), own_clients()[0]], strict=True))
+    app = client_app(tried.folder, lambda node: samples[node["name"]])
+    tried.serve({i: Node(app, tried.own_node(name).config) for i, name in enumerate("abcd", start=1)})
+    assert tried.events("begun")[0]["clients"] == 3
+    reasons = [event["reason"] for event in tried.events("node refused")]
+    assert reasons == ["d: came after the federation had begun, and waits for the next"]
+
+
+def test_events_are_read_whatever_was_left_half_written(tmp_path: Path) -> None:
+    journal.Journal(tmp_path).tell("one")
+    with (tmp_path / journal.FILE).open("a") as file:
+        file.write('{"event": "tw')
+    assert [event["event"] for event in journal.read(tmp_path)] == ["one"]
+    journal.Journal(tmp_path).tell("three")
+    assert [event["event"] for event in journal.read(tmp_path)] == ["one", "three"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -27,7 +28,9 @@ class InProcess:
         self.participants, self.change = dict(participants), change
 
     def exchange(self, orders: Mapping[str, Order], deadline: float) -> Iterator[tuple[str, Answer | Failure]]:
-        for name in sorted(orders, key=lambda name: hash((name, orders[name].t))):
+        shuffled = sorted(orders)
+        random.Random(len(orders) + sum(order.t for order in orders.values())).shuffle(shuffled)
+        for name in shuffled:
             answer = self.change(name, self.participants[name].train(orders[name]))
             if answer is not None:
                 yield name, answer

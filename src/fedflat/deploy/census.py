@@ -12,10 +12,18 @@ from .messages import Introduction
 class Census:
     """Clients by name, and the node of the network that each was last found at."""
 
-    def __init__(self, shape: tuple[int, ...], digest: str, version: str, members: Mapping[str, int] | None = None):
-        """What all clients must have in common; `members`, samples by name, once it is settled who they are."""
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        digest: str,
+        version: str,
+        members: Mapping[str, int] | None = None,
+        most: int | None = None,
+    ) -> None:
+        """What all clients must have in common; `members`, samples by name, if it is settled who they are, else the
+        first `most` are."""
         self._common = {"shape": shape, "digest": digest, "version": version}
-        self._members = members
+        self._members, self._most = members, most
         self._nodes: dict[str, int] = {}
         self._samples: dict[str, int] = {}
         self.refused: dict[int, str] = {}  # nodes that are no client, and why
@@ -24,11 +32,6 @@ class Census:
     def members(self) -> dict[str, int]:
         """Numbers of samples of all that have introduced themselves."""
         return dict(self._samples)
-
-    def settle(self) -> dict[str, int]:
-        """From now on only those that have introduced themselves are clients; gives their numbers of samples."""
-        self._members = self.members
-        return self.members
 
     def node(self, name: str) -> int | None:
         """Where a client was last found."""
@@ -58,6 +61,8 @@ class Census:
         self.refused.pop(node, None)
         self._nodes = {name: place for name, place in self._nodes.items() if place != node}
         self._nodes[said.name], self._samples[said.name] = node, said.samples
+        if self._members is None and len(self._samples) == self._most:
+            self._members = self.members
         return True
 
     def refuse(self, node: int, why: str) -> None:

@@ -89,7 +89,9 @@ class Coordinator:
         w = space.flatten(module)
         self._facts = Facts(space, client, w.device)
         self.server = self._method.init_server(w)
-        self.t = self.committed = 0
+        self.t = 0
+        self._counted: dict[str, int] = {}  # the last round that counted of each client that has had one
+        self._safe: dict[str, int] = {}  # the same in the checkpoint
         self.history: list[dict[str, float]] = []  # a row for every round, in the checkpoint
 
     @property
@@ -120,20 +122,25 @@ class Coordinator:
             self._require(tally, len(cohort))
             mean, steps = tally.mean()
             server = self._method.update(self.server, mean, replace(ctx, steps=steps, lr_sum=steps * ctx.lr))
-        self._take(server)
+        self._take(server, tally)
+        self._counted |= dict.fromkeys(tally.heard, ctx.t)
         metrics = tally.metrics()
         metrics["gradients"] += self.history[-1]["gradients"] if self.history else 0.0
         self.history.append({"t": ctx.t, **metrics})
         return Report(ctx.t, metrics, tally.missing)
 
     def save(self, path: Path) -> None:
-        """Write all that the next round depends on to `path`, atomically; rounds so far are then committed.
+        """Write all that the next round depends on to `path`, atomically.
 
         Raises InputError if it cannot be written.
         """
         tensors = {f"server.{name}": x for name, x in self.server.tensors().items()}
-        checkpoint.save(path, tensors, {"t": self.t, "history": self.history, "settings": self._settings()})
-        self.committed = self.t
+        checkpoint.save(
+            path,
+            tensors,
+            {"t": self.t, "history": self.history, "counted": self._counted, "settings": self._settings()},
+        )
+        self._safe = dict(self._counted)
 
     def load(self, path: Path) -> None:
         """Go on from `path`. Raises InputError if it is damaged, or another federation's."""
@@ -141,8 +148,11 @@ class Coordinator:
         for name, value in self._settings().items():
             if meta["settings"].get(name) != value:
                 raise InputError(f"checkpoint {path}: {name} was {meta['settings'].get(name)}, now it is {value}")
-        self.server = self._method.server(**{name: tensors[f"server.{name}"] for name in self.server.tensors()})
-        self.t, self.committed, self.history = meta["t"], meta["t"], meta["history"]
+        device = self.server.w.device
+        kept = {name: tensors[f"server.{name}"].to(device) for name in self.server.tensors()}
+        self.server = self._method.server(**kept)
+        self.t, self.history = meta["t"], meta["history"]
+        self._counted, self._safe = dict(meta["counted"]), dict(meta["counted"])
 
     def _settings(self) -> dict[str, Any]:
         members = {name: int(n) for name, n in zip(self.names, self._samples, strict=True)}
@@ -152,7 +162,8 @@ class Coordinator:
         down = pack(self._method.broadcast(self.server).map(lambda x: x.to(self.server.w.dtype)))
         return {
             self.names[i]: Order(
-                t=ctx.t, committed=self.committed, number=int(i), share=ctx.share, sampled=ctx.sampled,
+                t=ctx.t, since=self._counted.get(self.names[i], -1), safe=self._safe.get(self.names[i], -1),
+                number=int(i), share=ctx.share, sampled=ctx.sampled,
                 federation=self._federation, digest=self._digest, down=down,
             )
             for i in cohort
@@ -175,11 +186,12 @@ class Coordinator:
                 f"round {self.t}: {tally.counted} of {asked} clients have answered, {needed} must ({why})"
             )
 
-    def _take(self, server: Any) -> None:
+    def _take(self, server: Any, tally: Tally) -> None:
         for name, x in server.tensors().items():
             if not torch.isfinite(x).all():
                 raise RoundFailedError(
-                    f"round {self.t}: the server's {name} became NaN or infinite; the model is unchanged"
+                    f"round {self.t}: the server's {name} became NaN or infinite; the model is unchanged; "
+                    f"the largest numbers came from {tally.loudest}"
                 )
         self.server = server
         self.t += 1

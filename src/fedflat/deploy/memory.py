@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,51 +20,48 @@ _NAME = re.compile(r"round-(\d{8})\.safetensors")
 
 
 class Memory:
-    """A client's records in a folder, one file for each of the last rounds it took part in.
+    """A client's records in a folder, one file for each of the rounds that may still be asked for.
 
-    The server may go back: to its last checkpoint, after a crash. So a client is asked for its record as of a round,
-    and keeps the last one that the server can still ask for, beside the newest.
+    Not all rounds that a client trains in count at the server, which may also go back, to its last checkpoint. So it
+    says which round's record it means.
     """
 
     def __init__(self, folder: Path, record: type[Record]) -> None:
         """The folder is made when something is kept."""
         self._folder, self._passing = folder, record.marked("per_round")
 
-    def before(self, t: int, first: R) -> R:
-        """The record as it was when round `t` began; `first`, what a client begins with, if it had taken part in none.
+    def after(self, t: int, first: R) -> R:
+        """The record as it was after round `t`; for -1 `first`, what a client begins with.
 
-        Raises InputError, naming the file, if it is damaged or another study's.
+        Raises InputError, naming the file, if it is missing, damaged or another study's.
         """
-        rounds = [r for r in self._rounds() if r < t]
-        if not rounds:
+        expected = self._lasting(first)
+        if t < 0 or not expected:
             return first
-        path = self._path(rounds[-1])
+        path = self._path(t)
         try:
             kept = load_file(path)
         except (OSError, SafetensorError) as error:
             raise InputError(f"client record {path} cannot be read: {error}") from error
-        expected = self._lasting(first)
         if {name: (x.shape, x.dtype) for name, x in kept.items()} != {
             n: (x.shape, x.dtype) for n, x in expected.items()
         }:
             raise InputError(f"client record {path} does not fit the method or the model")
         return type(first)(**first.tensors() | {name: x.to(expected[name].device) for name, x in kept.items()})
 
-    def keep(self, t: int, record: Record, committed: int) -> None:
-        """Keep what the client has after round `t`, if it keeps anything; the server has saved `committed` rounds.
+    def keep(self, t: int, record: Record, needed: Set[int]) -> None:
+        """Keep what the client has after round `t`, if it keeps anything, and of older records those that are `needed`.
 
         Raises InputError if it cannot be written.
         """
         if not self._lasting(record):
             return
-        old = self._rounds()
-        needed = [r for r in old if r < committed][-1:]  # from where the server would start again
         tensors = {name: x.detach().cpu().contiguous() for name, x in self._lasting(record).items()}
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self._path(t), lambda path: save_file(tensors, path))
-            for r in old:
-                if r != t and r not in needed:
+            for r in self._rounds():
+                if r not in {t, *needed}:
                     self._path(r).unlink()
         except OSError as error:
             raise InputError(f"client record {self._path(t)} cannot be written: {error.strerror}") from error
@@ -73,9 +71,9 @@ class Memory:
         return {name: x for name, x in record.tensors().items() if name not in self._passing and x.numel()}
 
     def _rounds(self) -> list[int]:
-        """The rounds there are files of, rising."""
+        """The rounds there are files of."""
         found = (_NAME.fullmatch(path.name) for path in self._folder.glob("round-*"))
-        return sorted(int(match[1]) for match in found if match)
+        return [int(match[1]) for match in found if match]
 
     def _path(self, t: int) -> Path:
         return self._folder / f"round-{t:08d}.safetensors"

@@ -14,7 +14,8 @@ class Order:
     """The server asks a client to train in round `t`."""
 
     t: int
-    committed: int  # rounds that the server has saved: what was done in later ones does not count
+    since: int  # the client's last round that counted, -1 for none: its record is as of then
+    safe: int  # the same in what the server has saved, where it goes on from if it stops
     number: int  # of the client: its place among all names, in order
     share: float  # sampled clients / all clients
     sampled: int  # clients that take part in the round

@@ -65,7 +65,7 @@ class Participant:
             result = local_training(
                 self._executor, self._task(order, down), down, self._facts.of(order.t, order.share, order.sampled)
             )
-        self._memory.keep(order.t, result.client.map(lambda x: x[0]), order.committed)
+        self._memory.keep(order.t, result.client.map(lambda x: x[0]), {order.since, order.safe})
         return Answer(
             t=order.t,
             samples=len(self._data.y),
@@ -91,5 +91,5 @@ class Participant:
     def _task(self, order: Order, down: Any) -> Task:
         """This client, with its record as it was when the round began."""
         first = self._method.init_client(down.map(lambda x: x[None])).map(lambda x: x[0])
-        record = self._memory.before(order.t, first)
+        record = self._memory.after(order.since, first)
         return Task(np.array([self._data.first]), record.map(lambda x: aligned(x.to(self._like.dtype)[None])))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from .messages import Answer, Failure
 from .wire import RefusedError, unpack
 
 LATE = "no answer before the deadline"
+LARGEST = 1e150  # drift that is believed; sums of it are finite
 SHOWN = 20  # characters of what was sent, in a message about it
 
 
@@ -38,6 +38,7 @@ class Tally:
         self._mean = RunningMean(method, like)
         self._answers: dict[str, Answer] = {}
         self._refused: dict[str, str] = {}
+        self._largest: dict[str, float] = {}  # number of each client's message
 
     def hear(self, name: str, answer: Answer | Failure) -> None:
         """Count an answer, or note why it does not count; what nobody has asked for is not noted."""
@@ -47,7 +48,9 @@ class Tally:
             if isinstance(answer, Failure):
                 raise RefusedError(answer.reason)
             self._check(answer, self._expected[name])
-            self._add(unpack(self._method.up, self._widths, self._like.dtype, answer.up), self._expected[name])
+            up = unpack(self._method.up, self._widths, self._like.dtype, answer.up)
+            self._add(up, self._expected[name])
+            self._largest[name] = max(float(x.abs().max()) for x in up.tensors().values() if x.numel())
         except RefusedError as error:
             self._refused[name] = str(error)
         else:
@@ -57,6 +60,17 @@ class Tally:
     def counted(self) -> int:
         """How many answers count."""
         return len(self._answers)
+
+    @property
+    def heard(self) -> list[str]:
+        """The clients whose answers count."""
+        return sorted(self._answers)
+
+    @property
+    def loudest(self) -> str:
+        """The client whose message had the largest number, and that."""
+        name = max(self._largest, key=lambda name: self._largest[name])
+        return f"{name} ({self._largest[name]:.3g})"
 
     @property
     def missing(self) -> dict[str, str]:
@@ -85,7 +99,7 @@ class Tally:
             found = getattr(answer, what)
             if type(found) is not int or found != value:
                 raise RefusedError(f"{what} is {_told(found)}, expected {value}")
-        if type(answer.drift) is not float or not (isfinite(answer.drift) and answer.drift >= 0):
+        if type(answer.drift) is not float or not 0 <= answer.drift < LARGEST:
             raise RefusedError(f"drift is {_told(answer.drift)}, expected a finite number of at least 0")
         if type(answer.gradients) is not int or not 0 <= answer.gradients < 2**53:
             raise RefusedError(f"gradients is {_told(answer.gradients)}, expected a count")

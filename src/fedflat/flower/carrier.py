@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from time import monotonic, sleep
@@ -19,6 +20,7 @@ from .records import read_answer, read_introduction, to_records
 POLL = 0.25  # seconds between looks for replies
 LOOK = 2.0  # seconds between looks for nodes
 AGAIN = 60.0  # seconds until a node that was refused, or said nothing, is asked again who it is
+TIMES = 3  # that an order is sent; a node cannot make us send it for ever
 ABSENT = 60.0  # seconds that a round waits for a client that is at no node; a supervisor has it back by then
 ASKED_FOR = 300.0  # seconds that a node has to say who it is; the first time it loads its data
 
@@ -35,6 +37,7 @@ class FlowerCarrier:
         self._present: dict[int, str | None] = {}  # nodes, and the names that their keys were registered with
         self._asked: dict[int, float] = {}  # nodes that were asked who they are, and when
         self._looked = -LOOK
+        self._times: Counter[str] = Counter()  # that a client's order was sent in this round
 
     def gather(self, number: int, seconds: float) -> None:
         """Wait until so many clients have come. Raises GatheringError if they have not within `seconds`."""
@@ -53,6 +56,7 @@ class FlowerCarrier:
         end = monotonic() + deadline
         self._post.forget(MessageType.TRAIN)
         self._looked = -LOOK  # what was there after the last round may have gone
+        self._times.clear()
         sent: dict[str, int] = {}
         gone: dict[str, float] = {}
         waiting = dict(orders)
@@ -70,27 +74,34 @@ class FlowerCarrier:
             node = self._census.node(name)
             if node is not None and sent.get(name) != node:
                 sent[name] = node
+                self._times[name] += 1
                 self._post.send(Sent(node, MessageType.TRAIN, name, str(order.t), end), to_records(order))
 
     def _answers(self, sent: dict[str, int]) -> Iterator[tuple[str, Answer | Failure]]:
         """The answers of clients, from the nodes that their orders were sent to; a node that has gone gives none."""
         for parcel, content in self._replies():
-            if sent.get(parcel.name) != parcel.node:
+            name = parcel.name
+            if sent.get(name) != parcel.node:
                 continue
-            if content is GONE:
-                del sent[parcel.name]
+            if content is GONE and self._times[name] < TIMES:
+                del sent[name]
                 self._looked = -LOOK
             else:
-                yield parcel.name, _answer(content)
+                yield name, _answer(content)
 
     def _given_up(self, waiting: Mapping[str, Order], gone: dict[str, float]) -> Iterator[tuple[str, Failure]]:
         """The clients that have been at no node for too long; `gone` says since when."""
-        now = monotonic()
+        now, unknown = monotonic(), self._unknown()
         for name in list(waiting):
-            if self._census.node(name) is not None:
+            if self._census.node(name) is not None or name in unknown or None in unknown:
                 gone.pop(name, None)
             elif now - gone.setdefault(name, now) > ABSENT:
                 yield name, Failure(f"it has been gone for {ABSENT:g} seconds")
+
+    def _unknown(self) -> set[str | None]:
+        """The registered names of nodes that are there and have not said who they are: they may be busy."""
+        census = self._census
+        return {name for node, name in self._present.items() if not (census.knows(node) or node in census.refused)}
 
     def _look(self) -> None:
         """Now and then: which nodes are there, and who are those that nobody knows?"""
@@ -113,7 +124,8 @@ class FlowerCarrier:
         """The replies to orders; introductions among them are taken up."""
         for parcel, content in self._post.collect():
             if parcel.kind == MessageType.QUERY:
-                self._meet(parcel.node, content)
+                if parcel.node in self._present:  # else nothing is known of its key; it is asked again
+                    self._meet(parcel.node, content)
             else:
                 yield parcel, content
 

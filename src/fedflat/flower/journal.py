@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
+        if self._path.exists() and not self._path.read_bytes().endswith(b"\n"):
+            with self._path.open("a") as file:
+                file.write("\n")  # after a line that was being written when the machine stopped
 
     def tell(self, event: str, **facts: Any) -> None:
         """Note an event, such as "round", with what there is to say of it."""
@@ -28,8 +32,8 @@ class Journal:
 
 
 def read(folder: Path) -> Iterator[dict[str, Any]]:
-    """The events in a federation's folder so far; the last line may still be being written, and is then left out."""
+    """The events in a federation's folder so far; a line that was not written to its end is left out."""
     path = folder / FILE
-    for line in path.read_text().splitlines(keepends=True) if path.exists() else ():
-        if line.endswith("\n"):
+    for line in path.read_text().splitlines() if path.exists() else ():
+        with suppress(json.JSONDecodeError):
             yield json.loads(line)

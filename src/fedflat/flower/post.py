@@ -8,19 +8,16 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from time import monotonic
 
+import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
-from google.protobuf.message import Error as ProtobufError
 
 from ..deploy.messages import Failure
 
-GONE = Failure("its node has gone")  # what the network answers for a node
-_UNAVAILABLE = 5  # Flower's code for that
+GONE = Failure("its node has gone")  # or its reply has: what the network answers, and the order can be sent again
+_UNAVAILABLE = (3, 4, 5)  # Flower's codes for a message, a reply and a node that cannot be had
 SHOWN = 200  # characters of an error
 PATIENCE = 5.0  # seconds for a reply until the next is looked at; it may be that its sender never sends the rest
-UNREADABLE = (  # what decoding raises at bytes that are not a message; all else is the network's fault
-    ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError, ProtobufError,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -79,12 +76,14 @@ class Post:
         """The reply to a message, or None if it has not come, or not all of it."""
         try:
             replies = self._pulled(number)
-        except UNREADABLE as error:
+        except httpx.HTTPError:
+            raise  # the network's fault, not the sender's
+        except Exception as error:  # decoding may raise anything
             return Failure(f"its reply cannot be read: {type(error).__name__}: {str(error)[:SHOWN]}")
         if not replies:
             return None
         reply = replies[0]
-        if reply.has_error() and reply.error.code == _UNAVAILABLE:
+        if reply.has_error() and reply.error.code in _UNAVAILABLE:
             return GONE
         if reply.has_error():
             return Failure(f"{reply.error.reason or 'no reason given'}"[:SHOWN])

@@ -53,7 +53,7 @@ def part(study: Study, node: NodeSettings) -> FederatedData:
 def for_testing(study: Study) -> FederatedData | None:
     """What the server tests the model on, if it has something. Raises InputError if it is not what it should be."""
     if study.own:
-        if study.settings.test is None:
+        if not study.settings.test:
             return None
         pair = read(Path(study.settings.test).expanduser())
         return replace(own(study, pair, 0), test=own(study, pair, 0).client(0))

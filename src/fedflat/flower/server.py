@@ -60,7 +60,9 @@ class Server:
     def __init__(self, study: Study, grid: Grid, folder: FederationFolder, journal: Journal) -> None:
         self._study, self._folder, self._journal = study, folder, journal
         self._begun = Federation.stored(folder.checkpoint) if folder.checkpoint else None
-        self._census = Census(study.shape, study.digest, version(), self._begun.members if self._begun else None)
+        self._census = Census(
+            study.shape, study.digest, version(), self._begun.members if self._begun else None, study.settings.clients
+        )
         self._carrier = FlowerCarrier(grid, self._census, journal.tell)
         self._test = self._tests()
 
@@ -81,8 +83,9 @@ class Server:
         """A new federation, of the clients that come first."""
         number, seconds = self._study.settings.clients, self._study.settings.wait
         self._journal.tell("waiting", clients=number, seconds=seconds)
-        self._carrier.gather(number, seconds)
-        return Federation.founded(self._census.settle())
+        with arrays_up_to(0):  # who says who it is sends none
+            self._carrier.gather(number, seconds)
+        return Federation.founded(self._census.members)
 
     def _coordinator(self, federation: Federation) -> Coordinator:
         study, spec = self._study, self._study.spec

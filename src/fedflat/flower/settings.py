@@ -48,7 +48,7 @@ class RunSettings(Dashed):
     quorum: float = Field(0.5, gt=0, le=1, description="share of a round's clients that must answer")
     shape: str | None = Field(None, description="of a client's own samples, such as 3x32x32")
     classes: int | None = Field(None, ge=1, description="of a client's own samples")
-    test: str | None = Field(None, description="the server's folder with own test samples, x.npy and y.npy")
+    test: str = Field("", description="the server's folder with own test samples, x.npy and y.npy; none if empty")
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -56,7 +56,7 @@ class RunSettings(Dashed):
             raise ValueError("shape and classes go together: both for clients' own samples, neither for a named set")
         if self.shape is not None and not SHAPE.fullmatch(self.shape):
             raise ValueError(f"shape must be up to four numbers such as 3x32x32, got {self.shape!r}")
-        if self.test is not None and self.shape is None:
+        if self.test and self.shape is None:
             raise ValueError("test goes with own samples; a named set has its own test samples")
         return self
 

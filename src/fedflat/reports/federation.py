@@ -14,7 +14,7 @@ def settings_table(section: type[BaseModel]) -> Table:
     """The keys of a configuration of Flower's, as it spells them."""
     rows = []
     for name, info in section.model_fields.items():
-        default = "" if info.default is None or info.is_required() else f"`{info.default}`"
+        default = "" if info.default in (None, "") or info.is_required() else f"`{info.default}`"
         rows.append((f"`{info.alias or name}`", default, info.description or ""))
     return Table(("key", "default", "meaning"), rows)
 
