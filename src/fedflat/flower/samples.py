@@ -55,8 +55,8 @@ def for_testing(study: Study) -> FederatedData | None:
     if study.own:
         if not study.settings.test:
             return None
-        pair = read(Path(study.settings.test).expanduser())
-        return replace(own(study, pair, 0), test=own(study, pair, 0).client(0))
+        data = own(study, read(Path(study.settings.test).expanduser()), 0)
+        return replace(data, test=data.client(0))
     return federated_data(study.spec)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from platformdirs import user_data_path
 from pydantic import ConfigDict, Field, model_validator
@@ -42,7 +42,7 @@ class RunSettings(Dashed):
     """`[tool.flwr.app.config]` of an exported app, and `flwr run --run-config`."""
 
     out: str = Field("runs/federation", min_length=1, description="the server's folder; one that is begun goes on")
-    clients: Annotated[int, Field(ge=1)] = Field(1, description="that the federation begins with")
+    clients: int = Field(1, ge=1, description="that the federation begins with")
     wait: float = Field(600.0, gt=0, description="seconds until all clients must have come")
     deadline: float = Field(600.0, gt=0, description="seconds for a round")
     quorum: float = Field(0.5, gt=0, le=1, description="share of a round's clients that must answer")
