@@ -1,26 +1,150 @@
-"""Writing files so that a reader, at any moment, finds the old content or the whole new one."""
+"""Files that survive: written whole or not at all, read only up to a stated size, locked by one process at once.
+
+Everything below raises `InputError`, one line that names the file, for whatever the system refuses.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
-import tempfile
-from collections.abc import Callable
+import re
+import secrets
+import stat
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from safetensors import SafetensorError
+
+from .core.errors import InputError
+
+TEXT = 64 * 2**20  # bytes of a TOML or JSON file, at most; ours have some kilobytes
+TEMPORARY = re.compile(r"\.tmp-fedflat-[0-9a-f]{16}(\.\w+)?")
+WRITING = (OSError, SafetensorError, pa.ArrowException)  # what the libraries raise when a disk is full
+PUBLIC, PRIVATE = 0o666, 0o600  # modes of new files, before the user's umask
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Call `write(temporary path)` in the same folder, then move the result over `path`, flushed to disk.
+def write_atomically(path: Path, write: Callable[[Path], object], private: bool = False) -> None:
+    """Call `write(temporary path)` in the same folder, then move the result over `path`.
 
-    Whatever happens in between, `path` holds either its old content or the whole new one.
+    Whatever happens in between, a power failure included, `path` holds either its old content or the whole new one:
+    the content is on disk before the name is, and the name is on disk when this returns. A `private` file can be read
+    by its owner alone; others by whom the user's umask lets. Raises InputError if it cannot be written.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-", suffix=path.suffix)
-    os.close(handle)
-    temporary = Path(name)
+    temporary = path.with_name(f".tmp-fedflat-{secrets.token_hex(8)}{path.suffix}")
+    with said_of(path, "written"):
+        try:
+            os.close(
+                os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE if private else PUBLIC)
+            )
+            write(temporary)
+            _flush(temporary, os.O_RDONLY)
+            os.replace(temporary, path)
+            flush_folder(path.parent)
+        finally:
+            with suppress(OSError):  # the reason why it is left is told already
+                temporary.unlink(missing_ok=True)
+
+
+def flush_folder(folder: Path) -> None:
+    """New names in `folder` are on disk when this returns. Raises OSError."""
+    _flush(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _flush(path: Path, flags: int) -> None:
+    handle = os.open(path, flags | os.O_CLOEXEC)
     try:
-        write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
+        os.fsync(handle)
     finally:
-        temporary.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed processes have left of `write_atomically` in `folder` itself; nothing of a user's.
+
+    Call it only where nobody else is writing, under `locked`.
+    """
+    with said_of(folder, "swept"):
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if TEMPORARY.fullmatch(path.name) and stat.S_ISREG(path.lstat().st_mode):
+                path.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path, busy: str) -> Iterator[None]:
+    """Hold the lock file `path`, which is made if it is missing; the system frees it however the process ends.
+
+    Nothing is written to it, and a symbolic link is not followed. Raises InputError, saying `busy`, if another process
+    holds it.
+    """
+    with said_of(path, "locked"):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PUBLIC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(busy) from error
+        yield
+    finally:
+        os.close(handle)
+
+
+def read_bytes(path: Path, most: int = TEXT) -> bytes:
+    """The content of a regular file of at most `most` bytes. Raises InputError."""
+    with said_of(path, "read"):
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe is refused, not waited for
+        with os.fdopen(handle, "rb") as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise InputError(f"{path} cannot be read: it is not a file")
+            content = file.read(most + 1)
+    if len(content) > most:
+        raise InputError(f"{path} cannot be read: it has more than {most:,} bytes")
+    return content
+
+
+def read_text(path: Path, most: int = TEXT) -> str:
+    """A file of UTF-8 text. Raises InputError."""
+    try:
+        return read_bytes(path, most).decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} cannot be read: it is not UTF-8 text (byte {error.start})") from error
+
+
+def read_json(path: Path, most: int = TEXT) -> Any:
+    """What a JSON file holds. Raises InputError, also for one that is nested too deep."""
+    return parsed(path, lambda: json.loads(read_text(path, most)))
+
+
+def read_toml(path: Path, most: int = TEXT) -> dict[str, Any]:
+    """The table in a TOML file. Raises InputError, also for one that is nested too deep."""
+    table: dict[str, Any] = parsed(path, lambda: tomllib.loads(read_text(path, most)))
+    return table
+
+
+def parsed(path: Path, parse: Callable[[], Any]) -> Any:
+    """What `parse` makes of the file `path`. Raises InputError for whatever a parser can say of hostile text."""
+    try:
+        return parse()
+    except InputError:
+        raise
+    except RecursionError as error:
+        raise InputError(f"{path} cannot be read: it is nested too deep") from error
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, pa.ArrowException) as error:
+        reason = f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__} {error}"
+        raise InputError(f"{path} cannot be read: {' '.join(reason.split())[:200]}") from error
+
+
+@contextmanager
+def said_of(path: Path, what: str) -> Iterator[None]:
+    """Errors of the system, and of the libraries that write files, in one line: "`path` cannot be `what`: ..."."""
+    try:
+        yield
+    except InputError:
+        raise
+    except WRITING as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200] or type(error).__name__
+        raise InputError(f"{path} cannot be {what}: {reason}") from error
