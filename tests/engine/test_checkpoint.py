@@ -85,7 +85,7 @@ def test_another_format_is_refused(tmp_path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(checkpoint, "FORMAT", 99)
     path = saved(tmp_path)
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="has format 99, this version reads 1"):
+    with pytest.raises(ValueError, match="has format 99, this version reads 2 and 1"):
         checkpoint.load(path)
 
 

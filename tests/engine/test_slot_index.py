@@ -1,4 +1,4 @@
-"""Copy on write: a slot is given to nobody while a client, a staged record or the last checkpoint needs it."""
+"""Copy on write: a slot is given to nobody while a client, a staged record or one of the last checkpoints needs it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from fedflat.engine.checkpoint import KEPT
 from fedflat.engine.store.slot_index import SlotIndex
 from support.files import refused
 
@@ -19,7 +20,7 @@ steps = st.one_of(cohorts, st.sampled_from(["commit", "discard", "hold"]))
 def test_no_slot_is_written_that_is_still_needed(script) -> None:
     """Against a plain model: what each slot contains, and who may still want it."""
     index, content = SlotIndex(CLIENTS), {}
-    current, staged, held = {}, {}, {}
+    current, staged, held = {}, {}, []  # held: slots and what they held, of the last checkpoints
     for number, step in enumerate(script):
         if step == "commit":
             index.commit()
@@ -32,22 +33,22 @@ def test_no_slot_is_written_that_is_still_needed(script) -> None:
             if staged:
                 continue  # checkpoints are written between rounds
             index.hold()
-            held = {client: index.of(np.array([client]))[0] for client in current}
-            expected = dict(current)
+            slots = {client: index.of(np.array([client]))[0] for client in current}
+            held = [*held, {slots[client]: value for client, value in current.items()}][-KEPT:]
         else:
             some = np.array([client for client in step if client not in staged], dtype=int)  # once a round
             slots = index.stage(some)
-            assert not {*slots} & {*held.values()}
+            assert not {*slots} & {slot for one in held for slot in one}
             for client, slot in zip(some.tolist(), slots.tolist(), strict=True):
                 content[slot] = staged[client] = (client, number)
         for client, value in current.items():
             assert content[index.of(np.array([client]))[0]] == value
-        for client, slot in held.items():
-            assert content[slot] == expected[client]
-    assert index.used <= 3 * CLIENTS
+        for one in held:
+            assert {slot: content[slot] for slot in one} == one
+    assert index.used <= (KEPT + 2) * CLIENTS
 
 
-def test_space_is_the_clients_seen_and_those_of_one_interval() -> None:
+def test_space_is_the_clients_seen_and_those_of_the_last_intervals() -> None:
     """A thousand rounds, a checkpoint every ten: no slot leaks, whatever fails in between."""
     index, rng = SlotIndex(100), np.random.default_rng(0)
     for t in range(1000):
@@ -55,7 +56,7 @@ def test_space_is_the_clients_seen_and_those_of_one_interval() -> None:
         index.discard() if t % 3 == 1 else index.commit()
         if t % 10 == 9:
             index.hold()
-    assert 100 <= index.used <= 100 + 10 * 5 + 5
+    assert 100 <= index.used <= 100 + KEPT * 10 * 5 + 5
 
 
 def test_without_checkpoints_only_one_cohort_is_extra() -> None:
@@ -80,6 +81,18 @@ def test_restored_slots_are_held_and_the_others_free() -> None:
     assert index.stage(np.array([0, 1, 2])).tolist() == [1, 3, 5]
     index.commit()
     assert index.stage(np.array([3])).tolist() == [6], "what the checkpoint refers to is not free"
+
+
+def test_restored_slots_of_earlier_checkpoints_are_held_too() -> None:
+    """Until as many checkpoints have come after them as after any."""
+    earlier = [np.array([0, 1, 0], dtype=bool), np.array([0, 0, 1], dtype=bool)]
+    index = SlotIndex.restored(np.array([0], dtype=np.int32), earlier)
+    seen = []
+    for _ in range(KEPT + 1):
+        seen += index.stage(np.array([0])).tolist()
+        index.commit()
+        index.hold()
+    assert seen == [3, 1, 2, 0], "the first of them goes first"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,14 @@
-"""One file holds the state of a run between two rounds. Safetensors and JSON; nothing is ever unpickled."""
+"""One file holds the state of a run between two rounds. Safetensors and JSON; nothing is ever unpickled.
+
+Its last tensor is the SHA-256 of all bytes before it, which is compared before anything of the file is used. The last
+`KEPT` files of a folder are kept, so that a damaged one costs some rounds and not the run.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,10 +20,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..files import write_atomically
+from ..files import said_of, write_atomically
 
-FORMAT = 1
+FORMAT = 2  # 1 had no checksum
+KEPT = 3  # states of a run that are kept, the newest ones
 AT_ONCE = 32 * 2**20  # bytes of a stream that are held at once
+SUM = "sha256"  # the last tensor
+_NAME = re.compile(r"round-(\d{6,9})\.safetensors")
 _NAMES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
     torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL",
@@ -49,29 +58,78 @@ def rows_at_once(row_bytes: int) -> int:
     return max(1, AT_ONCE // max(1, row_bytes))
 
 
+class DamagedError(InputError):
+    """A state that is not what was written, or is incomplete; an older one may be whole."""
+
+
+def path_of(folder: Path, t: int) -> Path:
+    """Where the state after `t` rounds is kept in `folder`."""
+    return folder / f"round-{t:06d}.safetensors"
+
+
+def round_of(path: Path) -> int | None:
+    """The number of rounds that the name of a state's file says; None for another file."""
+    match = _NAME.fullmatch(path.name)
+    return int(match[1]) if match else None
+
+
+def kept_in(folder: Path) -> list[Path]:
+    """The files of states in `folder`, oldest first."""
+    found = [(t, path) for path in folder.glob("round-*") if (t := round_of(path)) is not None]
+    return [path for _, path in sorted(found)]
+
+
+def retire(folder: Path, newest: int) -> None:
+    """Remove the states that nobody goes back to: all but the last `KEPT`, and those of later rounds than `newest`,
+    which were damaged, or the run would have gone on from them. Raises InputError if they cannot be removed."""
+    states = kept_in(folder)
+    later = [path for path in states if (round_of(path) or 0) > newest]
+    earlier = [path for path in states if path not in later]
+    with said_of(folder, "cleared of old states"):
+        for path in (*earlier[:-KEPT], *later):
+            path.unlink(missing_ok=True)
+
+
 def save(path: Path, tensors: Mapping[str, Tensor | Stream], meta: dict[str, Any]) -> None:
-    """Write `tensors` and the JSON-able `meta` to `path`, atomically. Raises InputError if it cannot be written."""
+    """Write `tensors` and the JSON-able `meta` to `path`, atomically, for its owner alone: clients' records tell of
+    their gradients. Raises InputError if it cannot be written."""
     text = json.dumps({"format": FORMAT, **meta})
-    try:
-        write_atomically(path, lambda temporary: _write(temporary, tensors, {"fedflat": text}))
-    except OSError as error:
-        raise InputError(f"checkpoint {path} cannot be written: {error.strerror}") from error
+    write_atomically(path, lambda temporary: _write(temporary, tensors, {"fedflat": text}), private=True)
 
 
 def load(path: Path, streamed: tuple[str, ...] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
     """What `save` wrote; matrices whose names begin with one of `streamed` as streams, which keep the file open.
 
-    Raises ValueError, naming the file, if it is missing, damaged or of another format.
+    Raises DamagedError, naming the file, if it is missing, damaged or incomplete, InputError if it is of another
+    format. Files of format 1 are read, although nothing can be said of their bits.
     """
+    whole = check_sum(path)
     try:
         file: Any = safe_open(path, framework="pt")
         meta = json.loads((file.metadata() or {})["fedflat"])
-        tensors = {name: _read(file, name, name.startswith(streamed)) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
-        raise InputError(f"checkpoint {path} cannot be read: {error}") from error
-    if meta.get("format") != FORMAT:
-        raise InputError(f"checkpoint {path} has format {meta.get('format')}, this version reads {FORMAT}")
+        names = [name for name in file.keys() if name != SUM]  # noqa: SIM118 (not a mapping)
+        tensors = {name: _read(file, name, name.startswith(streamed)) for name in names}
+    except (OSError, SafetensorError, KeyError, ValueError, RecursionError, MemoryError) as error:
+        raise DamagedError(f"checkpoint {path} cannot be read: {' '.join(str(error).split())[:200]}") from error
+    found = meta.get("format") if isinstance(meta, dict) else None
+    if not whole and found != 1:
+        raise DamagedError(f"checkpoint {path} cannot be read: it is damaged, its SHA-256 is another one")
+    if found not in (1, FORMAT):
+        raise InputError(f"checkpoint {path} has format {found}, this version reads {FORMAT} and 1")
     return tensors, meta
+
+
+def check_sum(path: Path) -> bool:
+    """Whether the file ends with the SHA-256 of all that is before. Raises DamagedError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            left, digest = path.stat().st_size - 32, hashlib.sha256()
+            while left > 0 and (some := file.read(min(left, 2**20))):
+                digest.update(some)
+                left -= len(some)
+            return left == 0 and file.read() == digest.digest()
+    except OSError as error:
+        raise DamagedError(f"checkpoint {path} cannot be read: {error.strerror}") from error
 
 
 def _read(file: Any, name: str, streamed: bool) -> Tensor | Stream:
@@ -89,7 +147,7 @@ def _write(path: Path, tensors: Mapping[str, Tensor | Stream], metadata: dict[st
     """The safetensors format, whose own writer wants everything in memory, twice.
 
     That is: the length of the header, the header in JSON, padded to eight bytes, and the tensors, widest numbers
-    first, so that each begins at a multiple of its numbers' size.
+    first, so that each begins at a multiple of its numbers' size; last, the SHA-256 of all before.
     """
     header: dict[str, Any] = {"__metadata__": metadata}
     names, end = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name)), 0
@@ -97,14 +155,31 @@ def _write(path: Path, tensors: Mapping[str, Tensor | Stream], metadata: dict[st
         x = tensors[name]
         start, end = end, end + x.dtype.itemsize * torch.Size(x.shape).numel()
         header[name] = {"dtype": _NAMES[x.dtype], "shape": list(x.shape), "data_offsets": [start, end]}
+    header[SUM] = {"dtype": "U8", "shape": [32], "data_offsets": [end, end + 32]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
+        summed = _Summed(file)
+        summed.write(struct.pack("<Q", len(text)) + text)
         for name in names:
-            _write_numbers(file, tensors[name])
+            _write_numbers(summed, tensors[name])
+        file.write(summed.digest())
 
 
-def _write_numbers(file: BinaryIO, x: Tensor | Stream) -> None:
+class _Summed:
+    """Passes what is written on to a file, and sums it up."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._sum = file, hashlib.sha256()
+
+    def write(self, content: bytes | memoryview) -> None:
+        self._sum.update(content)
+        self._file.write(content)
+
+    def digest(self) -> bytes:
+        return self._sum.digest()
+
+
+def _write_numbers(file: _Summed, x: Tensor | Stream) -> None:
     for piece in x.pieces() if isinstance(x, Stream) else [x]:
         file.write(piece.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

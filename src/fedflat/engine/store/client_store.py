@@ -14,14 +14,17 @@ from ...core.errors import InputError
 from ...core.method import Method
 from ...core.records import Record
 from ...data.federated import Index
-from ..checkpoint import Stream, rows_at_once
+from ..checkpoint import KEPT, Stream, rows_at_once
 from .rows import FileRows, MemoryRows, Rows
 from .slot_index import ABSENT, SlotIndex, Slots
 from .slots import SlotFile
 
 BUDGET = 2048 * 10**6  # bytes; two vectors of LeNet for 100 clients take 0.64 GB, which leaves them in memory
 CHUNKS = 5  # in memory when records are in a file: one read ahead, one in training, two to be written, one copied
-SLOTS, KEY = "slots", "slot-file"  # in a checkpoint, beside the fields' names
+# In a checkpoint, beside the fields' names: the slot of every client (clients,) int32; for records in a file beside it
+# the key that the file must have, the digests (clients seen,) of their records in the order of the clients, and
+# what earlier checkpoints refer to, a bit for each slot.
+SLOTS, KEY, DIGESTS, HELD = "slots", "slot-file", "digests", "held"
 
 
 def everybody(clients: Index) -> NDArray[np.bool_]:
@@ -65,7 +68,7 @@ class ClientStore:
     def most_bytes(self, at_once: int) -> int:
         """The most memory that records may come to take, if `at_once` clients are trained at once."""
         kept = 2 * self._clients if self._fits else CHUNKS * at_once
-        return kept * self._slot_bytes + self._index.slots.nbytes
+        return kept * self._slot_bytes + self._index.slots.nbytes + (0 if self._fits else 8 * self._clients)
 
     @property
     def keeps(self) -> bool:
@@ -152,8 +155,14 @@ class ClientStore:
         self._announced = file is not None and file.writable and beside is not None and file.folder == beside.resolve()
         if file is None or not self._announced:
             return self._everything()
-        key = torch.tensor(list(file.announce()), dtype=torch.uint8)
-        return {SLOTS: torch.from_numpy(self._index.slots), KEY: key}
+        slots = self._index.slots
+        written = {
+            SLOTS: slots,
+            KEY: np.frombuffer(file.announce(), np.uint8).copy(),
+            DIGESTS: file.digests(slots[slots >= 0]),
+            **{f"{HELD}.{i}": np.packbits(mask) for i, mask in enumerate(self._index.held[-(KEPT - 1) :])},
+        }
+        return {name: torch.from_numpy(x) for name, x in written.items()}
 
     def saved(self) -> None:
         """The checkpoint that `tensors` was asked for is in place: what only older ones need may be overwritten."""
@@ -165,11 +174,14 @@ class ClientStore:
     def restore(self, tensors: Mapping[str, Tensor | Stream], folder: Path | None = None) -> None:
         """Take back what `tensors` gave to a checkpoint in `folder`. A slot file there is not written until something
         is staged. Raises InputError if it has gone on since, is another one, or the checkpoint is damaged."""
-        index = self._index_in(tensors[SLOTS])
+        index = self._index_in(tensors)
         rows: Rows | None = None
         if isinstance(key := tensors.get(KEY), Tensor):
-            place = Path() if folder is None else folder
-            file = SlotFile.opened(place.resolve(), self._slot_bytes, key.numpy().tobytes(), index.used)
+            place, slots = Path() if folder is None else folder, index.slots
+            digests = tensors.get(DIGESTS)
+            known = digests.numpy() if isinstance(digests, Tensor) else None
+            slots = slots[slots >= 0]
+            file = SlotFile.opened(place.resolve(), self._slot_bytes, key.numpy().tobytes(), slots, known)
             self.close()
             rows = self._in(file)
         elif index.used:
@@ -200,7 +212,7 @@ class ClientStore:
         rows = before = self._rows or self._new()
         if isinstance(before, FileRows) and not before.file.writable:
             if self._folder is not None and before.file.folder == self._folder:
-                rows = self._in(SlotFile.claimed(self._folder, self._slot_bytes, before.file.key))
+                rows = self._in(SlotFile.claimed(before.file))
             else:  # another run's: its records are copied
                 self._index, rows = self._copied(self._index, before.read)
             before.close()
@@ -236,10 +248,13 @@ class ClientStore:
             return content
         return {name: x.read(0, len(clients)) if isinstance(x, Stream) else x for name, x in content.items()}
 
-    def _index_in(self, slots: Tensor | Stream) -> SlotIndex:
-        if isinstance(slots, Stream) or slots.shape != (self._clients,) or slots.dtype != torch.int32:
+    def _index_in(self, tensors: Mapping[str, Tensor | Stream]) -> SlotIndex:
+        slots = tensors.get(SLOTS)
+        if not isinstance(slots, Tensor) or slots.shape != (self._clients,) or slots.dtype != torch.int32:
             raise InputError(f"clients.{SLOTS} are not those of {self._clients} clients")
-        return SlotIndex.restored(slots.numpy())
+        earlier = [tensors[name] for name in sorted(tensors) if name.startswith(f"{HELD}.")]
+        masks = [np.unpackbits(x.numpy()).astype(bool) for x in earlier if isinstance(x, Tensor)]
+        return SlotIndex.restored(slots.numpy(), masks)
 
     def _reader(self, tensors: Mapping[str, Tensor | Stream], used: int) -> Callable[[Slots], Tensor]:
         """Reads whole records (c, width) from the fields of a checkpoint, for slots that rise."""

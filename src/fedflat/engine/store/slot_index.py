@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import InputError
 from ...data.federated import Index
+from ..checkpoint import KEPT
 
 Slots = NDArray[np.int32]
+Mask = NDArray[np.bool_]
 ABSENT = -1  # the slot of a client never seen
 
 
 class SlotIndex:
     """Client -> slot, copied on write: a record goes into a free slot, and `commit` makes it the client's.
 
-    The slot that the client had before is free after that, or, where the last checkpoint refers to it, after the next
-    one. So neither a round that fails nor a crash takes away a record, and what that costs in space is the records
-    written between two checkpoints. Arrays of numbers only: a million clients take 4 MB.
+    The slot that the client had before is free after that, or, where one of the last `KEPT` checkpoints refers to it,
+    when that one is given up. So neither a round that fails nor a crash takes away a record, and what that costs in
+    space is the records written between `KEPT` checkpoints. Arrays of numbers only: a million clients take 4 MB.
     """
 
     def __init__(self, clients: int) -> None:
@@ -25,22 +29,25 @@ class SlotIndex:
         self._slots: Slots = np.full(clients, ABSENT, dtype=np.int32)
         self._free: Slots = np.empty(0, dtype=np.int32)  # rising, so that new records lie side by side, at the front
         self._used = 0  # slots beyond have never been written
-        self._held = np.zeros(0, dtype=bool)  # by slot: the last checkpoint refers to it
+        self._held: list[Mask] = []  # by slot: the last checkpoints, oldest first, refer to it
         self._staged: list[tuple[Index, Slots]] = []
 
     @classmethod
-    def restored(cls, slots: Slots) -> SlotIndex:
-        """The index of a checkpoint, whose slots are held; all others are free. Raises InputError if it is damaged."""
+    def restored(cls, slots: Slots, earlier: Sequence[Mask] = ()) -> SlotIndex:
+        """The index of a checkpoint, whose slots are held, as are those of `earlier` ones; all others are free.
+
+        Raises InputError if it is damaged.
+        """
         index = cls(len(slots))
         index._slots = slots.copy()
-        index._used = int(slots.max(initial=ABSENT)) + 1
-        # A slot is a client's, or held for its last checkpoint, or staged: there are never more of them.
-        if slots.min(initial=ABSENT) < ABSENT or index._used > 3 * len(slots):
+        index._used = max(int(slots.max(initial=ABSENT)) + 1, *(len(mask) for mask in earlier), 0)
+        # A slot is a client's, or held for a checkpoint, or staged: there are never more of them.
+        if slots.min(initial=ABSENT) < ABSENT or index._used > (KEPT + 2) * len(slots) + 8:
             raise InputError("the index of client records is damaged: it names a slot that cannot be")
-        index._held = index._referred()
-        if index._held.sum() != (slots >= 0).sum():
+        index._held = [*earlier, index._referred()][-KEPT:]
+        if index._held[-1].sum() != (slots >= 0).sum():
             raise InputError("the index of client records is damaged: two clients share a slot")
-        index._free = np.flatnonzero(~index._held).astype(np.int32)
+        index._free = np.flatnonzero(~index._is_held(np.arange(index._used))).astype(np.int32)
         return index
 
     @property
@@ -56,6 +63,11 @@ class SlotIndex:
     def of(self, clients: Index) -> Slots:
         """The slots (c,) of `clients`, `ABSENT` where a client has never been seen."""
         return self._slots[clients]
+
+    @property
+    def held(self) -> list[Mask]:
+        """The slots (slots,) that each of the last checkpoints refers to, oldest first."""
+        return list(self._held)
 
     def seen(self) -> Index:
         """All clients that have a record, in the order of their slots."""
@@ -88,20 +100,24 @@ class SlotIndex:
             self._release(slots)
 
     def hold(self) -> None:
-        """A checkpoint now refers to every client's slot; those that only the one before it wanted are free."""
-        before, self._held = self._held, self._referred()
-        self._release(np.flatnonzero(before & ~self._held[: len(before)]))
+        """A checkpoint now refers to every client's slot; those that only one given up for it wanted are free."""
+        self._held.append(self._referred())
+        given_up, self._held = self._held[:-KEPT], self._held[-KEPT:]
+        for mask in given_up:
+            slots = np.flatnonzero(mask)
+            self._release(slots[~self._is_held(slots)])
 
-    def _referred(self) -> NDArray[np.bool_]:
+    def _referred(self) -> Mask:
         referred = np.zeros(self._used, dtype=bool)
         referred[self._slots[self._slots >= 0]] = True
         return referred
 
-    def _is_held(self, slots: Slots) -> NDArray[np.bool_]:
+    def _is_held(self, slots: Index | Slots) -> Mask:
         """Whether a slot may not be freed; that of a client never seen is none."""
         held = slots < 0
-        known = (slots >= 0) & (slots < len(self._held))
-        held[known] = self._held[slots[known]]
+        for mask in self._held:
+            known = (slots >= 0) & (slots < len(mask))
+            held[known] |= mask[slots[known]]
         return held
 
     def _release(self, slots: Index | Slots) -> None:
