@@ -27,7 +27,7 @@ from torch import Tensor
 from ..core.errors import InputError, NonFiniteError
 from ..data.federated import Index
 from .aggregate import RunningMean
-from .checkpoint import Stream
+from .checkpoint import DamagedError, Stream
 from .store import ClientStore
 
 PATIENCE = 1800.0  # seconds that a rank waits for the others
@@ -131,7 +131,7 @@ class Joined(Ranks):
         except Exception as error:
             mine = error
         if self.most(int(mine is not None)):
-            told = self._of_all(mine and {"kind": type(mine).__name__, "text": str(mine)})
+            told = self._of_all(mine and _told(mine))
             raise mine or _raised(next(error for error in told if error is not None))
 
     def first(self, value: Any) -> Any:
@@ -184,26 +184,49 @@ class Joined(Ranks):
                 self.first(None)
 
     def _fetched(self, store: ClientStore, name: str, clients: Index) -> Tensor:
-        """On rank 0: one field of `clients`, (c, width)."""
+        """On rank 0: one field of `clients`, (c, width). Raises what a rank raises that reads some of them.
+
+        What the others send is taken first, whatever happens here, as they wait until it is.
+        """
         self.first({"field": name, "clients": clients.tolist()})
-        owners, rows = self.owners(clients), store.rows(name, clients[:0]).cpu()
-        rows = rows.new_empty(len(clients), rows.shape[1])
-        for rank in range(self.number):
-            its = np.flatnonzero(owners == rank)
-            if len(its) and rank:
-                with _connected():
-                    dist.recv(part := rows.new_empty(len(its), rows.shape[1]), rank)
-            else:
-                part = store.rows(name, clients[its]).cpu()
-            rows[its] = part
+        owners, empty = self.owners(clients), store.rows(name, clients[:0]).cpu()
+        places = {rank: np.flatnonzero(owners == rank) for rank in range(self.number)}
+        sent = {rank: self._received(rank, empty, len(its)) for rank, its in places.items() if rank and len(its)}
+        rows = empty.new_empty(len(clients), empty.shape[1])
+        for rank, part in sent.items():
+            if isinstance(part, Exception):
+                raise part
+            rows[places[rank]] = part
+        rows[places[0]] = store.rows(name, clients[places[0]]).cpu()
         return rows
 
+    def _received(self, rank: int, empty: Tensor, number: int) -> Tensor | Exception:
+        """What `rank` sends: so many rows, or the error that it met."""
+        with _connected():
+            dist.recv(size := torch.tensor(0), rank)
+            dist.recv(text := torch.zeros(int(size), dtype=torch.uint8), rank)
+            problem = _value(text)
+            if problem is not None:
+                return _raised(problem)
+            dist.recv(part := empty.new_empty(number, empty.shape[1]), rank)
+        return part
+
     def _send(self, store: ClientStore, name: str, clients: Index) -> None:
-        """On another rank: send rank 0 what it has asked for."""
+        """On another rank: send rank 0 what it has asked for, or say why not."""
         mine = clients[self.owned(clients)]
-        if len(mine):
-            with _connected():
-                dist.send(store.rows(name, mine).cpu().contiguous(), 0)
+        if not len(mine):
+            return
+        rows, problem = None, None
+        try:
+            rows = store.rows(name, mine).cpu().contiguous()
+        except Exception as error:
+            problem = _told(error)  # rank 0 raises it, and so do all
+        text = _bytes(problem)
+        with _connected():
+            dist.send(torch.tensor(len(text)), 0)
+            dist.send(text, 0)
+            if rows is not None:
+                dist.send(rows, 0)
 
     def _of_all(self, value: Any) -> list[Any]:
         """The values of all ranks, which JSON can hold."""
@@ -232,9 +255,14 @@ def _value(text: Tensor) -> Any:
     return json.loads(text.numpy().tobytes())
 
 
+def _told(error: Exception) -> dict[str, str]:
+    """An error, as ranks tell each other."""
+    return {"kind": type(error).__name__, "text": str(error)}
+
+
 def _raised(told: dict[str, str]) -> Exception:
     """The error of another rank."""
-    kind = {one.__name__: one for one in (InputError, NonFiniteError)}.get(told["kind"])
+    kind = {one.__name__: one for one in (InputError, DamagedError, NonFiniteError)}.get(told["kind"])
     return kind(told["text"]) if kind else RuntimeError(f"{told['kind']}: {told['text']}")
 
 

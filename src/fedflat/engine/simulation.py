@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..comm.cost import method_cost
-from ..core.errors import InputError, NonFiniteError
+from ..core.errors import ChangedWarning, InputError, NonFiniteError
 from ..core.method import Context, Method
 from ..core.objective import Objective
 from ..core.trial import draws
@@ -35,6 +36,7 @@ from .arguments import (
     usable_device,
 )
 from .batches import Batches
+from .checkpoint import DamagedError, Stream
 from .client import Client
 from .cohort import InTurn, Trained, Trainer, train
 from .executors import Choice, Executor, agreed, check_name, choose
@@ -44,11 +46,53 @@ from .randomness import Purpose, generator
 from .ranks import ALONE, Ranks
 from .rehearsal import WatchedExecutor
 from .run import Run, metrics_table, summarise
+from .segments import Segment, stored
+from .segments import read as read_segments
 from .store import BUDGET, ClientStore
 from .threads import one_thread
 from .workers import Workers
 
 Weights = Literal["uniform", "samples"]
+
+
+@dataclass(frozen=True)
+class _State:
+    """What a checkpoint holds."""
+
+    t: int
+    gradients: int
+    history: list[dict[str, float]]
+    settings: dict[str, Any]
+    segments: list[Segment]
+    tensors: dict[str, Tensor | Stream]
+    path: Path
+
+    @classmethod
+    def read(cls, path: Path) -> _State:
+        """Raises DamagedError, naming the file, if it is damaged, or no state of a simulation."""
+        tensors, meta = checkpoint.load(path, streamed=("clients.",))
+        try:
+            history, settings = list(meta["history"]), dict(meta["settings"])
+            segments = read_segments(meta.get("segments"))
+            return cls(int(meta["t"]), int(meta["gradients"]), history, settings, segments, tensors, path)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DamagedError(
+                f"checkpoint {path} is no state of a simulation: {error!r} is missing or wrong"
+            ) from error
+
+    def server(self, like: Any, device: torch.device) -> Any:
+        """The server's record, with the fields and shapes of `like`."""
+        fields = like.tensors()
+        found = {name: self.tensors.get(f"server.{name}") for name in fields}
+        for name, x in found.items():
+            if not isinstance(x, Tensor) or (x.shape, x.dtype) != (fields[name].shape, fields[name].dtype):
+                raise DamagedError(f"checkpoint {self.path} has no server.{name} of {tuple(fields[name].shape)}")
+        return type(like)(**{name: x.to(device) for name, x in found.items() if isinstance(x, Tensor)})
+
+    @property
+    def clients(self) -> dict[str, Tensor | Stream]:
+        """What the store of clients' records wrote."""
+        return {n.removeprefix("clients."): x for n, x in self.tensors.items() if n.startswith("clients.")}
 
 
 @dataclass(frozen=True)
@@ -145,6 +189,7 @@ class Simulation:
             method, data.clients, w, store_budget, store_folder if ranks.number == 1 else None, ranks.owned
         )
         self.history: list[dict[str, float]] = []
+        self.segments = [Segment.now(0, method)]  # which versions and code the rounds so far were carried out with
         self.probes, self.probe_every = tuple(probes), probe_every
 
     @cached_property
@@ -281,28 +326,50 @@ class Simulation:
                 tensors = {f"server.{name}": x for name, x in self.server.tensors().items()}
                 tensors |= {f"clients.{name}": x for name, x in kept.items()}
                 meta = {"t": self.t, "gradients": self.executor.gradients, "history": self.history}
-                checkpoint.save(path, tensors, meta | {"settings": self.settings()})
+                meta |= {"segments": stored(self.segments), "settings": self.settings()}
+                checkpoint.save(path, tensors, meta)
         self._store.saved()
 
-    def load(self, path: str | Path) -> None:
+    def load(self, path: str | Path, strict: bool = False) -> None:
         """Go on from `path`: the rounds that follow are bit-identical to those of the run that wrote it.
 
-        Raises ValueError if the file is damaged or belongs to other settings.
+        With other versions, or another code of the method, than it was written with, they may not be: that is a
+        ChangedWarning, and with `strict` an InputError. Raises DamagedError if the file, or that of client records
+        beside it, is not what was written; InputError if it belongs to other settings or has more rounds than wanted.
         """
-        tensors, meta = checkpoint.load(Path(path), streamed=("clients.",))
+        path = Path(path)
+        with self._ranks.together():
+            state = _State.read(path)
         if self._asked == "auto" and "choice" not in vars(self):
-            self._stay_with(str(meta["settings"].get("executor")), Path(path))
+            self._stay_with(str(state.settings.get("executor")), path)
+        segments = self._following(state, path, strict)
+        server = state.server(self.server, self.device)
+        with self._ranks.together():
+            try:
+                self._store.restore(state.clients, path.parent)
+            except InputError as error:
+                raise type(error)(f"checkpoint {path}: {error}") from error
+        self.server, self.segments = server, segments
+        self.t, self.executor.gradients, self.history = state.t, state.gradients, state.history
+
+    def _following(self, state: _State, path: Path, strict: bool) -> list[Segment]:
+        """The segments of a run that goes on from `state`. Raises InputError if it cannot."""
         for name, value in self.settings().items():
-            if meta["settings"].get(name) != value:
-                raise InputError(f"checkpoint {path}: {name} was {meta['settings'].get(name)}, now it is {value}")
-        server = {name: tensors[f"server.{name}"].to(self.device) for name in self.server.tensors()}
-        kept = {name.removeprefix("clients."): x for name, x in tensors.items() if name.startswith("clients.")}
-        try:
-            self._store.restore(kept, Path(path).parent)
-        except InputError as error:
-            raise InputError(f"checkpoint {path}: {error}") from error
-        self.server = self.method.server(**server)
-        self.t, self.executor.gradients, self.history = meta["t"], meta["gradients"], meta["history"]
+            if state.settings.get(name) != value:
+                raise InputError(f"checkpoint {path}: {name} was {state.settings.get(name)}, now it is {value}")
+        if state.t > self.rounds:
+            raise InputError(f"checkpoint {path} has {state.t} rounds, rounds = {self.rounds} is less")
+        now = Segment.now(state.t, self.method)
+        if not state.segments:
+            return [now]
+        changes = "; ".join(now.changes(state.segments[-1]))
+        if changes and strict:
+            raise InputError(f"checkpoint {path}: {changes}; without --strict it is gone on from")
+        if changes:
+            warnings.warn(
+                f"{path}: {changes}; the rounds that follow may have other bits", ChangedWarning, stacklevel=3
+            )
+        return [*state.segments, now] if changes else state.segments
 
     def _stay_with(self, executor: str, path: Path) -> None:
         """The executor remains what it was when the checkpoint was written, wherever the run goes on."""

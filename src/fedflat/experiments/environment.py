@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import platform
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 
+from ..engine.segments import versions
 from ..engine.simulation import Simulation
 
 RECORDED = ("fedflat", "torch", "numpy", "scipy", "scikit-learn", "safetensors", "pyarrow")
@@ -30,18 +30,6 @@ def environment(sim: Simulation) -> dict[str, Any]:
     }
 
 
-def versions(packages: tuple[str, ...]) -> dict[str, str | None]:
-    """The installed version of each package, None where it is absent."""
-    return {name: _version(name) for name in packages}
-
-
 def device_name(device: torch.device) -> str:
     """The device in words."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
