@@ -262,6 +262,9 @@ def test_what_a_damaged_run_lacks_is_named(fedflat, study: Path) -> None:
     err = fedflat(f"landscape {avg} {SMALL} --local 1")[2]
     assert "--local: study/runs/FedAvg-seed0-" in err
     (sam / "model.safetensors").unlink()
-    assert f"{sam}/model.safetensors cannot be read" in fedflat(f"landscape {sam} {SMALL}")[2]
+    assert f"{sam}/model.safetensors is missing or damaged: it is missing" in fedflat(f"landscape {sam} {SMALL}")[2]
     (scaffold / "model.safetensors").write_bytes(b"nonsense")
-    assert f"{scaffold}/model.safetensors is damaged" in fedflat(f"landscape {scaffold} {SMALL}")[2]
+    assert (
+        f"{scaffold}/model.safetensors is missing or damaged: its SHA-256"
+        in fedflat(f"landscape {scaffold} {SMALL}")[2]
+    )

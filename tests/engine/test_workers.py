@@ -22,6 +22,7 @@ import fedflat as ff
 from fedflat.cli.flags import resolve
 from fedflat.core.errors import InputError
 from fedflat.core.method import Context, Method
+from fedflat.engine import child
 from fedflat.engine.cohort import InTurn
 from fedflat.engine.executors import Executor, Stacked
 from fedflat.engine.workers import Workers, training
@@ -174,6 +175,21 @@ def test_workers_that_are_killed_are_replaced(tmp_path: Path) -> None:
 
 
 @looks_at_processes
+def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of a client's training: it would never answer, and the round would never end."""
+    monkeypatch.setattr(child, "STOPPED", 0.5)
+    settings = {"data": marked(4), "executor": "sequential", "participation": 6, "rounds": 2}
+    alone = simulation(Scaffold(), model=Deadly(tmp_path, times=0), **settings)
+    model = Deadly(tmp_path, times=1, number=signal.SIGSTOP)
+    with simulation(Scaffold(), model=model, workers=2, **settings) as shared:
+        list(shared)
+        (victim,) = map(int, os.listdir(tmp_path))
+        assert has_ended(victim)
+    list(alone)
+    assert torch.equal(alone.w, shared.w)
+
+
+@looks_at_processes
 def test_a_chunk_that_kills_two_workers_is_an_error_and_leaves_everything_as_it_was(tmp_path: Path) -> None:
     sim = simulation(
         FedAvg(), model=Deadly(tmp_path, times=2), data=marked(2), workers=2, participation=6, executor="sequential"
@@ -235,7 +251,7 @@ def test_ctrl_c_on_the_command_line_ends_workers_and_keeps_the_last_round(tmp_pa
         os.killpg(run.pid, signal.SIGINT)  # as a terminal does
         _, said = run.communicate(timeout=PATIENCE)
     assert (run.returncode, len(started)) == (130, 2), said
-    assert json.loads((folder / "env.json").read_text())["workers"] == 2
+    assert json.loads((folder / "env.json").read_text())[0]["workers"] == 2
     assert "is saved" in said
     assert len(said.splitlines()) == 1, "no word from the workers"
     wait_until(lambda: all(map(has_ended, started)), "workers to end")

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from fedflat.core.errors import InputError
+from fedflat.engine import child
 from fedflat.engine.workers import WorkerError
 from fedflat.experiments import studies
 from fedflat.experiments.interrupt import Interrupted
@@ -90,6 +91,22 @@ def test_a_process_that_is_killed_is_an_error_that_says_how_to_go_on(tmp_path: P
         studies.study(spec, tmp_path, Killing(), jobs=2)
     assert not jobs()
     assert len(studies.study(spec, tmp_path, jobs=2)) == 4
+
+
+def test_a_process_that_is_stopped_does_not_hang_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopping(Watched):
+        def round_done(self, spec, result) -> None:
+            super().round_done(spec, result)
+            if len(self.rounds) == 5:
+                os.kill(jobs()[0], signal.SIGSTOP)
+
+    monkeypatch.setattr(child, "STOPPED", 0.5)
+    spec = study_spec(rounds=60, checkpoint_every=1, flatness=[])
+    with pytest.raises(
+        WorkerError, match=r"the process of Fed\w+-seed0 was stopped for more than .* goes on from there"
+    ):
+        studies.study(spec, tmp_path, Stopping(), jobs=2)
+    assert not jobs()
 
 
 def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:

@@ -14,7 +14,10 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from time import monotonic
 from typing import Any
+
+STOPPED = 5.0  # seconds for which a process may be stopped; somebody may only have looked at it
 
 
 class Child:
@@ -37,6 +40,8 @@ class Child:
                 env=os.environ | {"PYTHONPATH": _search_path(), "OMP_NUM_THREADS": str(threads)},
             )
         self.channel = Connection(mine.detach())
+        self._stopped_since: float | None = None
+        self._given_up = False  # it was stopped for too long
 
     @property
     def number(self) -> int:
@@ -57,6 +62,14 @@ class Child:
         """Send it a signal, if it has not ended."""
         self._process.send_signal(number)
 
+    def end_if_stopped(self) -> None:
+        """End it if it has been stopped (SIGSTOP) for `STOPPED` seconds: it would never answer. To be asked often."""
+        now = monotonic()
+        self._stopped_since = (self._stopped_since or now) if _is_stopped(self._process.pid) else None
+        if self._stopped_since is not None and now - self._stopped_since > STOPPED:
+            self._given_up = True
+            self._process.kill()
+
     def end(self, patience: float = 0.0) -> str:
         """End it, if it does not end by itself within `patience` seconds; how it ended, in words."""
         self.channel.close()
@@ -64,7 +77,17 @@ class Child:
             self._process.wait(patience)
         self._process.kill()  # it holds nothing that is worth a farewell
         code = self._process.wait()
+        if self._given_up:
+            return f"was stopped for more than {STOPPED:g} seconds, and so was ended"
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def _is_stopped(number: int) -> bool:
+    """Whether a child of this process is stopped; nothing is taken from whoever waits for its end."""
+    try:
+        return os.waitid(os.P_PID, number, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # it has ended
+        return False
 
 
 def parents_channel() -> Connection:

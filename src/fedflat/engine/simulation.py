@@ -360,15 +360,13 @@ class Simulation:
         if state.t > self.rounds:
             raise InputError(f"checkpoint {path} has {state.t} rounds, rounds = {self.rounds} is less")
         now = Segment.now(state.t, self.method)
-        if not state.segments:
-            return [now]
-        changes = "; ".join(now.changes(state.segments[-1]))
+        old = "it is of format 1, and says neither its checksum nor with which versions it was made"
+        changes = "; ".join(now.changes(state.segments[-1])) if state.segments else old
         if changes and strict:
             raise InputError(f"checkpoint {path}: {changes}; without --strict it is gone on from")
         if changes:
-            warnings.warn(
-                f"{path}: {changes}; the rounds that follow may have other bits", ChangedWarning, stacklevel=3
-            )
+            told = f"{path}: {changes}; the rounds that follow may have other bits"
+            warnings.warn(told, ChangedWarning, stacklevel=3)
         return [*state.segments, now] if changes else state.segments
 
     def _stay_with(self, executor: str, path: Path) -> None:

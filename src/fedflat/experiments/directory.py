@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,23 +14,30 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import nn
 
-from ..core.errors import InputError
+from ..core.errors import ChangedWarning, InputError
+from ..engine.checkpoint import kept_in, path_of, retire
 from ..engine.run import Run, metrics_table
 from ..engine.simulation import Simulation
-from ..files import write_atomically
+from ..files import flush_folder, locked, read_json, said_of, sweep, write_atomically
 from ..metrics.flatness import Finding, Flatness
 from ..metrics.protocols import Curve
+from .checksums import Checksums
 from .environment import environment
 from .spec import RunSpec
+
+METRICS = "metrics.parquet"
 
 
 @dataclass(frozen=True)
 class RunDirectory:
     """The folder of one run: config.toml, env.json, metrics.parquet, partition.parquet, checkpoint/, of texts
-    vocabulary.txt, and, once the run is finished, model.safetensors and summary.json."""
+    vocabulary.txt, and, once the run is finished, model.safetensors and summary.json; SHA256SUMS of all but
+    checkpoint/, whose files have their own.
+
+    What the rounds have made is in checkpoint/, and everything else can be made from that again."""
 
     path: Path
 
@@ -44,19 +51,28 @@ class RunDirectory:
 
     @property
     def state(self) -> Path:
-        """The folder of what the next round depends on: the newest checkpoint and, where clients keep much, the file
-        of their records, which serves that checkpoint alone."""
+        """The folder of what the next round depends on: the last checkpoints and, where clients keep much, the file
+        of their records, which serves those checkpoints alone."""
         return self.path / "checkpoint"
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """The checkpoints that are kept, oldest first."""
+        return kept_in(self.state)
 
     @property
     def checkpoint(self) -> Path | None:
         """The newest checkpoint, if there is one."""
-        found = sorted(self.state.glob("round-*.safetensors"))
-        return found[-1] if found else None
+        return self.checkpoints[-1] if self.checkpoints else None
+
+    @property
+    def sums(self) -> Checksums:
+        """What the files should be."""
+        return Checksums(self.path)
 
     def spec(self) -> RunSpec:
         """The configuration that the run was started with."""
-        return RunSpec.load(self.path / "config.toml")
+        return RunSpec.load(self.sums.check("config.toml"))
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -67,28 +83,59 @@ class RunDirectory:
         if (self.path / "study.toml").exists():
             raise InputError(f"--out {self.path} holds a study; choose another folder for a run")
         try:
-            self.state.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / ".lock").open("w")
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.state.mkdir(exist_ok=True)
+            self.state.chmod(0o700)  # clients' records tell of their gradients
         except OSError as error:
             raise InputError(f"--out {self.path} cannot be written: {error.strerror}") from error
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise InputError(f"--out {self.path} is being written by another run") from error
-            for stale in self.path.rglob(".tmp-*"):
-                stale.unlink()
+        with locked(self.path / ".lock", f"--out {self.path} is being written by another run"):
+            for folder in (self.path, self.state):
+                sweep(folder)
             yield
 
     def begin(self, spec: RunSpec, sim: Simulation) -> None:
         """Write what is known before round 0. Raises ValueError if the folder holds a run with other settings."""
         if self.has_begun:
-            return self.refuse_other(spec)
-        self._write_text("env.json", json.dumps(environment(sim), indent=2))
-        self._write_table("partition.parquet", _counts_table(sim.data.counts()))
-        if sim.data.vocabulary:
+            self.refuse_other(spec)
+        if not (self.path / "partition.parquet").exists():
+            self._write_table("partition.parquet", _counts_table(sim.data.counts()))
+        if sim.data.vocabulary and not (self.path / "vocabulary.txt").exists():
             self._write_text("vocabulary.txt", "\n".join(sim.data.vocabulary))
-        self._write_text("config.toml", spec.to_toml())
+        if not self.has_begun:
+            self._write_text("config.toml", spec.to_toml())
+
+    def damaged(self) -> list[str]:
+        """The files that are not what was written; without its summary a run is not damaged but not finished."""
+        names = [name for name in self.sums.names if self.is_finished or name != "summary.json"]
+        return [name for name in names if self.sums.problem(name)]
+
+    def give_up(self, damaged: Sequence[str]) -> None:
+        """Remove files that are damaged, to be made again from the last checkpoint; the run is then not finished.
+
+        Raises InputError for config.toml, which only who began the run has.
+        """
+        if "config.toml" in damaged:
+            self.sums.check("config.toml")
+        if damaged:
+            warnings.warn(
+                f"{self.path}: {', '.join(damaged)} is damaged, and is made again", ChangedWarning, stacklevel=2
+            )
+            with said_of(self.path, "written"):
+                for name in ("summary.json", *damaged):
+                    (self.path / name).unlink(missing_ok=True)
+                flush_folder(self.path)
+            for name in damaged:
+                self.sums.forget(name)
+
+    def add_segment(self, sim: Simulation) -> None:
+        """Add to env.json what the rounds from now on are carried out with and on."""
+        path = self.path / "env.json"
+        try:
+            known = read_json(path) if path.exists() else []
+        except InputError:
+            known = []  # it only tells, and must not keep a run from going on
+        segments = known if isinstance(known, list) else [known]  # one, in folders of an earlier version
+        self._write_text("env.json", json.dumps([*segments, {"from round": sim.t, **environment(sim)}], indent=2))
 
     def refuse_other(self, spec: RunSpec) -> None:
         """Raise ValueError, naming the first difference, if the folder's run is not `spec`."""
@@ -97,17 +144,17 @@ class RunDirectory:
             raise InputError(f"--out {self.path} holds another run: {found}")
 
     def save(self, sim: Simulation) -> None:
-        """Write a checkpoint and the metrics so far; the older checkpoint goes once the new one is safe."""
-        older = self.checkpoint
-        newest = self.state / f"round-{sim.t:06d}.safetensors"
-        sim.save(newest)
-        self._write_table("metrics.parquet", metrics_table(sim.history))
-        if older and older != newest:
-            older.unlink()
+        """Write a checkpoint and the metrics so far; checkpoints beyond the last ones go once the new one is safe."""
+        sim.save(path_of(self.state, sim.t))
+        self.sums.forget(METRICS)  # until the last row
+        write_atomically(self.path / METRICS, lambda path: pq.write_table(metrics_table(sim.history), path))
+        retire(self.state, sim.t)
 
     def finish(self, run: Run, targets: Sequence[float] = ()) -> None:
         """Write what the run leaves; the summary comes last and marks it finished."""
-        write_model(self.path / "model.safetensors", run.model)
+        retire(self.state, run.metrics.num_rows)
+        self._write_table(METRICS, run.metrics)
+        self.sums.write("model.safetensors", lambda path: save_model(path, run.model))
         self.add_findings(run.flatness.findings)
         summary = {"summary": run.summary, "targets": [_reached(run, target) for target in targets]}
         summary |= {"settings": run.settings, "cost": vars(run.cost)}
@@ -124,22 +171,21 @@ class RunDirectory:
 
     def findings(self) -> list[Finding]:
         """What has been measured on the run's model."""
-        path = self.path / "flatness.json"
-        if not path.exists():
+        if not (self.path / "flatness.json").exists():
             return []
+        path = self.sums.check("flatness.json")
         return _readable(path, lambda: [Finding.from_dict(content) for content in json.loads(path.read_text())])
 
     def _write_text(self, name: str, text: str) -> None:
-        write_atomically(self.path / name, lambda path: path.write_text(text + "\n"))
+        self.sums.write(name, lambda path: path.write_text(text + "\n"))
 
     def _write_table(self, name: str, table: pa.Table) -> None:
-        write_atomically(self.path / name, lambda path: pq.write_table(table, path))
+        self.sums.write(name, lambda path: pq.write_table(table, path))
 
 
-def write_model(file: Path, model: nn.Module) -> None:
+def save_model(path: Path, model: nn.Module) -> None:
     """Write a model's parameters by name, as safetensors; equal models make equal files."""
-    parameters = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
-    write_atomically(file, lambda path: save_file(parameters, path))
+    path.write_bytes(save({name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}))
 
 
 @dataclass(frozen=True)
@@ -159,7 +205,7 @@ class StoredRun:
 
     @cached_property
     def _report(self) -> dict[str, Any]:
-        path = self.directory.path / "summary.json"
+        path = self.directory.sums.check("summary.json")
         content: dict[str, Any] = _readable(path, lambda: json.loads(path.read_text()))
         return content
 
@@ -188,13 +234,13 @@ class StoredRun:
 
     @cached_property
     def metrics(self) -> pa.Table:
-        path = self.directory.path / "metrics.parquet"
+        path = self.directory.sums.check(METRICS)
         return _readable(path, lambda: pq.read_table(path))
 
     @cached_property
     def counts(self) -> np.ndarray:
         """Samples per client and class, (clients, classes)."""
-        path = self.directory.path / "partition.parquet"
+        path = self.directory.sums.check("partition.parquet")
         table = _readable(path, lambda: pq.read_table(path))
         return np.column_stack([column.to_numpy() for column in table.columns])
 

@@ -53,7 +53,7 @@ def serve(channel: Connection, request: StopRequest) -> None:
         commission: Commission = channel.recv()
         try:
             spec = validated(RunSpec, tomllib.loads(commission.toml))
-            carry_out(spec, RunDirectory(commission.path), watcher, request)
+            carry_out(spec, RunDirectory(commission.path), watcher, request, commission.strict)
             ended = Ended()
         except Interrupted:
             ended = Ended()

@@ -16,18 +16,18 @@ from .runner import Silent, Watcher
 from .spec import RunSpec
 
 
-def run(spec: RunSpec, path: Path, watcher: Watcher | None, ranks: Ranks) -> StoredRun | None:
+def run(spec: RunSpec, path: Path, watcher: Watcher | None, ranks: Ranks, strict: bool = False) -> StoredRun | None:
     """Carry out `spec` in the folder `path` as `runner.run` does. All ranks must call this; the first has the result.
 
     Raises what `runner.run` does, on all ranks, and RankError if one is lost.
     """
     if ranks.alone:
-        return runner.run(spec, path, watcher)
+        return runner.run(spec, path, watcher, strict)
     directory = RunDirectory(path)
     watcher = watcher if watcher and ranks.index == 0 else Silent()
     with stop_between_rounds() as request, _writing(spec, directory, ranks):
         if not ranks.first(directory.is_finished):
-            _train(spec, directory, watcher, request, ranks)
+            _train(spec, directory, watcher, request, ranks, strict)
             if ranks.index == 0:
                 _measure(spec, directory, watcher, request)
         return runner.told(spec, directory, watcher) if ranks.index == 0 else None
@@ -40,42 +40,44 @@ def _writing(spec: RunSpec, directory: RunDirectory, ranks: Ranks) -> Iterator[N
         with ranks.together():
             if ranks.index == 0:
                 stack.enter_context(directory.writing())
+                directory.give_up(directory.damaged())
                 if directory.has_begun:
                     directory.refuse_other(spec)
         yield
 
 
-def _train(spec: RunSpec, directory: RunDirectory, watcher: Watcher, request: StopRequest, ranks: Ranks) -> None:
+def _train(
+    spec: RunSpec, directory: RunDirectory, watcher: Watcher, request: StopRequest, ranks: Ranks, strict: bool
+) -> None:
     """All rounds that are left, and their checkpoints."""
     ranks.same(spec.digest(), "the digest of the configuration")
     with ranks.together():
         sim = spec.build(ranks=ranks)
     with closing(sim):
-        _load(sim, directory, ranks)
+        _load(sim, directory, ranks, strict)
         sim.choice  # noqa: B018 (found by all at the same time)
         with ranks.together():
             if ranks.index == 0:
                 directory.begin(spec, sim)
+                directory.add_segment(sim)
         runner.train(spec, sim, directory, watcher, request, ranks)
 
 
-def _load(sim: Simulation, directory: RunDirectory, ranks: Ranks) -> None:
-    """Go on from the newest checkpoint, if there is one. Raises InputError unless all ranks see the same."""
-    newest = directory.checkpoint
-    name = ranks.first(newest and newest.name)
+def _load(sim: Simulation, directory: RunDirectory, ranks: Ranks, strict: bool) -> None:
+    """Go on from the newest whole checkpoint, if there is one. Raises InputError unless all ranks see the same."""
+    names = [path.name for path in directory.checkpoints]
+    seen = ranks.first(names)
     with ranks.together():
-        if (newest and newest.name) != name:
+        if names != seen:
             raise InputError(
-                f"rank {ranks.index} sees {newest.name if newest else 'no checkpoint'} in {directory.state}, rank 0 "
-                f"{name or 'none'}; the folder must be on storage that all machines share"
+                f"rank {ranks.index} sees {', '.join(names) or 'no checkpoint'} in {directory.state}, rank 0 "
+                f"{', '.join(seen) or 'none'}; the folder must be on storage that all machines share"
             )
-        if newest:
-            sim.load(newest)
+    runner.go_on(sim, directory, strict)
 
 
 def _measure(spec: RunSpec, directory: RunDirectory, watcher: Watcher, request: StopRequest) -> None:
     """What comes after the last round, in one process that has all clients' records from the last checkpoint."""
     with closing(spec.build(directory.state)) as sim:
-        if directory.checkpoint:
-            sim.load(directory.checkpoint)
+        runner.go_on(sim, directory)
         runner.finish(spec, sim, directory, watcher, request)

@@ -81,7 +81,7 @@ class ShownRun:
 
     @property
     def weights(self) -> Path:
-        return self.stored.directory.path / "model.safetensors"
+        return self.stored.directory.sums.check("model.safetensors")
 
     @property
     def checkpoint(self) -> Path:

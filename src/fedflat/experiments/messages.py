@@ -12,6 +12,7 @@ class Commission:
 
     toml: str  # its configuration
     path: Path  # its folder
+    strict: bool = False  # refuse to go on with other versions or another code
 
 
 @dataclass(frozen=True)

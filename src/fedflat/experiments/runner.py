@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
-from ..core.errors import NonFiniteError
+from ..core.errors import ChangedWarning, InputError, NonFiniteError
+from ..engine.checkpoint import DamagedError
 from ..engine.ranks import ALONE, Ranks
 from ..engine.simulation import Round, Simulation
 from .directory import RunDirectory, StoredRun
@@ -47,30 +49,57 @@ class Silent:
     def run_failed(self, spec: RunSpec, error: NonFiniteError) -> None: ...
 
 
-def run(spec: RunSpec, path: Path, watcher: Watcher | None = None) -> StoredRun:
-    """Carry out `spec` in the folder `path`, going on from its checkpoint if it has one.
+def run(spec: RunSpec, path: Path, watcher: Watcher | None = None, strict: bool = False) -> StoredRun:
+    """Carry out `spec` in the folder `path`, going on from its newest whole checkpoint if it has one.
+
+    strict: refuse to go on with other versions or another code than the rounds so far, instead of warning.
 
     Raises ValueError if the folder cannot be used, NonFiniteError if training diverges, and
     Interrupted after a signal, with the last full round on disk.
     """
     with stop_between_rounds() as request:
-        return carry_out(spec, RunDirectory(path), watcher or Silent(), request)
+        return carry_out(spec, RunDirectory(path), watcher or Silent(), request, strict)
 
 
-def carry_out(spec: RunSpec, directory: RunDirectory, watcher: Watcher, request: StopRequest) -> StoredRun:
+def carry_out(
+    spec: RunSpec, directory: RunDirectory, watcher: Watcher, request: StopRequest, strict: bool = False
+) -> StoredRun:
     """Carry out `spec` in `directory`, as `run` does, until `request` says to stop."""
-    if directory.is_finished:
+    damaged = directory.damaged()
+    if directory.is_finished and not damaged:
         directory.refuse_other(spec)
         watcher.run_started(spec, spec.rounds)
     else:
         sim = spec.build(directory.state)
         with directory.writing(), closing(sim):
+            directory.give_up(damaged)
             directory.begin(spec, sim)
-            if directory.checkpoint:
-                sim.load(directory.checkpoint)
+            go_on(sim, directory, strict)
+            directory.add_segment(sim)
             train(spec, sim, directory, watcher, request)
             finish(spec, sim, directory, watcher, request)
     return told(spec, directory, watcher)
+
+
+def go_on(sim: Simulation, directory: RunDirectory, strict: bool = False) -> None:
+    """Load the newest whole checkpoint of `directory` into `sim`, if there is one; damaged ones are named in a warning.
+
+    Raises InputError if all are damaged, or as `Simulation.load` does. Of several ranks, all must call this.
+    """
+    damaged: list[DamagedError] = []
+    for path in reversed(directory.checkpoints):
+        try:
+            sim.load(path, strict)
+        except DamagedError as error:
+            damaged.append(error)
+            continue
+        if damaged:
+            warnings.warn(f"{damaged[0]}; going on from {path.name} instead", ChangedWarning, stacklevel=2)
+        return
+    if damaged:
+        raise InputError(
+            f"{damaged[0]}; of {len(damaged)} kept none is whole: to begin again, remove {directory.state}"
+        )
 
 
 def train(

@@ -26,8 +26,8 @@ FAREWELL = 5.0  # seconds for a process to end whose channel is closed
 class SideBySide:
     """At most `number` processes that carry out runs; they end with this object's work, and with this process."""
 
-    def __init__(self, number: int, watcher: Watcher, request: StopRequest) -> None:
-        self._number, self._watcher, self._request = number, watcher, request
+    def __init__(self, number: int, watcher: Watcher, request: StopRequest, strict: bool = False) -> None:
+        self._number, self._watcher, self._request, self._strict = number, watcher, request, strict
         self._busy: dict[Connection, tuple[Child, RunSpec]] = {}
         self._stopping = False
         self._failures: list[NonFiniteError] = []
@@ -65,10 +65,12 @@ class SideBySide:
             return
         spec, directory = waiting.popleft()
         self._busy[child.channel] = child, spec
-        child.tell(Commission(spec.to_toml(), directory.path))
+        child.tell(Commission(spec.to_toml(), directory.path, self._strict))
 
     def _listen(self, waiting: deque[tuple[RunSpec, RunDirectory]]) -> None:
         """Hear what there is to hear, and look whether all shall stop."""
+        for child, _ in self._busy.values():
+            child.end_if_stopped()
         for channel in [one for one in wait(list(self._busy), ALERT) if isinstance(one, Connection)]:
             child, spec = self._busy[channel]
             message = self._heard(channel)

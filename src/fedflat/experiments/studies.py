@@ -20,11 +20,14 @@ from .spec import RunSpec, StudySpec
 Jobs = int | Literal["auto"]
 
 
-def study(spec: StudySpec, path: Path, watcher: Watcher | None = None, jobs: Jobs = 1) -> list[StoredRun]:
+def study(
+    spec: StudySpec, path: Path, watcher: Watcher | None = None, jobs: Jobs = 1, strict: bool = False
+) -> list[StoredRun]:
     """Carry out every run of `spec` below the folder `path` and give those that finished.
 
     jobs: runs at a time, each in a process of its own with its share of the threads; "auto" is as many as torch has
     threads, and one where the device is no CPU. They change the time and the memory in use, and no result.
+    strict: refuse to go on with other versions or another code than the rounds so far, instead of warning.
 
     A run that diverges is told to the watcher and does not stop the others. Raises InputError if the
     folder cannot be used, NonFiniteError if no run finished, and Interrupted after a signal.
@@ -37,7 +40,9 @@ def study(spec: StudySpec, path: Path, watcher: Watcher | None = None, jobs: Job
         runs = [(one, run_directory(one, path)) for one in spec.runs()]
         watcher = watcher or Silent()
         failures = (
-            _one_by_one(runs, watcher, request) if number == 1 else SideBySide(number, watcher, request).carry_out(runs)
+            _one_by_one(runs, watcher, request, strict)
+            if number == 1
+            else SideBySide(number, watcher, request, strict).carry_out(runs)
         )
     finished = [StoredRun.open(directory.path) for _, directory in runs if directory.is_finished]
     if failures and not finished:
@@ -56,12 +61,12 @@ def _number(jobs: Jobs, spec: StudySpec) -> int:
     return min(most, len(spec.runs()))
 
 
-def _one_by_one(runs: Runs, watcher: Watcher, request: StopRequest) -> list[NonFiniteError]:
+def _one_by_one(runs: Runs, watcher: Watcher, request: StopRequest, strict: bool) -> list[NonFiniteError]:
     """Carry out the runs, one after another, and give the errors of those that diverged."""
     failures = []
     for spec, directory in runs:
         try:
-            carry_out(spec, directory, watcher, request)
+            carry_out(spec, directory, watcher, request, strict)
         except NonFiniteError as error:
             failures.append(error)
             watcher.run_failed(spec, error)

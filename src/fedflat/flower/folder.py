@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from ..core.errors import InputError
 from ..deploy.coordinator import Coordinator
 from ..engine.run import metrics_table
-from ..experiments.directory import RunDirectory, difference, write_model
+from ..experiments.directory import RunDirectory, difference, save_model
 from ..experiments.spec import RunSpec
 from ..files import write_atomically
 from .study import Study
@@ -62,7 +62,7 @@ class FederationFolder:
     def finish(self, coordinator: Coordinator) -> str:
         """Write the model, and what there is to say of it; gives the SHA-256 of the model's file."""
         file = self.path / "model.safetensors"
-        write_model(file, coordinator.model)
+        write_atomically(file, lambda path: save_model(path, coordinator.model))
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
         last = coordinator.history[-1]
         result = {"rounds": coordinator.t, "clients": coordinator.names, "model_sha256": digest, "last_round": last}

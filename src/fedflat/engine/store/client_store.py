@@ -32,6 +32,18 @@ def everybody(clients: Index) -> NDArray[np.bool_]:
     return np.ones(len(clients), dtype=bool)
 
 
+def check_records(tensors: Mapping[str, Tensor | Stream], folder: Path) -> None:
+    """Check that what a checkpoint in `folder` says of a file of records is so, if it has one.
+
+    tensors: what `ClientStore.tensors` gave. Raises DamagedError if it is not.
+    """
+    key, slots, digests = (tensors.get(name) for name in (KEY, SLOTS, DIGESTS))
+    if isinstance(key, Tensor) and isinstance(slots, Tensor):
+        seen = slots[slots >= 0].numpy()
+        known = digests.numpy() if isinstance(digests, Tensor) else None
+        SlotFile.opened(folder.resolve(), SlotFile.slot_bytes(folder), key.numpy().tobytes(), seen, known).close()
+
+
 class ClientStore:
     """The kept records of all clients; those never seen use no space but their index entry.
 

@@ -98,6 +98,18 @@ class SlotFile:
         return file
 
     @classmethod
+    def slot_bytes(cls, folder: Path) -> int:
+        """How many bytes a slot of the file in `folder` has. Raises DamagedError if it is no slot file."""
+        file = cls._open(folder, 0, (), os.O_RDONLY)
+        try:
+            header = file._header()
+        finally:
+            file.close()
+        if header is None:
+            raise DamagedError(f"{file.name} is damaged: it is no file of client records")
+        return header[0]
+
+    @classmethod
     def claimed(cls, file: SlotFile) -> SlotFile:
         """An `opened` file to be written, too, from its checkpoint on. Raises InputError as `opened` does."""
         if file.folder is None:

@@ -13,6 +13,7 @@ from ..child import Child
 from .board import Answer, Assignment
 
 FAREWELL = 5.0  # seconds for a process to end whose channel is closed
+LOOK = 1.0  # seconds between looks whether a process that says nothing is stopped
 NAMED = 5  # clients in a message
 
 
@@ -61,7 +62,9 @@ class Crew:
 
         Raises WorkerError if one ends while it gets ready, or over a job that has ended another one before.
         """
-        heard = wait(list(self._busy))
+        while not (heard := wait(list(self._busy), LOOK)):
+            for process, _ in self._busy.values():
+                process.end_if_stopped()
         for channel in [channel for channel in self._busy if channel in heard]:
             process, job = self._busy.pop(channel)
             try:

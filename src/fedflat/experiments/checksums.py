@@ -1,0 +1,84 @@
+"""SHA256SUMS: what the files of a folder should be, in the format of `sha256sum`, which can check it too."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import InputError
+from ..files import read_text, said_of, write_atomically
+
+FILE = "SHA256SUMS"
+_LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
+
+
+@dataclass(frozen=True)
+class Checksums:
+    """The SHA-256 of files that are written through this.
+
+    A crash may come between a file and its note: a new file has none yet, one that is replaced has both digests.
+    """
+
+    folder: Path
+
+    def write(self, name: str, write: Callable[[Path], object]) -> None:
+        """Write the file `name` as `write_atomically` does."""
+        known = self._known()
+
+        def noted(temporary: Path) -> None:
+            write(temporary)
+            if name in known:
+                self._note({**known, name: {*known[name], digest_of(temporary)}})
+
+        write_atomically(self.folder / name, noted)
+        self._note({**known, name: {digest_of(self.folder / name)}})
+
+    def forget(self, name: str) -> None:
+        """`name` will be written by other ways."""
+        known = self._known()
+        if known.pop(name, None):
+            self._note(known)
+
+    def problem(self, name: str) -> str | None:
+        """What is wrong with the file `name`, in words; None if it is as it was written, or nothing is noted of it."""
+        expected = self._known().get(name)
+        if not expected:
+            return None
+        if not (self.folder / name).is_file():
+            return "it is missing"
+        return None if digest_of(self.folder / name) in expected else "its SHA-256 is another one"
+
+    def check(self, name: str) -> Path:
+        """The file `name`. Raises InputError, naming it, unless it is as it was written."""
+        path, problem = self.folder / name, self.problem(name)
+        if problem:
+            raise InputError(f"{path} is missing or damaged: {problem}; `fedflat verify {self.folder}` says more")
+        return path
+
+    @property
+    def names(self) -> list[str]:
+        """The files that something is noted of."""
+        return sorted(self._known())
+
+    def _known(self) -> dict[str, set[str]]:
+        """The digests by name; none for a folder of an earlier version. Raises InputError for a damaged file."""
+        path, found = self.folder / FILE, dict[str, set[str]]()
+        for line in read_text(path).splitlines() if path.exists() else ():
+            match = _LINE.fullmatch(line)
+            if match is None:
+                raise InputError(f"{path} is damaged: {line[:80]!r} is no line of it")
+            found.setdefault(match[2], set()).add(match[1])
+        return found
+
+    def _note(self, known: dict[str, set[str]]) -> None:
+        lines = [f"{digest}  {name}\n" for name in sorted(known) for digest in sorted(known[name])]
+        write_atomically(self.folder / FILE, lambda path: path.write_text("".join(lines)))
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits. Raises InputError if it cannot be read."""
+    with said_of(path, "read"), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,108 @@
+"""What of a run's or a study's folder is whole, what is damaged, and what can be had back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from ..core.errors import InputError
+from ..engine import checkpoint
+from ..engine.store import check_records
+from ..files import TEMPORARY, parsed
+from .checksums import FILE
+from .directory import METRICS, RunDirectory
+from .spec import StudySpec
+from .studies import run_directory
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found of one file."""
+
+    path: Path
+    problem: str = ""  # in words; empty if the file is whole
+    remedy: str = ""  # how it can be had back, or why that does not matter
+    note: str = ""  # what there is to say of a whole file
+
+
+def verify_study(path: Path) -> Iterator[Verdict]:
+    """The study's own file, and every run that has begun."""
+    try:
+        spec = StudySpec.load(path / "study.toml")
+    except InputError as error:
+        yield Verdict(path / "study.toml", str(error), "give the command that began the study again, without this file")
+        return
+    yield Verdict(path / "study.toml")
+    for one in spec.runs():
+        directory = run_directory(one, path)
+        if directory.path.exists():
+            yield from verify_run(directory.path)
+
+
+def verify_run(path: Path) -> Iterator[Verdict]:
+    """The files of a run, then its checkpoints, newest last."""
+    directory = RunDirectory(path)
+    states = [_state(directory, state) for state in directory.checkpoints]
+    whole = [verdict for verdict in states if not verdict.problem]
+    source = f"`fedflat resume {path}` makes it again from {whole[-1].path.name}" if whole else "no checkpoint is whole"
+    yield from _files(directory, source)
+    if not directory.is_finished and whole:
+        yield _metrics(directory, whole[-1].path)
+    for verdict in states:
+        yield verdict if not verdict.problem else Verdict(verdict.path, verdict.problem, _remedy(verdict, whole))
+    for left in (*path.glob(".tmp-*"), *directory.state.glob(".tmp-*")):
+        if TEMPORARY.fullmatch(left.name):
+            yield Verdict(left, note="left by a process that was killed; the next one that writes here removes it")
+
+
+def _files(directory: RunDirectory, source: str) -> Iterator[Verdict]:
+    """What SHA256SUMS says of the files beside the checkpoints."""
+    sums = directory.sums
+    try:
+        names = sums.names
+    except InputError as error:
+        yield Verdict(directory.path / FILE, str(error), "remove it; nothing can then be said of the files it names")
+        return
+    if not names:
+        yield Verdict(directory.path / "config.toml", note="written by an earlier version, without checksums")
+    began = "give the command that began the run again, without this file"
+    for name in names:
+        path, problem = directory.path / name, sums.problem(name)
+        yield Verdict(path, problem, began if name == "config.toml" else source) if problem else Verdict(path)
+
+
+def _metrics(directory: RunDirectory, state: Path) -> Verdict:
+    """metrics.parquet of a run that is not finished, which must have the rows that its newest state has."""
+    path = directory.path / METRICS
+    rows = len(checkpoint.load(state)[1].get("history", ()))
+    try:
+        found = parsed(path, lambda: pq.read_metadata(path).num_rows) if path.exists() else 0
+    except InputError as error:
+        return Verdict(path, str(error), "the next checkpoint has them")
+    problem = "" if found == rows else f"it has {found} of {rows} rows"
+    return Verdict(path, problem, "the next checkpoint has them" if problem else "")
+
+
+def _state(directory: RunDirectory, path: Path) -> Verdict:
+    """One checkpoint, and the clients' records that it refers to."""
+    try:
+        tensors, meta = checkpoint.load(path, streamed=("clients.",))
+        clients = {name.removeprefix("clients."): x for name, x in tensors.items() if name.startswith("clients.")}
+        check_records(clients, directory.state)
+    except InputError as error:
+        return Verdict(path, str(error))
+    return Verdict(path, note="" if meta["format"] > 1 else "of format 1: without a checksum, nobody knows its bits")
+
+
+def _remedy(damaged: Verdict, whole: list[Verdict]) -> str:
+    """What becomes of a run with a damaged checkpoint."""
+    t = checkpoint.round_of(damaged.path) or 0
+    later = [one for one in whole if (checkpoint.round_of(one.path) or 0) > t]
+    if later:
+        return f"not needed: {later[-1].path.name} is newer and whole"
+    if whole:
+        return f"a run goes on from {whole[-1].path.name}, and computes the rounds after it again, to the same bits"
+    return "none is whole: the rounds must be computed again"
