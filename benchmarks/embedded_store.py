@@ -1,13 +1,13 @@
 """Should an embedded store (LMDB) hold round state and clients' records in one transaction? Measured, not assumed.
 
-    pip install lmdb==2.3.0
-    python benchmarks/embedded_store.py [--folder FOLDER] [--rounds 20] [--flips 200]
+    pip install lmdb==3.0.0
+    python benchmarks/embedded_store.py [--folder FOLDER] [--rounds 20] [--damages 20]
 
 Two ways to keep the same things: 1,000 of 10,000 clients take part in a round, each keeps one vector of 7,850 float32,
 the server's state has 1.1 million; all of it is on disk after every round, or every 25 (`--every`). `files` are a slot
-file and a checkpoint, `lmdb` is one environment and one transaction from commit to commit, with real commits. Then bits of
-what is on disk are flipped, one at a time, and each way is asked for everything again, in a process of its own.
-See benchmarks/README.md.
+file and a checkpoint, `lmdb` is one environment and one transaction from commit to commit, with real commits. Then
+what is on disk is damaged, in one place at a time, by a flipped bit or by an early end, and each way is asked for
+everything again, in a process of its own. See benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ class Files:
         self._store = ClientStore(method, CLIENTS, w, 0, folder)
         self._message = method.broadcast(method.init_server(w))
 
-    def get(self, clients: np.ndarray) -> Tensor:
+    def get(self, clients: np.ndarray) -> Tensor:  # noqa: D102 (see `Way`)
         record: Any = self._store.get(clients, self._message.map(lambda x: x.expand(len(clients), -1)))
         found: Tensor = record.c
         return found
 
-    def put(self, clients: np.ndarray, records: Tensor) -> None:
+    def put(self, clients: np.ndarray, records: Tensor) -> None:  # noqa: D102
         self._store.stage(clients, self._method.client(records))
 
-    def end_round(self) -> None:
+    def end_round(self) -> None:  # noqa: D102
         self._store.commit()
 
-    def commit(self, t: int, state: Tensor) -> None:
+    def commit(self, t: int, state: Tensor) -> None:  # noqa: D102
         kept = {f"clients.{name}": x for name, x in self._store.tensors(self._folder).items()}
         checkpoint.save(self._folder / "state.safetensors", {"w": state, **kept}, {"t": t})
         self._store.saved()
@@ -100,7 +100,7 @@ class Embedded:
         self._round = self._round or self._environment.begin(write=True, parent=self._transaction)
         return self._round
 
-    def get(self, clients: np.ndarray) -> Tensor:
+    def get(self, clients: np.ndarray) -> Tensor:  # noqa: D102
         found, transaction = torch.zeros(len(clients), PARAMETERS), self._open()
         for row, client in zip(found.numpy(), clients.tolist(), strict=True):
             kept = transaction.get(client.to_bytes(8, "big"))
@@ -108,16 +108,16 @@ class Embedded:
                 row[:] = np.frombuffer(kept, np.float32)
         return found
 
-    def put(self, clients: np.ndarray, records: Tensor) -> None:
+    def put(self, clients: np.ndarray, records: Tensor) -> None:  # noqa: D102
         transaction = self._open()
         for client, row in zip(clients.tolist(), records.numpy(), strict=True):
             transaction.put(client.to_bytes(8, "big"), row.tobytes())
 
-    def end_round(self) -> None:
+    def end_round(self) -> None:  # noqa: D102
         self._open().commit()
         self._round = None
 
-    def commit(self, t: int, state: Tensor) -> None:
+    def commit(self, t: int, state: Tensor) -> None:  # noqa: D102
         self._transaction.put(b"t", t.to_bytes(8, "big"))
         self._transaction.put(b"w", state.numpy().tobytes())
         self._transaction.commit()
@@ -140,13 +140,13 @@ def rounds(way: Way, number: int, every: int) -> tuple[list[float], list[float],
     processor, clock, peak = [], [], 0.0
     for first in range(0, (number + WARM_UPS) * every, every):
         started = time.process_time(), time.perf_counter()
-        for t in range(first, first + every):
+        for _ in range(every):
             for clients in np.split(rng.choice(CLIENTS, COHORT, replace=False), COHORT // CHUNK):
                 way.put(clients, way.get(clients) + 1)
             way.end_round()
             state = state + 1
             peak = max(peak, memory("RssAnon"))
-        way.commit(t, state)
+        way.commit(first + every - 1, state)
         if first >= WARM_UPS * every:
             processor.append(1e3 * (time.process_time() - started[0]) / every)
             clock.append(1e3 * (time.perf_counter() - started[1]) / every)
@@ -175,24 +175,30 @@ def looked_at(name: str, folder: Path) -> int:
     return 0 if right else 3
 
 
-def flipped(name: str, folder: Path, number: int) -> Counter[str]:
-    """What becomes of `number` copies with one bit flipped, a quarter of them in the first 64 KB of a file."""
+def damaged(name: str, folder: Path, number: int) -> Counter[str]:
+    """What becomes of `number` copies with one bit flipped, and of as many that end early."""
     rng, found = np.random.default_rng(1), Counter[str]()
     files = [path for path in folder.rglob("*") if path.is_file() and "lock" not in path.name]
     sizes = np.array([path.stat().st_size for path in files])
-    for i in range(number):
-        path = files[rng.choice(len(files), p=sizes / sizes.sum())] if i % 4 else files[i // 4 % len(files)]
-        place = int(rng.integers(path.stat().st_size if i % 4 else min(2**16, path.stat().st_size)))
+    for i in range(2 * number):
+        path = files[rng.choice(len(files), p=sizes / sizes.sum())]
+        place, size = int(rng.integers(path.stat().st_size)), path.stat().st_size
         with path.open("r+b") as file:
             file.seek(place)
-            before = file.read(1)
+            before = file.read() if i % 2 else file.read(1)
             file.seek(place)
-            file.write(bytes([before[0] ^ 1 << int(rng.integers(8))]))
-        done = subprocess.run([sys.executable, __file__, "--look", name, "--folder", str(folder)], check=False)  # noqa: S603
-        found[FOUND.get(done.returncode, f"process ended by signal {-done.returncode}")] += 1
+            if i % 2:
+                file.truncate()
+            else:
+                file.write(bytes([before[0] ^ 1 << int(rng.integers(8))]))
+        command = [sys.executable, __file__, "--look", name, "--folder", str(folder)]
+        code = subprocess.run(command, check=False).returncode  # noqa: S603
+        kind = "ends early" if i % 2 else "flipped"
+        found[f"{kind}: {FOUND.get(code, f'process ended by signal {-code}')}"] += 1
         with path.open("r+b") as file:
             file.seek(place)
             file.write(before)
+        assert path.stat().st_size == size  # noqa: S101 (as it was)
     return found
 
 
@@ -209,16 +215,18 @@ def one(name: str, folder: Path, number: int, every: int) -> str:
     processor, clock, peak = rounds(WAYS[name](folder), number, every)
     times = [f"{median(ms):.0f} [{min(ms):.0f}, {max(ms):.0f}]" for ms in (processor, clock)]
     size = sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file()) / 1e6
-    return f"{name:6} {times[0]:>20} {times[1]:>20} {memory('VmHWM') - before:10.0f} {peak - anonymous:10.0f} {size:10.0f}"
+    return (
+        f"{name:6} {times[0]:>20} {times[1]:>20} {memory('VmHWM') - before:10.0f} {peak - anonymous:10.0f} {size:10.0f}"
+    )
 
 
 def main() -> None:
-    """Print a row for each way, then what becomes of flipped bits."""
+    """Print a row for each way, then what becomes of damage."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where things are kept; default: a temporary folder")
     parser.add_argument("--rounds", type=int, default=20, help="rounds that are counted")
     parser.add_argument("--every", type=int, default=1, help="rounds from commit to commit")
-    parser.add_argument("--flips", type=int, default=200, help="bits to flip, one at a time")
+    parser.add_argument("--damages", type=int, default=20, help="bits to flip, one at a time, and early ends")
     parser.add_argument("--only", choices=WAYS, help="one row, in this process")
     parser.add_argument("--look", choices=WAYS, help="look at what is in the folder; the exit status says how it is")
     given = parser.parse_args()
@@ -227,7 +235,9 @@ def main() -> None:
     if given.only:
         print(one(given.only, given.folder, given.rounds, given.every), flush=True)
         return
-    print(f"{'':6} {'processor, ms':>20} {'clock, ms':>20} {'peak, MB':>10} {'own, MB':>10} {'disk, MB':>10}", flush=True)
+    print(
+        f"{'':6} {'processor, ms':>20} {'clock, ms':>20} {'peak, MB':>10} {'own, MB':>10} {'disk, MB':>10}", flush=True
+    )
     root = Path(tempfile.mkdtemp(dir=given.folder))
     try:
         for name in WAYS:
@@ -235,7 +245,7 @@ def main() -> None:
             subprocess.run([sys.executable, __file__, "--only", name, "--folder", str(root / name),  # noqa: S603
                             "--rounds", str(given.rounds), "--every", str(given.every)], check=True)  # fmt: skip
         for name in WAYS:
-            print(name, dict(flipped(name, root / name, given.flips)), flush=True)
+            print(name, dict(sorted(damaged(name, root / name, given.damages).items())), flush=True)
     finally:
         shutil.rmtree(root)
 

@@ -29,17 +29,17 @@ def wrong(mode: str, store: str, ranks: int, every: int, folder: Path) -> dict[i
 @pytest.mark.parametrize("mode", ["kill", "full"])
 def test_stopped_before_any_file_operation_it_leaves_the_same_files(mode: str, store: str, tmp_path: Path) -> None:
     """Killed, or told that the disk is full, then started again: every file as if nothing had been."""
-    assert wrong(mode, store, 0, effort(13, 1), tmp_path) == {}
+    assert wrong(mode, store, 0, effort(31, 1), tmp_path) == {}
 
 
 @pytest.mark.parametrize("store", ["memory", "file"])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_so_it_is_with_ranks(store: str, ranks: int, tmp_path: Path) -> None:
     """The first rank, which writes, is killed; records that pass the budget are in files of all of them."""
-    assert wrong("kill", store, ranks, effort(47, 5), tmp_path) == {}
+    assert wrong("kill", store, ranks, effort(61, 5), tmp_path) == {}
 
 
 @pytest.mark.parametrize("store", ["memory", "file"])
 def test_after_a_power_failure_what_was_said_to_be_saved_is(store: str, tmp_path: Path) -> None:
     """Of what was not flushed, each write and each name may be on disk or not, as chance has it."""
-    assert wrong("power", store, 0, effort(29, 1), tmp_path) == {}
+    assert wrong("power", store, 0, effort(53, 1), tmp_path) == {}

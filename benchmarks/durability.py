@@ -1,0 +1,129 @@
+"""What it costs that state survives: milliseconds per checkpoint, per round of records and per load, before and after.
+
+    git worktree add /tmp/before 703cebd        # or any other version to compare with
+    python benchmarks/durability.py --before /tmp/before/src [--folder FOLDER] [--repeats 7]
+
+Both versions take turns, each in a process of its own, on the same disk. `state` is a server's record of two vectors
+(Scaffold's); `records` are 10,000 clients with one vector of 7,850 float32 each, of whom 1,000 take part in a round, in
+a file beside the checkpoint or, in memory, inside it. See benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from fedflat.engine import checkpoint
+from fedflat.engine.store import ClientStore
+from fedflat.methods import find
+
+CLIENTS, COHORT, CHUNK, WIDTH = 10_000, 1000, 250, 7850
+SOURCE = Path(__file__).parents[1] / "src"
+
+
+def seconds(work: Callable[[], object], repeats: int = 3) -> float:
+    """The median of some calls, after one that is not counted."""
+    work()
+    found = []
+    for _ in range(repeats):
+        started = perf_counter()
+        work()
+        found.append(perf_counter() - started)
+    return median(found)
+
+
+def of_state(parameters: int, folder: Path) -> dict[str, float]:
+    """A server's record."""
+    path, tensors = folder / "state.safetensors", {"w": torch.rand(parameters), "c": torch.rand(parameters)}
+    saved = seconds(lambda: checkpoint.save(path, tensors, {"t": 1, "history": [], "settings": {}}))
+    return {"save": saved, "load": seconds(lambda: checkpoint.load(path))}
+
+
+def of_records(budget: int, folder: Path) -> dict[str, float]:
+    """Clients' records, all of whom have been seen."""
+    method, w, path = find("Scaffold")(), torch.zeros(WIDTH), folder / "records.safetensors"
+    store = ClientStore(method, CLIENTS, w, budget, folder)
+    message, rng = method.broadcast(method.init_server(w)), np.random.default_rng(0)
+
+    def train(clients: np.ndarray) -> None:
+        for some in np.split(clients, len(clients) // CHUNK):
+            records = store.get(some, message.map(lambda x: x.expand(CHUNK, -1)))
+            store.stage(some, records.map(lambda x: x + 1))
+        store.commit()
+
+    def save() -> None:
+        checkpoint.save(path, store.tensors(folder), {"t": 1})
+        store.saved()
+
+    def load() -> None:
+        tensors, _ = checkpoint.load(path, streamed=("c", "clients."))
+        ClientStore(method, CLIENTS, w, budget, folder).restore(tensors, folder)
+
+    train(np.arange(CLIENTS))
+    save()
+    each = seconds(lambda: train(rng.choice(CLIENTS, COHORT, replace=False)))
+    return {"round": each, "save": seconds(save), "load": seconds(load)}
+
+
+def measured(folder: Path) -> dict[str, float]:
+    """All figures of the version that this process has imported."""
+    torch.set_num_threads(1)
+    found = {}
+    cases: dict[str, Callable[[Path], dict[str, float]]] = {
+        "state, 1.1M": lambda place: of_state(1_100_000, place),
+        "state, 11M": lambda place: of_state(11_000_000, place),
+        "10,000 records, file": lambda place: of_records(0, place),
+        "10,000 records, memory": lambda place: of_records(10**12, place),
+    }
+    for name, work in cases.items():
+        place = Path(tempfile.mkdtemp(dir=folder))
+        found |= {f"{name}: {what}": 1e3 * value for what, value in work(place).items()}
+        shutil.rmtree(place)
+    return found
+
+
+def main() -> None:
+    """Print a row for each figure: medians over turns, and the least and most of the ratio."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", type=Path, help="the folder `src` of the version to compare with")
+    parser.add_argument("--folder", type=Path, help="where files are written; default: a temporary folder")
+    parser.add_argument("--repeats", type=int, default=7, help="turns of each version")
+    parser.add_argument("--measure", action="store_true", help="print this version's figures as JSON")
+    given = parser.parse_args()
+    if given.measure:
+        print(json.dumps(measured(given.folder)))
+        return
+    versions = {"before": given.before, "after": SOURCE} if given.before else {"after": SOURCE}
+    turns: dict[str, list[dict[str, float]]] = {name: [] for name in versions}
+    root = Path(tempfile.mkdtemp(dir=given.folder))
+    try:
+        for _ in range(given.repeats):
+            for name, source in versions.items():
+                command = [sys.executable, __file__, "--measure", "--folder", str(root)]
+                environment = os.environ | {"PYTHONPATH": str(source.resolve()), "OMP_NUM_THREADS": "1"}
+                done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)  # noqa: S603
+                turns[name].append(json.loads(done.stdout))
+    finally:
+        shutil.rmtree(root)
+    print(f"{'ms':34}" + "".join(f"{name:>10}" for name in versions) + ("     ratio" if given.before else ""))
+    for what in turns["after"][0]:
+        columns = [median(turn[what] for turn in turns[name]) for name in versions]
+        ratios = [b[what] / a[what] for a, b in zip(turns.get("before", []), turns["after"], strict=False)]
+        ratio = f"  {median(ratios):8.2f} [{min(ratios):.2f}, {max(ratios):.2f}]" if ratios else ""
+        print(f"{what:34}" + "".join(f"{value:10.1f}" for value in columns) + ratio)
+
+
+if __name__ == "__main__":
+    main()
