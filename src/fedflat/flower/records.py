@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -30,7 +30,10 @@ def to_records(said: Said) -> RecordDict:
 def read_order(content: RecordDict) -> Order:
     """An order. Raises RefusedError if it is none."""
     order: Order = _read(content, Order)
-    return order
+    safe: Any = order.safe
+    if not isinstance(safe, list) or not all(type(t) is int for t in safe):
+        raise RefusedError(f"safe is {_short(safe)}, expected rounds")
+    return replace(order, safe=tuple(safe))
 
 
 def read_answer(content: RecordDict) -> Answer | Failure:

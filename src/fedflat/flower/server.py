@@ -13,6 +13,7 @@ from ..data import FederatedData
 from ..deploy.census import Census
 from ..deploy.coordinator import Coordinator, Report, RoundFailedError
 from ..deploy.federation import Federation
+from ..experiments.directory import difference
 from ..experiments.spec import participation_of
 from ..metrics.accuracy import score
 from .bounds import arrays_up_to
@@ -60,9 +61,7 @@ class Server:
     def __init__(self, study: Study, grid: Grid, folder: FederationFolder, journal: Journal) -> None:
         self._study, self._folder, self._journal = study, folder, journal
         self._begun = Federation.stored(folder.checkpoint) if folder.checkpoint else None
-        self._census = Census(
-            study.shape, study.digest, version(), self._begun.members if self._begun else None, study.settings.clients
-        )
+        self._census = self._taking()
         self._carrier = FlowerCarrier(grid, self._census, journal.tell)
         self._test = self._tests()
 
@@ -78,6 +77,18 @@ class Server:
                 self._round(coordinator)
         digest = self._folder.finish(coordinator)
         self._journal.tell("finished", rounds=rounds, model_sha256=digest)
+
+    def _taking(self) -> Census:
+        """Who is taken. Raises InputError if a federation has begun with other members than it is to have."""
+        study, settings = self._study, self._study.settings
+        named, begun = settings.named_members, self._begun.members if self._begun else None
+        found = difference(dict(begun), named) if begun and named else None
+        if found:
+            raise InputError(f"out {self._folder.path} has begun with other run-config members: {found}")
+        return Census(
+            study.shape, study.digest, version(), members=begun or named, most=settings.clients,
+            begun=begun is not None, most_samples=settings.max_samples,
+        )  # fmt: skip
 
     def _gathered(self) -> Federation:
         """A new federation, of the clients that come first."""
