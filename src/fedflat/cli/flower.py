@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from ..core.errors import InputError
+from ..core.errors import InputError, printable
 from ..experiments.interrupt import Interrupted
 from ..experiments.spec import RunSpec
 from .conversion import convert_for
@@ -119,6 +119,29 @@ def run_here(
     console.print(f"results in {path}", highlight=False, soft_wrap=True)
 
 
+@app.command("rollback")
+def roll_back(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The server's folder of a federation.")],
+    to_round: Annotated[
+        int, typer.Option(min=1, help="Rounds that are kept; the last three states can be gone back to.")
+    ],
+) -> None:
+    """Go back to an earlier state of a federation that is not running, such as before a client spoilt the model.
+
+    Later states, the model and its result are renamed and no longer count; nothing is deleted. The same command as
+    before then goes on from there, and clients with it: they keep their records as of each of these states.
+
+    fedflat flower rollback runs/first --to-round 12
+    """
+    from ..flower.folder import FederationFolder  # needs no Flower
+
+    aside = FederationFolder(folder).roll_back(to_round)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console.print(printable(f"{folder} is as it was after {to_round} rounds"))
+    for name in aside:
+        console.print(printable(f"set aside: {name}"))
+
+
 @app.command("certs")
 def make_certificates(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for certificates and keys.")],
@@ -176,8 +199,8 @@ def _line(event: dict[str, Any]) -> str:
     """An event for people."""
     facts = {key: value for key, value in event.items() if key not in ("time", "event", "missing")}
     told = [f"{event['time'][11:19]} {event['event']}", *(f"{key} {_shown(value)}" for key, value in facts.items())]
-    missing = "".join(f"\n  {name}: {why}" for name, why in event.get("missing", {}).items())
-    return "  ".join(told) + missing
+    missing = [f"  {name}: {why}" for name, why in event.get("missing", {}).items()]
+    return "\n".join(map(printable, ["  ".join(told), *missing]))
 
 
 def _shown(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..core.errors import InputError
+from ..core.errors import InputError, printable
 from .federation import checked_name
 from .messages import Introduction
 
@@ -61,7 +61,7 @@ class Census:
         try:
             self._check(node, said, registered)
         except InputError as error:
-            self.refused[node] = str(error)
+            self.refuse(node, str(error))
             return False
         self.refused.pop(node, None)
         self._nodes = {name: place for name, place in self._nodes.items() if place != node}
@@ -71,8 +71,8 @@ class Census:
         return True
 
     def refuse(self, node: int, why: str) -> None:
-        """Note why a node is no client."""
-        self.refused[node] = why
+        """Note why a node is no client, on one line: it may repeat what the node has said."""
+        self.refused[node] = printable(why)
 
     def _check(self, node: int, said: Introduction, registered: str | None) -> None:
         name = checked_name(said.name)

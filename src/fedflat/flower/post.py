@@ -12,6 +12,7 @@ import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from ..core.errors import printable
 from ..deploy.messages import Failure
 
 GONE = Failure("its node has gone")  # or its reply has: what the network answers, and the order can be sent again
@@ -79,14 +80,14 @@ class Post:
         except httpx.HTTPError:
             raise  # the network's fault, not the sender's
         except Exception as error:  # decoding may raise anything
-            return Failure(f"its reply cannot be read: {type(error).__name__}: {str(error)[:SHOWN]}")
+            return Failure(printable(f"its reply cannot be read: {type(error).__name__}: {str(error)[:SHOWN]}"))
         if not replies:
             return None
         reply = replies[0]
         if reply.has_error() and reply.error.code in _UNAVAILABLE:
             return GONE
         if reply.has_error():
-            return Failure(f"{reply.error.reason or 'no reason given'}"[:SHOWN])
+            return Failure(printable(f"{reply.error.reason or 'no reason given'}"[:SHOWN]))
         if reply.metadata.src_node_id != sent.node:
             return Failure(f"its reply came from node {reply.metadata.src_node_id}")
         return reply.content

@@ -8,6 +8,7 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from ..core.errors import printable
 from ..deploy.messages import Answer, Failure, Introduction, Order
 from ..deploy.wire import Packed, RefusedError
 
@@ -83,5 +84,6 @@ def _title(kind: type[Any]) -> str:
 
 
 def _short(value: object) -> str:
-    text = str(value)
+    """What was sent, for a message: on one line, and cut short."""
+    text = printable(str(value)[: SHOWN + 1])
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

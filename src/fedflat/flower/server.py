@@ -18,7 +18,7 @@ from ..experiments.spec import participation_of
 from ..metrics.accuracy import score
 from .bounds import arrays_up_to
 from .carrier import FlowerCarrier
-from .folder import FederationFolder
+from .folder import FederationFolder, State
 from .journal import Journal
 from .samples import for_testing
 from .settings import RunSettings
@@ -60,7 +60,8 @@ class Server:
 
     def __init__(self, study: Study, grid: Grid, folder: FederationFolder, journal: Journal) -> None:
         self._study, self._folder, self._journal = study, folder, journal
-        self._begun = Federation.stored(folder.checkpoint) if folder.checkpoint else None
+        self._state = self._last_state()
+        self._begun = Federation.stored(self._state.path) if self._state else None
         self._census = self._taking()
         self._carrier = FlowerCarrier(grid, self._census, journal.tell)
         self._test = self._tests()
@@ -69,14 +70,23 @@ class Server:
         """All rounds that are left, and the model."""
         rounds = self._study.spec.rounds
         coordinator = self._coordinator(self._begun or self._gathered())
-        if self._folder.checkpoint:
-            coordinator.load(self._folder.checkpoint)
+        if self._state:
+            coordinator.load(self._state.path)
+            # The state is written first: if the last process ended right after it, metrics lack a round.
+            self._folder.write_metrics(coordinator.history)
         self._journal.tell("begun", rounds=rounds, done=coordinator.t, clients=len(coordinator.names))
         with arrays_up_to(ROOM * coordinator.w.nbytes):
             while coordinator.t < rounds:
                 self._round(coordinator)
         digest = self._folder.finish(coordinator)
         self._journal.tell("finished", rounds=rounds, model_sha256=digest)
+
+    def _last_state(self) -> State | None:
+        """The newest state that is whole; what is wrong with newer ones is told."""
+        state = self._folder.newest()
+        for reason in state.damaged if state else ():
+            self._journal.tell("damaged state", reason=reason, instead=state.path.name if state else "")
+        return state
 
     def _taking(self) -> Census:
         """Who is taken. Raises InputError if a federation has begun with other members than it is to have."""
