@@ -288,3 +288,10 @@ def test_what_a_client_says_stays_on_one_line(tmp_path: Path, caplog: pytest.Log
     assert [line.isprintable() for line in shown.split("\n")] == [True, True]
     assert json.loads((tried.out / "result.json").read_text())["rounds"] == 1
     assert load_file(tried.out / "model.safetensors")
+
+
+def test_the_log_has_a_line_for_an_event_whatever_is_in_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="flwr"):
+        journal.Journal(tmp_path).tell("failed", reason="one\ntwo\x1b[2J")
+    assert caplog.messages == ["fedflat: failed reason=one\\x0atwo\\x1b[2J"]
+    assert [event["reason"] for event in journal.read(tmp_path)] == ["one\ntwo\x1b[2J"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import socket
 import ssl
@@ -174,9 +173,8 @@ class LocalFederation:
         else:
             link["insecure"] = True
         if not self._secret.exists():
-            handle = os.open(self._secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "w") as file:
-                file.write(secrets.token_hex(32))
+            secret = secrets.token_hex(32)
+            write_atomically(self._secret, lambda path: path.write_text(secret), private=True)
         config = {"superlink": {"default": LINK, LINK: link}}
         place = self._processes.home / "config.toml"
         write_atomically(place, lambda path: path.write_text(tomli_w.dumps(config)), private=True)

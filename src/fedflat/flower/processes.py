@@ -14,6 +14,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from ..deploy.federation import FederationError
+from ..files import said_of
 from . import keeper
 
 SILENT = {  # nothing outside is called, nothing is installed
@@ -45,8 +46,9 @@ class Processes:
     def prepare(self) -> None:
         """Make the folders, and end what a killed process has left; the caller holds the folder's lock, so that all
         who have started something with this home are gone."""
-        for path in (self.home, self._logs):
-            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with said_of(self.home, "written"):
+            for path in (self.home, self._logs):
+                path.mkdir(parents=True, exist_ok=True, mode=0o700)
         keeper.end(f"FLWR_HOME={self.home}", f"{MARK}=")
         self._keeper = subprocess.Popen(  # noqa: S603 (our own program)
             [sys.executable, "-I", keeper.__file__, f"{MARK}={self._token}"],
