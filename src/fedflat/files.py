@@ -98,9 +98,10 @@ def read_bytes(path: Path, most: int = TEXT) -> bytes:
     with said_of(path, "read"):
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe is refused, not waited for
         with os.fdopen(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
                 raise InputError(f"{path} cannot be read: it is not a file")
-            content = file.read(most + 1)
+            content = file.read(min(status.st_size, most) + 1)  # room for all of it is taken at once
     if len(content) > most:
         raise InputError(f"{path} cannot be read: it has more than {most:,} bytes")
     return content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from pathlib import Path
@@ -48,7 +49,7 @@ def test_every_kind_of_method_leaves_the_file_of_the_simulator(tmp_path: Path, m
     """Four runs at once, with the SuperLink killed and started again between them and their ends; afterwards no process
     is left, no port is taken, and nothing was ever said to anybody outside."""
     place, notes = watch(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", place)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (place, os.environ.get("PYTHONPATH")))))
     with LocalFederation(tmp_path / "flower", nodes(tmp_path)) as federation:
         runs = [federation.submit(exported(one, tmp_path), tmp_path / one / "out") for one in KINDS.values()]
         for event in federation.events(runs[0], LIMIT):

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from ..core.errors import InputError
+from ..core.errors import InputError, printable
 from ..experiments.interrupt import Interrupted
 from ..experiments.spec import RunSpec
 from .conversion import convert_for
@@ -30,6 +30,14 @@ Clients = Annotated[int | None, typer.Option(help="Clients to begin with; for a 
 Deadline = Annotated[float, typer.Option(help="Seconds for a round; whoever answers later does not count.")]
 Quorum = Annotated[float, typer.Option(help="Share of a round's clients that must answer.")]
 Wait = Annotated[float, typer.Option(help="Seconds until all clients must have come.")]
+Members = Annotated[
+    str,
+    typer.Option(help="Who may take part, with how many samples: 'clinic-a=1200 clinic-b=800'; else who comes first."),
+]
+MaxSamples = Annotated[int, typer.Option(help="Samples that a client may say it has, where --members does not say it.")]
+NormMultiple = Annotated[
+    float, typer.Option(help="Of the largest norm seen before, which no client's vector may be beyond.")
+]
 
 
 @app.command("export", context_settings=CONTEXT, options_metavar="[OPTIONS] [--KEY VALUE]...")
@@ -43,6 +51,9 @@ def export_study(
     deadline: Deadline = 600.0,
     quorum: Quorum = 0.5,
     wait: Wait = 600.0,
+    members: Members = "",
+    max_samples: MaxSamples = 1_000_000,
+    norm_multiple: NormMultiple = 100.0,
 ) -> None:
     """Write a Flower app that carries out one run, for `flwr run`.
 
@@ -57,8 +68,9 @@ def export_study(
         from ..flower.export import export
         from ..flower.settings import RunSettings
     spec = resolve(RunSpec, [str(study), *context.args])
-    given = {"shape": shape, "classes": classes, "deadline": deadline, "quorum": quorum, "wait": wait}
-    number = spec.data.clients if clients is None and shape is None else clients
+    given = {"shape": shape, "classes": classes, **_terms(deadline, quorum, wait, members, max_samples, norm_multiple)}
+    known = len(members.split()) or (spec.data.clients if shape is None else None)
+    number = known if clients is None else clients
     if number is None:
         raise InputError("--clients is missing: with how many clients of their own samples the federation begins")
     settings = RunSettings.of("flower export", {**given, "clients": number, "out": f"runs/{spec.label}-federation"})
@@ -78,6 +90,9 @@ def run_here(
     deadline: Deadline = 600.0,
     quorum: Quorum = 0.5,
     wait: Wait = 600.0,
+    members: Members = "",
+    max_samples: MaxSamples = 1_000_000,
+    norm_multiple: NormMultiple = 100.0,
 ) -> None:
     """Try a study out as a whole federation on this machine: SuperLink, a SuperNode for each client, and the app.
 
@@ -95,13 +110,36 @@ def run_here(
         from ..flower.tryout import TryOut
     convert_for(console, spec)
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}-federation"
-    settings = {"deadline": deadline, "quorum": quorum, "wait": wait}
+    settings = _terms(deadline, quorum, wait, members, max_samples, norm_multiple)
     _stop_by_signal()
     with TryOut(spec, path, settings, secure=not insecure) as federation, console.status("starting") as status:
         for event in federation.events():
             console.print(_line(event), highlight=False, soft_wrap=True, markup=False)
             status.update(_state(event, spec.rounds))
     console.print(f"results in {path}", highlight=False, soft_wrap=True)
+
+
+@app.command("rollback")
+def roll_back(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The server's folder of a federation.")],
+    to_round: Annotated[
+        int, typer.Option(min=1, help="Rounds that are kept; the last three states can be gone back to.")
+    ],
+) -> None:
+    """Go back to an earlier state of a federation that is not running, such as before a client spoilt the model.
+
+    Later states, the model and its result are renamed and no longer count; nothing is deleted. The same command as
+    before then goes on from there, and clients with it: they keep their records as of each of these states.
+
+    fedflat flower rollback runs/first --to-round 12
+    """
+    from ..flower.folder import FederationFolder  # needs no Flower
+
+    aside = FederationFolder(folder).roll_back(to_round)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console.print(printable(f"{folder} is as it was after {to_round} rounds"))
+    for name in aside:
+        console.print(printable(f"set aside: {name}"))
 
 
 @app.command("certs")
@@ -124,6 +162,14 @@ def make_certificates(
         from ..flower.certificates import Certificates
     made = Certificates(folder).make(host or [], node or [], days)
     Console().print("\n".join(map(str, made)) or "nothing was missing", highlight=False, soft_wrap=True)
+
+
+def _terms(
+    deadline: float, quorum: float, wait: float, members: str, max_samples: int, norm_multiple: float
+) -> dict[str, Any]:
+    """The settings that both commands have, by their keys."""
+    terms = {"deadline": deadline, "quorum": quorum, "wait": wait, "members": members}
+    return {**terms, "max-samples": max_samples, "norm-multiple": norm_multiple}
 
 
 def _stop_by_signal() -> None:
@@ -153,8 +199,8 @@ def _line(event: dict[str, Any]) -> str:
     """An event for people."""
     facts = {key: value for key, value in event.items() if key not in ("time", "event", "missing")}
     told = [f"{event['time'][11:19]} {event['event']}", *(f"{key} {_shown(value)}" for key, value in facts.items())]
-    missing = "".join(f"\n  {name}: {why}" for name, why in event.get("missing", {}).items())
-    return "  ".join(told) + missing
+    missing = [f"  {name}: {why}" for name, why in event.get("missing", {}).items()]
+    return "\n".join(map(printable, ["  ".join(told), *missing]))
 
 
 def _shown(value: Any) -> str:

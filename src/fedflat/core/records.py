@@ -28,7 +28,12 @@ def uniform_mean() -> Any:
     return field(metadata={"uniform_mean": True})
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(per_round, uniform_mean))
+def gradient_scale() -> Any:
+    """Mark a field of the size of gradients, where others are of the size of parameters and their changes."""
+    return field(metadata={"gradient_scale": True})
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(per_round, uniform_mean, gradient_scale))
 @dataclass(frozen=True)
 class Record:
     """A frozen bundle of named tensors that share their leading axes. Subclasses only list fields.
@@ -60,7 +65,7 @@ class Record:
 
     @classmethod
     def marked(cls, mark: str) -> frozenset[str]:
-        """Names of the fields that carry `mark` ("per_round" or "uniform_mean")."""
+        """Names of the fields that carry `mark` ("per_round", "uniform_mean" or "gradient_scale")."""
         return frozenset(f.name for f in fields(cls) if f.metadata.get(mark))
 
     @classmethod

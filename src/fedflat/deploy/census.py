@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..core.errors import InputError
+from ..core.errors import InputError, printable
 from .federation import checked_name
 from .messages import Introduction
 
@@ -19,11 +19,16 @@ class Census:
         version: str,
         members: Mapping[str, int] | None = None,
         most: int | None = None,
+        begun: bool = True,
+        most_samples: int = 2**53,
     ) -> None:
-        """What all clients must have in common; `members`, samples by name, if it is settled who they are, else the
-        first `most` are."""
+        """What all clients must have in common.
+
+        members: samples by name, if it is settled who they are, else the first `most` are. begun: whether it is settled
+        because the federation has begun, and not by its operator. most_samples: that a client may have if it is not.
+        """
         self._common = {"shape": shape, "digest": digest, "version": version}
-        self._members, self._most = members, most
+        self._members, self._most, self._begun, self._most_samples = members, most, begun, most_samples
         self._nodes: dict[str, int] = {}
         self._samples: dict[str, int] = {}
         self.refused: dict[int, str] = {}  # nodes that are no client, and why
@@ -56,18 +61,18 @@ class Census:
         try:
             self._check(node, said, registered)
         except InputError as error:
-            self.refused[node] = str(error)
+            self.refuse(node, str(error))
             return False
         self.refused.pop(node, None)
         self._nodes = {name: place for name, place in self._nodes.items() if place != node}
         self._nodes[said.name], self._samples[said.name] = node, said.samples
         if self._members is None and len(self._samples) == self._most:
-            self._members = self.members
+            self._members, self._begun = self.members, True
         return True
 
     def refuse(self, node: int, why: str) -> None:
-        """Note why a node is no client."""
-        self.refused[node] = why
+        """Note why a node is no client, on one line: it may repeat what the node has said."""
+        self.refused[node] = printable(why)
 
     def _check(self, node: int, said: Introduction, registered: str | None) -> None:
         name = checked_name(said.name)
@@ -82,6 +87,11 @@ class Census:
             raise InputError(f"{name}: another node has this name")
         settled = {name: said.samples} if self._members is None else self._members
         if name not in settled:
-            raise InputError(f"{name}: came after the federation had begun, and waits for the next")
+            why = "came after the federation had begun, and waits for the next"
+            raise InputError(f"{name}: {why if self._begun else 'is not one of the run-config members'}")
         if settled[name] != said.samples:
-            raise InputError(f"{name}: has {said.samples} samples, and had {settled[name]} when the federation began")
+            known = f"had {settled[name]} when the federation began"
+            known = known if self._begun else f"the run-config members say {settled[name]}"
+            raise InputError(f"{name}: has {said.samples} samples, and {known}")
+        if self._members is None and said.samples > self._most_samples:
+            raise InputError(f"{name}: says {said.samples} samples, max-samples is {self._most_samples}")

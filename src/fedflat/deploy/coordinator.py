@@ -25,6 +25,7 @@ from ..engine.randomness import Purpose, generator
 from ..engine.threads import one_thread
 from .federation import Federation, FederationError
 from .messages import Carrier, Order
+from .norms import Norms
 from .tally import Expected, Tally
 from .wire import pack
 
@@ -37,16 +38,19 @@ class RoundFailedError(FederationError):
 
 @dataclass(frozen=True)
 class Terms:
-    """When a round is over."""
+    """When a round is over, and what counts in it."""
 
     deadline: float = 600.0  # seconds for the answers of a round
     quorum: float = 0.5  # share of the cohort that must answer, more than 0
+    norm_multiple: float = 100.0  # see `Norms`; at least 1, infinity is no bound
 
     def __post_init__(self) -> None:
         if not self.deadline > 0:
             raise InputError(f"deadline must be more than 0 seconds, got {self.deadline}")
         if not 0 < self.quorum <= 1:
             raise InputError(f"quorum must be in (0, 1], got {self.quorum}")
+        if not self.norm_multiple >= 1:
+            raise InputError(f"norm-multiple must be at least 1, got {self.norm_multiple}")
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,11 @@ class Coordinator:
         self.server = self._method.init_server(w)
         self.t = 0
         self._counted: dict[str, int] = {}  # the last round that counted of each client that has had one
-        self._safe: dict[str, int] = {}  # the same in the checkpoint
+        self._saved: dict[int, dict[str, int]] = {}  # the same in the checkpoints that are kept, by their `t`
+        with one_thread(w.device):  # or bits of the norm would depend on the number of threads
+            norm = float(torch.linalg.vector_norm(w, dtype=torch.float64))
+        # A model may begin at zero; then one is as good a size as any.
+        self._norms = Norms(self._terms.norm_multiple, max(norm, 1.0))
         self.history: list[dict[str, float]] = []  # a row for every round, in the checkpoint
 
     @property
@@ -115,7 +123,7 @@ class Coordinator:
         """One round. Raises RoundFailedError, and changes nothing, if fewer clients answer than the quorum."""
         cohort = self._participation.cohort(self.t, len(self.names), generator(self._seed, Purpose.COHORT, self.t))
         ctx = self._facts.of(self.t, len(cohort) / len(self.names), len(cohort))
-        tally = Tally(self._method, self.server.w, ctx, self._expected(cohort))
+        tally = Tally(self._method, self.server.w, ctx, self._expected(cohort), self._norms)
         with one_thread(self.server.w.device):
             for name, answer in carrier.exchange(self._orders(cohort, ctx), self._terms.deadline):
                 tally.hear(name, answer)
@@ -123,6 +131,7 @@ class Coordinator:
             mean, steps = tally.mean()
             server = self._method.update(self.server, mean, replace(ctx, steps=steps, lr_sum=steps * ctx.lr))
         self._take(server, tally)
+        self._norms = tally.norms
         self._counted |= dict.fromkeys(tally.heard, ctx.t)
         metrics = tally.metrics()
         metrics["gradients"] += self.history[-1]["gradients"] if self.history else 0.0
@@ -135,12 +144,13 @@ class Coordinator:
         Raises InputError if it cannot be written.
         """
         tensors = {f"server.{name}": x for name, x in self.server.tensors().items()}
-        checkpoint.save(
-            path,
-            tensors,
-            {"t": self.t, "history": self.history, "counted": self._counted, "settings": self._settings()},
-        )
-        self._safe = dict(self._counted)
+        saved = _newest(self._saved | {self.t: dict(self._counted)})
+        meta = {
+            "t": self.t, "history": self.history, "counted": self._counted,
+            "saved": list(saved.items()), "norms": dict(self._norms.seen), "settings": self._settings(),
+        }  # fmt: skip
+        checkpoint.save(path, tensors, meta)
+        self._saved = saved
 
     def load(self, path: Path) -> None:
         """Go on from `path`. Raises InputError if it is damaged, or another federation's."""
@@ -152,7 +162,10 @@ class Coordinator:
         kept = {name: tensors[f"server.{name}"].to(device) for name in self.server.tensors()}
         self.server = self._method.server(**kept)
         self.t, self.history = meta["t"], meta["history"]
-        self._counted, self._safe = dict(meta["counted"]), dict(meta["counted"])
+        self._counted = dict(meta["counted"])
+        # Checkpoints of the first releases have neither of these two.
+        self._saved = dict(meta.get("saved", [(self.t, meta["counted"])]))
+        self._norms = replace(self._norms, seen=meta.get("norms", {}))
 
     def _settings(self) -> dict[str, Any]:
         members = {name: int(n) for name, n in zip(self.names, self._samples, strict=True)}
@@ -162,12 +175,16 @@ class Coordinator:
         down = pack(self._method.broadcast(self.server).map(lambda x: x.to(self.server.w.dtype)))
         return {
             self.names[i]: Order(
-                t=ctx.t, since=self._counted.get(self.names[i], -1), safe=self._safe.get(self.names[i], -1),
+                t=ctx.t, since=self._counted.get(self.names[i], -1), safe=self._rounds_of(self.names[i]),
                 number=int(i), share=ctx.share, sampled=ctx.sampled,
                 federation=self._federation, digest=self._digest, down=down,
             )
             for i in cohort
         }  # fmt: skip
+
+    def _rounds_of(self, name: str) -> tuple[int, ...]:
+        """The last rounds of a client that counted, in the checkpoints that are kept; one each."""
+        return tuple(saved.get(name, -1) for saved in self._saved.values())
 
     def _expected(self, cohort: Index) -> dict[str, Expected]:
         """What is known of the clients of a cohort."""
@@ -195,3 +212,8 @@ class Coordinator:
                 )
         self.server = server
         self.t += 1
+
+
+def _newest(saved: dict[int, dict[str, int]]) -> dict[int, dict[str, int]]:
+    """Of what was saved, by round, what is kept: the newest."""
+    return {t: saved[t] for t in sorted(saved)[-checkpoint.KEPT :]}

@@ -15,7 +15,7 @@ class Order:
 
     t: int
     since: int  # the client's last round that counted, -1 for none: its record is as of then
-    safe: int  # the same in what the server has saved, where it goes on from if it stops
+    safe: tuple[int, ...]  # the same in each of the states that the server has saved, and may go back to
     number: int  # of the client: its place among all names, in order
     share: float  # sampled clients / all clients
     sampled: int  # clients that take part in the round

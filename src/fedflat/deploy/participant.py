@@ -65,7 +65,7 @@ class Participant:
             result = local_training(
                 self._executor, self._task(order, down), down, self._facts.of(order.t, order.share, order.sampled)
             )
-        self._memory.keep(order.t, result.client.map(lambda x: x[0]), {order.since, order.safe})
+        self._memory.keep(order.t, result.client.map(lambda x: x[0]), {order.since, *order.safe})
         return Answer(
             t=order.t,
             samples=len(self._data.y),

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..core.method import Context, Method
 from ..engine.aggregate import RunningMean
 from .messages import Answer, Failure
+from .norms import Norms
 from .wire import RefusedError, unpack
 
 LATE = "no answer before the deadline"
@@ -31,9 +32,13 @@ class Expected:
 class Tally:
     """Adds up answers as they come; nothing that is not checked reaches the sum, which the order does not change."""
 
-    def __init__(self, method: Method, like: Tensor, ctx: Context, expected: Mapping[str, Expected]) -> None:
-        """`like` (d,) gives size, precision and device; `expected` are the clients that were asked, by name."""
+    def __init__(
+        self, method: Method, like: Tensor, ctx: Context, expected: Mapping[str, Expected], norms: Norms
+    ) -> None:
+        """`like` (d,) gives size, precision and device; `expected` are the clients that were asked, by name; `norms`
+        bounds what they send, as of the beginning of the round, so that it does not matter who answers first."""
         self._method, self._like, self._ctx, self._expected = method, like, ctx, expected
+        self._norms, self._found = norms, dict[str, dict[str, float]]()
         self._widths = method.up.widths(like.shape[-1], method)
         self._mean = RunningMean(method, like)
         self._answers: dict[str, Answer] = {}
@@ -49,7 +54,7 @@ class Tally:
                 raise RefusedError(answer.reason)
             self._check(answer, self._expected[name])
             up = unpack(self._method.up, self._widths, self._like.dtype, answer.up)
-            self._add(up, self._expected[name])
+            self._found[name] = self._add(up, self._expected[name])
             self._largest[name] = max(float(x.abs().max()) for x in up.tensors().values() if x.numel())
         except RefusedError as error:
             self._refused[name] = str(error)
@@ -65,6 +70,11 @@ class Tally:
     def heard(self) -> list[str]:
         """The clients whose answers count."""
         return sorted(self._answers)
+
+    @property
+    def norms(self) -> Norms:
+        """The bounds for the next round, of the answers that count."""
+        return self._norms.after(self._found.values())
 
     @property
     def loudest(self) -> str:
@@ -104,13 +114,19 @@ class Tally:
         if type(answer.gradients) is not int or not 0 <= answer.gradients < 2**53:
             raise RefusedError(f"gradients is {_told(answer.gradients)}, expected a count")
 
-    def _add(self, up: Any, expected: Expected) -> None:
-        """Add what the server makes of a client's message, as the simulator does."""
+    def _add(self, up: Any, expected: Expected) -> dict[str, float]:
+        """Add what the server makes of a client's message, as the simulator does; gives the norms of its fields.
+
+        Raises RefusedError if one of them is beyond its bound.
+        """
         steps = self._like.new_full((1, 1), float(expected.steps))
         at_client = replace(self._ctx, steps=steps, lr_sum=steps * self._ctx.lr)
         received = self._method.receive(up.map(lambda x: x[None].to(self._like.device)), at_client)
+        received = received.map(lambda x: x.to(self._like.dtype))
+        norms = self._norms.of(received, expected.steps * self._ctx.lr)
         weight = self._like.new_full((1, 1), expected.weight, dtype=torch.float64)
-        self._mean.add(received.map(lambda x: x.to(self._like.dtype)), steps, weight)
+        self._mean.add(received, steps, weight)
+        return norms
 
 
 def _told(value: object) -> str:

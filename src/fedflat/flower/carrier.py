@@ -139,7 +139,7 @@ class FlowerCarrier:
             self._census.refuse(node, str(error))
         else:
             if self._census.hear(node, said, self._present.get(node)):
-                return self._tell("client", client=said.name, samples=said.samples)
+                return self._tell("client", client=said.name, samples=said.samples, node=str(node))
         self._tell("node refused", node=str(node), reason=self._census.refused[node])
 
     def _who_came(self, number: int, seconds: float) -> str:

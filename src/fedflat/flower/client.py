@@ -10,7 +10,7 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from ..core.errors import InputError, NonFiniteError
+from ..core.errors import InputError, NonFiniteError, printable
 from ..data import FederatedData
 from ..deploy.federation import checked_federation
 from ..deploy.messages import Answer, Failure, Introduction
@@ -84,7 +84,7 @@ def _replied(message: Message, work: Callable[[], Said]) -> Message:
     try:
         said = work()
     except (InputError, RefusedError, NonFiniteError) as error:
-        log.error("%s", error)
+        log.error("%s", printable(str(error)))
         said = Failure(str(error))
     except Exception as error:
         log.exception("a message could not be answered")

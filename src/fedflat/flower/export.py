@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import tomli_w
 
 from ..core.errors import InputError
 from ..experiments.spec import RunSpec
+from ..files import TEMPORARY, read_text, read_toml, said_of, write_atomically
 from .settings import RunSettings
 from .study import FILE, Study, version
 
@@ -50,18 +53,62 @@ app = client_app(Path(__file__).parents[1], samples)
 '''
 
 
+PUBLISHER = "fedflat"
+PROGRAMS = {f"{PACKAGE}/__init__.py": "", f"{PACKAGE}/server.py": SERVER, f"{PACKAGE}/client.py": PARTS}
+
+
 def export(spec: RunSpec, settings: RunSettings, folder: Path) -> None:
     """Write the app of a study. Raises InputError, naming the field, for a study that no federation can carry out, and
     for a folder that is not empty."""
-    study = Study(spec.model_copy(update={"data_dir": None}), settings)  # machines have their own
+    study = _study(spec, settings)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already; an app needs a new folder")
-    try:
-        (folder / PACKAGE).mkdir(parents=True)
-        for name, text in _files(study).items():
-            (folder / name).write_text(text)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be written: {error.strerror}") from error
+    _write(study, folder)
+
+
+def export_again(spec: RunSpec, settings: RunSettings, folder: Path) -> None:
+    """Write the app of a study, also over one that was exported before. Raises InputError, and writes nothing, if the
+    folder holds anything else."""
+    study = _study(spec, settings)
+    for path in [folder, *sorted(folder.rglob("*"))]:
+        if os.path.lexists(path) and not _is_ours(path, folder):
+            raise InputError(f"{path} is not what fedflat exports; move it away")
+    _write(study, folder)
+
+
+def _study(spec: RunSpec, settings: RunSettings) -> Study:
+    return Study(spec.model_copy(update={"data_dir": None}), settings)  # machines have their own
+
+
+def _write(study: Study, folder: Path) -> None:
+    with said_of(folder, "written"):
+        (folder / PACKAGE).mkdir(parents=True, exist_ok=True)
+    for name, text in _files(study).items():
+        write_atomically(folder / name, partial(_put, text))
+
+
+def _put(text: str, path: Path) -> None:
+    path.write_text(text)
+
+
+def _is_ours(path: Path, folder: Path) -> bool:
+    """Whether a path in the folder of an app is one that was exported, or that running it has left."""
+    name = path.relative_to(folder).as_posix()
+    if path.is_symlink():
+        return False
+    if path.is_dir():
+        return name in (".", PACKAGE, f"{PACKAGE}/__pycache__")
+    if name == "pyproject.toml":
+        return bool(_publisher(read_toml(path)) == PUBLISHER)
+    if name.endswith(".py"):  # a user's own changes are not written over
+        return read_text(path) == PROGRAMS.get(name)
+    return name == FILE or name.startswith(f"{PACKAGE}/__pycache__/") or bool(TEMPORARY.fullmatch(path.name))
+
+
+def _publisher(project: Any) -> Any:
+    for key in ("tool", "flwr", "app", "publisher"):
+        project = project.get(key) if isinstance(project, dict) else None
+    return project
 
 
 def _files(study: Study) -> dict[str, str]:
@@ -90,7 +137,7 @@ def _project(study: Study) -> dict[str, Any]:
             "hatch": {"build": {"targets": {"wheel": {"packages": ["."]}}}},
             "flwr": {
                 "app": {
-                    "publisher": "fedflat",
+                    "publisher": PUBLISHER,
                     "components": {"serverapp": f"{PACKAGE}.server:app", "clientapp": f"{PACKAGE}.client:app"},
                     "config": study.settings.to_table(),
                 }

@@ -10,6 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ..core.errors import printable
+from ..files import said_of
+
 log = logging.getLogger("flwr")
 FILE = "events.jsonl"
 
@@ -26,9 +29,9 @@ class Journal:
     def tell(self, event: str, **facts: Any) -> None:
         """Note an event, such as "round", with what there is to say of it."""
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **facts}
-        with self._path.open("a") as file:
+        with said_of(self._path, "written"), self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
-        log.info("fedflat: %s %s", event, " ".join(f"{key}={value}" for key, value in facts.items()))
+        log.info("fedflat: %s", printable(" ".join([event, *(f"{key}={value}" for key, value in facts.items())])))
 
 
 def read(folder: Path) -> Iterator[dict[str, Any]]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import socket
 import ssl
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, Self
 import tomli_w
 
 from ..deploy.federation import FederationError
+from ..files import locked, said_of, write_atomically
 from . import journal
 from .certificates import Certificates
 from .processes import Processes
@@ -26,6 +26,7 @@ HOST = "127.0.0.1"
 START = 120.0  # seconds for a program to be ready; machines are busy
 LOOK = 0.2  # seconds between looks at the events
 ASK = 15.0  # seconds between questions to the SuperLink, whose client takes a second
+DATABASE = ("superlink.db", "superlink.db-wal", "superlink.db-shm", "superlink.db-journal")  # SQLite's files
 LINK = "federation"  # the name of the connection in Flower's configuration
 
 
@@ -44,8 +45,16 @@ class LocalFederation:
     To be used in a `with` block, after which none of them is left.
     """
 
-    def __init__(self, folder: Path, nodes: Mapping[str, Mapping[str, Any]], secure: bool = True) -> None:
-        """nodes: the configuration of each node, by the name of its client. Logs, keys and state are in `folder`."""
+    def __init__(
+        self,
+        folder: Path,
+        nodes: Mapping[str, Mapping[str, Any]],
+        secure: bool = True,
+        first: Callable[[], None] = lambda: None,
+    ) -> None:
+        """nodes: the configuration of each node, by the name of its client. Logs, keys and state are in `folder`, which
+        is not touched before the `with` block. first: what is to be done once the folder is ours."""
+        self._first = first
         self._folder, self._nodes, self._secure = folder, nodes, secure
         self._processes = Processes(folder)
         self.port, *self._node_ports = _free_ports(1 + len(nodes))
@@ -59,7 +68,14 @@ class LocalFederation:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
+            with said_of(self._folder, "written"):
+                self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            stack.enter_context(
+                locked(self._folder / ".lock", f"{self._folder.parent} is being run by another process")
+            )
             stack.callback(self._processes.stop)
+            self._processes.prepare()
+            self._first()
             self._prepare()
             self.start_link()
             self._processes.start("superexec", "flower-superexec", "--runtime-api-address", self._address,
@@ -67,11 +83,11 @@ class LocalFederation:
             for name in self._nodes:
                 self._register(name)
                 self.start_node(name)
-            stack.pop_all()
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._processes.stop()
+        self._stack.close()
 
     def start_link(self) -> None:
         """Start the SuperLink, and wait until it answers. Raises FederationError if it does not."""
@@ -84,7 +100,7 @@ class LocalFederation:
             )  # fmt: skip
         self._processes.start(
             "superlink", "flower-superlink", "--host", HOST, "--port", str(self.port), "--isolation", "process",
-            "--database", str(self._folder / "superlink.db"), "--superexec-auth-secret-file", str(self._secret),
+            "--database", str(self._folder / DATABASE[0]), "--superexec-auth-secret-file", str(self._secret),
             "--disable-runtime-dependency-installation", *security,
         )  # fmt: skip
         self._until_healthy()
@@ -148,8 +164,8 @@ class LocalFederation:
 
     def _prepare(self) -> None:
         """Keys, the secret between SuperLink and SuperExec, and the configuration of Flower's command; no old runs."""
-        for old in self._folder.glob("superlink.db*"):
-            old.unlink()
+        for old in DATABASE:
+            (self._folder / old).unlink(missing_ok=True)
         link: dict[str, Any] = {"address": self._address}
         if self._secure:
             self._certificates.make([HOST, "localhost"], list(self._nodes))
@@ -157,11 +173,11 @@ class LocalFederation:
         else:
             link["insecure"] = True
         if not self._secret.exists():
-            handle = os.open(self._secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "w") as file:
-                file.write(secrets.token_hex(32))
+            secret = secrets.token_hex(32)
+            write_atomically(self._secret, lambda path: path.write_text(secret), private=True)
         config = {"superlink": {"default": LINK, LINK: link}}
-        (self._processes.home / "config.toml").write_text(tomli_w.dumps(config))
+        place = self._processes.home / "config.toml"
+        write_atomically(place, lambda path: path.write_text(tomli_w.dumps(config)), private=True)
 
     def _register(self, name: str) -> None:
         """Tell the SuperLink a node's key, and the client's name that it proves."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from ..deploy.federation import FederationError
+from ..files import said_of
+from . import keeper
 
 SILENT = {  # nothing outside is called, nothing is installed
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -20,6 +23,8 @@ SILENT = {  # nothing outside is called, nothing is installed
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "no_proxy": "127.0.0.1,localhost",
 }
+MARK = "FEDFLAT_STARTED_BY"  # in the environment of all that was started here, and of what that has started
+PRIVATE = 0o077  # umask of programs: what they keep tells of samples
 _LIBRARY = ctypes.CDLL(None)  # opened here: in a new process, before its program, little may be done
 SHOWN = 300  # characters of what a program says when it fails
 
@@ -28,24 +33,39 @@ class Processes:
     """Programs that share a home, by name; what they print goes to `folder`/logs."""
 
     def __init__(self, folder: Path) -> None:
+        """Nothing is touched before `prepare`."""
         self.home, self._logs = folder / "home", folder / "logs"
-        for path in (folder, self.home, self._logs):
-            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._token = secrets.token_hex(16)
+        self._keeper: subprocess.Popen[bytes] | None = None
         scripts = sysconfig.get_path("scripts")
         search = os.pathsep.join((scripts, os.environ.get("PATH", os.defpath)))
-        own = {"FLWR_HOME": str(self.home), "PATH": search}
+        own = {"FLWR_HOME": str(self.home), "PATH": search, MARK: self._token}
         self._environment: dict[str, str] = {**os.environ, **SILENT, **own}
         self._scripts, self._running = Path(scripts), dict[str, subprocess.Popen[bytes]]()
 
+    def prepare(self) -> None:
+        """Make the folders, and end what a killed process has left; the caller holds the folder's lock, so that all
+        who have started something with this home are gone."""
+        with said_of(self.home, "written"):
+            for path in (self.home, self._logs):
+                path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        keeper.end(f"FLWR_HOME={self.home}", f"{MARK}=")
+        self._keeper = subprocess.Popen(  # noqa: S603 (our own program)
+            [sys.executable, "-I", keeper.__file__, f"{MARK}={self._token}"],
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C in a terminal is not for it
+        )
+
     def start(self, name: str, program: str, *arguments: str) -> None:
         """Start a program, which ends with this process, on Linux with this thread, at the latest."""
-        with (self._logs / f"{name}.log").open("ab") as log:
+        with open(self._logs / f"{name}.log", "ab", opener=_private) as log:
             self._running[name] = subprocess.Popen(  # noqa: S603 (Flower's own programs)
                 [str(self._scripts / program), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=self._environment,
+                umask=PRIVATE,
                 start_new_session=True,  # Ctrl-C in a terminal is for us; we end them
                 preexec_fn=_end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 (one system call)
             )
@@ -60,6 +80,7 @@ class Processes:
                 text=True,
                 timeout=seconds,
                 env=self._environment,
+                umask=PRIVATE,
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
@@ -96,16 +117,16 @@ class Processes:
             _kill_group(process.pid)
             process.wait()
         self._running.clear()
-        while (left := self.left()) and monotonic() < end + patience:
+        while self.left() and monotonic() < end + patience:
             sleep(0.1)
-        for number in left:
-            with suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL)
+        keeper.end(f"{MARK}={self._token}", polite=0.0)
+        if self._keeper:
+            self._keeper.communicate()  # it sees that nothing is left, and ends
+            self._keeper = None
 
     def left(self) -> list[int]:
-        """The numbers of all processes that have this home, whoever started them; only Linux tells."""
-        mark = f"FLWR_HOME={self.home}".encode()
-        return [number for number in _processes() if mark in _environment_of(number)]
+        """The numbers of the processes that were started here, or by those; only Linux tells."""
+        return keeper.marked(f"{MARK}={self._token}")
 
 
 def _end_with_parent() -> None:
@@ -118,13 +139,5 @@ def _kill_group(number: int) -> None:
         os.killpg(number, signal.SIGKILL)
 
 
-def _processes() -> list[int]:
-    place = Path("/proc")
-    return [int(path.name) for path in place.iterdir() if path.name.isdigit()] if place.is_dir() else []
-
-
-def _environment_of(number: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{number}/environ").read_bytes().split(b"\0")
-    except OSError:  # ended meanwhile, or another user's
-        return []
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from ..core.errors import printable
 from ..deploy.messages import Answer, Failure, Introduction, Order
 from ..deploy.wire import Packed, RefusedError
 
@@ -30,7 +31,10 @@ def to_records(said: Said) -> RecordDict:
 def read_order(content: RecordDict) -> Order:
     """An order. Raises RefusedError if it is none."""
     order: Order = _read(content, Order)
-    return order
+    safe: Any = order.safe
+    if not isinstance(safe, list) or not all(type(t) is int for t in safe):
+        raise RefusedError(f"safe is {_short(safe)}, expected rounds")
+    return replace(order, safe=tuple(safe))
 
 
 def read_answer(content: RecordDict) -> Answer | Failure:
@@ -80,5 +84,6 @@ def _title(kind: type[Any]) -> str:
 
 
 def _short(value: object) -> str:
-    text = str(value)
+    """What was sent, for a message: on one line, and cut short."""
+    text = printable(str(value)[: SHOWN + 1])
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

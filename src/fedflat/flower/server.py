@@ -13,11 +13,12 @@ from ..data import FederatedData
 from ..deploy.census import Census
 from ..deploy.coordinator import Coordinator, Report, RoundFailedError
 from ..deploy.federation import Federation
+from ..experiments.directory import difference
 from ..experiments.spec import participation_of
 from ..metrics.accuracy import score
 from .bounds import arrays_up_to
 from .carrier import FlowerCarrier
-from .folder import FederationFolder
+from .folder import FederationFolder, State
 from .journal import Journal
 from .samples import for_testing
 from .settings import RunSettings
@@ -59,10 +60,9 @@ class Server:
 
     def __init__(self, study: Study, grid: Grid, folder: FederationFolder, journal: Journal) -> None:
         self._study, self._folder, self._journal = study, folder, journal
-        self._begun = Federation.stored(folder.checkpoint) if folder.checkpoint else None
-        self._census = Census(
-            study.shape, study.digest, version(), self._begun.members if self._begun else None, study.settings.clients
-        )
+        self._state = self._last_state()
+        self._begun = Federation.stored(self._state.path) if self._state else None
+        self._census = self._taking()
         self._carrier = FlowerCarrier(grid, self._census, journal.tell)
         self._test = self._tests()
 
@@ -70,14 +70,35 @@ class Server:
         """All rounds that are left, and the model."""
         rounds = self._study.spec.rounds
         coordinator = self._coordinator(self._begun or self._gathered())
-        if self._folder.checkpoint:
-            coordinator.load(self._folder.checkpoint)
+        if self._state:
+            coordinator.load(self._state.path)
+            # The state is written first: if the last process ended right after it, metrics lack a round.
+            self._folder.write_metrics(coordinator.history)
         self._journal.tell("begun", rounds=rounds, done=coordinator.t, clients=len(coordinator.names))
         with arrays_up_to(ROOM * coordinator.w.nbytes):
             while coordinator.t < rounds:
                 self._round(coordinator)
         digest = self._folder.finish(coordinator)
         self._journal.tell("finished", rounds=rounds, model_sha256=digest)
+
+    def _last_state(self) -> State | None:
+        """The newest state that is whole; what is wrong with newer ones is told."""
+        state = self._folder.newest()
+        for reason in state.damaged if state else ():
+            self._journal.tell("damaged state", reason=reason, instead=state.path.name if state else "")
+        return state
+
+    def _taking(self) -> Census:
+        """Who is taken. Raises InputError if a federation has begun with other members than it is to have."""
+        study, settings = self._study, self._study.settings
+        named, begun = settings.named_members, self._begun.members if self._begun else None
+        found = difference(dict(begun), named) if begun and named else None
+        if found:
+            raise InputError(f"out {self._folder.path} has begun with other run-config members: {found}")
+        return Census(
+            study.shape, study.digest, version(), members=begun or named, most=settings.clients,
+            begun=begun is not None, most_samples=settings.max_samples,
+        )  # fmt: skip
 
     def _gathered(self) -> Federation:
         """A new federation, of the clients that come first."""

@@ -12,12 +12,16 @@ from pydantic import ConfigDict, Field, model_validator
 
 from ..core.errors import InputError
 from ..deploy.coordinator import Terms
-from ..deploy.federation import checked_name
+from ..deploy.federation import NAME, checked_name
 from ..experiments.mistakes import validated
 from ..experiments.schema import Section
 
 S = TypeVar("S", bound="Dashed")
+# More than a client of any of the package's data sets has. Where the operator does not say how many samples a client
+# has, it bounds the weight that one can claim with `weights = "samples"`.
+MOST_SAMPLES = 1_000_000
 SHAPE = re.compile(r"\d{1,6}(x\d{1,6}){0,3}")
+SAMPLES = re.compile(r"[1-9]\d{0,14}")
 
 
 class Dashed(Section):
@@ -46,6 +50,15 @@ class RunSettings(Dashed):
     wait: float = Field(600.0, gt=0, description="seconds until all clients must have come")
     deadline: float = Field(600.0, gt=0, description="seconds for a round")
     quorum: float = Field(0.5, gt=0, le=1, description="share of a round's clients that must answer")
+    members: str = Field(
+        "", description="who may take part, with how many samples: clinic-a=1200 clinic-b=800; empty: who comes first"
+    )
+    max_samples: int = Field(
+        MOST_SAMPLES, ge=1, lt=2**53, description="samples that a client may say it has, where members do not say it"
+    )
+    norm_multiple: float = Field(
+        100.0, ge=1, description="of the largest norm seen before, which no client's vector may be beyond"
+    )
     shape: str | None = Field(None, description="of a client's own samples, such as 3x32x32")
     classes: int | None = Field(None, ge=1, description="of a client's own samples")
     test: str = Field("", description="the server's folder with own test samples, x.npy and y.npy; none if empty")
@@ -58,11 +71,25 @@ class RunSettings(Dashed):
             raise ValueError(f"shape must be up to four numbers such as 3x32x32, got {self.shape!r}")
         if self.test and self.shape is None:
             raise ValueError("test goes with own samples; a named set has its own test samples")
+        named = self.named_members
+        if named is not None and len(named) != self.clients:
+            raise ValueError(f"members names {len(named)} clients, and clients is {self.clients}: not equal")
         return self
 
     @property
+    def named_members(self) -> dict[str, int] | None:
+        """Numbers of samples by client, if the operator says who they are. Raises InputError, naming the key."""
+        found: dict[str, int] = {}
+        for word in self.members.split():
+            name, _, samples = word.partition("=")
+            if not NAME.fullmatch(name) or not SAMPLES.fullmatch(samples) or name in found:
+                raise InputError(f"members must be such as clinic-a=1200 clinic-b=800, each once, got {word[:80]!r}")
+            found[name] = int(samples)
+        return found or None
+
+    @property
     def terms(self) -> Terms:
-        return Terms(self.deadline, self.quorum)
+        return Terms(self.deadline, self.quorum, self.norm_multiple)
 
     @property
     def own_shape(self) -> tuple[int, ...] | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
 from ..experiments.spec import RunSpec
-from .export import export
+from .export import export_again
 from .folder import FederationFolder
 from .local import LocalFederation
 from .settings import NodeSettings, RunSettings
@@ -25,25 +24,25 @@ class TryOut:
         self._path, number = path.absolute(), spec.data.clients
         given = {**settings, "clients": number, "out": str(self._path)}
         self._study = Study(spec, RunSettings.of("flower run", given))
-        with FederationFolder(self._path).writing(self._study):
-            self._app = self._exported()
+        self._folder = FederationFolder(self._path)
+        self._folder.refuse_other(self._study)  # before anything is made in it
         state = {"num-partitions": number, "state": str(self._path / "clients")}
         state |= {"data-dir": str(Path(spec.data_dir).absolute())} if spec.data_dir else {}
         nodes = [{"partition-id": i, **state} for i in range(number)]
         names = [NodeSettings.of("node-config", node).client_name(number, own=False) for node in nodes]
-        self._local = LocalFederation(self._path / "flower", dict(zip(names, nodes, strict=True)), secure)
+        self._local = LocalFederation(
+            self._path / "flower", dict(zip(names, nodes, strict=True)), secure, first=self._export
+        )
 
-    def _exported(self) -> Path:
+    def _export(self) -> None:
         """The app, anew: what is there may be another version's."""
-        app = self._path / "app"
-        shutil.rmtree(app, ignore_errors=True)
-        export(self._study.spec, self._study.settings, app)
-        return app
+        with self._folder.writing(self._study):
+            export_again(self._study.spec, self._study.settings, self._path / "app")
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(self._local)
-            self._run = self._local.submit(self._app, self._path)
+            self._run = self._local.submit(self._path / "app", self._path)
             self._stack = stack.pop_all()
         return self
 

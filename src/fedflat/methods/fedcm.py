@@ -9,14 +9,14 @@ from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle
-from ..core.records import Delta, Record, Vector
+from ..core.records import Delta, Record, Vector, gradient_scale
 from ..core.sources import Sources
 from .fedavg import FedAvg
 
 
 class MoveAndDirection(Record):
     delta: Vector  # w_i - w, parameters
-    direction: Vector  # (w - w_i) / (lr K_i), a gradient; the server makes it from delta and K_i
+    direction: Vector = gradient_scale()  # (w - w_i) / (lr K_i); the server makes it from delta and K_i
 
 
 class DirectionServer(FedAvg, mean=MoveAndDirection):

@@ -9,7 +9,7 @@ from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, shifted, unit
-from ..core.records import Record, Scalar, Vector
+from ..core.records import Record, Scalar, Vector, gradient_scale
 from ..core.sources import Sources
 from .fedavg import FedAvg
 
@@ -33,7 +33,7 @@ class WmsamUp(Record):
 class WmsamMean(Record):
     delta: Vector
     likeness: Scalar
-    direction: Vector  # (w - w_i) / (lr K_i), a gradient; the server makes it from delta and K_i
+    direction: Vector = gradient_scale()  # (w - w_i) / (lr K_i); the server makes it from delta and K_i
 
 
 class FedWMSAM(FedAvg, server=WmsamServer, client=WmsamClient, down=WmsamServer, up=WmsamUp, mean=WmsamMean):

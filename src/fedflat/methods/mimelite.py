@@ -8,7 +8,7 @@ from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle
-from ..core.records import Record, Vector
+from ..core.records import Record, Vector, gradient_scale
 from ..core.sources import Sources
 from .fedavg import FedAvg
 
@@ -20,7 +20,7 @@ class MimeServer(Record):
 
 class MimeUp(Record):
     delta: Vector  # w_i - w, parameters
-    gradient: Vector  # grad F_i(w) on all of the client's samples
+    gradient: Vector = gradient_scale()  # grad F_i(w) on all of the client's samples
 
 
 class MimeLite(FedAvg, server=MimeServer, down=MimeServer, up=MimeUp):

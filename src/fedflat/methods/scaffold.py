@@ -9,7 +9,7 @@ from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context, Method
 from ..core.oracle import Oracle
-from ..core.records import Record, Vector
+from ..core.records import Record, Vector, gradient_scale
 from ..core.sources import Sources
 
 
@@ -24,7 +24,7 @@ class Control(Record):
 
 class ControlledDelta(Record):
     delta: Vector  # w_i - w, parameters
-    dc: Vector  # change of the control variate, a gradient
+    dc: Vector = gradient_scale()  # change of the control variate
 
 
 class Scaffold(Method, server=Controlled, client=Control, down=Controlled, up=ControlledDelta):
