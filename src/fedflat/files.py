@@ -50,6 +50,12 @@ def write_atomically(path: Path, write: Callable[[Path], object], private: bool 
                 temporary.unlink(missing_ok=True)
 
 
+def make_folder(path: Path) -> None:
+    """Make the folder `path`, and those above it, unless it is there. Raises InputError if it cannot be made."""
+    with said_of(path, "made"):
+        path.mkdir(parents=True, exist_ok=True)
+
+
 def flush_folder(folder: Path) -> None:
     """New names in `folder` are on disk when this returns. Raises OSError."""
     _flush(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ..experiments import studies
 from ..experiments.spec import StudySpec
 from ..experiments.studies import Jobs
 from ..reports.comparison import compare as compare_runs
 from .caution import caution
+from .console import Console
 from .conversion import convert_for
 from .flags import CONTEXT, key_table, resolve, split_file
 from .jobs import JobsFlag, jobs_of
@@ -46,7 +46,7 @@ def compare(
     """
     console = Console()
     if show_keys:
-        return console.print(key_table(StudySpec))
+        return console.show(key_table(StudySpec))
     spec = resolve(StudySpec, context.args)
     file, _ = split_file(context.args)
     path = out or Path("runs") / (file.stem if file else "compare")

@@ -15,6 +15,7 @@ from ..experiments.mistakes import validated
 from ..experiments.schema import Section, sections_of
 from ..experiments.spec import Experiment
 from ..methods import plain
+from ..reports.literal import literal
 
 Spec = TypeVar("Spec", bound=Experiment)
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -84,7 +85,7 @@ def key_table(model: type[BaseModel]) -> Table:
     """The dotted keys, for a console."""
     table = Table(box=None, show_header=False, padding=(0, 1), caption="Each method's own keys: fedflat methods NAME")
     for key, meaning in keys(model).items():
-        table.add_row(f"[cyan]--{key}[/]", meaning.replace("[", r"\["))
+        table.add_row(literal(f"--{key}", "cyan"), literal(meaning))
     return table
 
 

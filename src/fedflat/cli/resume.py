@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ..core.errors import InputError
 from ..engine.ranks import joined, speaks
@@ -14,6 +13,7 @@ from ..experiments.directory import RunDirectory
 from ..experiments.spec import StudySpec
 from . import run
 from .compare import carry_out
+from .console import Console
 from .jobs import JobsFlag, jobs_of
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ..core.errors import InputError
 from ..engine.ranks import PATIENCE, Ranks, joined, speaks
@@ -14,6 +13,7 @@ from ..experiments import jointly
 from ..experiments.forecast import forecast
 from ..experiments.spec import RunSpec
 from .caution import caution
+from .console import Console
 from .conversion import convert_for
 from .flags import CONTEXT, key_table, resolve
 from .progress import watcher
@@ -55,7 +55,7 @@ def run(
     """
     console = Console(quiet=not speaks())
     if show_keys:
-        return console.print(key_table(RunSpec))
+        return console.show(key_table(RunSpec))
     spec = resolve(RunSpec, context.args)
     convert_for(console, spec)
     caution(console, spec)
@@ -76,10 +76,10 @@ def carry_out(console: Console, spec: RunSpec, path: Path, ranks: Ranks) -> None
     """Run what is left of a run, alone or as one of several ranks."""
     with watcher(console, spec.rounds) as watching:
         jointly.run(spec, path, watching, ranks)
-    console.print(f"results in {path}", highlight=False, soft_wrap=True)
+    console.say(f"results in {path}")
 
 
 def print_plan(console: Console, spec: RunSpec) -> None:
     """The resolved configuration and what it will cost."""
-    console.print(spec.to_toml(), highlight=False, markup=False)
-    console.print("\n".join(forecast(spec.build()).lines()), highlight=False)
+    console.say(*spec.to_toml().split("\n"))
+    console.say(*forecast(spec.build()).lines())

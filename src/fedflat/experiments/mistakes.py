@@ -13,6 +13,15 @@ from .schema import Section, sections_of
 Checked = TypeVar("Checked", bound=BaseModel)
 
 
+LONGEST = 200  # characters of a value in a message
+
+
+def shortened(text: str, longest: int = LONGEST) -> str:
+    """`text`, without its middle if it has more than `longest` characters."""
+    half = longest // 2
+    return text if len(text) <= longest else f"{text[:half]} [...] {text[-half:]}"
+
+
 def validated(model: type[Checked], table: dict[str, Any]) -> Checked:
     """`table` as a `model`. Raises InputError, one line that names the field."""
     try:

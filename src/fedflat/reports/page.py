@@ -11,9 +11,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..core.citation import Citation
-from ..core.errors import InputError
 from ..data.facts import PartitionFacts
-from ..files import write_atomically
+from ..files import make_folder, write_atomically
 from ..methods import all_methods
 from . import figures, flatness
 from .columns import caption, columns, target_columns
@@ -36,13 +35,10 @@ class Chapter:
 
 
 def write_page(chapters: Sequence[Chapter], path: Path, title: str | None = None) -> Path:
-    """Write one page with all `chapters` to `path`, atomically. Raises ValueError if it cannot be written."""
+    """Write one page with all `chapters` to `path`, atomically. Raises InputError if it cannot be written."""
     text = page(chapters, title)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, lambda file: file.write_text(text))
-    except OSError as error:
-        raise InputError(f"report {path} cannot be written: {error.strerror}") from error
+    make_folder(path.parent)
+    write_atomically(path, lambda file: file.write_text(text))
     return path
 
 

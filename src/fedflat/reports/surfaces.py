@@ -16,8 +16,7 @@ from matplotlib.colors import LogNorm, Normalize, to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from ..core.errors import InputError
-from ..files import write_atomically
+from ..files import make_folder, write_atomically
 from ..metrics.features import FeatureMap
 from ..metrics.flatness.surface import Mark, Numbers, Surface
 from .figures import COLOURS, DASHES, STYLE, svg
@@ -145,12 +144,9 @@ def write_landscape(
     figures = _figures(surfaces, maps)
     files = {f"{name}.svg": figure for name, figure in figures.items()}
     files |= {"landscape.html": _page(surfaces, maps, figures, title, notes)}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            write_atomically(folder / name, partial(Path.write_text, data=text))
-    except OSError as error:
-        raise InputError(f"--out {folder} cannot be written: {error.strerror}") from error
+    make_folder(folder)
+    for name, text in files.items():
+        write_atomically(folder / name, partial(Path.write_text, data=text))
     return folder / "landscape.html"
 
 
