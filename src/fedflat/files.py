@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from .core.errors import InputError
 
 TEXT = 64 * 2**20  # bytes of a TOML or JSON file, at most; ours have some kilobytes
+DOTS = 200  # in a line of a TOML file; the parser's time grows with the square of the parts of a dotted key
 TEMPORARY = re.compile(r"\.tmp-fedflat-[0-9a-f]{16}(\.\w+)?")
 WRITING = (OSError, SafetensorError, pa.ArrowException)  # what the libraries raise when a disk is full
 PUBLIC, PRIVATE = 0o666, 0o600  # modes of new files, before the user's umask
@@ -127,7 +128,10 @@ def read_json(path: Path, most: int = TEXT) -> Any:
 
 def read_toml(path: Path, most: int = TEXT) -> dict[str, Any]:
     """The table in a TOML file. Raises InputError, also for one that is nested too deep."""
-    table: dict[str, Any] = parsed(path, lambda: tomllib.loads(read_text(path, most)))
+    text = read_text(path, most)
+    if any(line.count(".") > DOTS for line in text.split("\n")):
+        raise InputError(f"{path} cannot be read: a line has more than {DOTS} dots")
+    table: dict[str, Any] = parsed(path, lambda: tomllib.loads(text))
     return table
 
 

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 from rich.table import Table
 
-from ..core.errors import InputError
-from ..experiments.mistakes import validated
+from ..core.errors import InputError, printable
+from ..experiments.mistakes import LINE, shortened, validated
 from ..experiments.schema import Section, sections_of
 from ..experiments.spec import Experiment
 from ..methods import plain
@@ -96,7 +96,9 @@ def _parsed(model: type[BaseModel], flags: list[str]) -> dict[str, Any]:
     try:
         return CliSettingsSource(settings, cli_parse_args=words, cli_exit_on_error=False, cli_parse_none_str="none")()
     except SettingsError as error:
-        raise InputError(_unknown_flag(str(error), model)) from error
+        raise InputError(printable(shortened(_unknown_flag(str(error), model), LINE))) from error
+    except RecursionError as error:
+        raise InputError("a flag is nested too deep") from error
 
 
 def _merged(model: type[BaseModel], table: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from ..core.errors import InputError
 from ..experiments.measuring import asked, folders_of, measure_run
+from ..experiments.mistakes import shortened
 from ..metrics.flatness import Flatness, Told, all_measures
 from ..metrics.flatness.subject import MAX_SAMPLES
 from ..reports.literal import literal
@@ -86,8 +87,9 @@ def _parsed(text: str) -> object:
         return text
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"--measure {text}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise InputError(f"--measure {shortened(text)}: {reason}") from error
 
 
 def _teller(bar: Progress, run: str) -> Told:
