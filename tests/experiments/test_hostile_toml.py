@@ -56,7 +56,7 @@ def peak() -> int:
 def test_every_mutation_works_or_is_one_line(tmp_path: Path) -> None:
     path, before = tmp_path / "file.toml", peak()
     refused, wrong = 0, []
-    for name, content in mutations(effort(340, 6000)):
+    for name, content in mutations(effort(150, 6000)):
         path.write_bytes(content)
         began = time.process_time()
         try:
@@ -71,7 +71,7 @@ def test_every_mutation_works_or_is_one_line(tmp_path: Path) -> None:
         if seconds > SECONDS:
             wrong.append((name, f"{seconds:.1f} s"))
     assert wrong == []
-    assert refused > 100, "the mutations are hostile"
+    assert refused > 80, "the mutations are hostile"
     assert peak() - before < GROWTH
 
 

@@ -11,12 +11,15 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..core.citation import Citation
+from ..core.errors import printable
 from ..data.facts import PartitionFacts
-from ..files import make_folder, write_atomically
+from ..files import make_folder, read_bytes, write_atomically
 from ..methods import all_methods
 from . import figures, flatness
 from .columns import caption, columns, target_columns
 from .comparison import Comparison
+
+PICTURE = 2**24  # bytes of a picture of loss surfaces
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,9 @@ def _content(chapter: Chapter) -> dict[str, Any]:
         "partition": figures.partition_map(first.counts, f"{first.settings['data']}"),
         "facts": PartitionFacts(**first.settings["split"]).lines(),
         "settings": _settings(comparison),
-        "surfaces": [(path.stem, b64encode(path.read_bytes()).decode()) for path in chapter.surfaces],
+        "surfaces": [
+            (printable(path.stem), b64encode(read_bytes(path, PICTURE)).decode()) for path in chapter.surfaces
+        ],
         "flatness": {
             "columns": flatness.flatness_columns(comparison),
             "errors": flatness.ERRORS,
