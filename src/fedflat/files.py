@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from .core.errors import InputError
 
 TEXT = 64 * 2**20  # bytes of a TOML or JSON file, at most; ours have some kilobytes
+GROWTH = 2**20  # bytes by which a file may grow while it is opened
 DOTS = 200  # in a line of a TOML file; the parser's time grows with the square of the parts of a dotted key
 TEMPORARY = re.compile(r"\.tmp-fedflat-[0-9a-f]{16}(\.\w+)?")
 WRITING = (OSError, SafetensorError, pa.ArrowException)  # what the libraries raise when a disk is full
@@ -105,10 +106,12 @@ def read_bytes(path: Path, most: int = TEXT) -> bytes:
     with said_of(path, "read"):
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe is refused, not waited for
         with os.fdopen(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
+            facts = os.fstat(handle)
+            if not stat.S_ISREG(facts.st_mode):
                 raise InputError(f"{path} cannot be read: it is not a file")
-            content = file.read(most + 1)
-    if len(content) > most:
+            # Not `most`: so much memory is asked for at once. A file that is larger than it said is growing.
+            content = b"" if facts.st_size > most else file.read(min(most, facts.st_size + GROWTH) + 1)
+    if max(len(content), facts.st_size) > most:
         raise InputError(f"{path} cannot be read: it has more than {most:,} bytes")
     return content
 

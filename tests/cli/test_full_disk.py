@@ -29,8 +29,7 @@ COMMANDS = {  # a command, and the files that it writes
     "report": ("report study --out out", REPORT),
     "compare": ("compare study.toml --out study", [f"../study/{name}" for name in REPORT]),
     "landscape": ("landscape study --points 5 --max-samples 50 --out out", SURFACES),
-    "features": ("landscape study --one-dimensional --points 3 --max-samples 50 --features --out out", ["features.svg"]),
-    "recipe": ("recipes run fedsam/figure3 --data.name digits --out out", []),
+    "features": ("landscape study --one-dimensional --points 3 --features --out out", ["features.svg"]),
     "split": ("data partition --data.clients 10 --figure out.svg", ["../out.svg"]),
 }  # fmt: skip
 
@@ -56,11 +55,11 @@ def are_whole(folder: Path) -> None:
             READERS[path.suffix](path)
 
 
-def trials(written: list[int]) -> list[int]:
+def trials(written: list[int], usual: int = 5) -> list[int]:
     """Limits at which each of the written files is the first that fails, a byte of it or half of it, and none."""
     limits = [0, 1, *(each - 1 for each in written if each), *(each // 2 for each in written)]
     chosen = sorted(set(limits))
-    return chosen[:: max(1, len(chosen) // effort(8, 100))]
+    return chosen[:: -(-len(chosen) // effort(usual, 100))]
 
 
 @pytest.mark.parametrize("name", ["report", "compare", "landscape", "features", "split"])
@@ -74,24 +73,24 @@ def test_every_writer_ends_in_one_line(fedflat, finished: Path, tmp_path: Path, 
         assert list((tmp_path / "out" / Path(pattern).parent).glob(Path(pattern).name)), pattern
     made = [path for path in tmp_path.rglob("*") if path not in before and path.is_file()]
     refused = 0
-    for limit in trials([path.stat().st_size for path in made]):
+    for limit in trials([path.stat().st_size for path in made], 2 if name == "features" else 5):
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         for path in made:
             path.unlink(missing_ok=True)
         with files_up_to(limit):
-            code, out, err = fedflat(line)
+            code, _, err = fedflat(line)
         assert code == 2, (limit, code, err)
         assert err.startswith("fedflat: "), (limit, err)
-        assert err.endswith("File too large\n"), (limit, err)
+        assert "File too large" in err, (limit, err)
         assert err.count("\n") == 1
         are_whole(tmp_path)
         refused += 1
-    assert refused >= 3
+    assert refused >= 2, "there were limits to try"
 
 
 def test_a_recipe(fedflat, tmp_path: Path) -> None:
     """What a recipe writes beside its runs: the facts and the figures of splits."""
-    line = "recipes run fedgf/figure6 --data.name digits --data.clients 10 --out out"
+    line = "recipes run fedsmoo/figure2 --cell dirichlet-0.6,10-of-100,cifar10 --data.name digits --out out"
     code, _, err = fedflat(line)
     assert code == 0, err
     files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
@@ -101,7 +100,7 @@ def test_a_recipe(fedflat, tmp_path: Path) -> None:
         with files_up_to(limit):
             code, _, err = fedflat(line)
         assert code == 2, (limit, code, err)
-        assert err.endswith("File too large\n")
+        assert "File too large" in err
         assert err.count("\n") == 1
         are_whole(tmp_path)
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+import fedflat.cli
+from fedflat.cli import main
 from fedflat.cli.flags import resolve
 from fedflat.core.errors import InputError
 from fedflat.engine.arguments import fresh_module
@@ -132,3 +137,33 @@ def test_hostile_flags_work_or_are_one_line(words: list[str]) -> None:
     assert (said + " ").isprintable()
     assert len(said) < 2500
     assert time.process_time() - began < SECONDS
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [pair for pair in mutations(80) if pair[0].startswith("run")][:: effort(12, 1)]
+)
+def test_the_command_ends_well_or_in_one_line(
+    name: str, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file.toml").write_bytes(content)
+    monkeypatch.setattr(sys, "argv", ["fedflat", "run", str(tmp_path / "file.toml"), "--dry-run"])
+    code = 0
+    try:
+        main()
+    except SystemExit as ended:
+        code = ended.code
+    err = capsys.readouterr().err
+    said = err.startswith("fedflat: ") and err.count("\n") == 1 and err[:-1].isprintable()
+    assert (code, err) == (0, "") or (code == 2 and said), (name, code, err)
+
+
+@pytest.mark.parametrize("line", ["model.options = {name = 1}", "a = " + "[" * 100_000, "client.epochs = 1e15"])
+def test_the_installed_command(tmp_path: Path, line: str) -> None:
+    (tmp_path / "file.toml").write_text(line)
+    environment = os.environ | {"PYTHONPATH": str(Path(fedflat.cli.__file__).parents[2])}
+    command = [sys.executable, "-m", "fedflat", "run", str(tmp_path / "file.toml"), "--out", str(tmp_path / "out")]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("fedflat: ")
+    assert ended.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
