@@ -23,6 +23,8 @@ from safetensors import SafetensorError
 from .core.errors import InputError
 
 TEXT = 64 * 2**20  # bytes of a TOML or JSON file, at most; ours have some kilobytes
+GROWTH = 2**20  # bytes by which a file may grow while it is opened
+DOTS = 200  # in a line of a TOML file; the parser's time grows with the square of the parts of a dotted key
 TEMPORARY = re.compile(r"\.tmp-fedflat-[0-9a-f]{16}(\.\w+)?")
 WRITING = (OSError, SafetensorError, pa.ArrowException)  # what the libraries raise when a disk is full
 PUBLIC, PRIVATE = 0o666, 0o600  # modes of new files, before the user's umask
@@ -48,6 +50,12 @@ def write_atomically(path: Path, write: Callable[[Path], object], private: bool 
         finally:
             with suppress(OSError):  # the reason why it is left is told already
                 temporary.unlink(missing_ok=True)
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder `path`, and those above it, unless it is there. Raises InputError if it cannot be made."""
+    with said_of(path, "made"):
+        path.mkdir(parents=True, exist_ok=True)
 
 
 def flush_folder(folder: Path) -> None:
@@ -98,11 +106,12 @@ def read_bytes(path: Path, most: int = TEXT) -> bytes:
     with said_of(path, "read"):
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe is refused, not waited for
         with os.fdopen(handle, "rb") as file:
-            status = os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode):
+            facts = os.fstat(handle)
+            if not stat.S_ISREG(facts.st_mode):
                 raise InputError(f"{path} cannot be read: it is not a file")
-            content = file.read(min(status.st_size, most) + 1)  # room for all of it is taken at once
-    if len(content) > most:
+            # Not `most`: so much memory is asked for at once. A file that is larger than it said is growing.
+            content = b"" if facts.st_size > most else file.read(min(most, facts.st_size + GROWTH) + 1)
+    if max(len(content), facts.st_size) > most:
         raise InputError(f"{path} cannot be read: it has more than {most:,} bytes")
     return content
 
@@ -122,7 +131,10 @@ def read_json(path: Path, most: int = TEXT) -> Any:
 
 def read_toml(path: Path, most: int = TEXT) -> dict[str, Any]:
     """The table in a TOML file. Raises InputError, also for one that is nested too deep."""
-    table: dict[str, Any] = parsed(path, lambda: tomllib.loads(read_text(path, most)))
+    text = read_text(path, most)
+    if any(line.count(".") > DOTS for line in text.split("\n")):
+        raise InputError(f"{path} cannot be read: a line has more than {DOTS} dots")
+    table: dict[str, Any] = parsed(path, lambda: tomllib.loads(text))
     return table
 
 

@@ -66,7 +66,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with refused("--out"):
+    with refused("cannot be written"):
         Results({}).save(tmp_path / "missing" / "results.json")
 
 

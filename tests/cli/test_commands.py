@@ -186,7 +186,7 @@ def test_help_teaches(fedflat) -> None:
             "data partition --partition.name pathological --partition.classes_per_client 11",
             "is more than the 10 classes",
         ),
-        ("data partition --figure file/map.svg", "--figure file/map.svg cannot be written: Not a directory"),
+        ("data partition --figure file/map.svg", "file/map.svg cannot be written: Not a directory"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_exit_code_2(fedflat, tmp_path: Path, line: str, message: str) -> None:

@@ -236,7 +236,7 @@ def test_help_teaches(fedflat) -> None:
         ("study --max-samples 0", "--max-samples = 0 must be at least 1"),
         ("study --seed -1", "--seed = -1 must be at least 0"),
         ("study --local 6", "--local = 6 is more than the 5 clients of the next round"),
-        ("study --out file", "--out file cannot be written"),
+        ("study --out file", "file/surfaces cannot be made: Not a directory"),
         ("ONE --plane", "--plane: 3 models are needed, and there is 1; give more runs, or local models too"),
         ("study OTHER --plane", "--plane: runs must have one model and one data set; model is"),
     ],

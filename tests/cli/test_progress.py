@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import io
 
-from rich.console import Console
-
 from fedflat.cli import progress
+from fedflat.cli.console import Console
 from fedflat.cli.progress import Bar, Lines, watcher
 from fedflat.experiments import studies
 from support.studies import study_spec

@@ -204,7 +204,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(InputError, match=r"--out .*file/run cannot be written: Not a directory"):
         runner.run(run_spec(), tmp_path / "file" / "run")
-    with pytest.raises(InputError, match=r"--out .*file/study cannot be written: Not a directory"):
+    with pytest.raises(InputError, match=r"file/study cannot be made: Not a directory"):
         studies.study(study_spec(), tmp_path / "file" / "study")
 
 

@@ -41,5 +41,5 @@ def test_the_table_has_a_row_for_every_point() -> None:
 
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with refused("--growth"):
+    with refused("file cannot be made"):
         write_growth(COSTS, Settings(), tmp_path / "file")

@@ -65,10 +65,7 @@ class Results:
         """Write everything as JSON. Raises InputError if it cannot be written."""
         content = {"format": FORMAT, "settings": self.settings, "parts": self.parts}
         text = json.dumps(content | {"measurements": [asdict(one) for one in self.every]}, indent=1)
-        try:
-            write_atomically(path, lambda file: file.write_text(text + "\n"))
-        except OSError as error:
-            raise InputError(f"--out {path} cannot be written: {error.strerror}") from error
+        write_atomically(path, lambda file: file.write_text(text + "\n"))
 
     @classmethod
     def load(cls, path: Path) -> Results:

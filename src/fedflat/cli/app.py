@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-
 import typer
-from rich.console import Console
 
 from .. import __version__
-from ..core.errors import InputError, NonFiniteError
-from ..deploy.federation import FederationError
 from ..engine.allocator import tune_allocator
-from ..engine.ranks import RankError, speaks
-from ..engine.workers import WorkerError
-from ..experiments.interrupt import Interrupted
-from . import bench, compare, data, doctor, flatness, flower, landscape, methods, recipes, report, resume, run
+from ..experiments.notices import changes_in_one_line
+from . import bench, compare, data, doctor, flatness, flower, landscape, methods, recipes, report, resume, run, verify
+from .console import Console
+from .ending import in_one_line
 
 app = typer.Typer(
     help="Federated learning that looks for flat minima: run methods, compare them fairly, see how flat they end.",
@@ -23,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for module in (run, compare, resume, report, flatness, landscape, methods, doctor, bench):
+for module in (run, compare, resume, verify, report, flatness, landscape, methods, doctor, bench):
     module.register(app)
 app.add_typer(data.app, name="data")
 app.add_typer(recipes.app, name="recipes")
@@ -32,7 +27,7 @@ app.add_typer(flower.app, name="flower")
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"fedflat {__version__}")
+        Console().say(f"fedflat {__version__}")
         raise typer.Exit
 
 
@@ -45,18 +40,6 @@ def top(
 
 
 def main() -> None:
-    """Run the command line; a user's mistake ends with one line and a non-zero exit."""
-    try:
+    """Run the command line; what cannot be done ends with one line and a non-zero exit, see `ending`."""
+    with in_one_line(), changes_in_one_line():
         app()
-    except (InputError, NonFiniteError, WorkerError, RankError, FederationError) as error:
-        _fail(str(error), 2 if isinstance(error, InputError) else 1)
-    except Interrupted as error:
-        _fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        _fail("stopped at once", 130)
-
-
-def _fail(message: str, code: int) -> None:
-    """End with one line; of several ranks, which fail together, the first one says it."""
-    Console(stderr=True, soft_wrap=True, highlight=False, markup=False, quiet=not speaks()).print(f"fedflat: {message}")
-    sys.exit(code)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ..bench import growth as growing
 from ..bench.parts import chosen
@@ -15,7 +14,8 @@ from ..bench.results import Results, Settings, started
 from ..bench.suite import measure
 from ..reports.benchmark import circumstances, target_table, times_table
 from ..reports.growth import write_growth
-from .outcome import wide
+from ..reports.literal import literal
+from .console import Console
 
 
 def register(app: typer.Typer) -> None:
@@ -53,23 +53,22 @@ def bench(
     names = chosen(parts or [])
     found = [one for file in peers or () for one in read_peers(file)]
     before = started(settings, out).with_peers(found)
-    with console.status("") as status:
+    with console.doing() as status:
         results = measure(
-            names, settings, before, out, lambda who, done, total: status.update(f"{who} {done + 1}/{total}")
+            names, settings, before, out, lambda who, done, total: status.update(literal(f"{who} {done + 1}/{total}"))
         )
     _show(console, results, measured_only=bool(parts))
 
 
 def _show(console: Console, results: Results, measured_only: bool) -> None:
-    tables = wide(console)
-    tables.print(times_table(results).for_console())
-    tables.print(target_table(results, measured_only=measured_only).for_console())
-    console.print(circumstances(results), highlight=False, markup=False, soft_wrap=True)
+    console.show(times_table(results).for_console())
+    console.show(target_table(results, measured_only=measured_only).for_console())
+    console.say(circumstances(results))
 
 
 def _grow(console: Console, settings: Settings, folder: Path) -> None:
     """Every point in a process of its own, then the figure."""
-    with console.status("") as status:
-        points = growing.measure(settings, lambda who, done, total: status.update(f"{who} {done + 1}/{total}"))
+    with console.doing() as status:
+        points = growing.measure(settings, lambda who, done, total: status.update(literal(f"{who} {done + 1}/{total}")))
     for path in write_growth(points, settings, folder):
-        console.print(f"written: {path}", highlight=False, soft_wrap=True)
+        console.say(f"written: {path}")

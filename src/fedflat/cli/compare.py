@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ..experiments import studies
 from ..experiments.spec import StudySpec
 from ..experiments.studies import Jobs
 from ..reports.comparison import compare as compare_runs
 from .caution import caution
+from .console import Console
 from .conversion import convert_for
 from .flags import CONTEXT, key_table, resolve, split_file
-from .jobs import JobsFlag, jobs_of
+from .jobs import JobsFlag, StrictFlag, jobs_of
 from .outcome import show
 from .progress import watcher
 
@@ -28,6 +28,7 @@ def compare(
     context: typer.Context,
     out: Annotated[Path | None, typer.Option(help="Folder for runs and report; default runs/NAME-OF-THE-FILE.")] = None,
     jobs: JobsFlag = "1",
+    strict: StrictFlag = False,
     show_keys: Annotated[
         bool, typer.Option("--keys", help="List every setting that a flag or the file may give.")
     ] = False,
@@ -46,17 +47,17 @@ def compare(
     """
     console = Console()
     if show_keys:
-        return console.print(key_table(StudySpec))
+        return console.show(key_table(StudySpec))
     spec = resolve(StudySpec, context.args)
     file, _ = split_file(context.args)
     path = out or Path("runs") / (file.stem if file else "compare")
-    carry_out(console, spec, path, jobs_of(jobs))
+    carry_out(console, spec, path, jobs_of(jobs), strict)
 
 
-def carry_out(console: Console, spec: StudySpec, path: Path, jobs: Jobs = 1) -> None:
+def carry_out(console: Console, spec: StudySpec, path: Path, jobs: Jobs = 1, strict: bool = False) -> None:
     """Run what is left of a study, then show and write the comparison."""
     convert_for(console, spec)
     caution(console, spec)
     with watcher(console, spec.rounds * len(spec.methods) * len(spec.seeds)) as watching:
-        runs = studies.study(spec, path, watching, jobs)
+        runs = studies.study(spec, path, watching, jobs, strict)
     show(console, [(compare_runs(runs, targets=spec.targets, protocol=spec.protocol), None, ())], path)

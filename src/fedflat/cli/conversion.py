@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TaskID
 
 from ..data import prepare
 from ..data.source import Loaded
 from ..experiments.spec import Experiment
+from .console import Console, usual_columns
 
 
 def convert(
     console: Console, name: str, data_dir: str | None, hub: bool, partial: bool, image_size: int | None
 ) -> Loaded:
     """The set `name`, converted if it was not yet; the bar disappears when it is done."""
-    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=console, transient=True) as bar:
+    with Progress(*usual_columns(), MofNCompleteColumn(), console=console, transient=True) as bar:
         tasks: dict[str, TaskID] = {}
 
         def advance(part: str, done: int, total: int) -> None:

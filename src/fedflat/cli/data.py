@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ..data import source_names
 from ..data.cache import cache_folder
@@ -15,6 +14,7 @@ from ..data.source import FileSet
 from ..data.sources import known_source, source, source_summary
 from ..experiments.spec import RunSpec, federated_data
 from ..reports.partition import shade_map, write_partition_map
+from .console import Console
 from .conversion import convert, convert_for
 from .flags import CONTEXT, resolve
 
@@ -27,9 +27,9 @@ def list_sources() -> None:
     for name in source_names():
         known = source(name)
         console = Console()
-        console.print(f"{name:<14} {source_summary(name)}", highlight=False, soft_wrap=True)
+        console.say(f"{name:<14} {source_summary(name)}")
         hub = f"; on the hub: {known.hub.repository}" if isinstance(known, FileSet) and known.hub else ""
-        console.print(f"{'':<14} files: {known.where}{hub}", highlight=False, soft_wrap=True, style="dim")
+        console.say(f"{'':<14} files: {known.where}{hub}", style="dim")
 
 
 @app.command("prepare")
@@ -53,11 +53,11 @@ def prepare_source(
     for part, samples in (("train", loaded.train), ("test", loaded.test)):
         if samples is not None:
             shape = " x ".join(map(str, samples.x.shape[1:]))
-            console.print(f"{part:<5} {len(samples.y):,} samples of {shape}", highlight=False)
+            console.say(f"{part:<5} {len(samples.y):,} samples of {shape}")
     for domain in loaded.domains:
-        console.print(f"domain {domain}", highlight=False)
+        console.say(f"domain {domain}")
     if loaded.contents is not None:
-        console.print(f"digest {loaded.contents}, kept in {cache_folder()}", highlight=False, soft_wrap=True)
+        console.say(f"digest {loaded.contents}, kept in {cache_folder()}")
 
 
 @app.command("partition", context_settings=CONTEXT, options_metavar="[FILE.toml] [--KEY VALUE]...")
@@ -74,8 +74,8 @@ def partition(
     convert_for(console, spec)
     data = federated_data(spec)
     drawn = write_partition_map(data, figure) if figure else None
-    console.print(f"{data.name}, {data.partition}, hash {data.partition_hash()}", highlight=False, soft_wrap=True)
-    console.print("\n".join(partition_facts(data).lines()), highlight=False)
-    console.print(shade_map(data.counts(), console.width), highlight=False, no_wrap=True)
+    console.say(f"{data.name}, {data.partition}, hash {data.partition_hash()}")
+    console.say(*partition_facts(data).lines())
+    console.say(*shade_map(data.counts(), console.width))
     if drawn:
-        console.print(f"heat map: {drawn}", highlight=False, soft_wrap=True)
+        console.say(f"heat map: {drawn}")

@@ -9,9 +9,9 @@ from importlib.metadata import PackageNotFoundError, requires
 import torch
 import typer
 from packaging.requirements import Requirement
-from rich.console import Console
 
 from ..experiments.environment import device_name, versions
+from .console import Console
 
 
 def register(app: typer.Typer) -> None:
@@ -32,7 +32,7 @@ def doctor() -> None:
     for extra, packages in extras.items():
         lacking = [name for name, version in versions(tuple(packages)).items() if version is None]
         lines.append(f"extra {extra:<12} " + (f"lacks {', '.join(lacking)}" if lacking else "complete"))
-    console.print("\n".join(lines), highlight=False, soft_wrap=True)
+    console.say(*lines)
 
 
 def _requirements() -> tuple[list[str], dict[str, list[str]]]:

@@ -10,11 +10,12 @@ from pydantic import BaseModel
 from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 from rich.table import Table
 
-from ..core.errors import InputError
-from ..experiments.mistakes import validated
+from ..core.errors import InputError, printable
+from ..experiments.mistakes import LINE, shortened, validated
 from ..experiments.schema import Section, sections_of
 from ..experiments.spec import Experiment
 from ..methods import plain
+from ..reports.literal import literal
 
 Spec = TypeVar("Spec", bound=Experiment)
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -84,7 +85,7 @@ def key_table(model: type[BaseModel]) -> Table:
     """The dotted keys, for a console."""
     table = Table(box=None, show_header=False, padding=(0, 1), caption="Each method's own keys: fedflat methods NAME")
     for key, meaning in keys(model).items():
-        table.add_row(f"[cyan]--{key}[/]", meaning.replace("[", r"\["))
+        table.add_row(literal(f"--{key}", "cyan"), literal(meaning))
     return table
 
 
@@ -95,7 +96,9 @@ def _parsed(model: type[BaseModel], flags: list[str]) -> dict[str, Any]:
     try:
         return CliSettingsSource(settings, cli_parse_args=words, cli_exit_on_error=False, cli_parse_none_str="none")()
     except SettingsError as error:
-        raise InputError(_unknown_flag(str(error), model)) from error
+        raise InputError(printable(shortened(_unknown_flag(str(error), model), LINE))) from error
+    except RecursionError as error:
+        raise InputError("a flag is nested too deep") from error
 
 
 def _merged(model: type[BaseModel], table: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:

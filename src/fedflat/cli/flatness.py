@@ -8,15 +8,16 @@ from typing import Annotated
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from ..core.errors import InputError
 from ..experiments.measuring import asked, folders_of, measure_run
+from ..experiments.mistakes import shortened
 from ..metrics.flatness import Flatness, Told, all_measures
 from ..metrics.flatness.subject import MAX_SAMPLES
-from .outcome import wide
+from ..reports.literal import literal
+from .console import Console, usual_columns
 
 
 def register(app: typer.Typer) -> None:
@@ -42,18 +43,18 @@ def flatness(
     """
     console = Console()
     if known:
-        return console.print(measure_table())
+        return console.show(measure_table())
     if not runs:
         raise InputError("give the folder of a run or a study, or --list")
     chosen = asked([_parsed(text) for text in measures or ()])
     found: dict[str, Flatness] = {}
     for directory in folders_of(runs):
-        with Progress(console=console, transient=True) as bar:
+        with Progress(*usual_columns(), console=console, transient=True) as bar:
             told = _teller(bar, directory.path.name)
             found[directory.path.name] = measure_run(directory, chosen, max_samples, data_dir, told)
-    wide(console).print(result_table(found))
+    console.show(result_table(found))
     for protocol in dict.fromkeys(one.protocol for each in found.values() for one in each.findings):
-        console.print(protocol, highlight=False, soft_wrap=True, style="dim")
+        console.say(protocol, style="dim")
 
 
 def measure_table() -> Table:
@@ -63,7 +64,7 @@ def measure_table() -> Table:
         table.add_column(title)
     for name, cls in all_measures().items():
         settings = ", ".join(f"{f.name} = {f.default}" for f in cls.__dataclass_fields__.values())
-        table.add_row(name, settings, (cls.__doc__ or "").strip().splitlines()[0])
+        table.add_row(*map(literal, (name, settings, (cls.__doc__ or "").strip().splitlines()[0])))
     return table
 
 
@@ -74,9 +75,9 @@ def result_table(found: dict[str, Flatness]) -> Table:
     )
     names = dict.fromkeys(name for each in found.values() for name in each)
     for title in ("run", *names):
-        table.add_column(title, justify="left" if title == "run" else "right", no_wrap=True)
+        table.add_column(literal(title), justify="left" if title == "run" else "right", no_wrap=True)
     for run, each in found.items():
-        table.add_row(run, *(str(each[name]) if name in each else "–" for name in names))
+        table.add_row(literal(run), *(literal(str(each[name]) if name in each else "–") for name in names))
     return table
 
 
@@ -86,8 +87,9 @@ def _parsed(text: str) -> object:
         return text
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"--measure {text}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise InputError(f"--measure {shortened(text)}: {reason}") from error
 
 
 def _teller(bar: Progress, run: str) -> Told:

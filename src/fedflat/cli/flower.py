@@ -10,11 +10,12 @@ from types import FrameType
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from ..core.errors import InputError, printable
+from ..core.errors import InputError
 from ..experiments.interrupt import Interrupted
 from ..experiments.spec import RunSpec
+from ..reports.literal import literal
+from .console import Console
 from .conversion import convert_for
 from .flags import CONTEXT, resolve
 
@@ -75,7 +76,7 @@ def export_study(
         raise InputError("--clients is missing: with how many clients of their own samples the federation begins")
     settings = RunSettings.of("flower export", {**given, "clients": number, "out": f"runs/{spec.label}-federation"})
     export(spec, settings, folder)
-    Console().print(f"app in {folder}; start it with `flwr run {folder} LINK`", highlight=False, soft_wrap=True)
+    Console().say(f"app in {folder}; start it with `flwr run {folder} LINK`")
 
 
 @app.command("run", context_settings=CONTEXT, options_metavar="[STUDY.toml] [--KEY VALUE]...")
@@ -112,11 +113,11 @@ def run_here(
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}-federation"
     settings = _terms(deadline, quorum, wait, members, max_samples, norm_multiple)
     _stop_by_signal()
-    with TryOut(spec, path, settings, secure=not insecure) as federation, console.status("starting") as status:
+    with TryOut(spec, path, settings, secure=not insecure) as federation, console.doing("starting") as status:
         for event in federation.events():
-            console.print(_line(event), highlight=False, soft_wrap=True, markup=False)
-            status.update(_state(event, spec.rounds))
-    console.print(f"results in {path}", highlight=False, soft_wrap=True)
+            console.say(*_lines(event))
+            status.update(literal(_state(event, spec.rounds)))
+    console.say(f"results in {path}")
 
 
 @app.command("rollback")
@@ -136,10 +137,7 @@ def roll_back(
     from ..flower.folder import FederationFolder  # needs no Flower
 
     aside = FederationFolder(folder).roll_back(to_round)
-    console = Console(highlight=False, soft_wrap=True, markup=False)
-    console.print(printable(f"{folder} is as it was after {to_round} rounds"))
-    for name in aside:
-        console.print(printable(f"set aside: {name}"))
+    Console().say(f"{folder} is as it was after {to_round} rounds", *(f"set aside: {name}" for name in aside))
 
 
 @app.command("certs")
@@ -161,7 +159,7 @@ def make_certificates(
     with _flower():
         from ..flower.certificates import Certificates
     made = Certificates(folder).make(host or [], node or [], days)
-    Console().print("\n".join(map(str, made)) or "nothing was missing", highlight=False, soft_wrap=True)
+    Console().say(*(map(str, made) if made else ["nothing was missing"]))
 
 
 def _terms(
@@ -195,12 +193,11 @@ def _flower() -> Iterator[None]:
         raise InputError("this needs the extra flower: pip install 'fedflat[flower]'") from error
 
 
-def _line(event: dict[str, Any]) -> str:
-    """An event for people."""
+def _lines(event: dict[str, Any]) -> list[str]:
+    """An event for people, and a line for every client that is missing."""
     facts = {key: value for key, value in event.items() if key not in ("time", "event", "missing")}
     told = [f"{event['time'][11:19]} {event['event']}", *(f"{key} {_shown(value)}" for key, value in facts.items())]
-    missing = [f"  {name}: {why}" for name, why in event.get("missing", {}).items()]
-    return "\n".join(map(printable, ["  ".join(told), *missing]))
+    return ["  ".join(told), *(f"  {name}: {why}" for name, why in event.get("missing", {}).items())]
 
 
 def _shown(value: Any) -> str:

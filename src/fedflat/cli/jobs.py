@@ -1,4 +1,4 @@
-"""The flag `--jobs`."""
+"""Flags of the commands that carry out runs: how many at a time, and with which versions."""
 
 from __future__ import annotations
 
@@ -15,6 +15,16 @@ JobsFlag = Annotated[
         metavar="N|auto",
         help="Runs at a time, each in a process with its share of the cores; auto takes one per core. "
         "The results are the same; the memory of N runs is in use at once.",
+    ),
+]
+
+
+StrictFlag = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Refuse to go on with another torch, numpy, fedflat or method's code than the rounds so far; "
+        "else that is a warning.",
     ),
 ]
 

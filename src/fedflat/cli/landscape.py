@@ -12,7 +12,6 @@ from time import monotonic
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ..core.errors import InputError
@@ -27,11 +26,12 @@ from ..experiments.landscapes import (
     shown_runs,
     surface_jobs,
 )
-from ..files import write_atomically
+from ..files import make_folder, write_atomically
 from ..metrics.features import FeatureMap
 from ..metrics.flatness.subject import MAX_SAMPLES
 from ..metrics.flatness.surface import Surface
 from ..reports.surfaces import write_landscape
+from .console import Console, Described
 from .conversion import convert_for
 
 LONG = 20.0  # seconds of work that are worth an estimate
@@ -94,14 +94,14 @@ def landscape(
         jobs: list[Job[Any]]
         jobs = [plane_job(bench, runs, settings, store)] if plane else [*surface_jobs(bench, runs, settings, store)]
         jobs += feature_jobs(bench, runs, settings, store) if features else []
-    _make(store)
+    make_folder(store)
     _prepare(console, jobs, runs)
     pictures = carry_out(console, jobs)
     surfaces = [picture for picture in pictures if isinstance(picture, Surface)]
     maps = [picture for picture in pictures if isinstance(picture, FeatureMap)]
     _write_index(jobs, pictures, folder / "landscape.json")
     page = write_landscape(surfaces, maps, folder, _title(runs), _notes(runs))
-    console.print(f"page: {page}", highlight=False, soft_wrap=True)
+    console.say(f"page: {page}")
 
 
 def carry_out(console: Console, jobs: Sequence[Job[Any]]) -> list[Surface | FeatureMap]:
@@ -111,9 +111,9 @@ def carry_out(console: Console, jobs: Sequence[Job[Any]]) -> list[Surface | Feat
     """
     kept = [job.kept() for job in jobs]
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("points"), TimeElapsedColumn())
-    left = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.description}"))
+    left = (TextColumn("left"), TimeRemainingColumn(), Described())
     with Progress(*columns, *left, console=console, transient=True, disable=not console.is_terminal) as bar:
-        teller = _Teller(bar, sum(job.steps for job, old in zip(jobs, kept, strict=True) if old is None))
+        teller = _Teller(console, bar, sum(job.steps for job, old in zip(jobs, kept, strict=True) if old is None))
         try:
             for place, job in enumerate(jobs):
                 if kept[place] is None:
@@ -130,8 +130,8 @@ def carry_out(console: Console, jobs: Sequence[Job[Any]]) -> list[Surface | Feat
 class _Teller:
     """Shows how jobs go on, and says early how long all will take if that is long."""
 
-    def __init__(self, bar: Progress, steps: int) -> None:
-        self._bar, self._steps = bar, steps
+    def __init__(self, console: Console, bar: Progress, steps: int) -> None:
+        self._console, self._bar, self._steps = console, bar, steps
         self._task = bar.add_task("", total=steps)
         self._estimated = False
 
@@ -154,7 +154,7 @@ class _Teller:
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""
-        self._bar.console.print(line, highlight=False, soft_wrap=True)
+        self._console.say(line)
 
     def _estimate(self, each: float) -> None:
         """Print once what `each` seconds a point come to."""
@@ -187,13 +187,6 @@ def _flags_named() -> Iterator[None]:
     except InputError as error:
         name = re.match(r"(points|range|max_samples|seed|local|plane)\b", str(error))
         raise InputError(f"--{name[0].replace('_', '-')}{str(error)[name.end() :]}" if name else str(error)) from error
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {folder.parent} cannot be written: {error.strerror}") from error
 
 
 def _prepare(console: Console, jobs: Sequence[Job[Any]], runs: Sequence[ShownRun]) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ..methods import all_methods, find
 from ..reports.catalogue import describe, overview
+from .console import Console
 
 
 def register(app: typer.Typer) -> None:
@@ -21,6 +21,6 @@ def methods(
     """List all methods with their cost and paper, or print one: equations, fields, cost and BibTeX."""
     console = Console()
     if name is None:
-        console.print(overview(all_methods(), console.width))
+        console.show(overview(all_methods(), console.width))
     else:
-        console.print(describe(find(name)), highlight=False, markup=False, soft_wrap=True)
+        console.say(*describe(find(name)).split("\n"))

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from rich.console import Console
 
 from ..files import write_atomically
 from ..reports.comparison import Comparison
 from ..reports.page import Chapter, write_page
 from ..reports.terminal import as_table, target_tables
+from .console import Console
 
 Shown = tuple[Comparison, str | None, Sequence[str]]  # a comparison, its title, and notes to it
 
@@ -21,23 +21,14 @@ def show(console: Console, chapters: Sequence[Shown], folder: Path, title: str |
     """Print the comparisons; write report.html, and each one's numbers as parquet and JSON, to `folder`."""
     pictures = sorted((folder / "landscape").glob("*.svg")) if len(chapters) == 1 else []
     page = write_page([Chapter(*chapter, pictures) for chapter in chapters], folder / "report.html", title)
-    tables = wide(console)
     for number, (comparison, heading, notes) in enumerate(chapters, start=1):
         suffix = "" if len(chapters) == 1 else f"-{number}"
         _write_numbers(comparison, folder / f"comparison{suffix}")
         if heading:
-            tables.print(heading, style="bold", highlight=False)
-        tables.print(as_table(comparison))
-        for table in target_tables(comparison):
-            tables.print(table)
-        for note in (*notes, *comparison.notes):
-            console.print(note, highlight=False, soft_wrap=True)
-    console.print(f"report: {page}", highlight=False, soft_wrap=True)
-
-
-def wide(console: Console) -> Console:
-    """A console that tables fit in: a file or a pipe has no width of its own."""
-    return console if console.is_terminal else Console(width=190)
+            console.say(heading, style="bold")
+        console.show(as_table(comparison), *target_tables(comparison))
+        console.say(*notes, *comparison.notes)
+    console.say(f"report: {page}")
 
 
 def _write_numbers(comparison: Comparison, path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from time import monotonic
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ..core.errors import NonFiniteError
@@ -13,6 +12,7 @@ from ..engine.simulation import Round
 from ..experiments.directory import StoredRun
 from ..experiments.runner import Watcher
 from ..experiments.spec import RunSpec
+from .console import Console, Described
 
 PATIENCE = 20  # seconds between lines on a measure; one that is over sooner has none
 SHOWN_APART = {"test_accuracy", "test_loss", "lr", "clients", "drift", "gradients", "bytes_down", "bytes_up", "seconds"}
@@ -27,8 +27,9 @@ class Bar(AbstractContextManager[Watcher]):
     """One bar over all rounds of all runs."""
 
     def __init__(self, console: Console, rounds: int) -> None:
+        self._console = console
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("rounds"), TimeElapsedColumn())
-        left = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.description}"))
+        left = (TextColumn("left"), TimeRemainingColumn(), Described())
         self._progress = Progress(*columns, *left, console=console, transient=True, speed_estimate_period=60)
         self._task = self._progress.add_task("", total=rounds)
 
@@ -49,10 +50,10 @@ class Bar(AbstractContextManager[Watcher]):
         self._progress.update(self._task, description=f"{spec.label}  measuring {name}, {done} of about {total}")
 
     def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
-        self._progress.console.print(finished(spec, run), highlight=False)
+        self._console.say(finished(spec, run))
 
     def run_failed(self, spec: RunSpec, error: NonFiniteError) -> None:
-        self._progress.console.print(failed(spec, error), highlight=False)
+        self._console.say(failed(spec, error))
 
 
 class Lines:
@@ -93,7 +94,7 @@ class Lines:
         return each * (self._rounds - self._done)
 
     def _say(self, line: str) -> None:
-        self._console.print(line, highlight=False, soft_wrap=True)
+        self._console.say(line)
 
 
 def state(result: Round) -> str:

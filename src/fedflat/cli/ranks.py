@@ -15,6 +15,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..core.errors import InputError
+from .console import Console
 
 RanksFlag = Annotated[
     int,
@@ -68,10 +69,9 @@ def _ending_alike() -> Iterator[None]:
         rank, failure = min(error.failures.items(), key=lambda one: _consequence(one[1].exitcode))
         if failure.exitcode < 0:
             name = failure.signal_name()
-            typer.echo(
+            Console(stderr=True).say(
                 f"fedflat: rank {rank} was ended by {name} (is memory short?); "
-                "the same command goes on from the last checkpoint",
-                err=True,
+                "the same command goes on from the last checkpoint"
             )
         raise typer.Exit(code=failure.exitcode if failure.exitcode > 0 else 1) from error
     except SignalException as error:

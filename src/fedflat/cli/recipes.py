@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ..core.errors import InputError
 from ..data.facts import partition_facts
@@ -16,14 +15,15 @@ from ..experiments.estimate import Estimate, study_estimate, total
 from ..experiments.recipe import Cell, Recipe, all_recipes, find_recipe
 from ..experiments.spec import StudySpec, federated_data
 from ..experiments.studies import Jobs
-from ..files import write_atomically
+from ..files import make_folder, write_atomically
 from ..reports.comparison import compare
 from ..reports.partition import shade_map, write_partition_map
 from ..reports.recipes import cell_table, description, hours, overview
+from .console import Console
 from .conversion import convert_for
 from .flags import CONTEXT, override
 from .jobs import JobsFlag, jobs_of
-from .outcome import show, wide
+from .outcome import show
 from .progress import watcher
 
 app = typer.Typer(
@@ -49,9 +49,9 @@ def list_recipes(
         raise InputError(f"there is no paper {paper!r}; known are {', '.join(sorted(papers))}")
     recipes = [recipe for recipe in all_recipes().values() if paper in (None, recipe.paper)]
     console = Console()
-    with console.status("estimating"):
+    with console.doing("estimating"):
         rows = [_row(recipe, calibrate) for recipe in recipes]
-    wide(console).print(overview(rows))
+    console.show(overview(rows))
 
 
 @app.command("show")
@@ -62,9 +62,9 @@ def show_recipe(
 ) -> None:
     """One recipe: what it covers, notes, the paper's numbers, and its cells with their cost."""
     console, recipe = Console(), find_recipe(name)
-    console.print("\n".join(description(recipe)), highlight=False, soft_wrap=True, markup=False)
+    console.say(*description(recipe))
     cells = {each: each.study() for each in recipe.cells(cell)}
-    wide(console).print(cell_table(_costs(recipe, cells, calibrate)))
+    console.show(cell_table(_costs(recipe, cells, calibrate)))
 
 
 @app.command("run", context_settings=CONTEXT, options_metavar="[OPTIONS] [--KEY VALUE]...")
@@ -93,14 +93,14 @@ def run_recipe(
     console, recipe = Console(), find_recipe(name)
     labels = [label.strip() for label in only.split(",")] if only else None
     cells = {each: override(each.study(scale, data_dir, labels), context.args) for each in recipe.cells(cell)}
-    console.print("\n".join(description(recipe)), highlight=False, soft_wrap=True, markup=False)
+    console.say(*description(recipe))
     if not dry_run:
         for study in cells.values():
             convert_for(console, study)  # first, so that missing data is told before anything is measured
-    with console.status("measuring 20 steps"):
+    with console.doing("measuring 20 steps"):
         costs = _costs(recipe, cells, calibrate=True)
     if recipe.item.kind != "partition":
-        wide(console).print(cell_table(costs))
+        console.show(cell_table(costs))
     if dry_run:
         return
     folder = out or Path("runs") / "recipes" / (name if scale == 1 else f"{name}-scale-{scale:g}")
@@ -143,15 +143,15 @@ def _show_partitions(console: Console, cells: dict[Cell, StudySpec], folder: Pat
     """Facts and heat map of every cell's split."""
     for cell, study in cells.items():
         data = federated_data(study.runs()[0])
-        (folder / cell.name).mkdir(parents=True, exist_ok=True)
+        make_folder(folder / cell.name)
         title = f"{cell.name}: {data.name}, {data.partition}, hash {data.partition_hash()}"
         lines = [title, *partition_facts(data).lines(), ""]
         write_atomically(folder / cell.name / "facts.txt", lambda path, lines=lines: path.write_text("\n".join(lines)))
         drawn = write_partition_map(data, folder / cell.name / "partition.svg")
-        console.print("\n".join(lines[:-1]), highlight=False)
+        console.say(*lines[:-1])
         if len(cells) == 1:
-            console.print(shade_map(data.counts(), console.width), highlight=False, no_wrap=True)
-        console.print(f"heat map: {drawn}", highlight=False, soft_wrap=True)
+            console.say(*shade_map(data.counts(), console.width))
+        console.say(f"heat map: {drawn}")
 
 
 def _row(recipe: Recipe, calibrate: bool) -> tuple[Recipe, int, Estimate | None, float | None]:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Annotated, cast
 
 import typer
-from rich.console import Console
 
 from ..experiments.directory import StoredRun
 from ..experiments.studies import stored_study
 from ..metrics.protocols import Protocol
 from ..reports.comparison import compare
+from .console import Console
 from .outcome import show
 
 
@@ -37,7 +37,7 @@ def report(
         spec, runs = stored_study(folders[0])
         missing = len(spec.runs()) - len(runs)
         if missing:
-            console.print(f"{missing} of {len(spec.runs())} runs are not finished and not shown", highlight=False)
+            console.say(f"{missing} of {len(spec.runs())} runs are not finished and not shown")
         shown = cast(Protocol, protocol or spec.protocol)
         comparison = compare(runs, targets=targets or spec.targets, protocol=shown)
         return show(console, [(comparison, None, ())], out or folders[0])

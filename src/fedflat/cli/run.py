@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ..core.errors import InputError
 from ..engine.ranks import PATIENCE, Ranks, joined, speaks
@@ -14,8 +13,10 @@ from ..experiments import jointly
 from ..experiments.forecast import forecast
 from ..experiments.spec import RunSpec
 from .caution import caution
+from .console import Console
 from .conversion import convert_for
 from .flags import CONTEXT, key_table, resolve
+from .jobs import StrictFlag
 from .progress import watcher
 from .ranks import GRACE, GraceFlag, PatienceFlag, RanksFlag, RestartsFlag, launch
 
@@ -31,6 +32,7 @@ def run(
     max_restarts: RestartsFlag = 0,
     grace: GraceFlag = GRACE,
     patience: PatienceFlag = PATIENCE,
+    strict: StrictFlag = False,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -55,7 +57,7 @@ def run(
     """
     console = Console(quiet=not speaks())
     if show_keys:
-        return console.print(key_table(RunSpec))
+        return console.show(key_table(RunSpec))
     spec = resolve(RunSpec, context.args)
     convert_for(console, spec)
     caution(console, spec)
@@ -65,21 +67,20 @@ def run(
         raise InputError(f"--patience {patience} must be more than 0")
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}"
     if ranks:
-        return launch(
-            ranks, max_restarts, grace, ["run", *context.args, "--out", str(path), "--patience", str(patience)]
-        )
+        words = ["run", *context.args, "--out", str(path), "--patience", str(patience), *["--strict"] * strict]
+        return launch(ranks, max_restarts, grace, words)
     with joined(patience) as together:
-        carry_out(console, spec, path, together)
+        carry_out(console, spec, path, together, strict)
 
 
-def carry_out(console: Console, spec: RunSpec, path: Path, ranks: Ranks) -> None:
+def carry_out(console: Console, spec: RunSpec, path: Path, ranks: Ranks, strict: bool = False) -> None:
     """Run what is left of a run, alone or as one of several ranks."""
     with watcher(console, spec.rounds) as watching:
-        jointly.run(spec, path, watching, ranks)
-    console.print(f"results in {path}", highlight=False, soft_wrap=True)
+        jointly.run(spec, path, watching, ranks, strict)
+    console.say(f"results in {path}")
 
 
 def print_plan(console: Console, spec: RunSpec) -> None:
     """The resolved configuration and what it will cost."""
-    console.print(spec.to_toml(), highlight=False, markup=False)
-    console.print("\n".join(forecast(spec.build()).lines()), highlight=False)
+    console.say(*spec.to_toml().split("\n"))
+    console.say(*forecast(spec.build()).lines())

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from ..core.errors import InputError, printable
+from ..core.errors import InputError
+from ..data import cache
 from ..experiments.verification import Verdict, verify_run, verify_study
+from ..flower import folder as federation
+from .console import Console
 
 
 def register(app: typer.Typer) -> None:
@@ -19,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 def verify(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="A run, a study, a federation's folder, or a cache of data.")
+        list[Path], typer.Argument(metavar="DIR...", help="A run, a study, a federation's folder, or a cache of sets.")
     ],
 ) -> None:
     """Check every file of a folder against its SHA-256, and say what is damaged and what can be had back.
@@ -29,24 +31,42 @@ def verify(
 
     fedflat verify runs/digits
     """
-    console = Console(soft_wrap=True, highlight=False, markup=False)
-    damaged = 0
+    console, damaged = Console(), 0
     for folder in folders:
         for verdict in verdicts(folder):
             damaged += bool(verdict.problem)
-            console.print(printable(line(verdict)), style="red" if verdict.problem else None)
-    console.print("all is whole" if not damaged else f"{damaged} damaged")
+            console.say(line(verdict), style="red" if verdict.problem else "")
+    console.say(f"{damaged} damaged" if damaged else "all is whole")
     if damaged:
         raise typer.Exit(code=1)
 
 
-def verdicts(folder: Path) -> Iterable[Verdict]:
+def verdicts(folder: Path) -> Iterator[Verdict]:
     """What is found of a folder. Raises InputError for one that is none of ours."""
     if (folder / "study.toml").exists():
         return verify_study(folder)
+    if (folder / federation.STUDY).exists():
+        return of_federation(folder)
     if (folder / "config.toml").exists() or (folder / "checkpoint").is_dir():
         return verify_run(folder)
+    if any(folder.glob(f"*/{cache.DESCRIPTION}")) or folder.resolve() == cache.cache_folder().resolve():
+        return of_cache(folder)
     raise InputError(f"{folder} holds neither a run, a study, a federation nor a cache of data sets")
+
+
+def of_federation(folder: Path) -> Iterator[Verdict]:
+    """What is found of the server's folder of a federation."""
+    again = "the server makes it again from the newest whole state when it goes on"
+    older = "an older state is gone on from, if one is whole; `fedflat flower rollback` goes back to a chosen one"
+    for name, problem in federation.check(folder):
+        remedy = older if name.startswith("checkpoint/") else again if name == federation.METRICS else ""
+        yield Verdict(folder / name, problem, remedy if problem else "")
+
+
+def of_cache(folder: Path) -> Iterator[Verdict]:
+    """What is found of converted data sets."""
+    for name, problem in cache.check(folder):
+        yield Verdict(folder / name, problem, "it is converted again when it is needed" if problem else "")
 
 
 def line(verdict: Verdict) -> str:

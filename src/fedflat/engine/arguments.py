@@ -19,6 +19,7 @@ from .participation import Explicit, Participation
 from .randomness import Purpose, generator
 
 DEFAULT_ROUNDS = 100
+PROCESSES = 4096  # each takes a third of a gigabyte, and no machine has more cores
 
 
 def check_weights(method: Method, weights: str) -> None:
@@ -32,8 +33,8 @@ def check_weights(method: Method, weights: str) -> None:
 def check_workers(workers: Any) -> None:
     """Raise InputError if that is no number of worker processes."""
     whole = isinstance(workers, Integral) and not isinstance(workers, bool)
-    if workers != "auto" and not (whole and workers >= 1):
-        raise InputError(f"workers must be 'auto' or a whole number of at least 1, got {workers!r}")
+    if workers != "auto" and not (whole and 1 <= workers <= PROCESSES):
+        raise InputError(f"workers must be 'auto' or a whole number in [1, {PROCESSES}], got {workers!r}")
 
 
 def check_ranks(number: int, workers: Any, probes: Sequence[Any]) -> None:
@@ -113,7 +114,7 @@ def fresh_module(
     if not isinstance(model, str):
         raise InputError(f"model must be a name or a torch.nn.Module, got {model!r}")
     for given in {"classes", "shape"} & set(options):
-        raise InputError(f"model option {given!r} follows from the data and cannot be set")
+        raise InputError(f"model option {given!r} follows from the data and cannot be set (model.options.{given})")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(generator(seed, Purpose.MODEL).integers(2**63)))
         return models.build(model, classes=classes, shape=shape, **options).to(dtype=dtype)

@@ -12,6 +12,8 @@ from ..core.hyper import check, hyper
 from ..core.local import ClipScope, Descent, WeightDecayScope
 from ..data.federated import Index
 
+MOST = 10**9  # epochs, steps and samples: their products with a set's batches and a run's rounds fit in 64 bits
+
 
 @dataclass(frozen=True, kw_only=True)
 class Client:
@@ -20,10 +22,10 @@ class Client:
     lr: float = hyper(0.1, "local step size of round 0", low=0, open_low=True)
     lr_decay: float = hyper(1.0, "factor on the local step size per round", low=0, open_low=True)
     epochs: int | None = hyper(
-        None, "passes over the client's samples per round; the last partial batch is kept", low=1
+        None, "passes over the client's samples per round; the last partial batch is kept", low=1, high=MOST
     )
-    steps: int | None = hyper(None, "local steps per round, instead of epochs", low=1)
-    batch_size: int | None = hyper(None, "samples per step; none is the client's full batch", low=1)
+    steps: int | None = hyper(None, "local steps per round, instead of epochs", low=1, high=MOST)
+    batch_size: int | None = hyper(None, "samples per step; none is the client's full batch", low=1, high=MOST)
     weight_decay: float = hyper(0.0, "weight decay at the unperturbed iterate", low=0)
     max_norm: float = hyper(inf, "bound on the norm of the local direction", low=0, open_low=True)
     momentum: float = hyper(

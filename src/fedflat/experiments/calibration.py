@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import Annotated
 
 import torch
+from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor, nn
 
+from ..core.errors import InputError
 from ..core.objective import Batch, Objective
 from ..core.trial import draws
 from ..data.cache import cache_folder
 from ..data.sources import source
 from ..engine.arguments import usable_device
-from ..files import write_atomically
+from ..files import make_folder, read_json, write_atomically
 from ..models import build
 from .environment import device_name
 from .estimate import Estimate
@@ -28,16 +31,22 @@ PATIENCE = 20.0  # seconds after which fewer steps must do
 LARGEST = 512  # samples of a batch that stands for a full one
 
 
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
 @dataclass(frozen=True)
 class Speed:
     """Seconds on one device."""
 
-    gradient: float  # one minibatch gradient
-    evaluation: float  # one sample in evaluation
+    gradient: Seconds  # one minibatch gradient
+    evaluation: Seconds  # one sample in evaluation
 
     def hours(self, work: Estimate) -> float:
         """How long `work` takes, one gradient after another; what the methods do beside gradients is not in it."""
         return (work.gradients * self.gradient + work.evaluated * self.evaluation) / 3600
+
+
+SPEEDS = TypeAdapter(dict[str, Speed])
 
 
 def speed(spec: RunSpec, measure: bool = True) -> Speed | None:
@@ -46,11 +55,11 @@ def speed(spec: RunSpec, measure: bool = True) -> Speed | None:
     key = _key(spec, device)
     known = _remembered()
     if key in known:
-        return Speed(**known[key])
+        return known[key]
     if not measure:
         return None
     measured = _measured(spec, device)
-    _remember(known | {key: asdict(measured)})
+    _remember(known | {key: measured})
     return measured
 
 
@@ -97,17 +106,19 @@ def _median_seconds(work: Callable[[], Tensor], device: torch.device) -> float:
     return median(seconds[1:])
 
 
-def _remembered() -> dict[str, dict[str, float]]:
+def _remembered() -> dict[str, Speed]:
+    """The speeds in the user's cache; none if the file is missing or damaged, for it can be measured again."""
     try:
-        known: dict[str, dict[str, float]] = json.loads(_file().read_text())
-        return known
-    except (OSError, ValueError):
+        return SPEEDS.validate_python(read_json(_file()))
+    except (InputError, ValidationError):
         return {}
 
 
-def _remember(known: dict[str, dict[str, float]]) -> None:
-    _file().parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(_file(), lambda path: path.write_text(json.dumps(known, indent=2)))
+def _remember(known: dict[str, Speed]) -> None:
+    """Keep the speeds if that is possible; no command ends because it is not."""
+    with suppress(InputError):
+        make_folder(_file().parent)
+        write_atomically(_file(), lambda path: path.write_bytes(SPEEDS.dump_json(known, indent=2)))
 
 
 def _file() -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +26,7 @@ from ..metrics.flatness import Finding, Flatness
 from ..metrics.protocols import Curve
 from .checksums import Checksums
 from .environment import environment
+from .results import read_counts, read_findings, read_metrics, read_summary
 from .spec import RunSpec
 
 METRICS = "metrics.parquet"
@@ -173,8 +174,7 @@ class RunDirectory:
         """What has been measured on the run's model."""
         if not (self.path / "flatness.json").exists():
             return []
-        path = self.sums.check("flatness.json")
-        return _readable(path, lambda: [Finding.from_dict(content) for content in json.loads(path.read_text())])
+        return read_findings(self.sums.check("flatness.json"))
 
     def _write_text(self, name: str, text: str) -> None:
         self.sums.write(name, lambda path: path.write_text(text + "\n"))
@@ -206,7 +206,10 @@ class StoredRun:
     @cached_property
     def _report(self) -> dict[str, Any]:
         path = self.directory.sums.check("summary.json")
-        content: dict[str, Any] = _readable(path, lambda: json.loads(path.read_text()))
+        content, spec = read_summary(path), self.directory.spec()
+        there = content["settings"]["method"].partition("(")[0], content["settings"]["seed"]
+        if there != (spec.method.name, spec.seed):
+            raise InputError(f"{path} is of {there[0]}, seed {there[1]}, and config.toml beside it of {spec.label}")
         return content
 
     @property
@@ -234,23 +237,12 @@ class StoredRun:
 
     @cached_property
     def metrics(self) -> pa.Table:
-        path = self.directory.sums.check(METRICS)
-        return _readable(path, lambda: pq.read_table(path))
+        return read_metrics(self.directory.sums.check(METRICS))
 
     @cached_property
     def counts(self) -> np.ndarray:
         """Samples per client and class, (clients, classes)."""
-        path = self.directory.sums.check("partition.parquet")
-        table = _readable(path, lambda: pq.read_table(path))
-        return np.column_stack([column.to_numpy() for column in table.columns])
-
-
-def _readable(path: Path, read: Callable[[], Any]) -> Any:
-    """What `read` gives; raises InputError, naming the file, if it is missing or damaged."""
-    try:
-        return read()
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise InputError(f"{path} is missing or damaged: {error}") from error
+        return read_counts(self.directory.sums.check("partition.parquet"))
 
 
 def _reached(run: Run, target: float) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from .directory import RunDirectory, StoredRun
 from .interrupt import Interrupted, StopRequest, stop_between_rounds
 from .messages import Commission, Ended, Event
 from .mistakes import validated
+from .notices import changes_in_one_line
 from .runner import carry_out
 from .spec import RunSpec
 
@@ -66,7 +67,8 @@ def main() -> None:
     """Serve the parent that started this process."""
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     tune_allocator()
-    with parents_channel() as channel, stop_between_rounds() as request, suppress(EOFError, OSError):
+    gone = suppress(EOFError, OSError)  # the parent
+    with changes_in_one_line(), parents_channel() as channel, stop_between_rounds() as request, gone:
         serve(channel, request)
 
 

@@ -17,11 +17,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..core.errors import InputError
+from ..core.errors import InputError, printable
 from ..data.federated import Index
 from ..engine.participation import Explicit
 from ..engine.randomness import Purpose, generator
 from ..engine.simulation import Simulation
+from ..files import read_bytes
 from ..metrics.features import FeatureMap, feature_map
 from ..metrics.flatness.landscape import Landscape
 from ..metrics.flatness.measure import Progress
@@ -41,6 +42,7 @@ from .studies import stored_study
 
 Picture = TypeVar("Picture", Surface, FeatureMap)
 VERSION = 1  # part of every key; rises when what is computed changes
+MODEL = 2**36  # bytes of a model's file
 GLOBAL = "global model"
 RANDOM_AXES = ("along direction 1", "along direction 2")
 PLANE, LINE = "plane through three models", "line through two models"
@@ -94,10 +96,7 @@ class ShownRun:
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What tells this run's model, data and next round from any other's, as the run wrote it down."""
-        try:
-            content = hashlib.sha256(self.weights.read_bytes()).hexdigest()
-        except OSError as error:
-            raise InputError(f"{self.weights} cannot be read: {error.strerror}") from error
+        content = hashlib.sha256(read_bytes(self.weights, MODEL)).hexdigest()
         return {"settings": self.stored.settings, "model": content}
 
     def next_cohort(self) -> Index:
@@ -139,7 +138,7 @@ class Bench:
         try:
             tensors = load_file(run.weights)
             w = torch.cat([tensors[name].reshape(-1) for name in sim.objective.space.shapes])
-        except (OSError, SafetensorError, KeyError) as error:
+        except (OSError, SafetensorError, KeyError, RuntimeError, TypeError) as error:
             raise InputError(f"{run.weights} is damaged or of another model: {error}") from error
         if len(w) != sim.objective.space.d or not torch.isfinite(w).all():
             raise InputError(f"{run.weights} is of another model, or has parameters that are NaN or infinite")
@@ -356,8 +355,8 @@ def _labels(runs: Sequence[StoredRun]) -> list[str]:
     ]
     for some in names:
         if max(Counter(some).values()) == 1:
-            return some
-    return [str(run.directory.path) for run in runs]
+            return [printable(name) for name in some]
+    return [printable(str(run.directory.path)) for run in runs]
 
 
 def _key(*parts: Any) -> str:

@@ -7,18 +7,40 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ..core.errors import InputError
+from ..core.errors import InputError, printable
+from .bounds import check_bounds
 from .schema import Section, sections_of
 
 Checked = TypeVar("Checked", bound=BaseModel)
 
 
+LONGEST = 200  # characters of a value in a message
+LINE = 1500  # characters of a message
+
+
+def shortened(text: str, longest: int = LONGEST) -> str:
+    """`text`, without its middle if it has more than `longest` characters."""
+    half = longest // 2
+    return text if len(text) <= longest else f"{text[:half]} [...] {text[-half:]}"
+
+
+def shown(value: Any) -> str:
+    """A user's value in a message, shortened."""
+    try:
+        return shortened(repr(value))
+    except (ValueError, RecursionError):  # a number of thousands of digits, or lists in lists in lists
+        return f"some {type(value).__name__}"
+
+
 def validated(model: type[Checked], table: dict[str, Any]) -> Checked:
     """`table` as a `model`. Raises InputError, one line that names the field."""
+    check_bounds(table)
     try:
         return model(**table)
     except ValidationError as error:
-        raise InputError(in_one_line(error, model)) from error
+        raise InputError(printable(shortened(in_one_line(error, model), LINE))) from error
+    except RecursionError as error:
+        raise InputError("the configuration is nested too deep") from error
 
 
 def in_one_line(error: ValidationError, model: type[BaseModel]) -> str:
@@ -35,9 +57,9 @@ def _problem(problem: Any, options: list[str]) -> str:
     if problem["type"] in ("union_tag_invalid", "union_tag_not_found"):
         expected = problem["ctx"].get("expected_tags", "").replace("'", "")
         given = problem["ctx"].get("tag")
-        return f"unknown name {given!r}; known are {expected}" if given else "needs a name"
+        return f"unknown name {shown(given)}; known are {expected}" if given else "needs a name"
     message = problem["msg"].removeprefix("Value error, ")
-    return message if problem["type"] == "value_error" else f"{message}, got {problem['input']!r}"
+    return message if problem["type"] == "value_error" else f"{message}, got {shown(problem['input'])}"
 
 
 def _suggestion(key: str, options: list[str]) -> str:

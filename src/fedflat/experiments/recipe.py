@@ -6,7 +6,6 @@ merged in the order base, item, chosen options, base's `when`, item's `when`; la
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
+from ..files import read_toml
 from ..methods import plain
 from .mistakes import validated
 from .recipe_files import Base, Item, Option, Published
@@ -146,8 +146,8 @@ def find_recipe(name: str) -> Recipe:
 
 def _read(base: Path, file: Path) -> Recipe:
     try:
-        parts = [validated(kind, tomllib.loads(path.read_text())) for kind, path in ((Base, base), (Item, file))]
-    except (InputError, tomllib.TOMLDecodeError) as error:
+        parts = [validated(kind, read_toml(path)) for kind, path in ((Base, base), (Item, file))]
+    except InputError as error:
         raise InputError(f"recipe {file.parent.name}/{file.stem}: {error}") from error
     return Recipe(f"{file.parent.name}/{file.stem}", parts[0], parts[1])  # type: ignore[arg-type]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -26,13 +25,21 @@ from ..engine.participation import Bernoulli, Participation
 from ..engine.participation import participation as as_rule
 from ..engine.ranks import ALONE, Ranks
 from ..engine.simulation import Simulation
+from ..files import read_toml
 from ..methods import all_methods, find, plain
 from ..metrics.flatness import LIGHT, Measure, all_measures
 from ..metrics.protocols import Protocol
 from ..models import model_names
-from .mistakes import validated
+from .bounds import check_bounds
+from .mistakes import shown, validated
 from .schema import Section, choice, section
 
+FILE = 2**24  # bytes of a configuration; a million clients in listed cohorts have 12 million
+ROUNDS = 999_999  # checkpoints are named with six digits, in whose order they are found
+CLIENTS = 2**31 - 1  # who holds a sample is kept in 32 bits
+MEGABYTES = 10**9  # a petabyte; in bytes it has 50 bits
+RUNS = 10_000  # of a study; each has a folder
+METHODS = 1000  # of a study
 MethodSection = choice(all_methods(), plain, default="FedAvg")
 PartitionSection = choice(all_partitions(), plain, default="dirichlet")
 ClientSection = section(Client)
@@ -41,11 +48,20 @@ MeasureSection = choice(all_measures(), plain, default="sharpness")
 
 def _from_flag(value: Any) -> Any:
     """A flag's text as the number, list or table that it spells, in JSON or TOML; other values as they are."""
-    if isinstance(value, str):
-        for read in (json.loads, lambda text: tomllib.loads(f"value = {text}")["value"]):
-            with suppress(ValueError):
-                return read(value)
+    for read in (json.loads, _toml_value) if isinstance(value, str) else ():
+        try:
+            found = read(value)
+        except RecursionError as error:
+            raise InputError("nested too deep") from error
+        except ValueError:
+            continue
+        check_bounds(found)
+        return found
     return value
+
+
+def _toml_value(text: str) -> Any:
+    return tomllib.loads(f"value = {text}")["value"]
 
 
 class BernoulliSection(Section):
@@ -58,7 +74,7 @@ class DataSection(section(DataOptions)):  # type: ignore[misc]  # made at run ti
     """The data set, the number of clients it is split over, and which samples are used."""
 
     name: str = Field("digits", description="a source, see `fedflat data list`")
-    clients: int = Field(50, ge=1, description="number of clients")
+    clients: int = Field(50, ge=1, le=CLIENTS, description="number of clients")
 
     @field_validator("name")
     @classmethod
@@ -74,11 +90,20 @@ class DataSection(section(DataOptions)):  # type: ignore[misc]  # made at run ti
         return "none" if augment is None else augment  # flags read the word none as no value
 
 
+def _option(value: Any) -> Any:
+    """An option of a model: a number, a text, true, false, or a list of these."""
+    if not all(isinstance(one, bool | int | float | str) for one in (value if isinstance(value, list) else [value])):
+        raise InputError(f"an option is a number, a text, true or false, or a list of these, got {shown(value)}")
+    return value
+
+
 class ModelSection(Section):
     """The model; further keys are its own options."""
 
     name: str = Field("mlp", description="a model of the zoo")
-    options: dict[str, Any] = Field({}, description="options of the model, e.g. {hidden = [64]}")
+    options: dict[str, Annotated[Any, BeforeValidator(_option)]] = Field(
+        {}, description="options of the model, e.g. {hidden = [64]}"
+    )
 
     @field_validator("name")
     @classmethod
@@ -94,7 +119,7 @@ class Experiment(Section):
     partition: PartitionSection = Field(default_factory=dict, validate_default=True)
     model: ModelSection = ModelSection()
     client: ClientSection = ClientSection()
-    rounds: int = Field(100, ge=1, description="communication rounds")
+    rounds: int = Field(100, ge=1, le=ROUNDS, description="communication rounds")
     participation: Annotated[Any, BeforeValidator(_from_flag)] = Field(
         0.2, description="share of the clients, number per round, list of cohorts, or {bernoulli = p}"
     )
@@ -116,7 +141,9 @@ class Experiment(Section):
         [], description="accuracies whose first round, and cost until then, is reported"
     )
     checkpoint_every: int = Field(25, ge=1, description="rounds between checkpoints")
-    store_megabytes: int = Field(2048, ge=0, description="memory for what clients keep; a file where it may be more")
+    store_megabytes: int = Field(
+        2048, ge=0, le=MEGABYTES, description="memory for what clients keep; a file where it may be more"
+    )
     flatness: list[MeasureSection] = Field(
         list(LIGHT), validate_default=True, description="measures of the final model, see `fedflat flatness --list`"
     )
@@ -137,11 +164,11 @@ class Experiment(Section):
 
     @classmethod
     def read(cls, path: Path) -> dict[str, Any]:
-        """The table in a TOML file; raises ValueError, naming the file, if it cannot be read."""
+        """The table in a TOML file. Raises InputError, naming the file, if it cannot be read."""
         try:
-            return tomllib.loads(path.read_text())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise InputError(f"configuration {path} cannot be read: {error}") from error
+            return read_toml(path, FILE)
+        except InputError as error:
+            raise InputError(f"configuration {error}") from error
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -244,6 +271,10 @@ class StudySpec(Experiment):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        if len(self.methods) * len(self.seeds) > RUNS:
+            raise InputError(
+                f"methods and seeds make {len(self.methods) * len(self.seeds):,} runs; {RUNS:,} are the most"
+            )
         if self.protocol == "best-validation" and not self.data.validation:
             raise InputError("protocol = 'best-validation' needs validation samples; set data.validation")
         for method in self.methods:

@@ -32,7 +32,8 @@ class Difference:
 def estimate(values: Sequence[float]) -> Estimate:
     """Mean and sample standard deviation of `values`, at least one."""
     a = np.asarray(values, dtype=float)
-    return Estimate(float(a.mean()), float(a.std(ddof=1)) if len(a) > 1 else None, len(a))
+    with np.errstate(all="ignore"):  # a loss may be infinite, and so is its mean then
+        return Estimate(float(a.mean()), float(a.std(ddof=1)) if len(a) > 1 else None, len(a))
 
 
 def paired_difference(values: dict[int, float], baseline: dict[int, float]) -> Difference | None:

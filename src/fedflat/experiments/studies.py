@@ -10,7 +10,7 @@ import torch
 from ..core.errors import InputError, NonFiniteError
 from ..engine.arguments import usable_device
 from ..engine.ranks import is_launched
-from ..files import write_atomically
+from ..files import make_folder, write_atomically
 from .directory import RunDirectory, StoredRun, difference
 from .interrupt import StopRequest, stop_between_rounds
 from .runner import Silent, Watcher, carry_out
@@ -90,11 +90,8 @@ def begin_study(spec: StudySpec, path: Path) -> None:
         found = difference(_lasting(StudySpec.load(path / "study.toml")), _lasting(spec))
         if found:
             raise InputError(f"--out {path} holds another study: {found}")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        write_atomically(path / "study.toml", lambda file: file.write_text(spec.to_toml()))
-    except OSError as error:
-        raise InputError(f"--out {path} cannot be written: {error.strerror}") from error
+    make_folder(path)
+    write_atomically(path / "study.toml", lambda file: file.write_text(spec.to_toml()))
 
 
 def _lasting(spec: StudySpec) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib import import_module
 from inspect import Parameter, signature
 from pkgutil import iter_modules
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..core.errors import InputError
@@ -18,11 +20,11 @@ def model_names() -> list[str]:
     return [module.name.replace("_", "-") for module in iter_modules(__path__) if not module.ispkg]
 
 
-def build(name: str, classes: int, shape: tuple[int, ...] | None = None, **options: Any) -> nn.Module:
+def build(name: str, /, classes: int, shape: tuple[int, ...] | None = None, **options: Any) -> nn.Module:
     """A new model with fresh weights from torch's random state.
 
     `shape` is the shape of one sample, e.g. (1, 28, 28); models made for one size have it as default.
-    Raises ValueError for an unknown name or option, or a shape the model cannot take.
+    Raises ValueError for an unknown name or option, a shape the model cannot take, or a model larger than memory.
     """
     if name not in model_names():
         raise InputError(f"model = {name!r} is unknown; known are {', '.join(model_names())}")
@@ -31,16 +33,27 @@ def build(name: str, classes: int, shape: tuple[int, ...] | None = None, **optio
     unknown = sorted(set(options) - set(_options(accepted)))
     if unknown:
         raise InputError(
-            f"model {name!r} has no option {unknown[0]!r}; it has {', '.join(_options(accepted)) or 'none'}"
+            f"model {name!r} has no option {unknown[0]!r} (model.options.{unknown[0]}); "
+            f"it has {', '.join(_options(accepted)) or 'none'}"
         )
     if shape is not None:
         options["shape"] = shape
     elif accepted["shape"].default is Parameter.empty:
         raise InputError(f"model {name!r} needs shape=, the shape of one sample")
     try:
+        _check_size(lambda: make(classes=classes, **{key: options[key] for key in options if key != "pretrained"}))
         return make(classes=classes, **options)
-    except (TypeError, RuntimeError, ZeroDivisionError, AssertionError) as error:
+    except (TypeError, RuntimeError, ZeroDivisionError, AssertionError, OverflowError) as error:
         raise InputError(f"model {name!r} cannot be built with {options}: {str(error).splitlines()[0]}") from error
+
+
+def _check_size(make: Callable[[], nn.Module]) -> None:
+    """Raise RuntimeError if the parameters alone do not fit in memory; the system would end the process."""
+    with torch.device("meta"):  # no memory and no random numbers
+        needed = sum(p.numel() * p.element_size() for p in make().parameters())
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise RuntimeError(f"its parameters have {needed / 1e9:,.0f} GB, and there are {there / 1e9:,.0f} GB of memory")
 
 
 def _options(parameters: Any) -> list[str]:

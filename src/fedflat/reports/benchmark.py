@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich import box
-from rich.markup import escape
 from rich.table import Table as ConsoleTable
 
 from ..bench.measurement import Measurement, Spread
 from ..bench.results import Results
 from ..bench.targets import TARGETS, Target, VectorShare
 from ..bench.vectors import PREFIX as VECTORS
+from .literal import literal
 
 MISSING = "–"
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))  # of seconds
@@ -29,9 +29,9 @@ class Table:
         """For rich."""
         table = ConsoleTable(box=box.SIMPLE_HEAD, pad_edge=False)
         for title in self.titles:
-            table.add_column(escape(title))
+            table.add_column(literal(title))
         for row in self.rows:
-            table.add_row(*map(escape, row))
+            table.add_row(*map(literal, row))
         return table
 
     def markdown(self) -> str:

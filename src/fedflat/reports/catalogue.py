@@ -14,6 +14,7 @@ from ..core.hyper import allowed
 from ..core.method import Method
 from ..data.partition import Partition
 from ..metrics.flatness import Measure
+from .literal import literal
 
 COSTS = ("down", "up", "kept", "grads")
 LEGEND = "down, up, kept: model-sized vectors sent to, sent by and kept at each client; grads: gradients per local step"
@@ -30,7 +31,7 @@ def overview(methods: Mapping[str, type[Method]], width: int) -> Table:
     for name, cls in methods.items():
         idea = [summary(cls)] if width >= WIDE else []
         paper = str(cls.paper) if width >= NARROW else cls.paper.short
-        table.add_row(name, *idea, *map(str, costs(cls)), paper)
+        table.add_row(*map(literal, (name, *idea, *map(str, costs(cls)), paper)))
     return table
 
 

@@ -167,8 +167,11 @@ def accuracy(run: FinishedRun, protocol: Protocol) -> float:
 
 
 def curve_of(run: FinishedRun) -> Curve:
-    """The evaluated rounds of a run."""
-    return Curve.of(run.metrics.to_pylist(), run.summary["vector_bytes"])
+    """The evaluated rounds of a run. Raises InputError if there is none."""
+    curve = Curve.of(run.metrics.to_pylist(), run.summary["vector_bytes"])
+    if not len(curve.rounds):
+        raise InputError(f"the metrics of {run.method}, seed {run.seed}, have no test accuracy in any round")
+    return curve
 
 
 def _reference(groups: dict[str, list[FinishedRun]], baseline: str | None) -> str:
@@ -226,7 +229,7 @@ def _what_differs(one: FinishedRun, other: FinishedRun) -> str:
 
 def _label(run: FinishedRun, variants: list[dict[str, Any]]) -> str:
     hyper = run.settings["hyper"]
-    varying = [name for name in hyper if any(other[name] != hyper[name] for other in variants)]
+    varying = [name for name in hyper if any(other.get(name) != hyper[name] for other in variants)]
     values = ", ".join(f"{name}={hyper[name]}" for name in varying)
     return f"{run.method}({values})" if values else run.method
 

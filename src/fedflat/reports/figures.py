@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,6 +24,7 @@ STYLE = {
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.alpha": 0.25,
+    "text.parse_math": False,  # a `$` in a label is a `$`
 }
 
 
@@ -108,6 +110,8 @@ def _smooth(values: np.ndarray) -> np.ndarray:
 def svg(figure: Figure, label: str) -> str:
     """The figure as an `<svg>` element with a label for screen readers."""
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Title": label})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a reader's browser has other fonts
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Title": label})
     text = buffer.getvalue()
     return text[text.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{label}"', 1)

@@ -103,14 +103,16 @@ def _figure(comparison: Comparison, name: str) -> str:
         axes = figure.subplots()
         for i, row in enumerate(comparison.rows):
             curves = [run.flatness.curves[name] for run in row.runs]
-            x, y, band = _over_seeds(curves)
+            with np.errstate(all="ignore"):  # a loss may be infinite
+                x, y, band = _over_seeds(curves)
             axes.plot(x, y, linewidth=1.6, label=row.label, **line_style(i))
             if band is not None:
                 axes.fill_between(x, y - band, y + band, color=line_style(i)["color"], alpha=0.12, linewidth=0)
         axes.set(xlabel=curves[0].x_label, ylabel=curves[0].y_label)
         if curves[0].logarithmic:
-            highest = max(float(np.max(line.get_ydata())) for line in axes.lines)
-            axes.set(yscale="log", ylim=(SHOWN * highest, 3 * highest))
+            heights = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.lines])
+            highest = float(np.max(heights, where=np.isfinite(heights), initial=0.0))
+            axes.set(yscale="log", ylim=(SHOWN * highest, 3 * highest) if highest > 0 else None)
         figure.legend(*axes.get_legend_handles_labels(), loc="outside right center", frameon=False)
         return svg(figure, name)
 

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 
 from ..bench.growth import Cost
 from ..bench.results import Settings, described
-from ..core.errors import InputError
-from ..files import write_atomically
+from ..files import make_folder, write_atomically
 from .benchmark import MISSING, Table, seconds
 from .figures import STYLE, line_style, svg
 
@@ -23,12 +22,9 @@ def write_growth(costs: Sequence[Cost], settings: Settings, folder: Path) -> lis
     """Write growth.json and growth.svg to `folder`. Raises InputError if they cannot be written."""
     content = {"settings": described(settings), "points": [asdict(cost) for cost in costs]}
     texts = {"growth.json": json.dumps(content, indent=1) + "\n", "growth.svg": growth_figure(costs)}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            write_atomically(folder / name, lambda file, text=text: file.write_text(text))
-    except OSError as error:
-        raise InputError(f"--growth {folder} cannot be written: {error.strerror}") from error
+    make_folder(folder)
+    for name, text in texts.items():
+        write_atomically(folder / name, lambda file, text=text: file.write_text(text))
     return [folder / name for name in texts]
 
 

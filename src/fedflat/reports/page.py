@@ -11,13 +11,15 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..core.citation import Citation
-from ..core.errors import InputError
+from ..core.errors import printable
 from ..data.facts import PartitionFacts
-from ..files import write_atomically
+from ..files import make_folder, read_bytes, write_atomically
 from ..methods import all_methods
 from . import figures, flatness
 from .columns import caption, columns, target_columns
 from .comparison import Comparison
+
+PICTURE = 2**24  # bytes of a picture of loss surfaces
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,10 @@ class Chapter:
 
 
 def write_page(chapters: Sequence[Chapter], path: Path, title: str | None = None) -> Path:
-    """Write one page with all `chapters` to `path`, atomically. Raises ValueError if it cannot be written."""
+    """Write one page with all `chapters` to `path`, atomically. Raises InputError if it cannot be written."""
     text = page(chapters, title)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, lambda file: file.write_text(text))
-    except OSError as error:
-        raise InputError(f"report {path} cannot be written: {error.strerror}") from error
+    make_folder(path.parent)
+    write_atomically(path, lambda file: file.write_text(text))
     return path
 
 
@@ -72,7 +71,9 @@ def _content(chapter: Chapter) -> dict[str, Any]:
         "partition": figures.partition_map(first.counts, f"{first.settings['data']}"),
         "facts": PartitionFacts(**first.settings["split"]).lines(),
         "settings": _settings(comparison),
-        "surfaces": [(path.stem, b64encode(path.read_bytes()).decode()) for path in chapter.surfaces],
+        "surfaces": [
+            (printable(path.stem), b64encode(read_bytes(path, PICTURE)).decode()) for path in chapter.surfaces
+        ],
         "flatness": {
             "columns": flatness.flatness_columns(comparison),
             "errors": flatness.ERRORS,

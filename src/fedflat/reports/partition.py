@@ -6,20 +6,19 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.errors import InputError
 from ..data.federated import FederatedData
 from ..files import write_atomically
 
 SHADES = " ░▒▓█"
 
 
-def shade_map(counts: np.ndarray, width: int) -> str:
-    """Classes down, clients across, darker for more samples; as many clients as fit in `width` characters."""
+def shade_map(counts: np.ndarray, width: int) -> list[str]:
+    """Lines: classes down, clients across, darker for more samples; as many clients as fit in `width` characters."""
     shown = counts[: max(1, width - 10)]
     levels = np.ceil(shown / max(1, shown.max()) * (len(SHADES) - 1)).astype(int)
     rows = [f"class {c:>2}  " + "".join(SHADES[level] for level in column) for c, column in enumerate(levels.T)]
     left_out = f" (first {len(shown)} of {len(counts)})" if len(shown) < len(counts) else ""
-    return "\n".join([*rows, f"clients from left to right{left_out}; █ is {shown.max()} samples"])
+    return [*rows, f"clients from left to right{left_out}; █ is {shown.max()} samples"]
 
 
 def write_partition_map(data: FederatedData, path: Path) -> Path:
@@ -27,8 +26,5 @@ def write_partition_map(data: FederatedData, path: Path) -> Path:
     from .figures import partition_map  # here, because drawing needs matplotlib
 
     svg = partition_map(data.counts(), f"{data.name}, {data.partition}")
-    try:
-        write_atomically(path, lambda file: file.write_text(svg))
-    except OSError as error:
-        raise InputError(f"--figure {path} cannot be written: {error.strerror}") from error
+    write_atomically(path, lambda file: file.write_text(svg))
     return path

@@ -12,6 +12,7 @@ from ..experiments.estimate import Estimate
 from ..experiments.recipe import Cell, Recipe
 from ..experiments.recipe_files import Published
 from ..experiments.spec import StudySpec
+from .literal import literal
 
 UNKNOWN = "–"
 LEGEND = (
@@ -27,7 +28,7 @@ def overview(rows: Iterable[tuple[Recipe, int, Estimate | None, float | None]]) 
     for title in ("recipe", "covers", "cells", "runs", "gradients", "GB sent", "hours here"):
         table.add_column(title, justify="left" if title in ("recipe", "covers") else "right", no_wrap=title == "recipe")
     for recipe, cells, work, hours in rows:
-        table.add_row(recipe.name, ", ".join(recipe.item.items), str(cells), *_cost(work, hours))
+        table.add_row(*map(literal, (recipe.name, ", ".join(recipe.item.items), str(cells), *_cost(work, hours))))
     return table
 
 
@@ -37,7 +38,7 @@ def cell_table(cells: Mapping[Cell, tuple[StudySpec, Estimate | None, float | No
     for title in ("cell", "rounds", "runs", "gradients", "GB sent", "hours here"):
         table.add_column(title, justify="left" if title == "cell" else "right", no_wrap=title == "cell")
     for cell, (study, work, hours) in cells.items():
-        table.add_row(cell.name, f"{study.rounds:,}", *_cost(work, hours))
+        table.add_row(*map(literal, (cell.name, f"{study.rounds:,}", *_cost(work, hours))))
     return table
 
 

@@ -16,8 +16,7 @@ from matplotlib.colors import LogNorm, Normalize, to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from ..core.errors import InputError
-from ..files import write_atomically
+from ..files import make_folder, write_atomically
 from ..metrics.features import FeatureMap
 from ..metrics.flatness.surface import Mark, Numbers, Surface
 from .figures import COLOURS, DASHES, STYLE, svg
@@ -28,7 +27,7 @@ DECADES = 5  # below the highest loss, as far down as logarithmic scales go
 PANELS_ACROSS = 3
 SIDE = 3.1  # of a panel, in inches
 OFF_PLANE = 1e-4  # the distance from which a model counts as not on the plane
-PLAIN: Any = STYLE | {"axes.grid": False, "text.parse_math": False}  # a `$` in a folder's name is a `$`
+PLAIN: Any = STYLE | {"axes.grid": False}
 
 
 @dataclass(frozen=True)
@@ -145,12 +144,9 @@ def write_landscape(
     figures = _figures(surfaces, maps)
     files = {f"{name}.svg": figure for name, figure in figures.items()}
     files |= {"landscape.html": _page(surfaces, maps, figures, title, notes)}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            write_atomically(folder / name, partial(Path.write_text, data=text))
-    except OSError as error:
-        raise InputError(f"--out {folder} cannot be written: {error.strerror}") from error
+    make_folder(folder)
+    for name, text in files.items():
+        write_atomically(folder / name, partial(Path.write_text, data=text))
     return folder / "landscape.html"
 
 

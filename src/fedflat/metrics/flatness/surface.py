@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -18,13 +21,19 @@ from torch import Tensor, nn
 from ...core.errors import InputError
 from ...core.objective import Objective
 from ...core.space import Space
-from ...files import write_atomically
+from ...files import read_bytes, write_atomically
 from .measure import Progress
 
 Loss = Callable[[Tensor], float]  # of a model (d,)
 Numbers = NDArray[np.float64]
 
 NORMALISATIONS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
+MOST = 2**28  # bytes of the arrays in a file, packed and unpacked; ours have at most some megabytes
+FINEST = 2001  # points on an axis; 4 million losses, each over all samples, are more than anybody waits for
+DAMAGE = (
+    EOFError, KeyError, ValueError, TypeError, NotImplementedError, RuntimeError, MemoryError, SyntaxError,
+    zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError,
+)  # fmt: skip  # what zipfile, numpy and json say of hostile bytes
 MARGIN = 0.25  # of the models' extent, on each side of the part of a plane that is shown
 
 
@@ -123,9 +132,13 @@ def read_arrays(path: Path, *names: str) -> dict[str, Any]:
     Raises InputError, naming the file, if it is missing or damaged.
     """
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        content = io.BytesIO(read_bytes(path, MOST))
+        unpacked = sum(member.file_size for member in zipfile.ZipFile(content).infolist())
+        if unpacked > MOST:
+            raise ValueError(f"it unpacks to {unpacked:,} bytes")
+        with np.load(content, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in names} | {"about": json.loads(str(arrays["about"]))}
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except DAMAGE as error:
         raise InputError(f"{path} is missing or damaged: {error}") from error
 
 
@@ -133,6 +146,8 @@ def grid(points: int, reach: float) -> Numbers:
     """`points` coordinates from -reach to reach, (points,); an odd number, so that 0 is one of them."""
     if points < 3 or points % 2 == 0:
         raise InputError(f"points = {points} must be an odd number of at least 3, so that the model is on the grid")
+    if points > FINEST:
+        raise InputError(f"points = {points} must be at most {FINEST}")
     if not 0 < reach < float("inf"):
         raise InputError(f"range = {reach} must be a number above 0")
     half = points // 2

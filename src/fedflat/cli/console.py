@@ -1,0 +1,70 @@
+"""What the command line shows: everything is printed here and nowhere else.
+
+What is printed comes from users, files, paths and networks as well as from us, so no text is ever markup, and control
+characters in it are spelled out.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from typing import NoReturn
+
+import rich.console
+from rich.progress import Progress, ProgressColumn, Task
+from rich.status import Status
+from rich.table import Table
+from rich.text import Text
+
+from ..reports.literal import literal
+
+WIDE = 190  # characters of a line in a file or a pipe
+
+
+class Console(rich.console.Console):
+    """A terminal, file or pipe to print lines and tables to."""
+
+    def say(self, *lines: str, style: str = "") -> None:
+        """Print each of `lines` on a line of its own; a line feed inside one of them is spelled out."""
+        for line in lines:
+            self.print(literal(line, style), soft_wrap=True)
+
+    def caution(self, about: str, text: str) -> None:
+        """Print one line that begins with what it is about, in yellow."""
+        self.print(Text.assemble(literal(about, "yellow"), " ", literal(text)), soft_wrap=True)
+
+    def show(self, *tables: Table) -> None:
+        """Print tables whose cells are `literal`; a file or a pipe, which has no width, is taken to be wide."""
+        width = max(self.width, WIDE)
+        wide = self if self.is_terminal else Console(file=self.file, width=width, quiet=self.quiet)
+        for table in tables:
+            wide.print(table)
+
+    def doing(self, what: str = "") -> Status:
+        """Show `what` is being done, with a spinner, inside the block."""
+        return self.status(literal(what))
+
+    def on_broken_pipe(self) -> None:
+        """End silently: whoever read the output has seen enough."""
+        end_silently()
+
+
+def end_silently() -> NoReturn:
+    """End as other programs do whose reader is gone, as after `| head`: nothing is said, the code is SIGPIPE's."""
+    with suppress(OSError, ValueError):  # a stream without a file has nothing to be flushed at the end either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(128 + signal.SIGPIPE)
+
+
+class Described(ProgressColumn):
+    """The column of a progress bar that shows a task's description."""
+
+    def render(self, task: Task) -> Text:
+        return literal(task.description)
+
+
+def usual_columns() -> tuple[ProgressColumn | str, ...]:
+    """The usual columns of a progress bar, the description first."""
+    return Described(), *Progress.get_default_columns()[1:]

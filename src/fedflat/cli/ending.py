@@ -1,0 +1,77 @@
+"""How a command ends when it cannot go on: one line on standard error, and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import pyarrow as pa
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+
+from ..core.errors import InputError, NonFiniteError
+from ..deploy.federation import FederationError
+from ..engine.ranks import RankError, speaks
+from ..engine.workers import WorkerError
+from ..experiments.interrupt import Interrupted
+from ..experiments.mistakes import shortened
+from .console import Console, end_silently
+
+FAILED = 1  # the work failed
+REFUSED = 2  # what was given, or the system, does not allow the work; as usage errors
+STOPPED = 130  # by a second Ctrl-C
+FAILURES = (NonFiniteError, WorkerError, RankError, FederationError)
+REFUSALS = (InputError, OSError, SafetensorError, pa.ArrowException, MemoryError, RecursionError, ValidationError)
+LONGEST = 2000  # characters of the line
+MEMORY = (
+    "memory is short: take smaller batches (client.batch_size), fewer runs at a time (--jobs), "
+    "executor = 'sequential', a smaller store_megabytes, or a smaller model"
+)
+
+
+@contextmanager
+def in_one_line() -> Iterator[None]:
+    """End the program with one line and a code, 1 or 2, for every error that is not a mistake of fedflat's own."""
+    try:
+        yield
+    except BrokenPipeError:
+        end_silently()
+    except Interrupted as error:
+        _end(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _end("stopped at once", STOPPED)
+    except FAILURES as error:
+        _end(str(error), FAILED)
+    except REFUSALS as error:
+        _end(_told(error), REFUSED)
+    except RuntimeError as error:
+        if not _is_memory(error):
+            raise
+        _end(MEMORY, REFUSED)
+
+
+def _told(error: Exception) -> str:
+    """What is wrong, in words for a user."""
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return MEMORY
+    if isinstance(error, RecursionError):
+        return "what was given is nested too deep"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _is_memory(error: RuntimeError) -> bool:
+    """True if torch could not get memory; on the CPU it says so in words only."""
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error)
+
+
+def _end(message: str, code: int) -> NoReturn:
+    """End with one line; of several ranks, which fail together, the first one says it."""
+    Console(stderr=True, quiet=not speaks()).say(f"fedflat: {shortened(message, LONGEST)}")
+    sys.exit(code)

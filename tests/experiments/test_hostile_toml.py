@@ -1,0 +1,169 @@
+"""Whatever a configuration holds, it works or is refused in one line, quickly."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import fedflat.cli
+from fedflat.cli import main
+from fedflat.cli.flags import resolve
+from fedflat.core.errors import InputError
+from fedflat.engine.arguments import fresh_module
+from fedflat.engine.client import Client
+from fedflat.experiments.spec import (
+    Experiment,
+    RunSpec,
+    StudySpec,
+    build_measure,
+    build_method,
+    build_partition,
+    participation_of,
+)
+from support.effort import effort
+from support.hostile_toml import mutations
+
+KINDS: dict[str, type[Experiment]] = {"run": RunSpec, "study": StudySpec}
+SECONDS = 2.0  # at most, for each
+GROWTH = 2**30  # bytes of memory at most, for all
+
+
+def build(spec: RunSpec) -> None:
+    """All of a run that is made before data are read or anything is trained."""
+    build_method(spec.method)
+    build_partition(spec.partition)
+    Client(**spec.client.values())
+    rule = participation_of(spec.participation)
+    rule.check(spec.data.clients, spec.rounds)
+    for measure in (*spec.flatness, *spec.probes):
+        build_measure(measure)
+    fresh_module(spec.model.name, 10, (1, 8, 8), spec.seed, spec.model.options, None)
+    spec.to_toml()
+    spec.digest()
+
+
+def load(kind: type[Experiment], path: Path) -> None:
+    spec = kind.load(path)
+    runs = spec.runs() if isinstance(spec, StudySpec) else [spec]
+    build(runs[0])
+
+
+def peak() -> int:
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def test_every_mutation_works_or_is_one_line(tmp_path: Path) -> None:
+    path, before = tmp_path / "file.toml", peak()
+    refused, wrong = 0, []
+    for name, content in mutations(effort(150, 6000)):
+        path.write_bytes(content)
+        began = time.process_time()
+        try:
+            load(KINDS[name.split()[0]], path)
+        except InputError as error:
+            refused += 1
+            if not (str(error).isprintable() and len(str(error)) < 2500):
+                wrong.append((name, str(error)[:300]))
+        except Exception as error:
+            wrong.append((name, repr(error)[:300]))
+        seconds = time.process_time() - began
+        if seconds > SECONDS:
+            wrong.append((name, f"{seconds:.1f} s"))
+    assert wrong == []
+    assert refused > 80, "the mutations are hostile"
+    assert peak() - before < GROWTH
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("model.options = {name = 1}", "model.options.name"),
+        ("client.epochs = 1e15", "client.epochs"),
+        ("client.steps = 1e15", "client.steps"),
+        ("client.batch_size = 1e15", "client.batch_size"),
+        ("rounds = 1e15", "rounds"),
+        ("data.clients = 1e15", "data.clients"),
+        ("store_megabytes = 1e15", "store_megabytes"),
+        ("workers = 1_000_000_000", "workers"),
+        (f"seed = {2**200}", "seed: "),
+        (f"method.server_lr = {2**200}", "method.server_lr: "),
+        ("model.options.hidden = [1_000_000_000_000]", "'hidden': [1000000000000]"),
+        ("model.options.hidden = [[[[1]]]]", "model.options.hidden: "),
+        ("model.options.hidden = 1979-05-27", "model.options.hidden: "),
+        ("rounds = 1979-05-27", "rounds: "),
+        ("client.lr = nan", "client.lr: "),
+        ('data_dir = "a\\u0000b"', "data_dir: "),
+        ("a = " + "[" * 40 + "]" * 40, "a.0.0.0"),
+        ("targets = [" + "2," * 20_000 + "]", "targets: "),
+        (f"participation = {'[' + '[0],' * 100 + ']'}", "participation lists 100 rounds, but rounds = 200"),
+    ],
+)
+def test_the_field_is_named(tmp_path: Path, line: str, named: str) -> None:
+    (tmp_path / "file.toml").write_text(f"{line}\n" + ("rounds = 200\n" if "participation" in line else ""))
+    with pytest.raises(InputError) as error:
+        load(RunSpec, tmp_path / "file.toml")
+    assert named in str(error.value)
+
+
+FLAGS = [
+    ["--participation", "[" * 50_000], ["--participation", "[[" * 30 + "]]" * 30], ["--participation", "9" * 5000],
+    ["--participation", '{"bernoulli": ' * 500 + "1" + "}" * 500], ["--participation", "0x" + "f" * 6000],
+    ["--workers", "[" * 50_000], ["--workers", '{"a": 1}'], ["--seed", "9" * 5000], ["--rounds", "1e15"],
+    ["--rounds", "\x1b[2J"], ["--model.options", "[" * 50_000], ["--model.options", '{"name": 1}'],
+    ["--model.options", '{"a":' * 50_000], ["--model.options", '{"hidden": null}'], ["--model.options", "{"],
+    ["--model.options", '{"hidden": [NaN]}'], ["--data", '{"name": 1}'], ["--data", "{" * 50_000], ["--method", "{"],
+    ["--method", "[" * 50_000], ["--method", '{"name": {}}'], ["--client.lr", "nan"], ["--client.epochs", "1e15"],
+    ["--probes", "[" * 50_000], ["--probes", '{"name": "sharpness", "rho": NaN}'], ["--targets", "x" * 100_000],
+    ["--\x1b[2J", "1"], ["--" + "a." * 5000, "1"], ["--", "1"], ["-x"], [""], ["--rounds="], ["--method.name", ""],
+    ["--data_dir", "a\ud800"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words", FLAGS, ids=[" ".join(words)[:40].encode("ascii", "replace").decode() for words in FLAGS]
+)
+def test_hostile_flags_work_or_are_one_line(words: list[str]) -> None:
+    began, said = time.process_time(), ""
+    try:
+        build(resolve(RunSpec, words))
+    except InputError as error:
+        said = str(error)
+    assert (said + " ").isprintable()
+    assert len(said) < 2500
+    assert time.process_time() - began < SECONDS
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [pair for pair in mutations(80) if pair[0].startswith("run")][:: effort(12, 1)]
+)
+def test_the_command_ends_well_or_in_one_line(
+    name: str, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file.toml").write_bytes(content)
+    monkeypatch.setattr(sys, "argv", ["fedflat", "run", str(tmp_path / "file.toml"), "--dry-run"])
+    code = 0
+    try:
+        main()
+    except SystemExit as ended:
+        code = ended.code
+    err = capsys.readouterr().err
+    said = err.startswith("fedflat: ") and err.count("\n") == 1 and err[:-1].isprintable()
+    assert (code, err) == (0, "") or (code == 2 and said), (name, code, err)
+
+
+@pytest.mark.parametrize("line", ["model.options = {name = 1}", "a = " + "[" * 100_000, "client.epochs = 1e15"])
+def test_the_installed_command(tmp_path: Path, line: str) -> None:
+    (tmp_path / "file.toml").write_text(line)
+    environment = os.environ | {"PYTHONPATH": str(Path(fedflat.cli.__file__).parents[2])}
+    command = [sys.executable, "-m", "fedflat", "run", str(tmp_path / "file.toml"), "--out", str(tmp_path / "out")]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("fedflat: ")
+    assert ended.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
