@@ -140,6 +140,6 @@ def _check_opcodes(content: bytes) -> None:
     tuples = 0
     for number, (opcode, argument, _) in enumerate(pickletools.genops(content)):
         tuples += opcode.name.startswith("TUPLE") or opcode.name == "FROZENSET"
-        slot = argument if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") else 0  # a place in a table that it makes
+        slot = int(argument or 0) if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") else 0  # of a table as large
         if max(number, slot) >= OPCODES or tuples > TUPLES:
             raise InputError("it has more parts than any batch")

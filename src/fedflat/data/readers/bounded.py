@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import stat
@@ -59,7 +60,7 @@ class Bounded(io.RawIOBase):
     Libraries that read archives take lengths from the archive, and read as much at once as it says.
     """
 
-    def __init__(self, stream: IO[bytes], name: str, most: int, once: int) -> None:
+    def __init__(self, stream: IO[bytes] | gzip.GzipFile, name: str, most: int, once: int) -> None:
         super().__init__()
         self._stream, self._name, self._most, self._once = stream, name, most, once
 

@@ -144,9 +144,8 @@ def _in_zip(path: Path, names: Collection[str]) -> dict[str, Reader]:
 
 @contextmanager
 def _unpacked(path: Path) -> Iterator[zipfile.ZipFile]:
-    with opened(path) as file:
-        with zipfile.ZipFile(Bounded(file, str(path), size_of(file), DIRECTORY)) as archive:  # type: ignore[arg-type]
-            yield archive
+    with opened(path) as file, zipfile.ZipFile(Bounded(file, str(path), size_of(file), DIRECTORY)) as archive:
+        yield archive
 
 
 def _of_zip(path: Path, member: zipfile.ZipInfo) -> Reader:
@@ -157,7 +156,7 @@ def _of_zip(path: Path, member: zipfile.ZipInfo) -> Reader:
             if not member.filename.endswith(".gz"):
                 return gathered(stream, member.filename, most)
             once = Bounded(stream, member.filename, most, PIECE)  # packed twice; neither may be more than packed once
-            return gathered(gzip.GzipFile(fileobj=once), member.filename, most)  # type: ignore[arg-type]
+            return gathered(gzip.GzipFile(fileobj=once), member.filename, most)
 
     return read
 

@@ -1,7 +1,7 @@
 """The sizes of a parquet file's pages, from the pages' own headers.
 
-A decoder takes memory as these say, whatever the description at the file's end says, and a file may lie there. Headers are
-structs in the compact protocol of Apache Thrift.
+A decoder takes memory as these say, whatever the description at the file's end says, and a file may lie there.
+Headers are structs in the compact protocol of Apache Thrift.
 """
 
 from __future__ import annotations
