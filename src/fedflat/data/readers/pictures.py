@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -28,13 +29,24 @@ ONE_LARGE = Lock()
 def decoded(encoded: Iterable[tuple[str, Callable[[], bytes]]], shape: Shape) -> Iterator[Picture]:
     """The pictures (channels, size, size) of (name, how to get the bytes); decoding uses all cores."""
     waiting = iter(encoded)
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor() as pool, warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)  # it is told by our own error
         while some := list(islice(waiting, AT_ONCE)):
-            yield from pool.map(partial(_decode, shape=shape), some)
+            for found in pool.map(partial(_decode, shape=shape), some):
+                if isinstance(found, InputError):
+                    raise found
+                yield found
 
 
-def _decode(encoded: tuple[str, Callable[[], bytes]], shape: Shape) -> Picture:
-    name, read = encoded
+def _decode(encoded: tuple[str, Callable[[], bytes]], shape: Shape) -> Picture | InputError:
+    """The picture, or what is wrong with it: a raised error would keep the picture's bytes until it is looked at."""
+    try:
+        return _picture(*encoded, shape)
+    except InputError as error:
+        return InputError(str(error))
+
+
+def _picture(name: str, read: Callable[[], bytes], shape: Shape) -> Picture:
     try:
         with Image.open(io.BytesIO(read()), formats=FORMATS) as image:
             size, resized = image.size, _resized(image.size, shape)
