@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -45,6 +46,7 @@ MIB = 2**20
 ZIPPED = 256 * MIB  # bytes of each file in a zip that unpacks to too much
 PROGRAMS = ("gs", "gswin32c", "gswin64c", "xv", "display", "bzip2", "xz", "unzip", "tar")  # that a reader might start
 MARK = "FEDFLAT_MARK"  # environment variable: the file that `PROGRAMS` of ours make
+DEEP = 1_500  # folders inside each other
 N, M = 12, 5  # samples for training and for test of the sets that are damaged here
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 28 28\n%%EndComments\nshowpage\n%%EOF\n"
 
@@ -325,15 +327,21 @@ def sparse(folder: Path) -> None:
 
 
 def deep_folders(folder: Path) -> None:
-    """Deeper than Python recurses; made step by step, as no path is that long."""
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        for _ in range(1_500):
+    """Deeper than Python recurses; made step by step, as no path may be that long."""
+    with contextlib.chdir(folder):
+        for _ in range(DEEP):
             os.mkdir("d")
             os.chdir("d")
-    finally:
-        os.chdir(before)
+
+
+def remove_deep_folders(folder: Path) -> None:
+    """As `shutil.rmtree` cannot."""
+    with contextlib.chdir(folder):
+        while os.path.isdir("d"):
+            os.chdir("d")
+        while not os.path.samefile(".", folder):
+            os.chdir("..")
+            os.rmdir("d")
 
 
 def loop(folder: Path) -> None:
@@ -512,7 +520,7 @@ def watch_programs(folder: Path) -> Path:
     """Put programs of ours before all others in PATH; the file that they make if one of them is started."""
     mark, ours = folder / "it ran", folder / "programs"
     for name in PROGRAMS:
-        write_files(ours, {name: f"#!/bin/sh\ntouch '{mark}'\nexit 1\n".encode()})
+        write_files(ours, {name: f"#!/bin/sh\ntouch '{mark}'\nexit 0\n".encode()})
         (ours / name).chmod(0o755)
     os.environ["PATH"] = f"{ours}{os.pathsep}{os.environ['PATH']}"
     os.environ[MARK] = str(mark)
@@ -538,6 +546,7 @@ def outcomes(folder: Path, names: list[str]) -> Iterator[dict[str, Any]]:
             outcome |= {"error": type(error).__name__, "message": str(error)}
         seconds, ran = time.monotonic() - begun, mark.exists()
         mark.unlink(missing_ok=True)
+        remove_deep_folders(folder / str(number) / known)
         yield outcome | {"seconds": seconds, "bytes": status("VmHWM") - before, "ran": ran}
 
 
