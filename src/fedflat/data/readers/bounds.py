@@ -9,7 +9,7 @@ MIB = 2**20  # bytes
 
 CONTENT = 1024 * MIB  # bytes of one file, unpacked; the largest of a known set, EMNIST's training pictures, has 547 MB
 SMALL = 16 * MIB  # bytes that any file may unpack to, however small it is: a thousand blank pictures pack very well
-RATIO = 100  # times its own size that a larger file may unpack to; real sets reach 10, a bomb of gzip 1,000
+RATIO = 100  # times its own size that a larger file may unpack to; MNIST's pictures reach 5, a bomb of gzip 1,000
 PIECE = MIB  # bytes that are unpacked at once
 SAMPLES = 10_000_000  # of one part; the largest known set, FEMNIST, has 814,000
 
@@ -24,10 +24,10 @@ LARGE = 4 * MIB  # pixels from which on pictures are decoded one at a time, so t
 TEXT = 2**17  # characters of one text, the limit of Python's csv module; articles have up to some 10,000
 ROW = MIB  # characters of one row of a csv file; known sets have two texts a row
 
-FOOTER = 16 * MIB  # bytes of a parquet file's description; the largest known, of FEMNIST, has less than one
-ENTRIES = 100_000  # of any list in that description; FEMNIST's 814,000 rows lie in some hundred groups
+FOOTER = 16 * MIB  # bytes of a parquet file's description; FEMNIST in groups of 100 rows would take some 6
+ENTRIES = 100_000  # of any list in that description; FEMNIST would have 8,140 such groups
 
-OPCODES = 1_000_000  # of a pickled CIFAR batch; CIFAR-100's training batch has some 250,000
+OPCODES = 1_000_000  # of a pickled CIFAR batch; CIFAR-100's training batch has some 200,000
 TUPLES = 1_000  # of a pickled CIFAR batch, which has some ten: Python's hash of a deep tuple overruns the stack
 
 
