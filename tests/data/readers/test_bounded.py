@@ -111,6 +111,14 @@ def test_the_last_of_several_members_of_a_name_is_read_as_tar_unpacks_them(tmp_p
     assert find(tmp_path, ["one"])["one"]() == b"last"
 
 
+def test_sparse_members_are_passed_over(tmp_path: Path) -> None:
+    """Their size is what they would be, not what the archive holds."""
+    member = tarfile.TarInfo("one")
+    member.type = tarfile.GNUTYPE_SPARSE
+    (tmp_path / "a.tar").write_bytes(member.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    assert find(tmp_path, ["one"]) is None
+
+
 def test_links_that_go_round_and_links_to_folders_are_passed_over(tmp_path: Path) -> None:
     write_files(tmp_path, {"b": b"", "a/c": b""})
     (tmp_path / "a" / "up").symlink_to(tmp_path)
