@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from fedflat.data.readers.pages import Compact
 from support.files import (
     encoded,
     idx,
@@ -167,6 +168,26 @@ def lying(content: bytes) -> bytes:
     return body + bytes(footer)
 
 
+def other_columns(content: bytes) -> bytes:
+    """A parquet file whose group of rows has two columns, where its description has three."""
+    length = int.from_bytes(content[-8:-4], "little")
+    body, footer = content[: -8 - length], content[-8 - length : -8]
+    place = footer.index(b"\x19\x1c\x19\x3c") + 3  # the groups, a list of one; its columns, a list of three
+    end = last_column(footer)
+    footer = footer[:place] + b"\x2c" + footer[place + 1 : end[0]] + footer[end[1] :]
+    return body + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
+def last_column(footer: bytes) -> tuple[int, int]:
+    """Where the last of the columns of the only group begins and ends in the footer of a parquet file."""
+    reader = Compact(footer, footer.index(b"\x19\x1c\x19\x3c") + 4)
+    for _ in range(2):
+        reader.struct()
+    begin = reader.place
+    reader.struct()
+    return begin, reader.place
+
+
 def varint(value: int) -> bytes:
     out = bytearray()
     while value > 127:
@@ -204,6 +225,19 @@ def many_rows(folder: Path) -> None:
     with pq.ParquetWriter(folder / "train.parquet", table.schema, compression="zstd") as writer:
         for _ in range(3):
             writer.write_table(table)
+
+
+def beyond_dictionary(folder: Path) -> None:
+    """The third of three texts, in all rows to the end, is made the fourth."""
+    table = pa.table({"text": ["a", "b", *["c"] * 98], "label": [0] * 100})
+    for part in ("train", "test"):
+        path = folder / f"{part}.parquet"
+        pq.write_table(table, path, compression="NONE")
+        content, column = bytearray(path.read_bytes()), pq.read_metadata(path).row_group(0).column(0)
+        last = column.dictionary_page_offset + column.total_compressed_size - 1
+        assert content[last] == 2
+        content[last] = 3
+        path.write_bytes(bytes(content))
 
 
 def delta_texts(folder: Path) -> None:
@@ -456,6 +490,8 @@ def cases() -> dict[str, Case]:
         "parquet with one text in many rows": texts(dictionary("a" * 100_000, 200_000), compression="zstd"),
         "parquet with one picture in many rows": made("mnist", write_dictionary),
         "parquet with rows without end": made("mnist", many_rows),
+        "parquet with places beyond its dictionary": made("ag_news", beyond_dictionary),
+        "parquet with other columns in its rows": patched(other_columns),
         "parquet with texts that repeat the last": made("ag_news", delta_texts),
         # pictures
         "picture that is PostScript": of("pacs", photographs(photo=POSTSCRIPT)),

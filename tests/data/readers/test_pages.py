@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedflat.data.readers import bounds
-from fedflat.data.readers.pages import DEPTH, check
+from fedflat.data.readers import bounds, pages
+from fedflat.data.readers.pages import DEPTH, check, groups
 from support.hostile_data import varint
 
 COMPRESSIONS = ("NONE", "SNAPPY", "GZIP", "ZSTD", "LZ4", "BROTLI")
@@ -49,6 +49,47 @@ def test_texts_that_repeat_the_last_are_refused(tmp_path: Path, version: str) ->
     start, length = chunk(tmp_path / "a.parquet", **options)
     with (tmp_path / "a.parquet").open("rb") as file, pytest.raises(ValueError, match="delta byte array"):
         check(file, start, length)
+
+
+def test_groups_and_columns_are_where_pyarrow_finds_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({"a": range(1_000), "b": ["x", None] * 500, "c": [[{"d": 1, "e": b"2"}]] * 1_000})
+    pq.write_table(table, path, row_group_size=300, use_dictionary=["b"])
+    metadata = pq.read_metadata(path)
+    with path.open("rb") as file:
+        found = groups(file)
+    assert [group.rows for group in found] == [300, 300, 300, 100]
+    for i, group in enumerate(found):
+        for j, (start, length) in enumerate(group.chunks):
+            column = metadata.row_group(i).column(j)
+            assert start == (column.dictionary_page_offset or column.data_page_offset)
+            assert length == column.total_compressed_size
+        assert len(group.chunks) == metadata.num_columns
+
+
+def test_groups_without_end_or_with_too_much_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chunk(tmp_path / "a.parquet")
+    whole = (tmp_path / "a.parquet").read_bytes()
+
+    def of(content: bytes) -> list[pages.Group]:
+        (tmp_path / "b.parquet").write_bytes(content)
+        with (tmp_path / "b.parquet").open("rb") as file:
+            return groups(file)
+
+    assert sum(group.rows for group in of(whole)) == 5_000
+    for content in (b"", whole[:-1], whole[-100:], whole[:-8] + b"\xff\xff\xff\x7fPAR1"):
+        with pytest.raises(ValueError, match="its end is missing"):
+            of(content)
+    for name, most, said in (
+        ("SAMPLES", 4_999, "rows"),
+        ("FOOTER", 10, "its footer has"),
+        ("VALUES", 10, "of too many values"),
+        ("ENTRIES", 1, "a list of 2"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(pages, name, most)
+            with pytest.raises(ValueError, match=said):
+                of(whole)
 
 
 def field(number: int, value: int) -> bytes:

@@ -26,6 +26,7 @@ ROW = MIB  # characters of one row of a csv file; known sets have two texts a ro
 
 FOOTER = 16 * MIB  # bytes of a parquet file's description; FEMNIST in groups of 100 rows would take some 6
 ENTRIES = 100_000  # of any list in that description; FEMNIST would have 8,140 such groups
+VALUES = 2_000_000  # in that description; FEMNIST would have a million
 
 OPCODES = 1_000_000  # of a pickled CIFAR batch; CIFAR-100's training batch has some 200,000
 TUPLES = 1_000  # of a pickled CIFAR batch, which has some ten: Python's hash of a deep tuple overruns the stack

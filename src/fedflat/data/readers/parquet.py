@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..federated import Index
-from .bounded import opened, size_of
+from .bounded import opened
 from .bounds import ENCODED, ENTRIES, FOOTER, SAMPLES, TEXT, allowed
 from .found import plain_files
-from .pages import check
+from .pages import check, groups
 from .part import Part, Shape, expect, listed, parsing
 from .pictures import decoded
 from .tables import joined
@@ -87,37 +86,21 @@ def _opened(path: Path, leaves: list[str]) -> pq.ParquetFile:
     Its texts and pictures are read as dictionaries, so that a value that a file has once is in memory once.
     """
     with opened(path) as raw, parsing(str(path), "truncated or not parquet"):
-        _check_end(path, raw)
+        found = groups(raw)
         file = pq.ParquetFile(path, **LIMITS)
         there = file.schema_arrow.names
         for name in leaves:
             once = "." in name or there.count(name) == 1
             expect(once, str(path), f"has no column {name!r}, or several; it has {listed(there)}")
-        groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-        for group in groups:
-            _check_group(path, raw, group, leaves)
-        expect(sum(group.num_rows for group in groups) == file.metadata.num_rows, str(path), "its rows do not add up")
-        columns = map(file.schema.column, range(len(file.schema.names)))
+        columns = [file.schema.column(i) for i in range(len(file.schema.names))]
+        for group in found:
+            expect(len(group.chunks) == len(columns), str(path), "a group of its rows has other columns")
+            for column, chunk in zip(columns, group.chunks, strict=True):
+                if column.path in leaves:
+                    with parsing(f"{path}, column {column.path.split('.')[0]!r}"):
+                        check(raw, *chunk)
         varied = [column.path for column in columns if column.path in leaves and column.physical_type == "BYTE_ARRAY"]
         return pq.ParquetFile(path, read_dictionary=varied, pre_buffer=False, **LIMITS)
-
-
-def _check_end(path: Path, raw: IO[bytes]) -> None:
-    """Raise InputError for a file without parquet's mark at its end, or with a huge description before it."""
-    raw.seek(max(size_of(raw) - 8, 0))
-    length, mark = int.from_bytes(raw.read(4), "little"), raw.read(4)
-    expect(mark == b"PAR1", str(path), "truncated or not parquet")
-    expect(length <= FOOTER, str(path), f"its description has {length:,} bytes; at most {FOOTER:,} are read")
-
-
-def _check_group(path: Path, raw: IO[bytes], group: pq.RowGroupMetaData, leaves: list[str]) -> None:
-    """Raise InputError if there are too many rows, or a page of the columns named would unpack to too much."""
-    expect(0 <= group.num_rows <= SAMPLES, str(path), f"{group.num_rows:,} rows; at most {SAMPLES:,} are read")
-    for chunk in map(group.column, range(group.num_columns)):
-        if chunk.path_in_schema in leaves:
-            starts = [chunk.data_page_offset, *([chunk.dictionary_page_offset] if chunk.has_dictionary_page else [])]
-            with parsing(f"{path}, column {chunk.path_in_schema.split('.')[0]!r}"):
-                check(raw, min(start for start in starts if start), chunk.total_compressed_size)
 
 
 def _all(files: Files, name: str, values: Values) -> list[str]:
@@ -194,6 +177,7 @@ def _read(path: Path, file: pq.ParquetFile, name: str) -> pa.ChunkedArray:
     """A column with a value in every row."""
     with parsing(f"{path}, column {name!r}"):
         column = file.read(columns=[name])[name]
+        column.validate(full=True)  # places in a dictionary are not checked by reading
     expect(column.null_count == 0, str(path), f"column {name!r} has rows without a value")
     expect(len(column) == file.metadata.num_rows, str(path), f"column {name!r} has {len(column):,} rows")
     return column
@@ -226,6 +210,8 @@ def _batches(path: Path, file: pq.ParquetFile, column: str) -> Iterator[pa.Recor
     while True:
         with parsing(f"{path}, column {column!r}"):
             some = next(batches, None)
+            if some is not None:
+                some.validate(full=True)
         if some is None:
             return
         yield some
