@@ -96,7 +96,7 @@ def _opened(path: Path, leaves: list[str]) -> pq.ParquetFile:
         for group in found:
             expect(len(group.chunks) == len(columns), str(path), "a group of its rows has other columns")
             for column, chunk in zip(columns, group.chunks, strict=True):
-                if column.path in leaves:
+                if column.path in leaves and group.rows:  # no page is read for no rows, and none need be there
                     with parsing(f"{path}, column {column.path.split('.')[0]!r}"):
                         check(raw, *chunk)
         varied = [column.path for column in columns if column.path in leaves and column.physical_type == "BYTE_ARRAY"]
