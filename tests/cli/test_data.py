@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -37,32 +39,107 @@ def test_prepare_says_what_it_found(fedflat, cache: Path) -> None:
     assert len(list(cache.glob("cifar10-*"))) == 1
 
 
-def test_a_set_can_be_fetched_first(fedflat, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a hub of our own: what is asked of it, and where the files go."""
-    asked = []
+COMMITS = {"main": "a" * 40, "v2": "b" * 40, "c" * 40: "c" * 40}
+Asked = list[tuple[str, dict[str, Any]]]
 
-    def snapshot_download(repository: str, local_dir: Path, **options) -> None:
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """A hub of our own, which has `COMMITS`: filled with what is fetched from it."""
+    asked: Asked = []
+
+    def snapshot_download(repository: str, local_dir: Path, **options: Any) -> None:
         asked.append((repository, options))
         small_cifar10(local_dir / "plain_text")
 
-    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=snapshot_download))
+    class HfApi:
+        def dataset_info(self, repository: str, revision: str) -> SimpleNamespace:
+            if revision not in COMMITS:
+                raise OSError(f"{repository} has no {revision}")
+            return SimpleNamespace(sha=COMMITS[revision])
+
+    ours = SimpleNamespace(snapshot_download=snapshot_download, HfApi=HfApi)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", ours)
     Path("data").mkdir()
-    code, out, err = fedflat("data prepare cifar10 --hub --data-dir data --partial")
+    return asked
+
+
+FETCH = "data prepare cifar10 --hub --data-dir data --partial"
+PIN = Path("data/cifar10/hub.json")
+
+
+def test_a_set_can_be_fetched_first(fedflat, hub: Asked) -> None:
+    """What is asked of the hub, and where the files go."""
+    code, out, err = fedflat(FETCH)
     assert (code, err) == (0, "")
     assert "train 200 samples" in out
-    [(repository, options)] = asked
+    [(repository, options)] = hub
     assert repository == "uoft-cs/cifar10"
-    assert options["repo_type"] == "dataset"
-    assert options["allow_patterns"] == "plain_text/*.parquet"
+    assert options == {"repo_type": "dataset", "allow_patterns": "plain_text/*.parquet", "revision": COMMITS["main"]}
 
 
-def test_a_hub_that_fails_is_one_line(fedflat, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_is_kept_and_fetched_again(fedflat, hub: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the branch is at by then; another one is fetched when it is asked for, and then kept."""
+    fedflat(FETCH)
+    first = COMMITS["main"]
+    assert json.loads(PIN.read_text()) == {"repository": "uoft-cs/cifar10", "revision": first}
+    monkeypatch.setitem(COMMITS, "main", "d" * 40)
+    for flags in ("", "--revision main", "", "--revision v2", "", f"--revision {'c' * 40}", ""):
+        assert fedflat(f"{FETCH} {flags}")[0] == 0
+    fetched = [options["revision"] for _, options in hub]
+    assert fetched == [first, first, "d" * 40, "d" * 40, COMMITS["v2"], COMMITS["v2"], "c" * 40, "c" * 40]
+
+
+def test_the_kept_commit_is_no_file_of_the_set(fedflat, hub: Asked, cache: Path) -> None:
+    """Another commit with the same files converts nothing."""
+    for flags in ("", "--revision v2"):
+        fedflat(f"{FETCH} {flags}")
+    assert len(list(cache.glob("cifar10-*"))) == 1
+    (made,) = cache.glob("cifar10-*")
+    kept = json.loads((made / "set.json").read_text())["sources"]["files"]
+    assert sorted(name for name, _, _ in kept) == [f"plain_text/{p}-00000-of-00001.parquet" for p in ("test", "train")]
+
+
+def test_the_commit_of_another_repository_is_not_taken(fedflat, hub: Asked) -> None:
+    PIN.parent.mkdir()
+    PIN.write_text(json.dumps({"repository": "another/cifar10", "revision": "e" * 40}))
+    assert fedflat(FETCH)[0] == 0
+    assert hub[0][1]["revision"] == COMMITS["main"]
+
+
+@pytest.mark.parametrize("pin", ["", "[]", '{"revision": "main"}', '{"revision": 3}', "[" * 100_000])
+def test_a_damaged_note_of_the_commit_is_named(fedflat, hub: Asked, pin: str) -> None:
+    PIN.parent.mkdir()
+    PIN.write_text(pin)
+    code, _, err = fedflat(FETCH)
+    assert code == 2
+    assert err.startswith(f"fedflat: {PIN} ")
+    assert err.count("\n") == 1
+    assert hub == []
+
+
+def test_a_revision_that_is_not_there_is_named(fedflat, hub: Asked) -> None:
+    code, _, err = fedflat(f"{FETCH} --revision v3")
+    assert (code, err) == (2, "fedflat: hub: uoft-cs/cifar10 cannot be fetched: uoft-cs/cifar10 has no v3\n")
+    assert not PIN.exists()
+
+
+def test_a_revision_goes_with_the_hub(fedflat, hub: Asked) -> None:
+    code, _, err = fedflat("data prepare cifar10 --data-dir data --revision v2")
+    assert code == 2
+    assert err.startswith("fedflat: --revision v2 ")
+    assert hub == []
+
+
+@pytest.mark.parametrize("said", ["no route to host\nand much more", ""])
+def test_a_hub_that_fails_is_one_line(fedflat, hub: Asked, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     def snapshot_download(*_, **__) -> None:
-        raise OSError("no route to host\nand much more")
+        raise OSError(said)
 
-    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=snapshot_download))
-    code, _, err = fedflat("data prepare cifar10 --hub --data-dir .")
-    assert (code, err) == (2, "fedflat: hub: uoft-cs/cifar10 cannot be fetched: no route to host\n")
+    monkeypatch.setattr(sys.modules["huggingface_hub"], "snapshot_download", snapshot_download)
+    code, _, err = fedflat(FETCH)
+    assert code == 2
+    assert err == f"fedflat: hub: uoft-cs/cifar10 cannot be fetched: {said.partition(chr(10))[0] or 'OSError'}\n"
 
 
 def test_without_the_extra(fedflat, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import errno
-import json
+import fcntl
 import os
+import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +19,7 @@ import torch
 
 import fedflat as ff
 from fedflat.data import cache as module
-from fedflat.data.cache import Entry, Writer, cache_folder, entry, key
+from fedflat.data.cache import Entry, Sources, Writer, cache_folder, check, entry, key
 from fedflat.data.readers.idx import Idx
 from support.files import idx, random_labels, random_pictures, refused, write_files
 from support.memory import peak_of_a_load
@@ -31,6 +33,9 @@ def mnist(folder: Path, n: int = 20, seed: int = 0) -> Path:
         files[f"mnist/{part}-labels-idx1-ubyte"] = idx(random_labels(size, seed=seed))
     write_files(folder, files)
     return folder
+
+
+NOTHING = Sources(Path(), [])
 
 
 def load(folder: Path) -> ff.FederatedData:
@@ -98,9 +103,19 @@ def longer(path: Path) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-@pytest.mark.parametrize("change", [newer, longer])
-def test_changed_files_are_converted_again(
-    tmp_path: Path, conversions: list[Path], change: Callable[[Path], None]
+def other(path: Path) -> None:
+    """Of the same size."""
+    flip_a_bit(path)
+    newer(path)
+
+
+def renamed(path: Path) -> None:
+    path.rename(path.with_name("another name"))
+
+
+@pytest.mark.parametrize("change", [longer, other, renamed, Path.unlink])
+def test_changed_files_are_converted_again_and_replace_the_entry(
+    tmp_path: Path, cache: Path, conversions: list[Path], change: Callable[[Path], None]
 ) -> None:
     load(mnist(tmp_path))
     note = tmp_path / "mnist" / "note.txt"
@@ -111,6 +126,45 @@ def test_changed_files_are_converted_again(
     load(tmp_path)
     load(tmp_path)
     assert len(conversions) == 3
+    assert len(entries(cache)) == 1
+
+
+def test_new_times_of_the_same_contents_convert_nothing(
+    tmp_path: Path, cache: Path, conversions: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The contents are compared once, and never while no time differs."""
+    compared, original = [], Sources.content.func
+    monkeypatch.setattr(Sources, "content", property(lambda self: compared.append(self) or original(self)))
+    before = load(mnist(tmp_path)).x.clone()
+    compared.clear()
+    load(tmp_path)
+    assert compared == []
+    for path in (tmp_path / "mnist").iterdir():
+        newer(path)
+    assert torch.equal(load(tmp_path).x, before)
+    assert compared
+    compared.clear()
+    load(tmp_path)
+    assert compared == [], "the new times are kept"
+    assert len(conversions) == len(entries(cache)) == 1
+
+
+def test_new_pictures_replace_the_old_ones(tmp_path: Path, cache: Path) -> None:
+    first = load(mnist(tmp_path))
+    kept = first.x.clone()
+    second = load(mnist(tmp_path, seed=1))
+    assert torch.equal(second.x, torch.from_numpy(random_pictures(20, seed=1)))
+    assert torch.equal(first.x, kept), "who has loaded the old ones keeps them"
+    assert len(entries(cache)) == 1
+    assert left_over(cache) == []
+
+
+def test_files_that_change_while_they_are_read_are_named(tmp_path: Path, cache: Path) -> None:
+    mnist(tmp_path)
+    sources = Sources(tmp_path / "mnist", list((tmp_path / "mnist").iterdir()))
+    with refused(f"data folder {tmp_path / 'mnist'}: its files changed while they were read"):
+        entry("set", sources, lambda writer: longer(tmp_path / "mnist" / "train-labels-idx1-ubyte"))
+    assert entries(cache) == left_over(cache) == []
 
 
 def test_another_content_is_another_set(tmp_path: Path) -> None:
@@ -120,15 +174,11 @@ def test_another_content_is_another_set(tmp_path: Path) -> None:
 
 
 def test_the_key_tells_everything_apart_that_matters(tmp_path: Path) -> None:
-    write_files(tmp_path, {"one": b"1", "two": b"2"})
-    files = [tmp_path / "one", tmp_path / "two"]
-    keys = [
-        key(tmp_path, files, how=Idx()),
-        key(tmp_path, files, how=Idx(transposed=True)),
-        key(tmp_path, files[:1], how=Idx()),
-    ]
+    keys = [key(tmp_path, how=Idx()), key(tmp_path, how=Idx(transposed=True)), key(tmp_path / "other", how=Idx())]
     assert len(set(keys)) == 3
-    assert key(tmp_path, files, how=Idx()) == keys[0]
+    assert key(tmp_path, how=Idx()) == keys[0]
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert key(tmp_path / "link", how=Idx()) == keys[0]
 
 
 def flip_a_bit(path: Path) -> None:
@@ -171,21 +221,17 @@ def test_a_changed_description_is_noticed() -> None:
         writer.facts["domains"] = ["art", "photo"]
         writer.add("train-y", np.arange(3))
 
-    made = entry("set", build)
+    made = entry("set", NOTHING, build)
     path = made.folder / "set.json"
     path.write_text(path.read_text().replace("photo", "phono"))
-    assert entry("set", build).facts == {"domains": ["art", "photo"]}
+    assert entry("set", NOTHING, build).facts == {"domains": ["art", "photo"]}
 
 
 def test_an_older_format_is_made_again(cache: Path) -> None:
-    made = entry("set", lambda writer: writer.add("y", np.arange(3)))
-    path = made.folder / "set.json"
-    described = json.loads(path.read_text())
-    described.pop("sum")
-    described["format"] -= 1
-    path.write_text(json.dumps(described | {"sum": module._sum_of_text(described)}))
+    made = entry("set", NOTHING, lambda writer: writer.add("y", np.arange(3)))
+    module._describe(made.folder, made.described | {"format": made.described["format"] - 1})
     assert module._opened(made.folder) is None
-    assert entry("set", lambda writer: writer.add("y", np.arange(4))).array("y").tolist() == [0, 1, 2, 3]
+    assert entry("set", NOTHING, lambda writer: writer.add("y", np.arange(4))).array("y").tolist() == [0, 1, 2, 3]
 
 
 class Stop(BaseException):
@@ -200,9 +246,9 @@ def test_an_interrupted_conversion_leaves_nothing(tmp_path: Path, cache: Path, e
         raise error
 
     with pytest.raises(error):
-        entry("set", build)
+        entry("set", NOTHING, build)
     assert entries(cache) == left_over(cache) == []
-    assert entry("set", lambda writer: writer.add("y", np.arange(3))).has("y")
+    assert entry("set", NOTHING, lambda writer: writer.add("y", np.arange(3))).has("y")
     assert left_over(cache) == []
 
 
@@ -214,13 +260,15 @@ def test_a_conversion_that_fails_in_the_middle_leaves_nothing(tmp_path: Path, ca
     assert entries(cache) == left_over(cache) == []
 
 
+def no_locks(handle: int, kind: int) -> None:
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
 @pytest.mark.parametrize("locks", [True, False])
 def test_many_at_once_all_get_the_entry(cache: Path, locks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In threads, which meet in every order; with locks one does the work and the others wait."""
     if not locks:
-        monkeypatch.setattr(module, "fcntl", None)
-    elif module.fcntl is None:
-        pytest.skip("the system has no such locks")
+        monkeypatch.setattr(fcntl, "flock", no_locks)
     together, built = threading.Barrier(8), []
 
     def build(writer: Writer) -> None:
@@ -229,7 +277,7 @@ def test_many_at_once_all_get_the_entry(cache: Path, locks: bool, monkeypatch: p
 
     def one(name: str) -> Entry:
         together.wait()
-        return entry(name, build)
+        return entry(name, NOTHING, build)
 
     with ThreadPoolExecutor(8) as pool:
         for attempt in range(10):
@@ -240,6 +288,130 @@ def test_many_at_once_all_get_the_entry(cache: Path, locks: bool, monkeypatch: p
     assert left_over(cache) == []
     if locks:
         assert len(built) == 10
+
+
+def killed(cache: Path, of: str = "set") -> Path:
+    """What a conversion that was killed leaves."""
+    folder = cache / f".tmp-fedflat-{of}-{'0' * 16}"
+    write_files(folder, {"train-x.npy": b"half"})
+    return folder
+
+
+def test_what_killed_conversions_left_is_removed_and_nothing_else(tmp_path: Path, cache: Path) -> None:
+    killed(cache)
+    mine = [cache / name for name in (".tmp-mine", ".tmp-fedflat-set", f".tmp-fedflat-set-{'0' * 17}", "speed.json")]
+    for folder in (*mine, killed(cache, "other")):
+        write_files(folder, {"kept": b""})
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "kept").touch()
+    link = cache / f".tmp-fedflat-set-{'1' * 16}"
+    link.symlink_to(tmp_path / "mine")
+    entry("set", NOTHING, lambda writer: writer.add("y", np.arange(3)))
+    there = {path.name for path in cache.iterdir()}
+    assert there == {*(path.name for path in mine), killed(cache, "other").name, link.name, "set", ".set.lock"}
+    assert (tmp_path / "mine" / "kept").exists()
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_a_conversion_that_is_going_on_is_not_swept(cache: Path, locks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second process waits for the first; where there are no locks, it sweeps nothing."""
+    if not locks:
+        monkeypatch.setattr(fcntl, "flock", no_locks)
+    begun, built = threading.Event(), []
+
+    def slow(writer: Writer) -> None:
+        begun.set()
+        time.sleep(0.3)  # while the second, if it were to sweep, would take the first one's folder away
+        writer.add("y", np.arange(3))
+        built.append(writer)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(entry, "set", NOTHING, slow)
+        begun.wait()
+        second = pool.submit(entry, "set", NOTHING, slow)
+        assert first.result().digest == second.result().digest
+    assert len(built) == (1 if locks else 2)
+    assert left_over(cache) == []
+
+
+@pytest.mark.parametrize(("mask", "folders", "files"), [(0o077, 0o700, 0o600), (0o022, 0o755, 0o644)])
+def test_who_may_read_the_cache_is_said_by_the_umask(
+    tmp_path: Path, cache: Path, mask: int, folders: int, files: int
+) -> None:
+    mnist(tmp_path)
+    before = os.umask(mask)
+    try:
+        load(tmp_path)
+    finally:
+        os.umask(before)
+    (made,) = entries(cache)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (cache, made)] == [folders, folders]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (*made.iterdir(), *cache.glob(".*.lock"))} == {files}
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path, cache: Path) -> None:
+    cache.mkdir()
+    target = tmp_path / "mine"
+    target.write_text("kept")
+    (cache / ".set.lock").symlink_to(target)
+    with refused(str(cache), "cannot be written"):
+        entry("set", NOTHING, lambda writer: writer.add("y", np.arange(3)))
+    assert target.read_text() == "kept"
+
+
+def test_an_entry_is_on_disk_before_it_has_its_name(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its files is synced, then its folder moved, then the folder of all entries synced."""
+    happened: list[str] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def name_of(handle: int) -> str:
+        return Path(os.readlink(f"/proc/self/fd/{handle}")).name
+
+    monkeypatch.setattr(os, "fsync", lambda handle: happened.append(name_of(handle)) or fsync(handle))
+    monkeypatch.setattr(Path, "rename", lambda self, to: happened.append(f"to {to.name}") or rename(self, to))
+    load(mnist(tmp_path))
+    (made,) = entries(cache)
+    moved = happened.index(f"to {made.name}")
+    arrays = {path.name for path in made.glob("*.npy")}
+    assert len(arrays) == 4
+    assert arrays < set(happened[:moved])
+    assert any(name.endswith(".json") for name in happened[:moved])
+    assert cache.name in happened[moved:]
+
+
+def test_the_state_of_all_entries_is_told(tmp_path: Path, cache: Path) -> None:
+    assert check(cache) == []
+    names = [f"set-{i:012x}" for i in range(6)]
+    for name in names:
+        entry(name, NOTHING, lambda writer: writer.add("y", np.arange(3)))
+    flip_a_bit(cache / names[1] / "y.npy")
+    (cache / names[2] / "y.npy").unlink()
+    (cache / names[3] / "set.json").unlink()
+    (cache / names[4] / "set.json").write_text('{"format": 1}')
+    write_files(cache, {"speed.json": b"{}", "my-folder/file": b""})
+    left = killed(cache, names[5])
+    found = dict(check(cache))
+    assert found.keys() == {*names, left.name}
+    assert [found[name] for name in (names[0], names[5])] == ["", ""]
+    for name, said in zip(
+        names[1:5], ["y.npy is damaged", "y.npy", "set.json", "set.json is not of format"], strict=True
+    ):
+        assert said in found[name]
+    assert "left by a conversion" in found[left.name]
+    assert left.exists(), "nothing is changed"
+
+
+def test_of_a_conversion_that_is_going_on_nothing_is_said(cache: Path) -> None:
+    said = []
+
+    def build(writer: Writer) -> None:
+        said.extend(check(cache))
+        writer.add("y", np.arange(3))
+
+    entry("set", NOTHING, build)
+    assert said == []
 
 
 TWO = """

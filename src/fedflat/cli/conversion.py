@@ -11,7 +11,13 @@ from .console import Console, usual_columns
 
 
 def convert(
-    console: Console, name: str, data_dir: str | None, hub: bool, partial: bool, image_size: int | None
+    console: Console,
+    name: str,
+    data_dir: str | None,
+    hub: bool,
+    partial: bool,
+    image_size: int | None,
+    revision: str | None = None,
 ) -> Loaded:
     """The set `name`, converted if it was not yet; the bar disappears when it is done."""
     with Progress(*usual_columns(), MofNCompleteColumn(), console=console, transient=True) as bar:
@@ -22,7 +28,7 @@ def convert(
                 tasks[part] = bar.add_task(f"{name} {part}", total=total)
             bar.update(tasks[part], completed=done)
 
-        return prepare(name, data_dir, hub, partial, image_size, advance)
+        return prepare(name, data_dir, hub, partial, image_size, advance, revision)
 
 
 def convert_for(console: Console, spec: Experiment) -> None:

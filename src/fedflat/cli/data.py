@@ -39,6 +39,9 @@ def prepare_source(
         str | None, typer.Option(help="Folder that holds a folder of this name; default $FEDFLAT_DATA.")
     ] = None,
     hub: Annotated[bool, typer.Option("--hub", help="Fetch the set from the Hugging Face hub into it.")] = False,
+    revision: Annotated[
+        str | None, typer.Option(help="With --hub: the commit to fetch, default the one fetched last.")
+    ] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Accept fewer samples than the whole set.")] = False,
     image_size: Annotated[int | None, typer.Option(help="Pixels that photographs are resized to.")] = None,
 ) -> None:
@@ -49,7 +52,7 @@ def prepare_source(
     Runs do the same by themselves at their first start.
     """
     console = Console()
-    loaded = convert(console, known_source(name), data_dir, hub, partial, image_size)
+    loaded = convert(console, known_source(name), data_dir, hub, partial, image_size, revision)
     for part, samples in (("train", loaded.train), ("test", loaded.test)):
         if samples is not None:
             shape = " x ".join(map(str, samples.x.shape[1:]))

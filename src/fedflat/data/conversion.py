@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import InputError
+from ..core.errors import InputError, printable
 from .cache import Writer
 from .readers.part import Part, Shape
 from .text import build_vocabulary, encode
+
+NAME = 200  # characters of a domain's or a user's name, which tables and messages show
 
 Progress = Callable[[str, int, int], None]  # part, samples done, samples in all
 
@@ -56,7 +58,15 @@ def write_groups(writer: Writer, parts: Mapping[str, Part]) -> None:
         if any(column is None for column in columns.values()):
             continue
         names = sorted({value for column in columns.values() for value in column})
+        for name in names:
+            _check_name(group, name)
         number = {value: i for i, value in enumerate(names)}
         writer.facts[f"{group}s"] = names
         for part, column in columns.items():
             writer.add(f"{part}-{group}", np.array([number[value] for value in column], dtype=np.int64))
+
+
+def _check_name(group: str, name: str) -> None:
+    """Raise InputError for the name of a domain or user that would break a line or move a terminal's cursor."""
+    if len(name) > NAME or printable(name) != name:
+        raise InputError(f"data: a {group} is named {printable(name[:NAME])!r}; its name must be printable and short")

@@ -60,16 +60,20 @@ def prepare(
     partial: bool = False,
     image_size: int | None = None,
     progress: Progress | None = None,
+    revision: str | None = None,
 ) -> Loaded:
     """Convert the files of the set `name` now, so that the first run starts at once; with `hub`, fetch them first.
 
-    `progress` is told (part, samples done, samples in all). Raises ValueError, naming the field, as `load` does.
+    `revision` is the commit, branch or tag to fetch, by default the commit of the last time. `progress` is told
+    (part, samples done, samples in all). Raises ValueError, naming the field, as `load` does.
     """
     known = source(name)
+    if revision is not None and not hub:
+        raise InputError(f"--revision {revision} says what to fetch from the hub; give --hub, too")
     if hub:
         if not isinstance(known, FileSet):
             raise InputError(f"--hub: {known_source(name)} is not on the hub; {known.where}")
-        download(known_source(name), known, data_root(data_dir, name))
+        download(known_source(name), known, data_root(data_dir, name), revision)
     checked_options({"image_size": image_size})
     reading = Reading(data_dir, partial, image_size)
     return known.load(known_source(name), reading if progress is None else replace(reading, progress=progress))

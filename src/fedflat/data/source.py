@@ -10,14 +10,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..core.errors import InputError
-from .cache import Entry, Writer, entry, key
+from ..core.errors import InputError, printable
+from .cache import Entry, Sources, Writer, entry, key
 from .conversion import Progress, write_groups, write_labels, write_pictures, write_texts
 from .federated import Index
 from .preparation import Preparation
 from .readers.found import plain_files
 from .readers.part import Layout, Shape
 from .text import LENGTH
+
+PIN = "hub.json"  # in a set's folder: which commit of which repository it was fetched from
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Hub:
 
     repository: str
     folder: str = ""  # inside the repository; empty: all parquet files
-    revision: str = "main"
+    revision: str = "main"  # a branch or a commit; the commit is looked up and kept when the set is fetched
 
 
 @dataclass(frozen=True)
@@ -118,12 +120,15 @@ class FileSet:
         folder = self._folder(name, reading.data_dir)
         picture = self._sized(reading.image_size)
         how = (name, picture, self.layouts, self.classes, self.vocabulary_size, LENGTH)
-        tag = key(folder, plain_files(folder), how=how)
 
         def build(writer: Writer) -> None:
             self._convert(name, folder, picture, writer, reading.progress)
 
-        kept = entry(f"{name}-{tag}", build)
+        try:
+            files = [path for path in plain_files(folder) if path != folder / PIN]
+            kept = entry(f"{name}-{key(folder, how=how)}", Sources(folder, files), build)
+        except InputError as error:  # it may have names of files and columns in it
+            raise InputError(printable(str(error))) from error
         self._check_sizes(name, kept, reading.partial)
         return self._loaded(kept)
 

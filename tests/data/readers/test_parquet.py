@@ -108,6 +108,52 @@ def test_texts(tmp_path: Path) -> None:
     assert part.labels.tolist() == [3, 0, 1]
 
 
+def test_a_text_that_a_file_has_once_is_in_memory_once(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "train.parquet", {"text": ["a" * 1_000, "b"] * 50, "label": [0] * 100})
+    samples = list(Parquet(text=("text",)).parts(tmp_path, None)["train"].samples)
+    assert samples == ["a" * 1_000, "b"] * 50
+    assert len({id(text) for text in samples}) == 2
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_texts_of_every_kind(tmp_path: Path, kind: pa.DataType, dictionary: bool) -> None:
+    texts = [f"text {i % 7}" for i in range(3_000)]
+    table = pa.table({"text": pa.array(texts, kind), "label": np.zeros(3_000, int)})
+    pa.parquet.write_table(table, tmp_path / "train.parquet", use_dictionary=dictionary, row_group_size=700)
+    assert list(Parquet(text=("text",)).parts(tmp_path, None)["train"].samples) == texts
+
+
+def test_texts_may_be_as_long_as_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_parquet(tmp_path / "train.parquet", {"text": ["a" * 10] * 10, "label": [0] * 10})
+    monkeypatch.setattr(parquet, "TEXT", 10)
+    monkeypatch.setattr(parquet, "allowed", lambda packed: 100)
+    assert len(Parquet(text=("text",)).parts(tmp_path, None)["train"].samples) == 10
+    monkeypatch.setattr(parquet, "allowed", lambda packed: 99)
+    with refused(str(path), "column 'text' unpacks to more than 99 characters"):
+        Parquet(text=("text",)).parts(tmp_path, None)
+    monkeypatch.setattr(parquet, "TEXT", 9)
+    with refused(str(path), "column 'text' has a text of 10 characters, more than 9"):
+        Parquet(text=("text",)).parts(tmp_path, None)
+
+
+def test_a_part_may_have_as_many_rows_as_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(2):
+        write_parquet(tmp_path / f"train-{i:05}-of-00002.parquet", columns(4))
+    monkeypatch.setattr(parquet, "SAMPLES", 8)
+    assert len(IMAGES.parts(tmp_path, GREY)["train"].labels) == 8
+    monkeypatch.setattr(parquet, "SAMPLES", 7)
+    with refused("its part has 8 rows; at most 7 are read"):
+        IMAGES.parts(tmp_path, GREY)
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.uint8(), pa.int16(), pa.uint32(), pa.int64(), pa.uint64()])
+def test_class_numbers_of_every_kind(tmp_path: Path, kind: pa.DataType) -> None:
+    write_parquet(tmp_path / "train.parquet", columns(label=pa.array([3, 1, 2, 0], kind)))
+    labels = IMAGES.parts(tmp_path, GREY)["train"].labels
+    assert (labels.tolist(), labels.dtype) == ([3, 1, 2, 0], np.int64)
+
+
 NAME = "train-00000-of-00001.parquet"
 
 
@@ -120,9 +166,9 @@ NAME = "train-00000-of-00001.parquet"
         ({"domain": pa.array(["a", None, "b", "c"])}, "column 'domain' has rows without a value"),
         ({"domain": [0, 1, 2, 3]}, "column 'domain' has more than its names"),
         ({"domain": [0, 1, -1, 2]}, "column 'domain' has more than its names"),
-        ({"image": None}, "has no column 'image'; it has label, domain, writer"),
-        ({"label": None}, "has no column 'label'; it has image, domain, writer"),
-        ({"domain": None}, "has no column 'domain'; it has image, label, writer"),
+        ({"image": None}, "has no column 'image', or several; it has label, domain, writer"),
+        ({"label": None}, "has no column 'label', or several; it has image, domain, writer"),
+        ({"domain": None}, "has no column 'domain', or several; it has image, label, writer"),
         ({"writer": None}, "has no column 'writer'"),
     ],
 )
@@ -202,7 +248,7 @@ def test_broken_pictures_are_named_by_file_and_row(tmp_path: Path, bad: bytes | 
 
 def test_an_image_column_of_numbers_is_refused(tmp_path: Path) -> None:
     write_parquet(tmp_path / NAME, columns(2, image=[[1, 2], [3, 4]]))
-    with refused("column 'image', row 0"):
+    with refused("column 'image' holds list<", "expected pictures as bytes"):
         list(IMAGES.parts(tmp_path, GREY)["train"].samples)
 
 

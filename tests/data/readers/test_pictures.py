@@ -108,7 +108,7 @@ def unknown_chunk() -> bytes:
         b"<html>\nnot a picture\n</html>",
         encoded(random_pictures(1)[0])[:-100],
         encoded(random_pictures(1)[0])[:20],
-        encoded(random_pictures(1, 3, 64)[0], "JPEG")[:800],
+        encoded(random_pictures(1)[0], "JPEG")[:500],
         damaged_pixels(),
         unknown_chunk(),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import InputError
+from .bounds import OPCODES, SAMPLES, TUPLES
 from .found import find
-from .part import Part, Shape, expect, in_one_line
+from .part import Part, Shape, expect, in_one_line, refusal
 
 PIXELS = 3 * 32 * 32
 
@@ -75,6 +77,8 @@ class PythonBatches:
         for key, value, kind in ((self.label, labels, list), ("data", data, _Array)):
             expect(isinstance(value, kind), name, f"has no {key!r}, or not as CIFAR has it")
         expect(all(type(label) is int for label in labels), name, f"{self.label!r} are not all whole numbers")
+        outside = next((label for label in labels if not 0 <= label < SAMPLES), None)
+        expect(outside is None, name, f"{self.label!r} has one that is no class number")
         pixels = data.bytes()
         expect(pixels is not None, name, "'data' is not an array of bytes, row after row")
         expect(len(pixels) == PIXELS * len(labels), name, f"{len(pixels)} bytes of pixels for {len(labels)} labels")
@@ -90,9 +94,11 @@ class _Array:
     An array is made of nothing and then given a state, or, from pickle's protocol 5 on, made of its parts.
     """
 
+    _parts: tuple[Any, ...] = ()  # here, as a file may make one without calling it
+    _state: Any = ()
+
     def __init__(self, *parts: Any) -> None:
         self._parts = parts
-        self._state: Any = ()
 
     def __setstate__(self, state: Any) -> None:
         self._state = state
@@ -121,8 +127,19 @@ class _OnlyArrays(pickle.Unpickler):
 
 def _dictionary(name: str, content: bytes) -> dict[Any, Any]:
     try:
+        _check_opcodes(content)
         batch = _OnlyArrays(io.BytesIO(content), encoding="bytes").load()
     except Exception as error:  # a damaged stream may fail in any way; nothing of it was run
-        raise InputError(f"data file {name}: truncated or not a CIFAR batch ({in_one_line(error)})") from error
+        raise refusal(name, f"truncated or not a CIFAR batch ({in_one_line(error)})") from error
     expect(isinstance(batch, dict), name, "not a CIFAR batch")
     return batch
+
+
+def _check_opcodes(content: bytes) -> None:
+    """Raises ValueError for a pickle that asks for more than its size: of memory by a number, of stack by its depth."""
+    tuples = 0
+    for number, (opcode, argument, _) in enumerate(pickletools.genops(content)):
+        tuples += opcode.name.startswith("TUPLE") or opcode.name == "FROZENSET"
+        slot = int(argument or 0) if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") else 0  # of a table as large
+        if max(number, slot) >= OPCODES or tuples > TUPLES:
+            raise InputError("it has more parts than any batch")

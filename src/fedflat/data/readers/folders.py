@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from .bounded import content
+from .bounds import ENCODED
 from .found import plain_files
 from .part import Part, Shape, expect
 from .pictures import decoded
@@ -21,8 +24,8 @@ class ImageFolders:
     domains: tuple[str, ...]  # names of the folders
 
     def parts(self, folder: Path, shape: Shape | None) -> dict[str, Part] | None:
-        pictures = [path for path in plain_files(folder) if path.suffix.lower() in ENDINGS]
-        placed = [path for path in pictures if path.parent.parent.name in self.domains]
+        files = [path for path in plain_files(folder) if path.suffix.lower() in ENDINGS]
+        placed = [path for path in files if path.parent.parent.name in self.domains]
         if not placed or shape is None:
             return None
         classes = sorted({path.parent.name for path in placed})
@@ -30,7 +33,8 @@ class ImageFolders:
         missing = sorted(set(self.domains) - set(domain))
         expect(not missing, str(folder), f"has no pictures of domain {', '.join(missing)}")
         labels = np.array([classes.index(path.parent.name) for path in placed])
-        return {"train": Part(labels, decoded(((str(p), p.read_bytes) for p in placed), shape), domain)}
+        pictures = ((str(path), partial(content, path, ENCODED)) for path in placed)
+        return {"train": Part(labels, decoded(pictures, shape), domain)}
 
     def __str__(self) -> str:
         return f"folders {self.domains[0]}/CLASS/*.jpg, ..."

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .bounds import CONTENT, SAMPLES
 from .found import Reader, find
 from .part import Part, Shape, expect
 
@@ -33,6 +34,7 @@ class Idx:
 
     def _part(self, images: str, labels: str, found: dict[str, Reader], shape: Shape | None) -> Part:
         y, x = _array(labels, found[labels](), 1), _array(images, found[images](), 3)
+        expect(len(y) <= SAMPLES, labels, f"{len(y):,} labels; at most {SAMPLES:,} are read")
         expect(len(x) == len(y), images, f"{len(x)} images, but {labels} has {len(y)} labels")
         if shape is not None:
             fits = x.shape[1:] == (shape.size, shape.size)
@@ -51,4 +53,6 @@ def _array(name: str, content: bytes, dimensions: int) -> np.ndarray:
     expect((zeros, kind, found) == (0, 8, dimensions), name, f"not an idx file of bytes with {dimensions} dimension(s)")
     shape = struct.unpack(f">{dimensions}I", content[4:start])
     expect(len(content) - start == prod(shape), name, f"truncated: {len(content) - start} bytes of {prod(shape)}")
+    sides = prod(side or 1 for side in shape)  # no pixels of a huge size are no array either
+    expect(sides <= CONTENT, name, f"its header says {' x '.join(map(str, shape))}")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)

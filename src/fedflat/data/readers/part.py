@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...core.errors import InputError
+import pyarrow as pa
+
+from ...core.errors import InputError, printable
 from ..federated import Index
+
+SHOWN = 200  # characters of a file's own words that a message repeats
+# What libraries raise for hostile content: RuntimeError is that of an encrypted zip and of content nested too deep.
+PARSING = (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError,
+           MemoryError, zlib.error, struct.error, tarfile.TarError, zipfile.BadZipFile, pa.ArrowException)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,11 +56,33 @@ class Layout(Protocol):
 
 
 def in_one_line(error: Exception) -> str:
-    """What an error of another library says, without line breaks."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """What an error of another library says, without line breaks, and not all of it if that is long."""
+    return printable(" ".join(str(error)[: 2 * SHOWN].split())[:SHOWN]) or type(error).__name__
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names that a file gives, for a message: printable, and not all if there are many."""
+    text = ", ".join(names)
+    return printable(text if len(text) <= SHOWN else f"{text[:SHOWN]} ...")
+
+
+def refusal(file: str, problem: str) -> InputError:
+    """The error, in one printable line, that names a data file and what is wrong with it."""
+    return InputError(printable(f"data file {file}: {problem}"))
 
 
 def expect(condition: bool, file: str, problem: str) -> None:
     """Raise InputError, naming the file, unless `condition` holds."""
     if not condition:
-        raise InputError(f"data file {file}: {problem}")
+        raise refusal(file, problem)
+
+
+@contextmanager
+def parsing(file: str, problem: str = "truncated or damaged") -> Iterator[None]:
+    """Whatever a library raises inside, for content that is not what it should be, becomes InputError naming `file`."""
+    try:
+        yield
+    except InputError:
+        raise
+    except PARSING as error:
+        raise refusal(file, f"{problem} ({in_one_line(error)})") from error

@@ -3,48 +3,86 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from itertools import islice
+from math import prod
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from ...core.errors import InputError
-from .part import Shape
+from .bounds import LARGE, PIXELS
+from .part import Shape, expect, refusal
 
 Picture = NDArray[np.uint8]
 AT_ONCE = 1024  # pictures decoded ahead
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # no others: for PostScript, Pillow would start a program
+ONE_LARGE = Lock()
 
 
 def decoded(encoded: Iterable[tuple[str, Callable[[], bytes]]], shape: Shape) -> Iterator[Picture]:
     """The pictures (channels, size, size) of (name, how to get the bytes); decoding uses all cores."""
     waiting = iter(encoded)
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor() as pool, warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)  # it is told by our own error
         while some := list(islice(waiting, AT_ONCE)):
-            yield from pool.map(partial(_decode, shape=shape), some)
+            for found in pool.map(partial(_decode, shape=shape), some):
+                if isinstance(found, InputError):
+                    raise found
+                yield found
 
 
-def _decode(encoded: tuple[str, Callable[[], bytes]], shape: Shape) -> Picture:
-    name, read = encoded
+def _decode(encoded: tuple[str, Callable[[], bytes]], shape: Shape) -> Picture | InputError:
+    """The picture, or what is wrong with it: a raised error would keep the picture's bytes until it is looked at."""
     try:
-        with Image.open(io.BytesIO(read())) as image:
-            picture = image.convert("L" if shape.channels == 1 else "RGB")
+        return _picture(*encoded, shape)
+    except InputError as error:
+        return InputError(str(error))
+
+
+def _picture(name: str, read: Callable[[], bytes], shape: Shape) -> Picture:
+    try:
+        with Image.open(io.BytesIO(read()), formats=FORMATS) as image:
+            size, resized = image.size, _resized(image.size, shape)
+            fits = shape.resize or size == (shape.size, shape.size)
+            expect(fits, name, f"a picture of {size}, expected {shape.size} x {shape.size}")
+            expect(max(prod(size), prod(resized)) <= PIXELS, name, _too_large(size, resized))
+            with ONE_LARGE if max(prod(size), prod(resized)) > LARGE else nullcontext():
+                return _pixels(image, resized, shape)
+    except InputError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise refusal(name, f"a picture of more than {PIXELS:,} pixels") from error
     except Exception as error:  # a damaged picture may fail in any way
-        raise InputError(f"data file {name}: not a readable picture") from error
-    picture = _square(picture, shape.size) if shape.resize else picture
-    if picture.size != (shape.size, shape.size):
-        raise InputError(f"data file {name}: a picture of {picture.size}, expected {shape.size} x {shape.size}")
-    return np.atleast_3d(np.asarray(picture)).transpose(2, 0, 1)
+        raise refusal(name, "not a readable picture") from error
 
 
-def _square(picture: Image.Image, size: int) -> Image.Image:
+def _too_large(size: tuple[int, int], resized: tuple[int, int]) -> str:
+    (width, height), (wide, high) = size, resized
+    becomes = "" if size == resized else f" that would become one of {wide:,} x {high:,}"
+    return f"a picture of {width:,} x {height:,} pixels{becomes}; at most {PIXELS:,} pixels are read"
+
+
+def _resized(size: tuple[int, int], shape: Shape) -> tuple[int, int]:
+    """Of a photograph of `size`, its size before the central square is cut out."""
+    if not shape.resize or size == (shape.size, shape.size):
+        return size
+    scale = round(shape.size * 8 / 7) / max(min(size), 1)
+    width, height = (max(shape.size, round(side * scale)) for side in size)
+    return width, height
+
+
+def _pixels(image: Image.Image, resized: tuple[int, int], shape: Shape) -> Picture:
     """Shorter side to size * 8 / 7 (256 for 224), then the central square: FedLESAM's transform of domains."""
-    if picture.size == (size, size):
-        return picture
-    scale = round(size * 8 / 7) / min(picture.size)
-    width, height = (max(size, round(side * scale)) for side in picture.size)
-    left, top = (width - size) // 2, (height - size) // 2
-    return picture.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+    picture = image.convert("L" if shape.channels == 1 else "RGB")
+    if picture.size != resized:
+        picture = picture.resize(resized, Image.Resampling.BILINEAR)
+    left, top = ((side - shape.size) // 2 for side in resized)
+    picture = picture.crop((left, top, left + shape.size, top + shape.size))
+    return np.atleast_3d(np.asarray(picture)).transpose(2, 0, 1)
