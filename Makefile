@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help install demo test lint types imports docs-check docs clean
+.PHONY: help install demo test test-long trials lint types imports docs-check docs clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -21,6 +21,12 @@ demo: $(INSTALLED)  ## compare nine methods on 50 clients; writes runs/digits/re
 
 test: $(INSTALLED) lint types imports docs-check  ## everything CI checks
 	$(BIN)/pytest -n 2
+
+test-long: $(INSTALLED)  ## everything: each file operation, thousands of flips and mutations; some hours
+	FEDFLAT_LONG=1 $(BIN)/pytest -n 2
+
+trials: $(INSTALLED)  ## try again every way to lose something; writes docs/trials.json, in about an hour
+	$(BIN)/python benchmarks/trials.py --out docs/trials.json
 
 lint: $(INSTALLED)  ## style
 	$(BIN)/ruff check .

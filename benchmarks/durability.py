@@ -1,7 +1,7 @@
 """What it costs that state survives: milliseconds per checkpoint, per round of records and per load, before and after.
 
     git worktree add /tmp/before 703cebd        # or any other version to compare with
-    python benchmarks/durability.py --before /tmp/before/src [--folder FOLDER] [--repeats 7]
+    python benchmarks/durability.py --before /tmp/before/src [--folder FOLDER] [--out docs/costs.json]
 
 Both versions take turns, each in a process of its own, on the same disk. `state` is a server's record of two vectors
 (Scaffold's); `records` are 10,000 clients with one vector of 7,850 float32 each, of whom 1,000 take part in a round, in
@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
@@ -97,7 +98,8 @@ def measured(folder: Path) -> dict[str, float]:
 def main() -> None:
     """Print a row for each figure: medians over turns, and the least and most of the ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--before", type=Path, help="the folder `src` of the version to compare with")
+    parser.add_argument("--before", type=Path, default=SOURCE, help="the folder `src` of the version to compare with")
+    parser.add_argument("--out", type=Path, help="where to write the figures, as JSON")
     parser.add_argument("--folder", type=Path, help="where files are written; default: a temporary folder")
     parser.add_argument("--repeats", type=int, default=7, help="turns of each version")
     parser.add_argument("--measure", action="store_true", help="print this version's figures as JSON")
@@ -105,7 +107,7 @@ def main() -> None:
     if given.measure:
         print(json.dumps(measured(given.folder)))
         return
-    versions = {"before": given.before, "after": SOURCE} if given.before else {"after": SOURCE}
+    versions = {"before": given.before, "after": SOURCE}
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in versions}
     root = Path(tempfile.mkdtemp(dir=given.folder))
     try:
@@ -117,12 +119,23 @@ def main() -> None:
                 turns[name].append(json.loads(done.stdout))
     finally:
         shutil.rmtree(root)
-    print(f"{'ms':34}" + "".join(f"{name:>10}" for name in versions) + ("     ratio" if given.before else ""))
-    for what in turns["after"][0]:
-        columns = [median(turn[what] for turn in turns[name]) for name in versions]
-        ratios = [b[what] / a[what] for a, b in zip(turns.get("before", []), turns["after"], strict=False)]
-        ratio = f"  {median(ratios):8.2f} [{min(ratios):.2f}, {max(ratios):.2f}]" if ratios else ""
-        print(f"{what:34}" + "".join(f"{value:10.1f}" for value in columns) + ratio)
+    rows = [compared(what, turns) for what in turns["after"][0]]
+    if given.out:
+        given.out.write_text(json.dumps({"repeats": given.repeats, "rows": rows}, indent=2) + "\n")
+    print(f"{'ms':34}{'before':>10}{'after':>10}     ratio")
+    for row in rows:
+        ratio = f"{row['ratio']:8.2f} [{row['least']:.2f}, {row['most']:.2f}]"
+        print(f"{row['what']:34}{row['before']:10.1f}{row['after']:10.1f}  {ratio}")
+
+
+def compared(what: str, turns: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+    """One figure of both versions: medians over turns, and the ratio of the turns beside each other."""
+    before, after = ([turn[what] for turn in turns[name]] for name in ("before", "after"))
+    ratios = [a / b for a, b in zip(after, before, strict=True)]
+    return {
+        "what": what, "before": median(before), "after": median(after),
+        "ratio": median(ratios), "least": min(ratios), "most": max(ratios),
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

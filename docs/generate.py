@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 from fedflat.bench.results import Results
 from fedflat.data.partition import all_partitions
@@ -12,7 +14,7 @@ from fedflat.experiments.recipe import all_recipes
 from fedflat.flower.settings import NodeSettings, RunSettings
 from fedflat.methods import all_methods
 from fedflat.metrics.flatness import all_measures
-from fedflat.reports.benchmark import circumstances, peers_table, target_table, times_table, vectors_table
+from fedflat.reports.benchmark import Table, circumstances, peers_table, target_table, times_table, vectors_table
 from fedflat.reports.catalogue import describe, markdown, measure_table, partition_table
 from fedflat.reports.federation import cost_table, kills_table, settings_table
 from fedflat.reports.growth import growth_table, read_growth
@@ -91,6 +93,59 @@ def ranks_page() -> str:
     return renewed(text, "aggregation", aggregation_table(content).markdown())
 
 
+def durability_page() -> str:
+    """docs/durability.md with what was tried and measured, and what is promised."""
+    text = renewed((ROOT / "docs" / "durability.md").read_text(), "promises", promises_table())
+    for what, table in {"trials": trials_table, "costs": costs_table}.items():
+        file = ROOT / "docs" / f"{what}.json"
+        text = renewed(text, what, table(json.loads(file.read_text())) if file.exists() else "Not measured yet.")
+    return text
+
+
+def promises_table() -> str:
+    """Every promise and its tests. Raises ValueError for a test that is not there."""
+    rows = []
+    for number, promise in enumerate(tomllib.loads((ROOT / "docs" / "promises.toml").read_text())["promise"], start=1):
+        for test in promise["tests"]:
+            file, _, name = test.partition("::")
+            if not (ROOT / file).exists() or (name and f"def {name}(" not in (ROOT / file).read_text()):
+                raise ValueError(f"docs/promises.toml: there is no {test}")
+        held = "<br>".join(f"`{test.removeprefix('tests/')}`" for test in promise["tests"])
+        rows.append((str(number), promise["says"], held))
+    return Table(("", "promise", "held by"), rows).markdown()
+
+
+def trials_table(content: dict[str, Any]) -> str:
+    """How often each trial was made, and what was lost or wrong."""
+    rows = [
+        (
+            row["name"],
+            row["audit"],
+            f"{row['tried']:,}",
+            f"{row['tried'] - len(row['wrong']):,}",
+            "; ".join(row["wrong"]),
+        )
+        for row in content["trials"]
+    ]
+    return Table(
+        ("trial", "the audit: tried, survived, lost", "tried now", "survived", "lost or wrong"), rows
+    ).markdown()
+
+
+def costs_table(content: dict[str, Any]) -> str:
+    """Milliseconds before and after."""
+    rows = [
+        (
+            row["what"],
+            f"{row['before']:.1f}",
+            f"{row['after']:.1f}",
+            f"{row['ratio']:.2f} [{row['least']:.2f}, {row['most']:.2f}]",
+        )
+        for row in content["rows"]
+    ]
+    return Table(("milliseconds", "before", "after", "ratio [least, most]"), rows).markdown()
+
+
 def deploy_page() -> str:
     """docs/deploy.md with the settings there are and what was measured."""
     content = json.loads((ROOT / "docs" / "federation.json").read_text())
@@ -115,6 +170,7 @@ def main() -> int:
         ROOT / "docs" / "performance.md": performance_page(),
         ROOT / "docs" / "ranks.md": ranks_page(),
         ROOT / "docs" / "deploy.md": deploy_page(),
+        ROOT / "docs" / "durability.md": durability_page(),
     }
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text() != text]
     if "--check" not in sys.argv[1:]:

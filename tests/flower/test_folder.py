@@ -167,7 +167,7 @@ def test_a_crash_after_a_state_loses_nothing_that_is_made_of_it(
     with monkeypatch.context() as patch:
         patch.setattr(folders, "write_atomically", crashing)
         if name == "model":
-            patch.setattr(folders, "write_model", crash)
+            patch.setattr(folders, "save_model", crash)
         tried = Tried(study_of(rounds=ROUNDS), tmp_path)
         with pytest.raises(Crash):
             tried.serve()

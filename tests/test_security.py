@@ -1,0 +1,89 @@
+"""Rules that hold for the whole package, read off its source, and names that stay where they belong."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fedflat
+from fedflat.core.errors import InputError
+from fedflat.deploy.federation import checked_federation, checked_name
+
+SOURCE = Path(fedflat.__file__).parent
+# What runs code that is in a file or came over a network, if it is given one: the call, and the files that may make it.
+DANGEROUS = {
+    "pickle.load": (),
+    "pickle.loads": ("engine/child.py", "engine/shared_memory.py"),  # what this program has just made itself
+    "pickle.Unpickler": (),
+    "torch.load": (),
+    "np.load": ("data/cache.py", "flower/samples.py", "metrics/flatness/surface.py"),  # allow_pickle=False, see below
+    "yaml.load": (),
+    "os.system": (),
+    "os.popen": (),
+    "eval": (),
+    "exec": (),
+    "compile": (),
+    "__import__": (),
+}
+
+
+def calls() -> Iterator[tuple[str, str, ast.Call]]:
+    """Every call in the package: the file, the dotted name that is called, and the call."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                yield str(path.relative_to(SOURCE)), ast.unparse(node.func), node
+
+
+def keywords(call: ast.Call) -> dict[str | None, str]:
+    return {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+
+
+def test_nothing_that_comes_from_elsewhere_is_run() -> None:
+    found = [(name, file) for file, name, _ in calls() if name in DANGEROUS and file not in DANGEROUS[name]]
+    assert found == []
+    assert {name for _, name, _ in calls()} & {"pickle.loads", "np.load"}, "the walk finds calls"
+
+
+def test_arrays_are_read_without_pickles() -> None:
+    reads = [keywords(call).get("allow_pickle") for _, name, call in calls() if name == "np.load"]
+    assert len(reads) >= 3
+    assert set(reads) == {"False"}
+
+
+def test_programs_are_started_without_a_shell() -> None:
+    started = [call for _, name, call in calls() if name in ("subprocess.run", "subprocess.Popen")]
+    assert len(started) >= 3
+    assert not [call for call in started if "shell" in keywords(call)]
+
+
+def test_the_one_unpickler_takes_arrays_only() -> None:
+    classes = [
+        (str(path.relative_to(SOURCE)), node.name)
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and any("Unpickler" in ast.unparse(base) for base in node.bases)
+    ]
+    assert classes == [("data/readers/batches.py", "_OnlyArrays")]
+
+
+HOSTILE = (
+    "", ".", "..", "../x", "/etc/passwd", "a/b", "a\\b", "a\0b", "a\nb", " a", "a ", "-rf", ".hidden", "a" * 65, "~",
+    "~root", "$HOME", "`id`", "a;b", "a|b", "C:", "ä", "％2e％2e", "a\u202eb", "con\r", None, 3, b"a",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_of_clients_and_federations_are_refused_before_they_are_paths(name: object) -> None:
+    for check in (checked_name, checked_federation):
+        with pytest.raises(InputError) as told:
+            check(name)
+        assert str(told.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["a", "clinic-a", "A.b_c-9", "x" * 64])
+def test_usual_names_are_taken(name: str) -> None:
+    assert checked_name(name) == name
