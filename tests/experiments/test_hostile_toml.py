@@ -30,7 +30,7 @@ from support.effort import effort
 from support.hostile_toml import mutations
 
 KINDS: dict[str, type[Experiment]] = {"run": RunSpec, "study": StudySpec}
-SECONDS = 2.0  # at most, for each
+SECONDS = 5.0  # of the processor at most, for each; what the parser needs for megabytes
 GROWTH = 2**30  # bytes of memory at most, for all
 
 

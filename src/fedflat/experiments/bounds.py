@@ -33,8 +33,14 @@ def _inside(value: Any) -> Iterator[tuple[Any, Any]]:
     """What a table or list holds, by key or number."""
     if isinstance(value, dict):
         yield from value.items()
-    elif isinstance(value, list):
+    elif isinstance(value, list) and not _are_short_numbers(value):
         yield from enumerate(value)
+
+
+def _are_short_numbers(values: list[Any]) -> bool:
+    """True for a list of whole numbers that all have 64 bits: nothing in it need be looked at one by one."""
+    whole = all(type(value) is int for value in values)
+    return whole and bool(values) and min(values) >= -WHOLE and max(values) < WHOLE
 
 
 def _problem(place: tuple[str, ...], value: Any) -> str | None:
