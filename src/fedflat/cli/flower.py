@@ -112,8 +112,11 @@ def run_here(
     convert_for(console, spec)
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}-federation"
     settings = _terms(deadline, quorum, wait, members, max_samples, norm_multiple)
-    _stop_by_signal()
-    with TryOut(spec, path, settings, secure=not insecure) as federation, console.doing("starting") as status:
+    with (
+        _stopping_by_signal(),
+        TryOut(spec, path, settings, secure=not insecure) as federation,
+        console.doing("starting") as status,
+    ):
         for event in federation.events():
             console.say(*_lines(event))
             status.update(literal(_state(event, spec.rounds)))
@@ -170,16 +173,21 @@ def _terms(
     return {**terms, "max-samples": max_samples, "norm-multiple": norm_multiple}
 
 
-def _stop_by_signal() -> None:
-    """Ctrl-C and SIGTERM break off, once: what has been started must be ended."""
+@contextmanager
+def _stopping_by_signal() -> Iterator[None]:
+    """Inside the block Ctrl-C and SIGTERM break off, once: what has been started must be ended."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_IGN)
         raise Interrupted(number, "started again with the same settings, it goes on from the last full round")
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
