@@ -79,7 +79,7 @@ def of_support(mode: str, stores: tuple[str, ...], ranks: int) -> Callable[[floa
 
 
 def of_tests(*nodes: str) -> Callable[[float, Path], Outcome]:
-    """Test cases, each of which tries one thing."""
+    """Test cases, each of which tries one thing, or says with the property `tried` how many."""
 
     def work(share: float, folder: Path) -> Outcome:
         report = folder / "report.xml"
@@ -91,6 +91,7 @@ def of_tests(*nodes: str) -> Callable[[float, Path], Outcome]:
             if case.find("skipped") is None:
                 failed = case.find("failure") is not None or case.find("error") is not None
                 outcome.add(case.get("name") if failed else None)
+                outcome.tried += sum(int(one.get("value", 1)) - 1 for one in case.iter("property"))
         return outcome
 
     return work
@@ -232,7 +233,11 @@ TRIALS = (
     ),
     Trial("hostile run folder to `report`", "30: 13, 17 tracebacks", of_tests("tests/cli/test_hostile_runs.py")),
     Trial("mutated studies", "300: 286, 14 tracebacks", of_tests("tests/experiments/test_hostile_toml.py")),
-    Trial("`flower run` SIGKILL", "5: 4, once a server app alive", of_tests("tests/flower/test_endings.py")),
+    Trial(
+        "`flower run` SIGKILL",
+        "5: 4, once a server app alive",
+        of_tests("tests/flower/test_endings.py", "-k", "killed"),
+    ),
 )
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import fedflat as ff
-from fedflat.core.errors import InputError
+from fedflat.core.errors import ChangedWarning, InputError
 from fedflat.core.method import Method
 from fedflat.core.records import Record, Vector, gradient_scale
 from fedflat.deploy.coordinator import Coordinator, Terms
@@ -126,7 +126,8 @@ def test_the_bound_is_part_of_the_checkpoint(tmp_path: Path) -> None:
     tensors, meta = checkpoint.load(file)
     of_old = {key: meta[key] for key in ("t", "history", "counted", "settings")}
     checkpoint.save(file, tensors, of_old)
-    again.load(file)
+    with pytest.warns(ChangedWarning, match="it is of format 1"):
+        again.load(file)
     assert (again.t, dict(again._norms.seen)) == (2, {})
 
 

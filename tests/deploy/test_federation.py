@@ -9,12 +9,13 @@ import pytest
 import torch
 
 import fedflat as ff
-from fedflat.core.errors import InputError
+from fedflat.core.errors import ChangedWarning, InputError
 from fedflat.core.method import Method
 from fedflat.deploy.coordinator import Coordinator, RoundFailedError, Terms
 from fedflat.deploy.federation import Federation
 from fedflat.deploy.messages import Answer, Failure
 from fedflat.deploy.wire import RefusedError, pack
+from fedflat.engine import segments
 from fedflat.methods import find
 from support.carriers import InProcess, coordinator, names, participants
 from support.federation import federation, simulation, tanh_network
@@ -99,6 +100,16 @@ def test_the_server_goes_back_and_clients_go_with_it(tmp_path: Path) -> None:
         again.round(restarted)
     assert_same(again, simulated(FedSMOO(), 6))
     assert max(len(list(folder.iterdir())) for folder in (tmp_path / "clients").iterdir()) <= 3, "two, were all saved"
+
+
+def test_other_versions_at_the_server_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, carrier = coordinator(FedAvg(), CLIENT), InProcess(participants(FedAvg(), tmp_path, CLIENT))
+    server.round(carrier)
+    server.save(tmp_path / "state.safetensors")
+    coordinator(FedAvg(), CLIENT).load(tmp_path / "state.safetensors")
+    monkeypatch.setattr(segments, "versions", lambda names: dict.fromkeys(names, "9.9"))
+    with pytest.warns(ChangedWarning, match=r"torch was .*, now it is 9\.9"):
+        coordinator(FedAvg(), CLIENT).load(tmp_path / "state.safetensors")
 
 
 @pytest.mark.parametrize("name", ["Scaffold", "FedDyn", "FedSMOO", "FedGMT"])

@@ -93,9 +93,10 @@ def test_a_second_one_in_the_folder_is_refused_and_the_first_lives_on(tmp_path: 
 
 
 @linux
-def test_nothing_is_left_of_one_that_is_killed(tmp_path: Path) -> None:
+def test_nothing_is_left_of_one_that_is_killed(tmp_path: Path, record_property) -> None:
     """Nor after a few seconds of its server app, which has a session of its own and may be in the middle of a round."""
-    for kill in range(effort(1, 5)):
+    record_property("tried", number := effort(1, 5))
+    for kill in range(number):
         out = tmp_path / str(kill)
         with running(out, 50, tmp_path / f"{kill}.log") as process:
             until("a beginning", lambda out=out: told(out, "begun"))

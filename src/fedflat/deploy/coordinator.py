@@ -22,6 +22,8 @@ from ..engine.client import Client
 from ..engine.facts import Facts
 from ..engine.participation import Participation
 from ..engine.randomness import Purpose, generator
+from ..engine.segments import Segment, following, stored
+from ..engine.segments import read as read_segments
 from ..engine.threads import one_thread
 from .federation import Federation, FederationError
 from .messages import Carrier, Order
@@ -101,6 +103,7 @@ class Coordinator:
         # A model may begin at zero; then one is as good a size as any.
         self._norms = Norms(self._terms.norm_multiple, max(norm, 1.0))
         self.history: list[dict[str, float]] = []  # a row for every round, in the checkpoint
+        self._segments = [Segment.now(0, self._method)]  # with which versions and code the server has computed them
 
     @property
     def w(self) -> Tensor:
@@ -148,16 +151,22 @@ class Coordinator:
         meta = {
             "t": self.t, "history": self.history, "counted": self._counted,
             "saved": list(saved.items()), "norms": dict(self._norms.seen), "settings": self._settings(),
+            "segments": stored(self._segments),
         }  # fmt: skip
         checkpoint.save(path, tensors, meta)
         self._saved = saved
 
     def load(self, path: Path) -> None:
-        """Go on from `path`. Raises InputError if it is damaged, or another federation's."""
+        """Go on from `path`. With other versions than it was written with, that is a ChangedWarning.
+
+        Raises InputError if it is damaged, or another federation's.
+        """
         tensors, meta = checkpoint.load(path)
         for name, value in self._settings().items():
             if meta["settings"].get(name) != value:
                 raise InputError(f"checkpoint {path}: {name} was {meta['settings'].get(name)}, now it is {value}")
+        now = Segment.now(meta["t"], self._method)
+        self._segments = following(read_segments(meta.get("segments")), now, path, strict=False)
         device = self.server.w.device
         kept = {name: tensors[f"server.{name}"].to(device) for name in self.server.tensors()}
         self.server = self._method.server(**kept)

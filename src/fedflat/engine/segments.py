@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from ..core import method as interface
+from ..core.errors import ChangedWarning, InputError
 from ..core.method import Method
 
 DECISIVE = ("fedflat", "torch", "numpy")  # packages whose version can change a bit of a round
@@ -44,6 +46,21 @@ class Segment:
         if self.code != since.code and UNKNOWN not in (self.code, since.code):
             found.append(f"the method's code was {since.code}, now it is {self.code}")
         return found
+
+
+def following(segments: list[Segment], now: Segment, state: Path, strict: bool) -> list[Segment]:
+    """The segments of a run that goes on from `state`, which has `segments`, with what is here `now`.
+
+    If something has changed, that is a ChangedWarning, and with `strict` an InputError.
+    """
+    unknown = "it is of format 1, and says neither its checksum nor with which versions it was made"
+    changes = "; ".join(now.changes(segments[-1])) if segments else unknown
+    if changes and strict:
+        raise InputError(f"checkpoint {state}: {changes}; without --strict it is gone on from")
+    if changes:
+        told = f"{state}: {changes}; the rounds that follow may have other bits"
+        warnings.warn(told, ChangedWarning, stacklevel=3)
+    return [*segments, now] if changes else segments
 
 
 def stored(segments: Sequence[Segment]) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..comm.cost import method_cost
-from ..core.errors import ChangedWarning, InputError, NonFiniteError
+from ..core.errors import InputError, NonFiniteError
 from ..core.method import Context, Method
 from ..core.objective import Objective
 from ..core.trial import draws
@@ -46,7 +45,7 @@ from .randomness import Purpose, generator
 from .ranks import ALONE, Ranks
 from .rehearsal import WatchedExecutor
 from .run import Run, metrics_table, summarise
-from .segments import Segment, stored
+from .segments import Segment, following, stored
 from .segments import read as read_segments
 from .store import BUDGET, ClientStore
 from .threads import one_thread
@@ -359,15 +358,7 @@ class Simulation:
                 raise InputError(f"checkpoint {path}: {name} was {state.settings.get(name)}, now it is {value}")
         if state.t > self.rounds:
             raise InputError(f"checkpoint {path} has {state.t} rounds, rounds = {self.rounds} is less")
-        now = Segment.now(state.t, self.method)
-        old = "it is of format 1, and says neither its checksum nor with which versions it was made"
-        changes = "; ".join(now.changes(state.segments[-1])) if state.segments else old
-        if changes and strict:
-            raise InputError(f"checkpoint {path}: {changes}; without --strict it is gone on from")
-        if changes:
-            told = f"{path}: {changes}; the rounds that follow may have other bits"
-            warnings.warn(told, ChangedWarning, stacklevel=3)
-        return [*state.segments, now] if changes else state.segments
+        return following(state.segments, Segment.now(state.t, self.method), path, strict)
 
     def _stay_with(self, executor: str, path: Path) -> None:
         """The executor remains what it was when the checkpoint was written, wherever the run goes on."""

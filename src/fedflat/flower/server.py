@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from ..core.errors import InputError
+from ..core.errors import ChangedWarning, InputError
 from ..data import FederatedData
 from ..deploy.census import Census
 from ..deploy.coordinator import Coordinator, Report, RoundFailedError
@@ -71,7 +72,7 @@ class Server:
         rounds = self._study.spec.rounds
         coordinator = self._coordinator(self._begun or self._gathered())
         if self._state:
-            coordinator.load(self._state.path)
+            self._load(coordinator, self._state.path)
             # The state is written first: if the last process ended right after it, metrics lack a round.
             self._folder.write_metrics(coordinator.history)
         self._journal.tell("begun", rounds=rounds, done=coordinator.t, clients=len(coordinator.names))
@@ -99,6 +100,14 @@ class Server:
             study.shape, study.digest, version(), members=begun or named, most=settings.clients,
             begun=begun is not None, most_samples=settings.max_samples,
         )  # fmt: skip
+
+    def _load(self, coordinator: Coordinator, path: Path) -> None:
+        """Go on from a state; if it was made with other versions, events and log say so."""
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", ChangedWarning)
+            coordinator.load(path)
+        for one in told:
+            self._journal.tell("other versions", reason=str(one.message))
 
     def _gathered(self) -> Federation:
         """A new federation, of the clients that come first."""
