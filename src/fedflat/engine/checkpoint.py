@@ -107,16 +107,21 @@ def load(path: Path, streamed: tuple[str, ...] = ()) -> tuple[dict[str, Any], di
     try:
         file: Any = safe_open(path, framework="pt")
         meta = json.loads((file.metadata() or {})["fedflat"])
+        _check_format(path, meta["format"], whole)
         names = [name for name in file.keys() if name != SUM]  # noqa: SIM118 (not a mapping)
-        tensors = {name: _read(file, name, name.startswith(streamed)) for name in names}
-    except (OSError, SafetensorError, KeyError, ValueError, RecursionError, MemoryError) as error:
+        return {name: _read(file, name, name.startswith(streamed)) for name in names}, meta
+    except InputError:
+        raise
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError, MemoryError) as error:
         raise DamagedError(f"checkpoint {path} cannot be read: {' '.join(str(error).split())[:200]}") from error
-    found = meta.get("format") if isinstance(meta, dict) else None
+
+
+def _check_format(path: Path, found: object, whole: bool) -> None:
+    """Raise DamagedError for a file whose sum is wrong or missing, but for those of format 1, which had none."""
     if not whole and found != 1:
         raise DamagedError(f"checkpoint {path} cannot be read: it is damaged, its SHA-256 is another one")
     if found not in (1, FORMAT):
         raise InputError(f"checkpoint {path} has format {found}, this version reads {FORMAT} and 1")
-    return tensors, meta
 
 
 def check_sum(path: Path) -> bool:

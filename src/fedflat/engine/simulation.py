@@ -317,7 +317,7 @@ class Simulation:
         """Write everything that the next round depends on to `path`, atomically.
 
         Beside a file of client records, in `store_folder`, only what leads to them is written. That file serves the
-        last checkpoint there, and no older one. Of several ranks the first writes, and all must call this.
+        last three checkpoints there, and no older ones. Of several ranks the first writes, and all must call this.
         """
         path = Path(path)
         with self._ranks.together(), self._ranks.collected(self._store, path.parent) as kept:
