@@ -19,7 +19,7 @@ import torch
 
 import fedflat as ff
 from fedflat.data import cache as module
-from fedflat.data.cache import Entry, Sources, Writer, cache_folder, check, entry, key
+from fedflat.data.cache import Entry, SourceFiles, Writer, cache_folder, check, entry, key
 from fedflat.data.readers.idx import Idx
 from support.files import idx, random_labels, random_pictures, refused, write_files
 from support.memory import peak_of_a_load
@@ -35,7 +35,7 @@ def mnist(folder: Path, n: int = 20, seed: int = 0) -> Path:
     return folder
 
 
-NOTHING = Sources(Path(), [])
+NOTHING = SourceFiles(Path(), [])
 
 
 def load(folder: Path) -> ff.FederatedData:
@@ -133,8 +133,8 @@ def test_new_times_of_the_same_contents_convert_nothing(
     tmp_path: Path, cache: Path, conversions: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The contents are compared once, and never while no time differs."""
-    compared, original = [], Sources.content.func
-    monkeypatch.setattr(Sources, "content", property(lambda self: compared.append(self) or original(self)))
+    compared, original = [], SourceFiles.content.func
+    monkeypatch.setattr(SourceFiles, "content", property(lambda self: compared.append(self) or original(self)))
     before = load(mnist(tmp_path)).x.clone()
     compared.clear()
     load(tmp_path)
@@ -161,7 +161,7 @@ def test_new_pictures_replace_the_old_ones(tmp_path: Path, cache: Path) -> None:
 
 def test_files_that_change_while_they_are_read_are_named(tmp_path: Path, cache: Path) -> None:
     mnist(tmp_path)
-    sources = Sources(tmp_path / "mnist", list((tmp_path / "mnist").iterdir()))
+    sources = SourceFiles(tmp_path / "mnist", list((tmp_path / "mnist").iterdir()))
     with refused(f"data folder {tmp_path / 'mnist'}: its files changed while they were read"):
         entry("set", sources, lambda writer: longer(tmp_path / "mnist" / "train-labels-idx1-ubyte"))
     assert entries(cache) == left_over(cache) == []

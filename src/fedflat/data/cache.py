@@ -47,7 +47,7 @@ def key(folder: Path, **settings: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-class Sources:
+class SourceFiles:
     """The files that an entry is made from."""
 
     def __init__(self, folder: Path, files: list[Path]) -> None:
@@ -68,7 +68,7 @@ class Sources:
 
     def check_unchanged(self) -> None:
         """Raise InputError if a file is not as it was when this was first asked: what was read may be half of each."""
-        if Sources(self._folder, self._paths).files != self.files:
+        if SourceFiles(self._folder, self._paths).files != self.files:
             raise InputError(f"data folder {self._folder}: its files changed while they were read; start again")
 
 
@@ -94,7 +94,7 @@ class Writer:
         with _writing(self._folder.parent):
             np.save(self._folder / f"{name}.npy", array, allow_pickle=False)
 
-    def finish(self, sources: Sources) -> None:
+    def finish(self, sources: SourceFiles) -> None:
         """Write checksums, facts and what it was made from; the entry is whole, and on disk, after this."""
         with _writing(self._folder.parent):
             sums = {path.name: _sum(path, flush=True) for path in sorted(self._folder.glob("*.npy"))}
@@ -131,7 +131,7 @@ class Entry:
         """True if the entry has an array of this name."""
         return name in self.arrays
 
-    def is_of(self, sources: Sources) -> bool:
+    def is_of(self, sources: SourceFiles) -> bool:
         """True if it was made from these files: at once if no time of change differs, else by their contents."""
         kept = self.described["sources"]
         if kept["files"] == sources.files:
@@ -140,7 +140,7 @@ class Entry:
         return same_names and bool(kept["content"] == sources.content)
 
 
-def entry(name: str, sources: Sources, build: Callable[[Writer], None]) -> Entry:
+def entry(name: str, sources: SourceFiles, build: Callable[[Writer], None]) -> Entry:
     """The entry `name` of the cache, made by `build` if it is missing, damaged or made from other contents.
 
     An entry appears whole or not at all, and its checksums are compared whenever it is opened. One made from the same
@@ -225,7 +225,7 @@ def _mapped(path: Path) -> np.ndarray:
     return array
 
 
-def _note(found: Entry, sources: Sources) -> None:
+def _note(found: Entry, sources: SourceFiles) -> None:
     """Keep new times of unchanged files, where that can be written; their contents need not be compared again then."""
     if found.described["sources"]["files"] == sources.files:
         return
@@ -235,7 +235,7 @@ def _note(found: Entry, sources: Sources) -> None:
             _describe(found.folder, noted)
 
 
-def _built(folder: Path, sources: Sources, build: Callable[[Writer], None]) -> Entry:
+def _built(folder: Path, sources: SourceFiles, build: Callable[[Writer], None]) -> Entry:
     with _writing(folder.parent):
         folder.parent.mkdir(parents=True, exist_ok=True)
     with _alone(folder) as alone:
@@ -267,7 +267,7 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _make(folder: Path, sources: Sources, build: Callable[[Writer], None]) -> None:
+def _make(folder: Path, sources: SourceFiles, build: Callable[[Writer], None]) -> None:
     temporary = folder.with_name(f".tmp-fedflat-{folder.name}-{secrets.token_hex(8)}")
     with _writing(folder.parent):
         temporary.mkdir()  # for whom the user's umask says
@@ -283,7 +283,7 @@ def _make(folder: Path, sources: Sources, build: Callable[[Writer], None]) -> No
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _replace(temporary: Path, folder: Path, sources: Sources) -> None:
+def _replace(temporary: Path, folder: Path, sources: SourceFiles) -> None:
     """Move the new entry to its place; who has mapped an old one keeps it.
 
     Without locks another process may have made one meanwhile, which is as good.

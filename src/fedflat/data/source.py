@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError, printable
-from .cache import Entry, Sources, Writer, entry, key
+from .cache import Entry, SourceFiles, Writer, entry, key
 from .conversion import Progress, write_groups, write_labels, write_pictures, write_texts
 from .federated import Index
 from .preparation import Preparation
@@ -126,7 +126,7 @@ class FileSet:
 
         try:
             files = [path for path in plain_files(folder) if path != folder / PIN]
-            kept = entry(f"{name}-{key(folder, how=how)}", Sources(folder, files), build)
+            kept = entry(f"{name}-{key(folder, how=how)}", SourceFiles(folder, files), build)
         except InputError as error:  # it may have names of files and columns in it
             raise InputError(printable(str(error))) from error
         self._check_sizes(name, kept, reading.partial)

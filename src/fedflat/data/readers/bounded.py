@@ -16,7 +16,7 @@ from .bounds import CONTENT, PIECE
 from .part import expect, refusal
 
 
-class Stream(Protocol):
+class ByteStream(Protocol):
     """What gives bytes."""
 
     def read(self, size: int, /) -> bytes:
@@ -45,7 +45,7 @@ def content(path: Path, most: int = CONTENT) -> bytes:
     return read_bytes(path, most)
 
 
-def gathered(stream: Stream, name: str, most: int) -> bytes:
+def gathered(stream: ByteStream, name: str, most: int) -> bytes:
     """All that a stream gives. Raises InputError, naming the file, as soon as that is more than `most` bytes."""
     taken = io.BytesIO()
     while piece := stream.read(PIECE):
