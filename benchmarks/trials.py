@@ -246,18 +246,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--share", type=float, default=1.0, help="of the points of each trial, up to 1")
     parser.add_argument("--only", help="trials whose name has this in it")
-    parser.add_argument("--out", type=Path, help="where to write what became of them, as JSON")
+    parser.add_argument("--out", type=Path, help="JSON to write what became of them to; others in it stay")
     given = parser.parse_args()
-    rows = []
+    known = json.loads(given.out.read_text())["trials"] if given.out and given.out.exists() else []
+    rows = {row["name"]: row for row in known if row["name"] in [trial.name for trial in TRIALS]}
     for trial in (one for one in TRIALS if given.only is None or given.only in one.name):
         with tempfile.TemporaryDirectory() as folder:
             outcome = trial.work(given.share, Path(folder).resolve())
-        rows.append({"name": trial.name, "audit": trial.audit, **asdict(outcome)})
+        rows[trial.name] = {"name": trial.name, "audit": trial.audit, **asdict(outcome)}
         survived = outcome.tried - len(outcome.wrong)
         print(f"{trial.name:62} {outcome.tried:6} {survived:6}  {'; '.join(outcome.wrong[:3])}", flush=True)
         if given.out:
-            given.out.write_text(json.dumps({"share": given.share, "trials": rows}, indent=2) + "\n")
-    sys.exit(any(row["wrong"] for row in rows))
+            ordered = [rows[one.name] for one in TRIALS if one.name in rows]
+            given.out.write_text(json.dumps({"trials": ordered}, indent=2) + "\n")
+    sys.exit(any(row["wrong"] for row in rows.values()))
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def test_missing_samples_have_no_weight() -> None:
     [
         ({"epochs": 2, "steps": 3}, r"client\.epochs and client\.steps exclude each other"),
         ({"lr": 0}, r"Client\.lr must be a number in \(0, inf\), got 0"),
-        ({"batch_size": 0}, r"Client\.batch_size must be a whole number in \[1, inf\) or none, got 0"),
+        ({"batch_size": 0}, r"Client\.batch_size must be a whole number in \[1, 1e\+09\] or none, got 0"),
         ({"weight_decay": -1}, r"Client\.weight_decay must be .*, got -1"),
     ],
 )

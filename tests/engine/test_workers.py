@@ -351,7 +351,7 @@ def test_a_model_that_cannot_be_sent(where: str, why: str, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("number", [0, -1, 1.5, True, "all"])
 def test_mistakes_are_named(number) -> None:
-    message = f"workers must be 'auto' or a whole number of at least 1, got {number!r}"
+    message = f"workers must be 'auto' or a whole number in [1, 4096], got {number!r}"
     with pytest.raises(InputError, match=re.escape(message)):
         simulation(FedAvg(), workers=number)
     with pytest.raises(InputError, match=re.escape(message)):

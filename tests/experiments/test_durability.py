@@ -36,7 +36,7 @@ def test_stopped_before_any_file_operation_it_leaves_the_same_files(mode: str, s
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_so_it_is_with_ranks(store: str, ranks: int, tmp_path: Path) -> None:
     """The first rank, which writes, is killed; records that pass the budget are in files of all of them."""
-    assert wrong("kill", store, ranks, effort(61, 5), tmp_path) == {}
+    assert wrong("kill", store, ranks, effort(37, 5), tmp_path) == {}
 
 
 @pytest.mark.parametrize("store", ["memory", "file"])

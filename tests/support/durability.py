@@ -351,8 +351,8 @@ class Trials:
         subprocess.run(["rm", "-rf", str(folder)], check=True)
         return found
 
-    def powerless(self, every: int, seed: int) -> Iterator[tuple[int, str | None]]:
-        """Power fails after every `every`th event."""
+    def powerless(self, every: int) -> Iterator[tuple[int, str | None]]:
+        """Power fails after every `every`th event of one run, three times with other writes lost."""
         folder, note = self.folder / "logged", self.folder / "log"
 
         def logging() -> Callable[[], None]:
@@ -362,11 +362,12 @@ class Trials:
         assert carry_out(self.store, 0, folder, logging) == [0]
         log = object.__new__(Log)
         log.events = ast.literal_eval(note.read_text())
-        for number in range(seed % every, len(log.events) + 1, every):
-            target = self.folder / f"{number}"
-            target.mkdir()
-            log.left(number, np.random.default_rng([seed, number]), folder, target)
-            yield number, self.gone_on(target, 0)
+        for number in range(0, len(log.events) + 1, every):
+            for seed in range(3):
+                target = self.folder / f"{number}"
+                target.mkdir()
+                log.left(number, np.random.default_rng([seed, number]), folder, target)
+                yield number, self.gone_on(target, 0)
 
 
 def main() -> None:
@@ -375,9 +376,8 @@ def main() -> None:
     torch.set_num_threads(1)
     trials = Trials(store, int(ranks), Path(folder).resolve())
     if mode == "power":
-        for seed in range(3):
-            for number, problem in trials.powerless(int(every), seed):
-                print(json.dumps([number, problem]), flush=True)
+        for number, problem in trials.powerless(int(every)):
+            print(json.dumps([number, problem]), flush=True)
         return
     # Of a full disk a run may not hear, where what fails is only the removal of a file that has gone already.
     act, expected = {"kill": (killed, (-signal.SIGKILL,)), "full": (full, (3, 0))}[mode]
