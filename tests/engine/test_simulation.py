@@ -103,7 +103,10 @@ def test_methods_share_initial_model_cohorts_and_batches() -> None:
         ({"device": "meta"}, "device = 'meta' cannot be used"),
         ({"model": "resnet"}, "model = 'resnet' is unknown; known are cnn, emnist-cnn, "),
         ({"model": "lenet"}, r"model 'lenet' takes images \(channels, 32, 32\), got shape \(6,\)"),
-        ({"model": "mlp", "model_options": {"width": 3}}, "model 'mlp' has no option 'width' \\(model.options.width\\); it has hidden"),
+        (
+            {"model": "mlp", "model_options": {"width": 3}},
+            "model 'mlp' has no option 'width' \\(model.options.width\\); it has hidden",
+        ),
         ({"device": "tpu9"}, "device = 'tpu9' cannot be used"),
     ],
 )

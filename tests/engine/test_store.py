@@ -137,6 +137,18 @@ def test_restored_is_what_was_kept(budget: int) -> None:
         assert kept(other, 0, 1, 2, 3, 4) == [7, 1, 0, 33, 4]
 
 
+def test_a_store_for_none_of_those_seen_restores_nothing(budget: int) -> None:
+    """A rank whose clients have not come yet goes on from a checkpoint as the others do."""
+    store = ClientStore(Scaffold, 5, torch.zeros(4), budget)
+    store.put(np.array([3, 1]), variates(3, 1))
+    rank = ClientStore(Scaffold, 5, torch.zeros(4), budget, owned=lambda clients: clients % 3 == 2)
+    rank.restore(store.tensors())
+    assert len(rank.seen()) == 0
+    assert rank.rows("c", rank.seen()).shape == (0, 4)
+    rank.put(np.array([2]), variates(2))
+    assert kept(rank, 2, 3) == [2, 0]
+
+
 def test_methods_without_state_keep_nothing(budget: int) -> None:
     method = find("FedAvg")()
     store = ClientStore(method, 5, torch.zeros(4), budget)

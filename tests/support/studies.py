@@ -12,6 +12,7 @@ SMALL: dict[str, Any] = {
     "rounds": 6,
     "participation": 0.5,
     "checkpoint_every": 2,
+    "executor": "sequential",  # `auto` is found by a clock, and two runs of a test must not find two
 }
 
 

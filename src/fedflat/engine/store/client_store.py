@@ -244,7 +244,8 @@ class ClientStore:
         clients, step = index.seen(), rows_at_once(self._slot_bytes)
         clients = clients[self._owned(clients)]
         try:
-            for some in np.split(clients, range(step, len(clients), step)):
+            for start in range(0, len(clients), step):
+                some = clients[start : start + step]
                 rows.write(copy.stage(some), read(index.of(some)).to(self._like))
             rows.settle()
         except BaseException:
