@@ -34,9 +34,10 @@ CLIENTS, COHORT, CHUNK, WIDTH = 10_000, 1000, 250, 7850
 SOURCE = Path(__file__).parents[1] / "src"
 
 
-def seconds(work: Callable[[], object], repeats: int = 3) -> float:
-    """The median of some calls, after one that is not counted."""
-    work()
+def seconds(work: Callable[[], object], repeats: int = 3, warm_ups: int = 1) -> float:
+    """The median of some calls, after some that are not counted."""
+    for _ in range(warm_ups):
+        work()
     found = []
     for _ in range(repeats):
         started = perf_counter()
@@ -74,7 +75,7 @@ def of_records(budget: int, folder: Path) -> dict[str, float]:
 
     train(np.arange(CLIENTS))
     save()
-    each = seconds(lambda: train(rng.choice(CLIENTS, COHORT, replace=False)))
+    each = seconds(lambda: train(rng.choice(CLIENTS, COHORT, replace=False)), repeats=15, warm_ups=10)
     return {"round": each, "save": seconds(save), "load": seconds(load)}
 
 

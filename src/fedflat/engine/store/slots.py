@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import struct
 import tempfile
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from ...core.errors import InputError
@@ -21,7 +21,7 @@ from ..checkpoint import AT_ONCE, KEPT, DamagedError
 from .slot_index import Slots
 
 Content = NDArray[np.uint8]  # (c, bytes of a slot)
-Digests = NDArray[np.int64]  # (c,) the first eight bytes of each record's SHA-256: more than chance can meet
+Digests = NDArray[np.int64]  # (c,) XXH3-64 of each record: against accidents, at a ninth of SHA-256's time
 NAME = "clients.slots"
 START = 4096  # bytes before the first slot
 NONE = bytes(16)  # no checkpoint
@@ -136,7 +136,7 @@ class SlotFile:
         wrong = np.flatnonzero(digests_of(content) != self._digests[slots])
         if len(wrong):
             raise DamagedError(
-                f"client records: {self.name} is damaged: slot {int(slots[wrong[0]])} has another SHA-256"
+                f"client records: {self.name} is damaged: slot {int(slots[wrong[0]])} has another digest"
             )
 
     def write(self, slots: Slots, content: Content) -> None:
@@ -217,7 +217,7 @@ class SlotFile:
                 self._move(os.preadv, these, content)
             found = digests_of(content)
             if digests is not None and (found != digests[start : start + some]).any():
-                raise DamagedError(f"{self.name} is damaged: a record has another SHA-256 than its checkpoint says")
+                raise DamagedError(f"{self.name} is damaged: a record has another digest than its checkpoint says")
             self._note(these, found)
 
     def _note(self, slots: Slots, digests: Digests) -> None:
@@ -253,8 +253,8 @@ def _through(move: Callable[..., int], handle: int, memory: memoryview, offset: 
 
 def digests_of(content: Content) -> Digests:
     """The digests (c,) of the records in `content`."""
-    each = b"".join(hashlib.sha256(row).digest()[:8] for row in content)
-    return np.frombuffer(each, dtype="<i8").astype(np.int64)
+    each = np.fromiter((xxhash.xxh3_64_intdigest(row) for row in content), dtype=np.uint64, count=len(content))
+    return each.view(np.int64)
 
 
 @contextmanager
