@@ -214,6 +214,16 @@ def test_a_shortened_file_is_refused(tmp_path: Path, size: int) -> None:
         opened(tmp_path, key)
 
 
+def test_slots_larger_than_the_file_are_refused_before_memory_is_taken(tmp_path: Path) -> None:
+    """What a flipped bit makes of the size of a slot, of which `verify` knows only what the file says."""
+    key = served(tmp_path)
+    with (tmp_path / NAME).open("r+b") as file:
+        file.seek(16)
+        file.write((BYTES + 2**60).to_bytes(8, "little"))
+    with refused(NAME, "it ends before its last slot"):
+        opened(tmp_path, key, size=SlotFile.slot_bytes(tmp_path))
+
+
 def test_one_that_is_shortened_later_is_noticed(tmp_path: Path) -> None:
     file = opened(tmp_path, served(tmp_path))
     os.truncate(tmp_path / NAME, START + 2 * BYTES)

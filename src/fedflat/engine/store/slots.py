@@ -91,6 +91,8 @@ class SlotFile:
         file = cls._open(folder, slot_bytes, (key,), os.O_RDONLY)
         try:
             file.check()
+            if os.fstat(file._handle).st_size < START + (int(slots.max(initial=-1)) + 1) * slot_bytes:
+                raise DamagedError(f"{file.name} is damaged: it ends before its last slot")
             file._take(slots, digests)
         except BaseException:
             file.close()
