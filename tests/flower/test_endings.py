@@ -101,7 +101,7 @@ def test_nothing_is_left_of_one_that_is_killed(tmp_path: Path, record_property) 
         with running(out, 50, tmp_path / f"{kill}.log") as process:
             until("a beginning", lambda out=out: told(out, "begun"))
             time.sleep(1.7 * kill)
-            assert len(of(out)) >= 5, "a link, an exec, its server app, and two nodes"
+            until("a link, an exec, its server app, and two nodes", lambda out=out: len(of(out)) >= 5)
             process.kill()
             process.wait()
             until("their ends", lambda out=out: not of(out), 15)
