@@ -317,6 +317,14 @@ def test_nothing_of_a_users_is_touched(tmp_path: Path) -> None:
     assert [path.read_text() for path in mine] == ["mine"] * 3
 
 
+def test_what_a_crash_at_the_very_end_has_left_goes_too(tmp_path: Path) -> None:
+    """The run was finished; started again, it has nothing else to do."""
+    runner.run(run_spec(), tmp_path)
+    (tmp_path / ".tmp-fedflat-0123456789abcdef").write_text("half")
+    runner.run(run_spec(), tmp_path)
+    assert not list(tmp_path.glob(".tmp-*"))
+
+
 def test_a_lock_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("precious")
     (tmp_path / "run").mkdir()

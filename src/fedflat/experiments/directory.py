@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from ..core.errors import ChangedWarning, InputError
 from ..engine.checkpoint import kept_in, path_of, retire
 from ..engine.run import Run, metrics_table
 from ..engine.simulation import Simulation
-from ..files import flush_folder, locked, read_json, said_of, sweep, write_atomically
+from ..files import TEMPORARY, flush_folder, locked, read_json, said_of, sweep, write_atomically
 from ..metrics.flatness import Finding, Flatness
 from ..metrics.protocols import Curve
 from .checksums import Checksums
@@ -93,6 +93,13 @@ class RunDirectory:
             for folder in (self.path, self.state):
                 sweep(folder)
             yield
+
+    def clear(self) -> None:
+        """Remove what killed processes have left half written; a folder that cannot be written stays as it is."""
+        left = [path for folder in (self.path, self.state) for path in folder.glob(".tmp-*")]
+        if any(TEMPORARY.fullmatch(path.name) for path in left):
+            with suppress(InputError), self.writing():
+                pass
 
     def begin(self, spec: RunSpec, sim: Simulation) -> None:
         """Write what is known before round 0. Raises ValueError if the folder holds a run with other settings."""

@@ -68,6 +68,7 @@ def carry_out(
     damaged = directory.damaged()
     if directory.is_finished and not damaged:
         directory.refuse_other(spec)
+        directory.clear()
         watcher.run_started(spec, spec.rounds)
     else:
         sim = spec.build(directory.state)

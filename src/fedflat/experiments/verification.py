@@ -52,7 +52,10 @@ def verify_run(path: Path) -> Iterator[Verdict]:
     if not directory.is_finished and whole:
         yield _metrics(directory, whole[-1].path)
     for verdict in states:
-        yield verdict if not verdict.problem else Verdict(verdict.path, verdict.problem, _remedy(verdict, whole))
+        if verdict.problem:
+            remedy = "the run is finished without it" if directory.is_finished else _remedy(verdict, whole)
+            verdict = Verdict(verdict.path, verdict.problem, remedy)
+        yield verdict
     for left in (*path.glob(".tmp-*"), *directory.state.glob(".tmp-*")):
         if TEMPORARY.fullmatch(left.name):
             yield Verdict(left, note="left by a process that was killed; the next one that writes here removes it")
