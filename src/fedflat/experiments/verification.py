@@ -52,10 +52,8 @@ def verify_run(path: Path) -> Iterator[Verdict]:
     if not directory.is_finished and whole:
         yield _metrics(directory, whole[-1].path)
     for verdict in states:
-        if verdict.problem:
-            remedy = "the run is finished without it" if directory.is_finished else _remedy(verdict, whole)
-            verdict = Verdict(verdict.path, verdict.problem, remedy)
-        yield verdict
+        remedy = "the run is finished without it" if directory.is_finished else _remedy(verdict, whole)
+        yield Verdict(verdict.path, verdict.problem, remedy) if verdict.problem else verdict
     for left in (*path.glob(".tmp-*"), *directory.state.glob(".tmp-*")):
         if TEMPORARY.fullmatch(left.name):
             yield Verdict(left, note="left by a process that was killed; the next one that writes here removes it")
