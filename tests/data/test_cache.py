@@ -21,19 +21,8 @@ import fedflat as ff
 from fedflat.data import cache as module
 from fedflat.data.cache import Entry, SourceFiles, Writer, cache_folder, check, entry, key
 from fedflat.data.readers.idx import Idx
-from support.files import idx, random_labels, random_pictures, refused, write_files
+from support.files import idx, mnist, random_pictures, refused, write_files
 from support.memory import peak_of_a_load
-
-
-def mnist(folder: Path, n: int = 20, seed: int = 0) -> Path:
-    """A small MNIST in idx files."""
-    files = {}
-    for part, size in (("train", n), ("t10k", 5)):
-        files[f"mnist/{part}-images-idx3-ubyte"] = idx(random_pictures(size, seed=seed)[:, 0])
-        files[f"mnist/{part}-labels-idx1-ubyte"] = idx(random_labels(size, seed=seed))
-    write_files(folder, files)
-    return folder
-
 
 NOTHING = SourceFiles(Path(), [])
 

@@ -88,6 +88,16 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
         (folder / name).write_bytes(content)
 
 
+def mnist(folder: Path, n: int = 20, seed: int = 0) -> Path:
+    """A small MNIST in idx files."""
+    files = {}
+    for part, size in (("train", n), ("t10k", 5)):
+        files[f"mnist/{part}-images-idx3-ubyte"] = idx(random_pictures(size, seed=seed)[:, 0])
+        files[f"mnist/{part}-labels-idx1-ubyte"] = idx(random_labels(size, seed=seed))
+    write_files(folder, files)
+    return folder
+
+
 def write_tar(path: Path, files: Mapping[str, bytes], mode: str = "w:gz") -> Path:
     with tarfile.open(path, mode) as archive:
         for name, content in files.items():
