@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 from safetensors import SafetensorError
 
-from .core.errors import InputError
+from .core.errors import InputError, printable
 
 TEXT = 64 * 2**20  # bytes of a TOML or JSON file, at most; ours have some kilobytes
 GROWTH = 2**20  # bytes by which a file may grow while it is opened
@@ -146,9 +146,9 @@ def parsed(path: Path, parse: Callable[[], Any]) -> Any:
         raise
     except RecursionError as error:
         raise InputError(f"{path} cannot be read: it is nested too deep") from error
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, pa.ArrowException) as error:
-        reason = f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__} {error}"
-        raise InputError(f"{path} cannot be read: {' '.join(reason.split())[:200]}") from error
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
+        reason = f"{error}" if isinstance(error, OSError | ValueError) else f"{type(error).__name__} {error}"
+        raise InputError(f"{path} cannot be read: {printable(' '.join(reason.split())[:200])}") from error
 
 
 @contextmanager
