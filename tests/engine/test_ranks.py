@@ -94,6 +94,20 @@ def test_what_one_rank_raises_all_raise(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_records_in_files_are_saved_and_what_one_rank_cannot_read_all_raise(number: int, tmp_path: Path) -> None:
+    """Of ranks whose records pass the budget, from the first checkpoint on."""
+    alone = rounds(find("Scaffold")(), "sequential", participation=6)
+    list(alone)
+    said = torchrun(number, "unreadable", tmp_path)
+    assert said.pop("end") == digest(alone)
+    assert said.pop("files") == "[]"
+    assert said == {f"rank {rank}": "client records: the disk is gone" for rank in range(number)}
+    with rounds(find("Scaffold")(), "sequential", participation=6) as sim:
+        sim.load(tmp_path / "round-000005.safetensors")
+        assert digest(sim) == digest(alone)
+
+
 def test_what_ranks_cannot_do_is_refused_by_all(tmp_path: Path) -> None:
     said = torchrun(2, "refused", tmp_path)
     for rank in (0, 1):

@@ -15,6 +15,7 @@ import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.core.method import Method
 from fedflat.engine.ranks import ALONE, Ranks, joined
+from fedflat.engine.store import ClientStore
 from fedflat.methods import all_methods, find
 from support.federation import federation, simulation
 from support.processes import MARK, Touchy
@@ -88,6 +89,30 @@ def refused(folder: Path, ranks: Ranks) -> dict[str, str]:
         except InputError as error:
             said[f"{name} {ranks.index}"] = str(error)
     return said
+
+
+def unreadable(folder: Path, ranks: Ranks) -> dict[str, str]:
+    """The records of the last rank cannot be read when all save: all raise that, none waits, and all go on."""
+    sim, read = rounds(find("Scaffold")(), "sequential", ranks, store_budget=0, participation=6), ClientStore.rows
+    sim.round()
+
+    def broken(store: ClientStore, name: str, clients: np.ndarray) -> torch.Tensor:
+        if len(clients):
+            raise InputError("client records: the disk is gone")
+        return read(store, name, clients)
+
+    said = {}
+    if ranks.index == ranks.number - 1:
+        ClientStore.rows = broken
+    try:
+        sim.save(folder / "round-000001.safetensors")
+    except InputError as error:
+        said[f"rank {ranks.index}"] = str(error)
+    ClientStore.rows = read
+    said["files"] = str(sorted(path.name for path in folder.glob("*.safetensors")))
+    list(sim)
+    sim.save(folder / "round-000005.safetensors")
+    return said | {"end": digest(sim)}
 
 
 def idle(folder: Path, ranks: Ranks) -> dict[str, str]:
