@@ -38,3 +38,9 @@ def test_mistakes() -> None:
     with pytest.raises(ValueError, match=r"data\.seed must be a whole number of at least 0, got -1"):
         ff.data.load("digits", clients=5, seed=-1)
     assert "8x8" in source_summary("digits")
+
+
+def test_the_digits_lie_in_memory_that_torch_aligned() -> None:
+    """Measures on all samples are then the same in every process."""
+    data = ff.data.load("digits", clients=2)
+    assert [x.data_ptr() % 64 for x in (data.x, data.test[0])] == [0, 0]
