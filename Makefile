@@ -26,7 +26,7 @@ test-long: $(INSTALLED)  ## everything: each file operation, thousands of flips 
 	FEDFLAT_LONG=1 $(BIN)/pytest -n 2
 
 trials: $(INSTALLED)  ## try again every way to lose something; writes docs/trials.json, in about an hour
-	$(BIN)/python benchmarks/trials.py --out docs/trials.json
+	$(BIN)/python -m benchmarks.trials --out docs/trials.json
 
 lint: $(INSTALLED)  ## style
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """What it costs that state survives: milliseconds per checkpoint, per round of records and per load, before and after.
 
     git worktree add /tmp/before 703cebd        # or any other version to compare with
-    python benchmarks/durability.py --before /tmp/before/src [--folder FOLDER] [--out docs/costs.json]
+    python -m benchmarks.durability --before /tmp/before/src [--folder FOLDER] [--out docs/costs.json]
 
 Both versions take turns, each in a process of its own, on the same disk. `state` is a server's record of two vectors
 (Scaffold's); `records` are 10,000 clients with one vector of 7,850 float32 each, of whom 1,000 take part in a round, in
@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedflat.engine import checkpoint
-from fedflat.engine.store import ClientStore
+from fedflat.engine.client_store import ClientStore
 from fedflat.methods import find
+from fedflat.rounds import checkpoint
 
 CLIENTS, COHORT, CHUNK, WIDTH = 10_000, 1000, 250, 7850
 SOURCE = Path(__file__).parents[1] / "src"

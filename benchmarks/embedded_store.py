@@ -1,7 +1,7 @@
 """Should an embedded store (LMDB) hold round state and clients' records in one transaction? Measured, not assumed.
 
     pip install lmdb==3.0.0
-    python benchmarks/embedded_store.py [--folder FOLDER] [--rounds 20] [--damages 20]
+    python -m benchmarks.embedded_store [--folder FOLDER] [--rounds 20] [--damages 20]
 
 Two ways to keep the same things: 1,000 of 10,000 clients take part in a round, each keeps one vector of 7,850 float32,
 the server's state has 1.1 million; all of it is on disk after every round, or every 25 (`--every`). `files` are a slot
@@ -27,9 +27,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedflat.engine import checkpoint
-from fedflat.engine.store import ClientStore
+from fedflat.engine.client_store import ClientStore
 from fedflat.methods import find
+from fedflat.rounds import checkpoint
 
 CLIENTS, COHORT, CHUNK, PARAMETERS, STATE = 10_000, 1000, 250, 7850, 1_100_000
 WARM_UPS = 3  # rounds that are not counted
@@ -61,18 +61,18 @@ class Files:
         self._store = ClientStore(method, CLIENTS, w, 0, folder)
         self._message = method.broadcast(method.init_server(w))
 
-    def get(self, clients: np.ndarray) -> Tensor:  # noqa: D102 (see `Way`)
+    def get(self, clients: np.ndarray) -> Tensor:
         record: Any = self._store.get(clients, self._message.map(lambda x: x.expand(len(clients), -1)))
         found: Tensor = record.c
         return found
 
-    def put(self, clients: np.ndarray, records: Tensor) -> None:  # noqa: D102
+    def put(self, clients: np.ndarray, records: Tensor) -> None:
         self._store.stage(clients, self._method.client(records))
 
-    def end_round(self) -> None:  # noqa: D102
+    def end_round(self) -> None:
         self._store.commit()
 
-    def commit(self, t: int, state: Tensor) -> None:  # noqa: D102
+    def commit(self, t: int, state: Tensor) -> None:
         kept = {f"clients.{name}": x for name, x in self._store.tensors(self._folder).items()}
         checkpoint.save(self._folder / "state.safetensors", {"w": state, **kept}, {"t": t})
         self._store.saved()
@@ -100,7 +100,7 @@ class Embedded:
         self._round = self._round or self._environment.begin(write=True, parent=self._transaction)
         return self._round
 
-    def get(self, clients: np.ndarray) -> Tensor:  # noqa: D102
+    def get(self, clients: np.ndarray) -> Tensor:
         found, transaction = torch.zeros(len(clients), PARAMETERS), self._open()
         for row, client in zip(found.numpy(), clients.tolist(), strict=True):
             kept = transaction.get(client.to_bytes(8, "big"))
@@ -108,16 +108,16 @@ class Embedded:
                 row[:] = np.frombuffer(kept, np.float32)
         return found
 
-    def put(self, clients: np.ndarray, records: Tensor) -> None:  # noqa: D102
+    def put(self, clients: np.ndarray, records: Tensor) -> None:
         transaction = self._open()
         for client, row in zip(clients.tolist(), records.numpy(), strict=True):
             transaction.put(client.to_bytes(8, "big"), row.tobytes())
 
-    def end_round(self) -> None:  # noqa: D102
+    def end_round(self) -> None:
         self._open().commit()
         self._round = None
 
-    def commit(self, t: int, state: Tensor) -> None:  # noqa: D102
+    def commit(self, t: int, state: Tensor) -> None:
         self._transaction.put(b"t", t.to_bytes(8, "big"))
         self._transaction.put(b"w", state.numpy().tobytes())
         self._transaction.commit()

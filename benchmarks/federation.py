@@ -1,6 +1,6 @@
 """What a real federation costs and survives: rounds over Flower with TLS and keys on the loopback, and programs killed.
 
-python benchmarks/federation.py --rounds 8 --out docs/federation.json
+python -m benchmarks.federation --rounds 8 --out docs/federation.json
 
 SuperLink, SuperExec and three SuperNodes, all on this machine, which should have nothing else to do. The tables are in
 docs/deploy.md.
@@ -22,14 +22,14 @@ from statistics import median
 from time import monotonic, sleep
 from typing import Any
 
-from fedflat.bench.results import machine
-from fedflat.deploy.federation import FederationError
+from benchmarks.results import machine
 from fedflat.experiments import runner
 from fedflat.experiments.spec import RunSpec
-from fedflat.flower import journal
-from fedflat.flower.export import export
-from fedflat.flower.local import LocalFederation
-from fedflat.flower.settings import RunSettings
+from fedflat.federation.flower import event_log
+from fedflat.federation.flower.export import export
+from fedflat.federation.flower.settings import RunSettings
+from fedflat.federation.launch.local_federation import LocalFederation
+from fedflat.federation.membership import FederationError
 
 CLIENTS = 3
 SIZES = {"small": [32], "1.1M": [1024, 1000], "11M": [3300, 3250]}  # hidden layers
@@ -93,7 +93,7 @@ def killed(kill: Callable[[LocalFederation, threading.Event], None], rounds: int
             over.set()
         runner.run(spec, folder / "simulation")
         models = [(folder / where / "model.safetensors").read_bytes() for where in ("out", "simulation")]
-        return {"asked": rounds, "equal": models[0] == models[1], **told(list(journal.read(folder / "out")))}
+        return {"asked": rounds, "equal": models[0] == models[1], **told(list(event_log.read(folder / "out")))}
 
 
 def told(events: list[dict[str, Any]]) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def follow(out: Path) -> Iterator[dict[str, Any]]:
     """What happens, whatever programs end."""
     seen, end = 0, monotonic() + LIMIT
     while monotonic() < end:
-        for event in list(journal.read(out))[seen:]:
+        for event in list(event_log.read(out))[seen:]:
             seen += 1
             yield event
             if event["event"] in ("finished", "failed"):

@@ -1,6 +1,6 @@
 """What the largest Hessian eigenvalue and the trace of LeNet cost, in gradients and in memory.
 
-    python benchmarks/flatness.py [--data-dir FOLDER] [--samples 2000] [--batch 250] [--repeats 3] [--out FILE.json]
+    python -m benchmarks.flatness [--data-dir FOLDER] [--samples 2000] [--batch 250] [--repeats 3] [--out FILE.json]
 
 Compares fedflat with curvlinops and hessian-eigenthings where these are installed: same model, same samples in the
 same batches, same tolerances. Every contestant has a process of its own for every task. See benchmarks/README.md.

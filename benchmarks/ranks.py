@@ -1,6 +1,6 @@
 """What ranks cost and gain: a round of W1 by several, and exact sums beside plain ones, over collectives.
 
-python benchmarks/ranks.py --repeats 5 --out docs/ranks.json
+python -m benchmarks.ranks --repeats 5 --out docs/ranks.json
 
 Every time has processes of its own, in turns; the machine should have nothing else to do. The tables are in
 docs/ranks.md.
@@ -22,15 +22,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fedflat.bench.contestants import Bare, Ours
-from fedflat.bench.results import machine
-from fedflat.bench.work import WORKS
-from fedflat.engine.aggregate import RunningMean
+from benchmarks.implementations import Bare, Ours
+from benchmarks.results import machine
+from benchmarks.workloads import WORKLOADS
 from fedflat.engine.allocator import tune_allocator
 from fedflat.engine.ranks import Ranks, joined
 from fedflat.methods import find
+from fedflat.rounds.aggregation import RunningMean
 
-W1 = replace(WORKS["W1"], timed=10, timed_bare=10)
+W1 = replace(WORKLOADS["W1"], timed=10, timed_bare=10)
 CLIENTS = 8  # in a round of which only the aggregation is timed
 SIZES = (1_100_000, 11_000_000)  # parameters
 CASES = {  # who takes a round of W1: (ranks, threads of each, what)

@@ -1,6 +1,6 @@
 """What it costs to keep the records of clients between their rounds: in a slot file, in memory, in a dict of tensors.
 
-    python benchmarks/store.py [--folder FOLDER] [--rounds 30]
+    python -m benchmarks.store [--folder FOLDER] [--rounds 30]
 
 1,000 of 1,000,000 clients take part in a round, drawn from 3,000 of them; each keeps one vector of 7,850 float32. A
 round reads and writes all of them, 250 at once, as rounds with stacked clients do. Every contestant has a process of
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedflat.engine.store import ClientStore
+from fedflat.engine.client_store import ClientStore
 from fedflat.methods import find
 
 CLIENTS, POOL, COHORT, CHUNK, PARAMETERS = 1_000_000, 3000, 1000, 250, 7850

@@ -1,6 +1,6 @@
 """Everything that can go wrong with files, tried again: kills, flips, full disks, lost power, hostile input.
 
-    python benchmarks/trials.py [--share 1.0] [--only flips] [--out docs/trials.json]
+    python -m benchmarks.trials [--share 1.0] [--only flips] [--out docs/trials.json]
 
 Prints a row for each trial as it ends: how often it was tried, how often nothing was lost or wrong, and what was. What
 an audit found of the version before (commit 703cebd) is kept beside it. `make trials` runs all of it, in about an hour;
@@ -29,10 +29,10 @@ TESTS = ROOT / "tests"
 sys.path[:0] = [str(TESTS), str(ROOT / "src")]
 
 from fedflat.core.errors import InputError  # noqa: E402 (after the path)
-from fedflat.engine import checkpoint  # noqa: E402
-from fedflat.engine.store import check_records  # noqa: E402
+from fedflat.engine.client_store import check_records  # noqa: E402
 from fedflat.experiments import runner  # noqa: E402
-from fedflat.experiments.directory import RunDirectory  # noqa: E402
+from fedflat.experiments.run_directory import RunDirectory  # noqa: E402
+from fedflat.rounds import checkpoint  # noqa: E402
 from support.durability import difference, facts, spec  # noqa: E402
 
 
@@ -200,8 +200,8 @@ BEFORE = "106: model 106, metrics rows lost at 8, stale checkpoint at 20"
 HANGS = "9: all but a stopped worker, which hangs"
 PROCESSES = (
     "tests/engine/test_workers.py",
-    "tests/experiments/test_side_by_side.py",
-    "tests/experiments/test_jointly.py",
+    "tests/experiments/test_parallel.py",
+    "tests/experiments/test_distributed.py",
 )
 BOTH = ("memory", "file")
 TRIALS = (
@@ -236,7 +236,7 @@ TRIALS = (
     Trial(
         "`flower run` SIGKILL",
         "5: 4, once a server app alive",
-        of_tests("tests/flower/test_endings.py", "-k", "killed"),
+        of_tests("tests/federation/flower/test_endings.py", "-k", "killed"),
     ),
 )
 

@@ -8,17 +8,17 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from fedflat.bench.results import Results
+from benchmarks.federation_tables import cost_table, kills_table, settings_table
+from benchmarks.growth_tables import growth_table, read_growth
+from benchmarks.ranks_tables import aggregation_table, rounds_table
+from benchmarks.results import Results
+from benchmarks.tables import Table, circumstances, peers_table, target_table, times_table, vectors_table
 from fedflat.data.partition import all_partitions
 from fedflat.experiments.recipe import all_recipes
-from fedflat.flower.settings import NodeSettings, RunSettings
+from fedflat.federation.flower.settings import NodeSettings, RunSettings
 from fedflat.methods import all_methods
 from fedflat.metrics.flatness import all_measures
-from fedflat.reports.benchmark import Table, circumstances, peers_table, target_table, times_table, vectors_table
 from fedflat.reports.catalogue import describe, markdown, measure_table, partition_table
-from fedflat.reports.federation import cost_table, kills_table, settings_table
-from fedflat.reports.growth import growth_table, read_growth
-from fedflat.reports.ranks import aggregation_table, rounds_table
 from fedflat.reports.recipes import details
 
 ROOT = Path(__file__).parent.parent

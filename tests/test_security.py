@@ -10,16 +10,20 @@ import pytest
 
 import fedflat
 from fedflat.core.errors import InputError
-from fedflat.deploy.federation import checked_federation, checked_name
+from fedflat.federation.membership import checked_federation, checked_name
 
 SOURCE = Path(fedflat.__file__).parent
 # What runs code that is in a file or came over a network, if it is given one: the call, and the files that may make it.
 DANGEROUS = {
     "pickle.load": (),
-    "pickle.loads": ("engine/child.py", "engine/shared_memory.py"),  # what this program has just made itself
+    "pickle.loads": ("engine/child_process.py", "engine/shared_memory.py"),  # what this program has just made itself
     "pickle.Unpickler": (),
     "torch.load": (),
-    "np.load": ("data/cache.py", "flower/samples.py", "metrics/flatness/surface.py"),  # allow_pickle=False, see below
+    "np.load": (
+        "data/cache.py",
+        "federation/flower/samples.py",
+        "metrics/flatness/surface.py",
+    ),  # allow_pickle=False, see below
     "yaml.load": (),
     "os.system": (),
     "os.popen": (),

@@ -78,10 +78,10 @@ class Run:
         return {"seconds": seconds, "wall": wall} | shared
 
 
-def parser(description: str, works: Iterable[str] = ("W1", "W2", "W3", "W5")) -> argparse.ArgumentParser:
+def parser(description: str, workloads: Iterable[str] = ("W1", "W2", "W3", "W5")) -> argparse.ArgumentParser:
     """The command line that all scripts have."""
     made = argparse.ArgumentParser(description=description.splitlines()[0])
-    made.add_argument("--works", nargs="+", default=list(works), choices=list(works))
+    made.add_argument("--works", nargs="+", default=list(workloads), choices=list(workloads))
     made.add_argument("--rounds", type=int, help="rounds that make one figure, their mean (default: fedflat's own)")
     made.add_argument("--repeats", type=int, default=5, help="figures per work (default 5)")
     made.add_argument("--threads", type=int, default=1, help="of every process (default 1)")
@@ -108,7 +108,7 @@ def report(asked: argparse.Namespace, time: Callable[[str], Iterable[Result]]) -
     """Time every work that is asked for, print a line for each and write the file."""
     torch.set_num_threads(asked.threads)
     results: list[Result] = []
-    for name in asked.works:
+    for name in asked.workloads:
         for result in time(name):
             if not results:
                 print(f"{result.peer} {result.version}, torch {torch.__version__}\n{HEAD}")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from benchmarks.workloads import CLASSES, WORKLOADS, Workload
 from fedflat import models
-from fedflat.bench.work import CLASSES, WORKS, Work
 from fedflat.data.federated import FederatedData
 
 
@@ -16,7 +16,7 @@ from fedflat.data.federated import FederatedData
 class Task:
     """One work, ready to be trained on."""
 
-    work: Work
+    work: Workload
     data: FederatedData
     order: Tensor  # of a client's rows, (n,)
     epochs: int  # over the rows in that order
@@ -25,7 +25,7 @@ class Task:
     @classmethod
     def of(cls, name: str, cohort: int | None = None) -> Task:
         """The work `name`; `cohort` clients train in a round, by default as many as fedflat's own benchmark times."""
-        work = WORKS[name]
+        work = WORKLOADS[name]
         return cls(work, work.data(), *_passes(work), min(cohort or work.timed, work.cohort))
 
     def client(self, i: int) -> tuple[Tensor, Tensor]:
@@ -59,7 +59,7 @@ def vector(module: nn.Module) -> Tensor:
     return torch.cat([p.detach().flatten() for p in module.parameters()])
 
 
-def _passes(work: Work) -> tuple[Tensor, int]:
+def _passes(work: Workload) -> tuple[Tensor, int]:
     """The order of a client's rows, and the epochs over them that make the work's steps.
 
     Where the steps are no whole number of epochs, a client's rows are repeated until one epoch has as many steps.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from . import data, methods, models
 from .core.errors import NonFiniteError
 from .data import (
     IID,
@@ -19,13 +18,13 @@ from .data import (
     PathologicalRefill,
     Shards,
 )
-from .engine.client import Client
-from .engine.participation import Bernoulli
 from .engine.ranks import joined
 from .engine.run import Run
 from .engine.simulation import Simulation
 from .metrics.flatness import flatness
 from .reports import compare
+from .rounds.local_training import Client
+from .rounds.participation import Bernoulli
 
 # Intel's matrix products round by where in memory a matrix begins, unless they are told not to before the first one:
 # then a client's training has the same bits in every row of a stack. Measured, it costs no time.

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedflat.bench.peers import read_peers
-from fedflat.bench.work import WORKS
+from benchmarks.peer_results import read_peers
+from benchmarks.workloads import WORKLOADS
 
 
 def batches(rows: int, size: int) -> int:
@@ -24,7 +24,7 @@ def batches(rows: int, size: int) -> int:
 def test_epochs_over_a_clients_rows_make_the_steps_of_the_work(name: str) -> None:
     import tasks
 
-    work = WORKS[name]
+    work = WORKLOADS[name]
     order, epochs = tasks._passes(work)
     assert epochs * batches(len(order), work.batch) == work.steps
     assert set(order.tolist()) == set(range(work.samples))
@@ -168,8 +168,8 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "server" / "__init__.py").write_text("from .server import FedAvg, SCAFFOLD\n")
     (tmp_path / "utils.py").write_text(UTILS)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    small = replace(WORKS["W1a"], clients=5, samples=6, pool=30, cohort=4, timed=2, batch=4, steps=2)
-    monkeypatch.setitem(WORKS, "W1a", small)
+    small = replace(WORKLOADS["W1a"], clients=5, samples=6, pool=30, cohort=4, timed=2, batch=4, steps=2)
+    monkeypatch.setitem(WORKLOADS, "W1a", small)
     return tmp_path
 
 

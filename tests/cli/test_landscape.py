@@ -15,7 +15,14 @@ from safetensors.torch import load_file
 
 from fedflat.cli import landscape as command
 from fedflat.experiments import landscapes, runner, studies
-from fedflat.experiments.landscapes import Bench, Settings, feature_jobs, plane_job, shown_runs, surface_jobs
+from fedflat.experiments.landscapes import (
+    LoadedRun,
+    SurfaceSettings,
+    feature_tasks,
+    plane_task,
+    shown_runs,
+    surface_tasks,
+)
 from fedflat.experiments.measuring import reopened
 from fedflat.metrics.features import FeatureMap
 from fedflat.metrics.flatness.surface import Surface
@@ -101,18 +108,18 @@ def test_what_is_finished_is_not_computed_again(fedflat, study: Path, measured: 
 
 
 def test_every_setting_and_every_model_has_a_file_of_its_own(study: Path) -> None:
-    runs, default = shown_runs([study, *runs_of(study, seed=1)]), Settings(local=1)
+    runs, default = shown_runs([study, *runs_of(study, seed=1)]), SurfaceSettings(local=1)
     changes = [{"points": 3}, {"reach": 0.5}, {"axes": 1}, {"max_samples": 50}, {"seed": 1}]
     settings = [default, *(replace(default, **change) for change in changes)]
-    files = [job.path for one in settings for job in surface_jobs(Bench(), runs, one, Path())]
+    files = [job.path for one in settings for job in surface_tasks(LoadedRun(), runs, one, Path())]
     assert len(set(files)) == len(files) == 6 * 6 * 2
-    shared = [job.path for job in surface_jobs(Bench(), runs, Settings(), Path())]
+    shared = [job.path for job in surface_tasks(LoadedRun(), runs, SurfaceSettings(), Path())]
     assert set(shared) < set(files), "surfaces of global models do not depend on how many local ones are shown"
-    planes = [plane_job(Bench(), runs, one, Path()).path for one in settings]
+    planes = [plane_task(LoadedRun(), runs, one, Path()).path for one in settings]
     assert len(set(planes)) == 4, "a plane depends neither on the seed nor on the range"
     assert (
-        feature_jobs(Bench(), runs, default, Path())[0].path
-        != feature_jobs(Bench(), runs, settings[-1], Path())[0].path
+        feature_tasks(LoadedRun(), runs, default, Path())[0].path
+        != feature_tasks(LoadedRun(), runs, settings[-1], Path())[0].path
     )
 
 
@@ -140,7 +147,7 @@ def test_local_models_are_those_whose_mean_the_next_round_makes(study: Path) -> 
     """FedAvg with equal weights: the server's next model is the mean of its clients'."""
     (run,) = shown_runs([path for path in runs_of(study) if path.name.startswith("FedAvg")])
     cohort = run.next_cohort()
-    bench = Bench()
+    bench = LoadedRun()
     local = bench.local(run, cohort)
     assert torch.equal(bench.model(run), bench.simulation(run).w), "the checkpoint's model is the one in the file"
     sim = reopened(run.stored.directory)
@@ -159,7 +166,7 @@ def test_local_models_are_shown_on_their_own_samples(fedflat, study: Path) -> No
     client = run.local_clients(2)[1]
     sim = reopened(run.stored.directory)
     x, y = sim.data.client(client)
-    w = Bench().local(run, run.local_clients(2))[client]
+    w = LoadedRun().local(run, run.local_clients(2))[client]
     with torch.no_grad():
         expected = torch.nn.functional.cross_entropy(sim.objective.logits(w, x), y)
     assert content[2]["marks"][0]["loss"] == pytest.approx(float(expected), rel=1e-5)

@@ -13,7 +13,7 @@ from fedflat.data import load
 from fedflat.experiments import runner, studies
 from support.effort import effort
 from support.files import mnist
-from support.flowers import Tried, study_of
+from support.flower_fixtures import Tried, study_of
 from support.hostile_runs import cases
 from support.studies import run_spec, study_spec
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedflat.core.local import Descent, Parts, local_round
+from fedflat.core.local import Descent, DirectionParts, local_round
 from fedflat.core.method import Context
 from fedflat.core.records import Model, Nothing
 from fedflat.methods import find
@@ -24,13 +24,13 @@ def test_descent_is_torchs_sgd() -> None:
         gradient = parameter.grad.clone()
         parameter.grad *= min(1.0, 1.5 / float(gradient.norm()))
         optimiser.step()
-        w, velocity = descent(w, gradient, velocity, Parts())
+        w, velocity = descent(w, gradient, velocity, DirectionParts())
     torch.testing.assert_close(w, parameter.detach(), rtol=0, atol=1e-13)
 
 
 def test_clipping_leaves_short_directions_alone_and_bounds_long_ones_per_client() -> None:
     d = torch.tensor([[0.3, 0.4], [30.0, 40.0], [0.0, 0.0]], dtype=torch.float64)
-    moved, _ = Descent(1.0, max_norm=1.0)(torch.zeros(3, 2).double(), d, None, Parts())
+    moved, _ = Descent(1.0, max_norm=1.0)(torch.zeros(3, 2).double(), d, None, DirectionParts())
     torch.testing.assert_close(
         -moved, torch.tensor([[0.3, 0.4], [0.6, 0.8], [0.0, 0.0]], dtype=torch.float64), rtol=0, atol=1e-15
     )

@@ -12,9 +12,9 @@ from torch import nn
 
 import fedflat as ff
 from fedflat.data.preparation import AUGMENTATIONS, IMAGENET, Augmentation, Preparation
-from fedflat.engine.batches import Batches
-from fedflat.engine.randomness import Purpose, words
 from fedflat.methods import find
+from fedflat.rounds.batches import Batches
+from fedflat.rounds.randomness import Purpose, words
 from support.files import random_pictures
 
 CIFAR = Preparation(mean=(0.491, 0.482, 0.446), std=(0.247, 0.243, 0.261), dtype=torch.float64)

@@ -9,11 +9,12 @@ from torch import nn
 from torch.nn import functional
 
 import fedflat as ff
-from fedflat.comm.cost import full_passes_per_round, gradients_per_step
 from fedflat.core.method import Method
 from fedflat.engine import executors
 from fedflat.engine.executors import Stacked
 from fedflat.methods import find
+from fedflat.rounds.cost import full_passes_per_round, gradients_per_step
+from fedflat.rounds.sequential import Sequential
 from support.federation import federation, simulation, tanh_network
 
 HARD = {"client": {"weight_decay": 0.05, "max_norm": 1.0, "momentum": 0.5}}
@@ -173,7 +174,7 @@ def noisy_network() -> nn.Module:
 
 @pytest.mark.parametrize(
     ("network", "executor"),
-    [(dropout_network, executors.Stacked), (noisy_network, executors.Sequential)],
+    [(dropout_network, executors.Stacked), (noisy_network, Sequential)],
     ids=["dropout", "noise"],
 )
 def test_the_users_random_state_changes_nothing(network, executor: type) -> None:
@@ -233,7 +234,7 @@ def test_auto_stacks_small_dense_models_only() -> None:
     images = ff.FederatedData.from_clients([(torch.zeros(3, 1, 8, 8), torch.tensor([0, 1, 2]))])
     assert type(simulation(find("FedAvg")(), data=data).executor) is executors.Stacked
     convolutional = ff.Simulation(model="cnn", data=images, method=find("FedAvg")(), rounds=1)
-    assert type(convolutional.executor) is executors.Sequential
+    assert type(convolutional.executor) is Sequential
     with pytest.raises(ValueError, match="executor = 'fast' is unknown; known are auto, sequential, stacked"):
         simulation(find("FedAvg")(), executor="fast")
 

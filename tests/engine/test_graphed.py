@@ -46,7 +46,7 @@ def test_without_a_gpu_it_is_refused() -> None:
 def test_padded_batches_of_one_size_are_the_same_rounds(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it but the recording: steps as functions of tensors, in place of the graph that replays them."""
 
-    class AsItIs(graphed.GraphedWalk):
+    class AsItIs(graphed.GraphedStep):
         def prepare(self, step: TensorStep, inputs: object) -> object:
             return lambda values: step(*values)
 

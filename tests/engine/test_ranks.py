@@ -17,11 +17,12 @@ from torch import nn
 
 import fedflat as ff
 from fedflat.engine import ranks as ranks_module
-from fedflat.engine.executors import Sequential, Stacked
+from fedflat.engine.executors import Stacked
 from fedflat.engine.executors.choice import agreed
 from fedflat.engine.executors.trial import stands_alone
 from fedflat.engine.ranks import Joined, Ranks
 from fedflat.methods import all_methods, find
+from fedflat.rounds.sequential import Sequential
 from support.as_rank import EXECUTORS, digest, rounds
 from support.federation import simulation
 from support.processes import PATIENCE

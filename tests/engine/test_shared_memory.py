@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedflat.engine.shared_memory import ALIGNED, Cutter, SharedMemory, aligned, put_together, taken_apart
+from fedflat.engine.shared_memory import Cutter, SharedMemory, put_together, taken_apart
+from fedflat.rounds.memory_layout import ALIGNED, aligned
 
 
 def copied(thing: object) -> object:

@@ -22,17 +22,18 @@ import fedflat as ff
 from fedflat.cli.flags import resolve
 from fedflat.core.errors import InputError
 from fedflat.core.method import Context, Method
-from fedflat.engine import child
+from fedflat.engine import child_process
 from fedflat.engine.cohort import InTurn
-from fedflat.engine.executors import Executor, Stacked
+from fedflat.engine.executors import Stacked
 from fedflat.engine.workers import Workers, training
 from fedflat.engine.workers.crew import Job, WorkerError
 from fedflat.engine.workers.pool import Pool
 from fedflat.engine.workers.worker import Trainer
 from fedflat.experiments import runner
-from fedflat.experiments.directory import RunDirectory
+from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.spec import RunSpec
 from fedflat.methods import find
+from fedflat.rounds.executor import Executor
 from support.federation import federation, simulation
 from support.processes import MARK, PATIENCE, Deadly, Touchy, children, has_ended, maps, wait_until, workers
 from support.studies import run_spec
@@ -177,7 +178,7 @@ def test_workers_that_are_killed_are_replaced(tmp_path: Path) -> None:
 @looks_at_processes
 def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the middle of a client's training: it would never answer, and the round would never end."""
-    monkeypatch.setattr(child, "STOPPED", 0.5)
+    monkeypatch.setattr(child_process, "STOPPED", 0.5)
     settings = {"data": marked(4), "executor": "sequential", "participation": 6, "rounds": 2}
     alone = simulation(Scaffold(), model=Deadly(tmp_path, times=0), **settings)
     model = Deadly(tmp_path, times=1, number=signal.SIGSTOP)

@@ -16,13 +16,13 @@ import torch
 from safetensors.torch import load_file
 
 from fedflat.core.errors import ChangedWarning, InputError
-from fedflat.engine import checkpoint, segments
-from fedflat.engine.checkpoint import DamagedError
 from fedflat.experiments import runner
-from fedflat.experiments.directory import RunDirectory, StoredRun
 from fedflat.experiments.interrupt import Interrupted
+from fedflat.experiments.run_directory import RunDirectory, StoredRun
 from fedflat.experiments.spec import RunSpec
 from fedflat.experiments.verification import Verdict, verify_run
+from fedflat.rounds import checkpoint, segments
+from fedflat.rounds.checkpoint import DamagedError
 from support.durability import difference, facts
 from support.effort import effort
 from support.studies import run_spec

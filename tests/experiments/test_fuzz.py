@@ -12,11 +12,11 @@ import tomli_w
 from hypothesis import HealthCheck, given, settings
 
 from fedflat.core.errors import InputError
-from fedflat.engine import checkpoint
 from fedflat.experiments import runner
-from fedflat.experiments.directory import RunDirectory, StoredRun
+from fedflat.experiments.run_directory import RunDirectory, StoredRun
 from fedflat.experiments.spec import RunSpec, StudySpec
 from fedflat.experiments.verification import verify_run
+from fedflat.rounds import checkpoint
 from support.effort import effort
 from support.studies import run_spec
 

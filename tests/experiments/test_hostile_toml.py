@@ -15,8 +15,6 @@ import fedflat.cli
 from fedflat.cli import main
 from fedflat.cli.flags import resolve
 from fedflat.core.errors import InputError
-from fedflat.engine.arguments import fresh_module
-from fedflat.engine.client import Client
 from fedflat.experiments.spec import (
     Experiment,
     RunSpec,
@@ -26,6 +24,8 @@ from fedflat.experiments.spec import (
     build_partition,
     participation_of,
 )
+from fedflat.rounds.initial_model import fresh_module
+from fedflat.rounds.local_training import Client
 from support.effort import effort
 from support.hostile_toml import mutations
 

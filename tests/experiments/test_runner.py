@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 
 from fedflat.core.errors import InputError, NonFiniteError
 from fedflat.experiments import runner, studies
-from fedflat.experiments.directory import RunDirectory, StoredRun
 from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.measuring import asked, measure_run
+from fedflat.experiments.run_directory import RunDirectory, StoredRun
 from support.studies import run_spec, study_spec
 from support.watching import Watched
 

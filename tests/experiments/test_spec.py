@@ -8,7 +8,7 @@ import torch
 import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.core.method import Method
-from fedflat.experiments.mistakes import validated
+from fedflat.experiments.config_errors import validated
 from fedflat.experiments.spec import RunSpec, StudySpec, build_method
 from support.studies import run_spec, study_spec
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 
-from fedflat.experiments.statistics import estimate, paired_difference
+from fedflat.experiments.statistics import mean_estimate, paired_difference
 
 
 def test_estimate() -> None:
-    e = estimate([1.0, 2.0, 4.0])
+    e = mean_estimate([1.0, 2.0, 4.0])
     assert (e.mean, e.n) == (pytest.approx(7 / 3), 3)
     assert e.std == pytest.approx(np.std([1, 2, 4], ddof=1))
-    assert estimate([5.0]).std is None
+    assert mean_estimate([5.0]).std is None
 
 
 def test_paired_interval_is_students() -> None:

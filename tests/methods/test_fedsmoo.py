@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedflat.comm.cost import vector_cost
 from fedflat.methods import find
+from fedflat.rounds.cost import vector_cost
 from support.problem import Problem, assert_agrees, unit
 from support.quadratics import two_quadratics
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedflat.metrics.protocols import WINDOW, Curve, Reached
+from fedflat.metrics.protocols import WINDOW, AccuracyCurve, Reached
 
 accuracies = st.lists(st.floats(0, 1), min_size=1, max_size=60)
 
 
-def curve(accuracy: list[float], validation: list[float] | None = None) -> Curve:
+def curve(accuracy: list[float], validation: list[float] | None = None) -> AccuracyCurve:
     """Evaluated every second round; in round r, 10 r gradients and 4 r bytes each way have been spent."""
     rows = [
         {
@@ -25,7 +25,7 @@ def curve(accuracy: list[float], validation: list[float] | None = None) -> Curve
         }
         for t in range(2 * len(accuracy))
     ]
-    return Curve.of(rows, vector_bytes=16)
+    return AccuracyCurve.of(rows, vector_bytes=16)
 
 
 def test_rounds_without_an_evaluation_are_left_out() -> None:
@@ -39,10 +39,10 @@ def test_rounds_without_an_evaluation_are_left_out() -> None:
 
 def test_metrics_that_a_run_does_not_have() -> None:
     rows = [{"t": 0, "test_accuracy": 0.5, "gradients": 1.0, "bytes_down": 2.0, "bytes_up": 3.0}, {"t": 1}]
-    found = Curve.of(rows, 4)
+    found = AccuracyCurve.of(rows, 4)
     assert (found.rounds.tolist(), found.validation) == ([1], None)
-    assert Curve.of([], 4).validation is None
-    assert len(Curve.of([{"t": 0}], 4).rounds) == 0
+    assert AccuracyCurve.of([], 4).validation is None
+    assert len(AccuracyCurve.of([{"t": 0}], 4).rounds) == 0
 
 
 @given(accuracies, st.integers(1, 80))

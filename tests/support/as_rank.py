@@ -14,8 +14,8 @@ from torch import nn
 import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.core.method import Method
+from fedflat.engine.client_store import ClientStore
 from fedflat.engine.ranks import ALONE, Ranks, joined
-from fedflat.engine.store import ClientStore
 from fedflat.methods import all_methods, find
 from support.federation import federation, simulation
 from support.processes import MARK, Touchy

@@ -11,24 +11,24 @@ import torch
 
 import fedflat as ff
 from fedflat.core.method import Method
-from fedflat.deploy.coordinator import Coordinator, Terms
-from fedflat.deploy.federation import Federation
-from fedflat.deploy.messages import Answer, Order
-from fedflat.deploy.participant import Participant
-from fedflat.engine.participation import participation
 from fedflat.experiments.spec import federated_data
+from fedflat.federation.client import FederatedClient
+from fedflat.federation.membership import Membership
+from fedflat.federation.messages import TrainReply, TrainRequest
+from fedflat.federation.server import FederatedServer, RoundTerms
 from fedflat.metrics.accuracy import score
+from fedflat.rounds.participation import participation
 from support.studies import run_spec
 
 CLIENT = ff.Client(lr=0.1, epochs=2, batch_size=20)
 LIAR = "c-0"
-Attack = Callable[[Order, Answer], Answer]
+Attack = Callable[[TrainRequest, TrainReply], TrainReply]
 
 
 def every_number(value: float, of: int = 0) -> Attack:
     """All numbers of the message's vectors are `value`, from round `of` on."""
 
-    def attack(order: Order, answer: Answer) -> Answer:
+    def attack(order: TrainRequest, answer: TrainReply) -> TrainReply:
         def lie(x):
             return replace(x, data=np.full(x.shape, value, "<f4").tobytes())
 
@@ -40,7 +40,7 @@ def every_number(value: float, of: int = 0) -> Attack:
 def times(factor: float) -> Attack:
     """What was trained, multiplied."""
 
-    def attack(order: Order, answer: Answer) -> Answer:
+    def attack(order: TrainRequest, answer: TrainReply) -> TrainReply:
         def lie(x):
             return replace(x, data=(np.frombuffer(x.data, "<f4") * np.float32(factor)).tobytes())
 
@@ -57,13 +57,13 @@ class Crowd:
         self.data, self.attack = federated_data(spec), attack
         names, sizes = [f"c-{i}" for i in range(10)], self.data.sizes.tolist()
         self.participants = {
-            name: Participant(method, self.module(), self.data.alone(i), CLIENT, 0, folder / name, "study")
+            name: FederatedClient(method, self.module(), self.data.alone(i), CLIENT, 0, folder / name, "study")
             for i, name in enumerate(names)
         }
-        members = Federation(dict(zip(names, sizes, strict=True)), "here")
-        self.server = Coordinator(
+        members = Membership(dict(zip(names, sizes, strict=True)), "here")
+        self.server = FederatedServer(
             method, self.module(), CLIENT, members, participation(1.0), "uniform", 0, "study", self.data.shape,
-            Terms(**terms),
+            RoundTerms(**terms),
         )  # fmt: skip
         self.missing: list[dict[str, str]] = []
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedflat.engine.store import slots
+from fedflat.engine.client_store import slots
 
 
 class Crash(BaseException):

@@ -23,12 +23,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 
-from fedflat.engine import checkpoint
+from fedflat.engine.client_store import slots
 from fedflat.engine.ranks import RankError, joined
-from fedflat.engine.store import slots
-from fedflat.experiments import jointly, runner
-from fedflat.experiments.directory import RunDirectory
+from fedflat.experiments import distributed, runner
+from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.spec import RunSpec
+from fedflat.rounds import checkpoint
 
 TESTS = Path(__file__).parent.parent
 OPERATIONS = ("open", "fsync", "replace", "unlink", "mkdir", "chmod", "ftruncate", "pwrite", "pwritev")
@@ -245,7 +245,7 @@ def as_rank(
 ) -> None:
     os.environ |= {"RANK": f"{rank}", "WORLD_SIZE": f"{ranks}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
     with joined(PATIENCE) as together:
-        wrapped(lambda: ignored(jointly.run(spec(store), folder, None, together)))
+        wrapped(lambda: ignored(distributed.run(spec(store), folder, None, together)))
 
 
 def ignored(_: object) -> None: ...

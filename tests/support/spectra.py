@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from support.bowls import orthogonal
+from support.quadratic_clients import orthogonal
 
 OUTLIERS = np.linspace(2, 10, 9)  # as of a network with ten classes
 

@@ -6,8 +6,8 @@ import typer
 
 from .. import __version__
 from ..engine.allocator import tune_allocator
-from ..experiments.notices import changes_in_one_line
-from . import bench, compare, data, doctor, flatness, flower, landscape, methods, recipes, report, resume, run, verify
+from ..experiments.change_warnings import changes_in_one_line
+from . import compare, data, doctor, flatness, flower, landscape, methods, recipes, report, resume, run, verify
 from .console import Console
 from .ending import in_one_line
 
@@ -18,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for module in (run, compare, resume, verify, report, flatness, landscape, methods, doctor, bench):
+for module in (run, compare, resume, verify, report, flatness, landscape, methods, doctor):
     module.register(app)
 app.add_typer(data.app, name="data")
 app.add_typer(recipes.app, name="recipes")

@@ -13,11 +13,11 @@ from pydantic import ValidationError
 from safetensors import SafetensorError
 
 from ..core.errors import InputError, NonFiniteError
-from ..deploy.federation import FederationError
 from ..engine.ranks import RankError, speaks
 from ..engine.workers import WorkerError
+from ..experiments.config_errors import shortened
 from ..experiments.interrupt import Interrupted
-from ..experiments.mistakes import shortened
+from ..federation.membership import FederationError
 from .console import Console, end_silently
 
 FAILED = 1  # the work failed

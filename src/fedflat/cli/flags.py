@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 from rich.table import Table
 
 from ..core.errors import InputError, printable
-from ..experiments.mistakes import LINE, shortened, validated
+from ..experiments.config_errors import LINE, shortened, validated
 from ..experiments.schema import Section, sections_of
 from ..experiments.spec import Experiment
 from ..methods import plain

@@ -12,9 +12,9 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from ..core.errors import InputError
+from ..experiments.config_errors import shortened
 from ..experiments.measuring import asked, folders_of, measure_run
-from ..experiments.mistakes import shortened
-from ..metrics.flatness import Flatness, Told, all_measures
+from ..metrics.flatness import Flatness, ProgressCallback, all_measures
 from ..metrics.flatness.subject import MAX_SAMPLES
 from ..reports.literal import literal
 from .console import Console, usual_columns
@@ -92,7 +92,7 @@ def _parsed(text: str) -> object:
         raise InputError(f"--measure {shortened(text)}: {reason}") from error
 
 
-def _teller(bar: Progress, run: str) -> Told:
+def _teller(bar: Progress, run: str) -> ProgressCallback:
     """Shows each measure of a run as a bar of its own."""
     tasks: dict[str, TaskID] = {}
 

@@ -66,8 +66,8 @@ def export_study(
     fedflat flower export run.toml app --method.name scaffold --shape 1x8x8 --classes 10 --clients 5
     """
     with _flower():
-        from ..flower.export import export
-        from ..flower.settings import RunSettings
+        from ..federation.flower.export import export
+        from ..federation.flower.settings import RunSettings
     spec = resolve(RunSpec, [str(study), *context.args])
     given = {"shape": shape, "classes": classes, **_terms(deadline, quorum, wait, members, max_samples, norm_multiple)}
     known = len(members.split()) or (spec.data.clients if shape is None else None)
@@ -108,13 +108,13 @@ def run_here(
             f"data.clients = {spec.data.clients}: each is a SuperNode here, and {MOST} are the most to try out"
         )
     with _flower():
-        from ..flower.tryout import TryOut
+        from ..federation.launch.local_deployment import LocalDeployment
     convert_for(console, spec)
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}-federation"
     settings = _terms(deadline, quorum, wait, members, max_samples, norm_multiple)
     with (
         _stopping_by_signal(),
-        TryOut(spec, path, settings, secure=not insecure) as federation,
+        LocalDeployment(spec, path, settings, secure=not insecure) as federation,
         console.doing("starting") as status,
     ):
         for event in federation.events():
@@ -137,9 +137,9 @@ def roll_back(
 
     fedflat flower rollback runs/first --to-round 12
     """
-    from ..flower.folder import FederationFolder  # needs no Flower
+    from ..federation.flower.directory import FederationDirectory  # needs no Flower
 
-    aside = FederationFolder(folder).roll_back(to_round)
+    aside = FederationDirectory(folder).roll_back(to_round)
     Console().say(f"{folder} is as it was after {to_round} rounds", *(f"set aside: {name}" for name in aside))
 
 
@@ -160,7 +160,7 @@ def make_certificates(
     fedflat flower certs keys --host fl.example.org --node clinic-a --node clinic-b
     """
     with _flower():
-        from ..flower.certificates import Certificates
+        from ..federation.launch.certificates import Certificates
     made = Certificates(folder).make(host or [], node or [], days)
     Console().say(*(map(str, made) if made else ["nothing was missing"]))
 

@@ -17,14 +17,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ..core.errors import InputError
 from ..experiments.interrupt import Interrupted
 from ..experiments.landscapes import (
-    Bench,
-    Job,
-    Settings,
+    LoadedRun,
     ShownRun,
-    feature_jobs,
-    plane_job,
+    SurfaceSettings,
+    SurfaceTask,
+    feature_tasks,
+    plane_task,
     shown_runs,
-    surface_jobs,
+    surface_tasks,
 )
 from ..files import make_folder, write_atomically
 from ..metrics.features import FeatureMap
@@ -85,15 +85,15 @@ def landscape(
     its figures as SVG, and the numbers (surfaces/*.npz, landscape.json). Finished surfaces are kept: after Ctrl-C,
     the same command goes on.
     """
-    console, bench = Console(), Bench()
+    console, bench = Console(), LoadedRun()
     folder = out or (folders[0] / "landscape" if len(folders) == 1 else Path("landscape"))
     store = folder / "surfaces"
     with _flags_named():
-        settings = Settings(points, reach, 1 if one_dimensional else 2, max_samples, seed, local)
+        settings = SurfaceSettings(points, reach, 1 if one_dimensional else 2, max_samples, seed, local)
         runs = shown_runs(folders, data_dir)
-        jobs: list[Job[Any]]
-        jobs = [plane_job(bench, runs, settings, store)] if plane else [*surface_jobs(bench, runs, settings, store)]
-        jobs += feature_jobs(bench, runs, settings, store) if features else []
+        jobs: list[SurfaceTask[Any]]
+        jobs = [plane_task(bench, runs, settings, store)] if plane else [*surface_tasks(bench, runs, settings, store)]
+        jobs += feature_tasks(bench, runs, settings, store) if features else []
     make_folder(store)
     _prepare(console, jobs, runs)
     pictures = carry_out(console, jobs)
@@ -104,7 +104,7 @@ def landscape(
     console.say(f"page: {page}")
 
 
-def carry_out(console: Console, jobs: Sequence[Job[Any]]) -> list[Surface | FeatureMap]:
+def carry_out(console: Console, jobs: Sequence[SurfaceTask[Any]]) -> list[Surface | FeatureMap]:
     """The pictures of all jobs; those computed before are read, the others computed with a bar and kept.
 
     Raises Interrupted after Ctrl-C, with every finished picture on disk.
@@ -135,7 +135,7 @@ class _Teller:
         self._task = bar.add_task("", total=steps)
         self._estimated = False
 
-    def watch(self, job: Job[Any]) -> Surface | FeatureMap:
+    def watch(self, job: SurfaceTask[Any]) -> Surface | FeatureMap:
         """Have the job done."""
         self._bar.update(self._task, description=job.title)
         began, first = monotonic(), 0.0
@@ -189,7 +189,7 @@ def _flags_named() -> Iterator[None]:
         raise InputError(f"--{name[0].replace('_', '-')}{str(error)[name.end() :]}" if name else str(error)) from error
 
 
-def _prepare(console: Console, jobs: Sequence[Job[Any]], runs: Sequence[ShownRun]) -> None:
+def _prepare(console: Console, jobs: Sequence[SurfaceTask[Any]], runs: Sequence[ShownRun]) -> None:
     """Read the data sets with a bar of their own, if anything is to be computed."""
     if any(job.kept() is None for job in jobs):
         for spec in {run.spec.data.name: run.spec for run in runs}.values():
@@ -212,7 +212,7 @@ def _notes(runs: Sequence[ShownRun]) -> list[str]:
     return notes
 
 
-def _write_index(jobs: Sequence[Job[Any]], pictures: Sequence[Surface | FeatureMap], path: Path) -> None:
+def _write_index(jobs: Sequence[SurfaceTask[Any]], pictures: Sequence[Surface | FeatureMap], path: Path) -> None:
     """What each file of numbers is, for whoever wants to draw them."""
     content = [picture.about() | {"file": str(job.path.relative_to(path.parent))} for job, picture in
                zip(jobs, pictures, strict=True)]  # fmt: skip

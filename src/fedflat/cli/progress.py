@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..core.errors import NonFiniteError
 from ..engine.simulation import Round
-from ..experiments.directory import StoredRun
+from ..experiments.run_directory import StoredRun
 from ..experiments.runner import Watcher
 from ..experiments.spec import RunSpec
 from .console import Console, Described

@@ -7,7 +7,7 @@ from typing import Annotated, cast
 
 import typer
 
-from ..experiments.directory import StoredRun
+from ..experiments.run_directory import StoredRun
 from ..experiments.studies import stored_study
 from ..metrics.protocols import Protocol
 from ..reports.comparison import compare

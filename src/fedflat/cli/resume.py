@@ -9,7 +9,7 @@ import typer
 
 from ..core.errors import InputError
 from ..engine.ranks import joined, speaks
-from ..experiments.directory import RunDirectory
+from ..experiments.run_directory import RunDirectory
 from ..experiments.spec import StudySpec
 from . import run
 from .compare import carry_out

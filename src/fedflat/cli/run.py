@@ -9,7 +9,7 @@ import typer
 
 from ..core.errors import InputError
 from ..engine.ranks import PATIENCE, Ranks, joined, speaks
-from ..experiments import jointly
+from ..experiments import distributed
 from ..experiments.forecast import forecast
 from ..experiments.spec import RunSpec
 from .caution import caution
@@ -76,7 +76,7 @@ def run(
 def carry_out(console: Console, spec: RunSpec, path: Path, ranks: Ranks, strict: bool = False) -> None:
     """Run what is left of a run, alone or as one of several ranks."""
     with watcher(console, spec.rounds) as watching:
-        jointly.run(spec, path, watching, ranks, strict)
+        distributed.run(spec, path, watching, ranks, strict)
     console.say(f"results in {path}")
 
 

@@ -11,7 +11,7 @@ import typer
 from ..core.errors import InputError
 from ..data import cache
 from ..experiments.verification import Verdict, verify_run, verify_study
-from ..flower import folder as federation
+from ..federation.flower import directory as federation
 from .console import Console
 
 

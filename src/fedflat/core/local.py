@@ -36,7 +36,9 @@ class Descent:
     # penalty * w_i of the proximal term.
     clip_scope: ClipScope = "full"
 
-    def __call__(self, w: Tensor, d: Tensor, velocity: Tensor | None, parts: Parts) -> tuple[Tensor, Tensor | None]:
+    def __call__(
+        self, w: Tensor, d: Tensor, velocity: Tensor | None, parts: DirectionParts
+    ) -> tuple[Tensor, Tensor | None]:
         """The next iterate (*clients, d) and the next velocity (None without momentum)."""
         if self.max_norm != inf:
             d = self._clipped(w, d, parts)
@@ -48,7 +50,7 @@ class Descent:
             return w - self.lr * d, velocity
         return torch.sub(w, d, alpha=self.lr), velocity  # one pass over memory instead of two
 
-    def _clipped(self, w: Tensor, d: Tensor, parts: Parts) -> Tensor:
+    def _clipped(self, w: Tensor, d: Tensor, parts: DirectionParts) -> Tensor:
         if self.clip_scope == "loss_only" and parts.gradient is not None:
             return d + parts.fresh * (self._clip(parts.gradient) - parts.gradient)
         if self.clip_scope == "flsim":
@@ -61,7 +63,7 @@ class Descent:
 
 
 @dataclass(frozen=True)
-class Parts:
+class DirectionParts:
     """What a direction consists of: fresh * gradient + penalty * (w_i - w) + the rest."""
 
     gradient: Tensor | None = None  # the descent gradient, (*clients, d)
@@ -104,7 +106,7 @@ class LocalResult:
 
 
 @dataclass(frozen=True)
-class Walkers:
+class LocalState:
     """One client, or the rows of a stack, that took `steps` local steps so far."""
 
     w: Tensor  # (*clients, d)
@@ -112,24 +114,24 @@ class Walkers:
     velocity: Tensor | None
     steps: Tensor | int = 0
 
-    def rows(self, which: slice) -> Walkers:
+    def rows(self, which: slice) -> LocalState:
         """Some rows of a stack."""
         velocity = None if self.velocity is None else self.velocity[which]
-        return Walkers(self.w[which], self.client.map(lambda x: x[which]), velocity, self.steps)
+        return LocalState(self.w[which], self.client.map(lambda x: x[which]), velocity, self.steps)
 
 
 # One local step of every walker: (method, walkers, down, oracle, context, descent) -> walkers, `down` in their rows.
-Walk = Callable[[Method, Walkers, Any, Oracle, Context, Descent], Walkers]
+StepFunction = Callable[[Method, LocalState, Any, Oracle, Context, Descent], LocalState]
 
 
-def walk(method: Method, at: Walkers, down: Any, grad: Oracle, ctx: Context, descent: Descent) -> Walkers:
+def walk(method: Method, at: LocalState, down: Any, grad: Oracle, ctx: Context, descent: Descent) -> LocalState:
     """One local step of every walker."""
     here = replace(ctx, steps=at.steps, lr_sum=at.steps * descent.lr)
     noting = _Noting(grad)
     d, client = method.step(at.w, at.client, down, noting, here)
-    parts = Parts(noting.last, method.fresh_weight(down), method.penalty)
+    parts = DirectionParts(noting.last, method.fresh_weight(down), method.penalty)
     w, velocity = descent(at.w, d, at.velocity, parts)
-    return Walkers(w, client, velocity, at.steps + 1)
+    return LocalState(w, client, velocity, at.steps + 1)
 
 
 def local_round(
@@ -139,7 +141,7 @@ def local_round(
     steps: Iterable[tuple[Oracle, int]],
     ctx: Context,
     descent: Descent,
-    walk: Walk = walk,
+    walk: StepFunction = walk,
 ) -> LocalResult:
     """Run one client (tensors without a client axis), or a stack of clients, through a round.
 
@@ -149,8 +151,8 @@ def local_round(
     `walk` takes the steps, for engines that know how to take them faster.
     """
     w, mine = method.start(down, client), down
-    walkers = Walkers(w, client, torch.zeros_like(w) if descent.momentum else None)
-    done: list[Walkers] = []
+    walkers = LocalState(w, client, torch.zeros_like(w) if descent.momentum else None)
+    done: list[LocalState] = []
     for grad, active in steps:
         if w.ndim > 1 and active < len(walkers.w):
             done.append(walkers.rows(slice(active, None)))
@@ -162,10 +164,10 @@ def local_round(
     return LocalResult(up, kept, walkers.w, taken)
 
 
-def _gather(parts: Sequence[Walkers]) -> tuple[Walkers, Tensor]:
+def _gather(parts: Sequence[LocalState]) -> tuple[LocalState, Tensor]:
     """The whole stack again, and the steps each row took, (*clients, 1)."""
     counts = [part.w.new_full((*part.w.shape[:-1], 1), float(part.steps)) for part in parts]
     if len(parts) == 1:
         return parts[0], counts[0]
     client = parts[0].client.map(lambda *rows: torch.cat(rows), *(part.client for part in parts[1:]))
-    return Walkers(torch.cat([part.w for part in parts]), client, None), torch.cat(counts)
+    return LocalState(torch.cat([part.w for part in parts]), client, None), torch.cat(counts)

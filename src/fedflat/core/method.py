@@ -11,8 +11,8 @@ from torch import Tensor
 from .citation import Citation
 from .hyper import check, hyper
 from .oracle import Oracle
+from .provenance import Sources
 from .records import Nothing, Record
-from .sources import Sources
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.functional import cross_entropy
 
+from .batched_linear import linear_layers, row_major
 from .dropout import SeededDropout
 from .errors import InputError
 from .space import Space
-from .stacking import linear_layers, row_major
 
 
 @dataclass(frozen=True)

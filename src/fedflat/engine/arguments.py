@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from numbers import Integral
 from typing import Any
 
-import torch
-from torch import nn
-
-from .. import models
 from ..core.errors import InputError
 from ..core.method import Method
 from ..data.federated import FederatedData
-from .client import Client
-from .participation import Explicit, Participation
-from .randomness import Purpose, generator
+from ..rounds.local_training import Client
+from ..rounds.participation import Explicit, Participation
 
 DEFAULT_ROUNDS = 100
 PROCESSES = 4096  # each takes a third of a gigabyte, and no machine has more cores
@@ -78,43 +72,3 @@ def check_arguments(
 def default_rounds(rule: Participation) -> int:
     """As many as an explicit participation lists, else 100."""
     return len(rule.cohorts) if isinstance(rule, Explicit) else DEFAULT_ROUNDS
-
-
-def usable_device(name: str | torch.device) -> torch.device:
-    """The device called `name`; `auto` is a GPU if there is one. Raises InputError if it cannot be used."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        probe = torch.zeros(1, device=name)
-        probe.item()  # a device without memory of its own fails here
-        return probe.device
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"device = {str(name)!r} cannot be used: {str(error).splitlines()[0]}") from error
-
-
-def fresh_module(
-    model: str | nn.Module,
-    classes: int,
-    shape: tuple[int, ...],
-    seed: int,
-    options: dict[str, Any],
-    dtype: torch.dtype | None,
-) -> nn.Module:
-    """The model to train, for samples of this `shape`: a copy of the given one, or a new one whose weights depend on
-    the seed alone.
-
-    Raises InputError, naming the argument.
-    """
-    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise InputError(f"dtype must be a floating-point torch.dtype, got {dtype!r}")
-    if isinstance(model, nn.Module):
-        if options:
-            raise InputError("model_options go with the name of a model, not with a module")
-        return deepcopy(model).to(dtype=dtype)
-    if not isinstance(model, str):
-        raise InputError(f"model must be a name or a torch.nn.Module, got {model!r}")
-    for given in {"classes", "shape"} & set(options):
-        raise InputError(f"model option {given!r} follows from the data and cannot be set (model.options.{given})")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(generator(seed, Purpose.MODEL).integers(2**63)))
-        return models.build(model, classes=classes, shape=shape, **options).to(dtype=dtype)

@@ -8,32 +8,21 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from ..core.errors import NonFiniteError
-from ..core.local import LocalResult
 from ..core.method import Context
 from ..data.federated import Index
 from ..metrics.drift import drift
-from .aggregate import RunningMean
-from .executors import Executor
+from ..rounds.aggregation import RunningMean
+from ..rounds.executor import Executor, Task, local_training, stacked
+from ..rounds.memory_layout import aligned
+from .client_store import ClientStore
+from .dry_round import ObservedExecutor
 from .ranks import ALONE, Ranks
-from .rehearsal import WatchedExecutor
-from .shared_memory import aligned
-from .store import ClientStore
 
 
 @dataclass(frozen=True)
-class Task:
-    """A chunk of the cohort, with what its clients kept until now."""
-
-    clients: Index  # (c,) longest work first
-    record: Any  # (c, width)
-
-
-@dataclass(frozen=True)
-class Part:
+class ChunkResult:
     """What the training of one chunk gives; rows are clients."""
 
     received: Any  # what the server averages, (c, width)
@@ -41,11 +30,11 @@ class Part:
     steps: Tensor  # local steps, (c, 1)
     drifts: Tensor  # ||w_i - w^t||, (c,)
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Part:
+    def map(self, change: Callable[[Tensor], Tensor]) -> ChunkResult:
         """`change` applied to every tensor."""
-        return Part(self.received.map(change), self.record.map(change), change(self.steps), change(self.drifts))
+        return ChunkResult(self.received.map(change), self.record.map(change), change(self.steps), change(self.drifts))
 
-    def fill(self, other: Part) -> None:
+    def fill(self, other: ChunkResult) -> None:
         """Copy the tensors of `other` into those of this one."""
         for mine, its in ((self.received, other.received), (self.record, other.record)):
             for name, place in mine.tensors().items():
@@ -55,7 +44,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Trained:
+class CohortResult:
     """What a cohort's training gives the server."""
 
     mean: Any  # the weighted mean of what the server receives
@@ -67,10 +56,10 @@ class Trainer(Protocol):
     """Whoever trains the chunks of a cohort."""
 
     @property
-    def executor(self) -> Executor | WatchedExecutor:
+    def executor(self) -> Executor | ObservedExecutor:
         """How clients are run."""
 
-    def parts(self, tasks: Iterator[Task], down: Any, ctx: Context) -> Generator[Part]:
+    def parts(self, tasks: Iterator[Task], down: Any, ctx: Context) -> Generator[ChunkResult]:
         """What the training of each task gives, in their order; each is good until the next is asked for."""
 
 
@@ -78,9 +67,9 @@ class Trainer(Protocol):
 class InTurn:
     """One chunk after another, in this process."""
 
-    executor: Executor | WatchedExecutor
+    executor: Executor | ObservedExecutor
 
-    def parts(self, tasks: Iterator[Task], down: Any, ctx: Context) -> Generator[Part]:
+    def parts(self, tasks: Iterator[Task], down: Any, ctx: Context) -> Generator[ChunkResult]:
         """See `Trainer.parts`."""
         for task in tasks:
             yield train_chunk(self.executor, task, down, ctx)
@@ -95,7 +84,7 @@ def train(
     ctx: Context,
     keep: bool,
     ranks: Ranks = ALONE,
-) -> Trained:
+) -> CohortResult:
     """Train `clients`, longest work first, with weights (c, 1) in the mean; of several ranks, each a part.
 
     With `keep` the records of the clients are staged in the store, chunk by chunk, for the caller to commit; without
@@ -114,18 +103,18 @@ def train(
                 store.stage(clients[places], part.record)
             drifts[places] = part.drifts
     ranks.add_up(mean, drifts)
-    return Trained(mean.value(), mean.steps, drifts)
+    return CohortResult(mean.value(), mean.steps, drifts)
 
 
 def _tasks(store: ClientStore, chunks: Sequence[Index], down: Any) -> Iterator[Task]:
     """Every chunk with its clients' records from the store; those of the next are fetched meanwhile."""
     for some, following in zip(chunks, [*chunks[1:], np.empty(0, dtype=np.int64)], strict=False):
-        record = store.get(some, _stacked(down, some))
+        record = store.get(some, stacked(down, some))
         store.prefetch(following)
         yield Task(some, record.map(lambda x: aligned(x.to(down.w.dtype))))
 
 
-def train_chunk(executor: Executor | WatchedExecutor, task: Task, down: Any, ctx: Context) -> Part:
+def train_chunk(executor: Executor | ObservedExecutor, task: Task, down: Any, ctx: Context) -> ChunkResult:
     """Local training of some clients: a function of the arguments, so it may run in any process.
 
     Bit by bit: what goes in and what comes out lies in memory as it would if it were sent between processes.
@@ -134,29 +123,5 @@ def train_chunk(executor: Executor | WatchedExecutor, task: Task, down: Any, ctx
     result = local_training(executor, task, down, ctx)
     at_client = replace(ctx, steps=result.steps, lr_sum=result.steps * ctx.lr)
     received = executor.method.receive(result.up, at_client)
-    part = Part(received, result.client, result.steps, drift(result.w, down.w))
+    part = ChunkResult(received, result.client, result.steps, drift(result.w, down.w))
     return part.map(lambda x: aligned(x.to(down.w.dtype)))
-
-
-def local_training(executor: Executor | WatchedExecutor, task: Task, down: Any, ctx: Context) -> LocalResult:
-    """What the clients of `task` end the round with. Raises NonFiniteError if a model or message is not finite."""
-    work = executor.batches.plan(ctx.t, task.clients)
-    result = executor.run(work, _stacked(down, task.clients), task.record, ctx, executor.batches.client.descent(ctx.t))
-    _check_finite(result, task.clients, ctx.t)
-    return result
-
-
-def _stacked(down: Any, clients: Index) -> Any:
-    """The server's message for each of `clients`, (c, width)."""
-    return down.map(lambda x: x.expand(len(clients), -1))
-
-
-def _check_finite(result: LocalResult, clients: Index, t: int) -> None:
-    sent = (result.w, *result.up.tensors().values())
-    finite = torch.stack([torch.isfinite(x).all(-1) for x in sent]).all(0)
-    if not finite.all():
-        culprit = int(clients[int(torch.nonzero(~finite)[0])])
-        raise NonFiniteError(
-            f"training diverged: client {culprit} sent NaN or infinity in round {t}; "
-            "lower client.lr or set client.max_norm"
-        )

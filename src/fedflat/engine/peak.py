@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..metrics.accuracy import SAMPLES_AT_ONCE, score
-from .aggregate import RunningMean
+from ..rounds.aggregation import RunningMean
 from .executors.trial import Trial
 
 if TYPE_CHECKING:

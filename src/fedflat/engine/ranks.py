@@ -26,9 +26,9 @@ from torch import Tensor
 
 from ..core.errors import InputError, NonFiniteError
 from ..data.federated import Index
-from .aggregate import RunningMean
-from .checkpoint import DamagedError, Stream
-from .store import ClientStore
+from ..rounds.aggregation import RunningMean
+from ..rounds.checkpoint import DamagedError, Stream
+from .client_store import ClientStore
 
 PATIENCE = 1800.0  # seconds that a rank waits for the others
 MEETING = 60.0  # seconds that it waits, at the beginning, for torchrun, which may have ended meanwhile

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 from torch import Tensor, nn
 
-from ..comm.cost import MethodCost
 from ..core.objective import Objective
 from ..data.federated import FederatedData, Index
 from ..metrics.accuracy import held_loss, per_client, score, spread, validation_accuracies
 from ..metrics.flatness import Flatness
-from ..metrics.protocols import Curve
+from ..metrics.protocols import AccuracyCurve
+from ..rounds.cost import MethodCost
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,6 @@ class Run:
     cost: MethodCost
     counts: Index  # samples per client and class, (clients, classes)
     flatness: Flatness  # what was measured on the final model; empty if nothing was asked for
-
-
-def metrics_table(history: list[dict[str, float]]) -> pa.Table:
-    """One row per round, one column per metric."""
-    columns = dict.fromkeys(name for row in history for name in row)
-    return pa.table({name: [row.get(name) for row in history] for name in columns})
 
 
 def summarise(
@@ -62,7 +56,7 @@ def summarise(
 
 def _tested(history: list[dict[str, float]], last: int, vector_bytes: int) -> dict[str, float]:
     """What the evaluations on the test set come to; nothing if there were none."""
-    curve = Curve.of(history, vector_bytes)
+    curve = AccuracyCurve.of(history, vector_bytes)
     if not len(curve.rounds):
         return {}
     mean, std = curve.last(last)

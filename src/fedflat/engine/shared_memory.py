@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ALIGNED = 64  # bytes, as torch aligns its own tensors: vector kernels round differently on other addresses
+from ..rounds.memory_layout import ALIGNED
 
 
 class SharedMemory:
@@ -51,11 +51,6 @@ class Cutter:
         if self._memory is None:
             return torch.empty(shape, dtype=dtype, device="meta")
         return self._memory.tensor(start, shape, dtype)
-
-
-def aligned(x: Tensor) -> Tensor:
-    """`x` with its numbers side by side from an aligned address, as in shared memory; copied only if it is not so."""
-    return x if x.is_contiguous() and x.data_ptr() % ALIGNED == 0 else x.clone(memory_format=torch.contiguous_format)
 
 
 def taken_apart(thing: Any) -> list[memoryview]:

@@ -14,41 +14,37 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..comm.cost import method_cost
 from ..core.errors import InputError, NonFiniteError
 from ..core.method import Context, Method
+from ..core.model_check import draws
 from ..core.objective import Objective
-from ..core.trial import draws
 from ..data.facts import partition_facts
 from ..data.federated import FederatedData, Index, digest
 from ..metrics.accuracy import score, validation_accuracies
-from ..metrics.flatness import Flatness, Measure, Subject, Told, measure, untold
-from ..metrics.flatness.subject import MAX_SAMPLES, NextRound, Watch
-from . import checkpoint
-from .arguments import (
-    check_arguments,
-    check_precision,
-    check_ranks,
-    check_workers,
-    default_rounds,
-    fresh_module,
-    usable_device,
-)
-from .batches import Batches
-from .checkpoint import DamagedError, Stream
-from .client import Client
-from .cohort import InTurn, Trained, Trainer, train
-from .executors import Choice, Executor, agreed, check_name, choose
-from .facts import Facts
-from .participation import participation as as_rule
-from .randomness import Purpose, generator
+from ..metrics.flatness import Flatness, Measure, ProgressCallback, Subject, measure, no_progress
+from ..metrics.flatness.subject import MAX_SAMPLES, NextRound, RoundObserver
+from ..rounds import checkpoint
+from ..rounds.batches import Batches
+from ..rounds.checkpoint import DamagedError, Stream
+from ..rounds.context import ContextFactory
+from ..rounds.cost import method_cost
+from ..rounds.device import usable_device
+from ..rounds.executor import Executor
+from ..rounds.history import metrics_table
+from ..rounds.initial_model import fresh_module
+from ..rounds.local_training import Client
+from ..rounds.participation import participation as as_rule
+from ..rounds.randomness import Purpose, generator
+from ..rounds.segments import Segment, following, stored
+from ..rounds.segments import read as read_segments
+from ..rounds.threads import one_thread
+from .arguments import check_arguments, check_precision, check_ranks, check_workers, default_rounds
+from .client_store import BUDGET, ClientStore
+from .cohort import CohortResult, InTurn, Trainer, train
+from .dry_round import ObservedExecutor
+from .executors import Choice, agreed, check_name, choose
 from .ranks import ALONE, Ranks
-from .rehearsal import WatchedExecutor
-from .run import Run, metrics_table, summarise
-from .segments import Segment, following, stored
-from .segments import read as read_segments
-from .store import BUDGET, ClientStore
-from .threads import one_thread
+from .run import Run, summarise
 from .workers import Workers
 
 Weights = Literal["uniform", "samples"]
@@ -172,7 +168,7 @@ class Simulation:
         w = self.objective.space.flatten(module)
         self.data = data.to(self.device, w.dtype)
         self._data_hash, self._model_hash = self.data.contents_hash(), digest(self.objective.space.row_major(w))
-        self._facts = Facts(self.objective.space, self.client, self.device)
+        self._facts = ContextFactory(self.objective.space, self.client, self.device)
         drawn = draws(module, self.data.inputs(torch.arange(min(2, len(data.y)), device=self.device)), data.classes)
         batches = Batches(self.data, self.client, seed, w.dtype)
         check_name(executor, drawn, self.device)
@@ -226,7 +222,7 @@ class Simulation:
             pass
         return self.result(flatness)
 
-    def result(self, flatness: Sequence[str | Measure] = (), progress: Told = untold) -> Run:
+    def result(self, flatness: Sequence[str | Measure] = (), progress: ProgressCallback = no_progress) -> Run:
         """What the rounds so far have made, at least one, and the measures named by `flatness`."""
         if not self.history:
             raise InputError("there is no result before the first round")
@@ -273,13 +269,16 @@ class Simulation:
         return Round(ctx.t, metrics)
 
     def flatness(
-        self, measures: Sequence[str | Measure], max_samples: int = MAX_SAMPLES, progress: Told = untold
+        self,
+        measures: Sequence[str | Measure],
+        max_samples: int = MAX_SAMPLES,
+        progress: ProgressCallback = no_progress,
     ) -> Flatness:
         """Measure the server's model, its clients and the round that follows; see `fedflat.flatness`."""
-        subject = Subject(self.objective, self.server.w, self.data, max_samples, rehearse=self.rehearse)
+        subject = Subject(self.objective, self.server.w, self.data, max_samples, dry_round=self.dry_round)
         return measure(subject, measures, progress)
 
-    def rehearse(self, clients: Index | None, watch: Watch) -> NextRound:
+    def dry_round(self, clients: Index | None, watch: RoundObserver) -> NextRound:
         """Work out the round that follows, or one with other `clients` (c,), for `watch`; nothing is changed by it.
 
         After the last cohort of an explicit participation, that cohort is taken again. Raises InputError on one of
@@ -290,12 +289,12 @@ class Simulation:
                 "clients' records are with several ranks; load the checkpoint in one process to look at a round"
             )
         cohort = self.cohort(self.t) if clients is None else clients
-        ctx, _, trained, server = self._worked_out(cohort, InTurn(WatchedExecutor(self.executor, watch)), keep=False)
+        ctx, _, trained, server = self._worked_out(cohort, InTurn(ObservedExecutor(self.executor, watch)), keep=False)
         return NextRound(cohort, server.w, float(trained.steps) * ctx.lr)
 
     def _worked_out(
         self, cohort: Index, trainer: Trainer, keep: bool, ranks: Ranks = ALONE
-    ) -> tuple[Context, Any, Trained, Any]:
+    ) -> tuple[Context, Any, CohortResult, Any]:
         """A round with `cohort`, not taken: its context, its message, what was trained, and the server's next state.
 
         With `keep` the clients' records are staged.

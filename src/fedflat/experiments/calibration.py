@@ -15,13 +15,13 @@ from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from ..core.errors import InputError
+from ..core.model_check import draws
 from ..core.objective import Batch, Objective
-from ..core.trial import draws
 from ..data.cache import cache_folder
 from ..data.sources import source
-from ..engine.arguments import usable_device
 from ..files import make_folder, read_json, write_atomically
 from ..models import build
+from ..rounds.device import usable_device
 from .environment import device_name
 from .estimate import Estimate
 from .spec import RunSpec

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from ..engine.segments import versions
 from ..engine.simulation import Simulation
+from ..rounds.segments import versions
 
 RECORDED = ("fedflat", "torch", "numpy", "scipy", "scikit-learn", "safetensors", "pyarrow")
 

@@ -14,8 +14,8 @@ from .. import models
 from ..data import prepare
 from ..data.federated import Index
 from ..data.sources import source
-from ..engine.client import Client
-from ..engine.randomness import Purpose, generator
+from ..rounds.local_training import Client
+from ..rounds.randomness import Purpose, generator
 from .forecast import predicted
 from .spec import RunSpec, StudySpec, build_method, participation_of
 

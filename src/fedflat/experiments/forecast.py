@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..comm.cost import full_passes_per_round, gradients_per_step, method_cost
 from ..core.method import Method
 from ..data.federated import Index
-from ..engine.client import Client
 from ..engine.peak import peak_bytes
 from ..engine.simulation import Simulation
+from ..rounds.cost import full_passes_per_round, gradients_per_step, method_cost
+from ..rounds.local_training import Client
 
 SAMPLED_ROUNDS = 1000
 

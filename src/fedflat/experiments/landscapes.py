@@ -19,24 +19,16 @@ from torch import Tensor
 
 from ..core.errors import InputError, printable
 from ..data.federated import Index
-from ..engine.participation import Explicit
-from ..engine.randomness import Purpose, generator
 from ..engine.simulation import Simulation
 from ..files import read_bytes
 from ..metrics.features import FeatureMap, feature_map
 from ..metrics.flatness.landscape import Landscape
-from ..metrics.flatness.measure import Progress
-from ..metrics.flatness.subject import MAX_SAMPLES, Subject, Watch
-from ..metrics.flatness.surface import (
-    Surface,
-    grid,
-    losses_on,
-    marks_on,
-    plane_through,
-    random_plane,
-    spanned,
-)
-from .directory import StoredRun
+from ..metrics.flatness.measure import StepCallback
+from ..metrics.flatness.subject import MAX_SAMPLES, RoundObserver, Subject
+from ..metrics.flatness.surface import Surface, grid, losses_on, marks_on, plane_through, random_plane, spanned
+from ..rounds.participation import Explicit
+from ..rounds.randomness import Purpose, generator
+from .run_directory import StoredRun
 from .spec import RunSpec, participation_of
 from .studies import stored_study
 
@@ -50,7 +42,7 @@ PLANE_AXES = ("distance in parameters", "distance in parameters")
 
 
 @dataclass(frozen=True)
-class Settings:
+class SurfaceSettings:
     """What surfaces are measured with."""
 
     points: int = 51  # on each axis
@@ -117,7 +109,7 @@ class ShownRun:
 
 
 @dataclass
-class Bench:
+class LoadedRun:
     """Holds one run open at a time, because the states of its clients may be large."""
 
     _run: ShownRun | None = None
@@ -150,13 +142,13 @@ class Bench:
         if not self._local.keys() >= set(clients.tolist()):
             sim.load(run.checkpoint)
             watch = _LocalModels(set(clients.tolist()))
-            sim.rehearse(run.next_cohort(), watch)
+            sim.dry_round(run.next_cohort(), watch)
             self._local = watch.models
         return {client: self._local[client] for client in clients.tolist()}
 
 
 @dataclass
-class _LocalModels(Watch):
+class _LocalModels(RoundObserver):
     """A watch that keeps the models of some clients."""
 
     wanted: set[int]
@@ -169,7 +161,7 @@ class _LocalModels(Watch):
 
 
 @dataclass(frozen=True)
-class Job(Generic[Picture]):
+class SurfaceTask(Generic[Picture]):
     """One picture to be computed, and the file that keeps it."""
 
     label: str
@@ -177,7 +169,7 @@ class Job(Generic[Picture]):
     steps: int  # as its progress counts them
     path: Path
     kind: type[Picture]
-    work: Callable[[Progress], Picture]
+    work: Callable[[StepCallback], Picture]
 
     @property
     def title(self) -> str:
@@ -190,7 +182,7 @@ class Job(Generic[Picture]):
         except InputError:  # damaged: it is computed again
             return None
 
-    def done(self, progress: Progress) -> Picture:
+    def done(self, progress: StepCallback) -> Picture:
         """The picture computed and kept."""
         picture = self.work(progress)
         picture.save(self.path)
@@ -211,12 +203,16 @@ def shown_runs(paths: Sequence[Path], data_dir: str | None = None) -> list[Shown
     return [ShownRun(label, run, data_dir) for label, run in zip(labels, different.values(), strict=True)]
 
 
-def surface_jobs(bench: Bench, runs: Sequence[ShownRun], settings: Settings, folder: Path) -> list[Job[Surface]]:
+def surface_tasks(
+    bench: LoadedRun, runs: Sequence[ShownRun], settings: SurfaceSettings, folder: Path
+) -> list[SurfaceTask[Surface]]:
     """A surface in random directions around the model of every run, and around those of some of its clients."""
     return [job for run in runs for job in _around(bench, run, settings, folder)]
 
 
-def plane_job(bench: Bench, runs: Sequence[ShownRun], settings: Settings, folder: Path) -> Job[Surface]:
+def plane_task(
+    bench: LoadedRun, runs: Sequence[ShownRun], settings: SurfaceSettings, folder: Path
+) -> SurfaceTask[Surface]:
     """The surface on the plane through the models of `runs`, and of some of their clients."""
     clients = [run.local_clients(settings.local) for run in runs]
     _check_plane(runs, clients, settings)
@@ -225,16 +221,16 @@ def plane_job(bench: Bench, runs: Sequence[ShownRun], settings: Settings, folder
     sizes = asdict(replace(settings, reach=1.0, seed=0))  # which a plane does not depend on
     path = folder / f"plane-{_key('plane', known, sizes)}.npz"
 
-    def work(progress: Progress) -> Surface:
+    def work(progress: StepCallback) -> Surface:
         models = _models(bench, runs, clients)
         sim = bench.simulation(runs[0])
         subject = Subject(sim.objective, models[runs[0].label], sim.data, settings.max_samples)
         return _plane_surface(label, subject, models, settings, progress)
 
-    return Job(label, PLANE if settings.axes > 1 else LINE, settings.points**settings.axes, path, Surface, work)
+    return SurfaceTask(label, PLANE if settings.axes > 1 else LINE, settings.points**settings.axes, path, Surface, work)
 
 
-def _check_plane(runs: Sequence[ShownRun], clients: Sequence[Index], settings: Settings) -> None:
+def _check_plane(runs: Sequence[ShownRun], clients: Sequence[Index], settings: SurfaceSettings) -> None:
     """Raise InputError if there are too few models, or some cannot be measured together."""
     there, needed = sum(1 + len(some) for some in clients), settings.axes + 1
     if there < needed:
@@ -249,7 +245,7 @@ def _check_plane(runs: Sequence[ShownRun], clients: Sequence[Index], settings: S
 
 
 def _plane_surface(
-    label: str, subject: Subject, models: dict[str, Tensor], settings: Settings, progress: Progress
+    label: str, subject: Subject, models: dict[str, Tensor], settings: SurfaceSettings, progress: StepCallback
 ) -> Surface:
     """The surface around `models`, on the samples of `subject`, with its protocol in words."""
     plane = plane_through(models, settings.axes)
@@ -266,26 +262,30 @@ def _plane_surface(
     return Surface(label, part, PLANE_AXES, x, y, loss, marks, words)
 
 
-def feature_jobs(bench: Bench, runs: Sequence[ShownRun], settings: Settings, folder: Path) -> list[Job[FeatureMap]]:
+def feature_tasks(
+    bench: LoadedRun, runs: Sequence[ShownRun], settings: SurfaceSettings, folder: Path
+) -> list[SurfaceTask[FeatureMap]]:
     """A map of the penultimate features of every run's model."""
     return [_features(bench, run, settings.seed, folder) for run in runs]
 
 
-def _around(bench: Bench, run: ShownRun, settings: Settings, folder: Path) -> Iterator[Job[Surface]]:
+def _around(bench: LoadedRun, run: ShownRun, settings: SurfaceSettings, folder: Path) -> Iterator[SurfaceTask[Surface]]:
     """The jobs of one run."""
     yield _surface(bench, run, settings, folder, None)
     for client in run.local_clients(settings.local).tolist():
         yield _surface(bench, run, settings, folder, client)
 
 
-def _surface(bench: Bench, run: ShownRun, settings: Settings, folder: Path, client: int | None) -> Job[Surface]:
+def _surface(
+    bench: LoadedRun, run: ShownRun, settings: SurfaceSettings, folder: Path, client: int | None
+) -> SurfaceTask[Surface]:
     """In random directions around the model of the server, or of one client, on its own samples."""
     part = GLOBAL if client is None else f"client {client}"
     # A global surface does not depend on how many local ones are asked for.
     decisive = asdict(settings if client is not None else replace(settings, local=0))
     path = folder / f"{run.spec.label}-{part.replace(' ', '-')}-{_key('random', run.identity, client, decisive)}.npz"
 
-    def work(progress: Progress) -> Surface:
+    def work(progress: StepCallback) -> Surface:
         sim, w = bench.simulation(run), bench.model(run)
         subject = Subject(sim.objective, w, sim.data, settings.max_samples)
         if client is None:
@@ -295,11 +295,17 @@ def _surface(bench: Bench, run: ShownRun, settings: Settings, folder: Path, clie
         samples = f"{len(own):,} training samples of this client, after one more round"
         return random_surface(run.label, part, own, local, samples, settings, progress)
 
-    return Job(run.label, part, settings.points**settings.axes, path, Surface, work)
+    return SurfaceTask(run.label, part, settings.points**settings.axes, path, Surface, work)
 
 
 def random_surface(
-    label: str, part: str, landscape: Landscape, w: Tensor, samples: str, settings: Settings, progress: Progress
+    label: str,
+    part: str,
+    landscape: Landscape,
+    w: Tensor,
+    samples: str,
+    settings: SurfaceSettings,
+    progress: StepCallback,
 ) -> Surface:
     """The surface around the model `w` (d,) in random directions, with its protocol in words."""
     plane = random_plane(landscape.objective, w, settings.axes, settings.seed)
@@ -319,19 +325,19 @@ def random_surface(
     return Surface(label, part, RANDOM_AXES, x, y, loss, marks_on(landscape.loss, plane, {"the model": w}), words)
 
 
-def _features(bench: Bench, run: ShownRun, seed: int, folder: Path) -> Job[FeatureMap]:
+def _features(bench: LoadedRun, run: ShownRun, seed: int, folder: Path) -> SurfaceTask[FeatureMap]:
     path = folder / f"{run.spec.label}-features-{_key('features', run.identity, seed)}.npz"
 
-    def work(progress: Progress) -> FeatureMap:
+    def work(progress: StepCallback) -> FeatureMap:
         sim, w = bench.simulation(run), bench.model(run)
         found = feature_map(sim.objective, w, sim.data, run.label, seed=seed)
         progress(1, 1)
         return found
 
-    return Job(run.label, "features", 1, path, FeatureMap, work)
+    return SurfaceTask(run.label, "features", 1, path, FeatureMap, work)
 
 
-def _models(bench: Bench, runs: Sequence[ShownRun], clients: Sequence[Index]) -> dict[str, Tensor]:
+def _models(bench: LoadedRun, runs: Sequence[ShownRun], clients: Sequence[Index]) -> dict[str, Tensor]:
     """The models of `runs`, then those of `clients` of each, by name."""
     servers: dict[str, Tensor] = {}
     local: dict[str, Tensor] = {}

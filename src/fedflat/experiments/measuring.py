@@ -9,9 +9,9 @@ from pydantic import Field
 
 from ..core.errors import InputError
 from ..engine.simulation import Simulation
-from ..metrics.flatness import Flatness, Measure, Told
-from .directory import RunDirectory
-from .mistakes import validated
+from ..metrics.flatness import Flatness, Measure, ProgressCallback
+from .config_errors import validated
+from .run_directory import RunDirectory
 from .schema import Section
 from .spec import LIGHT, MeasureSection, StudySpec, build_measure
 from .studies import run_directory
@@ -56,7 +56,11 @@ def reopened(directory: RunDirectory, data_dir: str | None = None) -> Simulation
 
 
 def measure_run(
-    directory: RunDirectory, measures: Sequence[Measure], max_samples: int, data_dir: str | None, progress: Told
+    directory: RunDirectory,
+    measures: Sequence[Measure],
+    max_samples: int,
+    data_dir: str | None,
+    progress: ProgressCallback,
 ) -> Flatness:
     """Measure the model of a run's newest checkpoint, one measure after another, each kept as soon as it is done."""
     sim = reopened(directory, data_dir)

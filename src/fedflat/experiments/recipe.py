@@ -16,7 +16,7 @@ from typing import Any
 from ..core.errors import InputError
 from ..files import read_toml
 from ..methods import plain
-from .mistakes import validated
+from .config_errors import validated
 from .recipe_files import Base, Item, Option, Published
 from .spec import StudySpec
 

@@ -19,7 +19,7 @@ from ..core.errors import InputError, printable
 from ..data.facts import PartitionFacts
 from ..files import parsed, read_bytes
 from ..metrics.flatness import Finding
-from .mistakes import shown
+from .config_errors import shown
 from .spec import CLIENTS, ROUNDS
 
 REPORT = 2**25  # bytes of summary.json and flatness.json; listed cohorts of a million clients have some millions

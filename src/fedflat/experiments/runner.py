@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Protocol
 
 from ..core.errors import ChangedWarning, InputError, NonFiniteError
-from ..engine.checkpoint import DamagedError
 from ..engine.ranks import ALONE, Ranks
 from ..engine.simulation import Round, Simulation
-from .directory import RunDirectory, StoredRun
+from ..rounds.checkpoint import DamagedError
 from .interrupt import Interrupted, StopRequest, stop_between_rounds
+from .run_directory import RunDirectory, StoredRun
 from .spec import RunSpec, build_measure
 
 

@@ -20,9 +20,6 @@ from ..data.options import DataOptions
 from ..data.partition import all_partitions
 from ..data.sources import known_source
 from ..engine.arguments import check_weights, check_workers
-from ..engine.client import Client
-from ..engine.participation import Bernoulli, Participation
-from ..engine.participation import participation as as_rule
 from ..engine.ranks import ALONE, Ranks
 from ..engine.simulation import Simulation
 from ..files import read_toml
@@ -30,8 +27,11 @@ from ..methods import all_methods, find, plain
 from ..metrics.flatness import LIGHT, Measure, all_measures
 from ..metrics.protocols import Protocol
 from ..models import model_names
-from .bounds import check_bounds
-from .mistakes import shown, validated
+from ..rounds.local_training import Client
+from ..rounds.participation import Bernoulli, Participation
+from ..rounds.participation import participation as as_rule
+from .config_bounds import check_bounds
+from .config_errors import shown, validated
 from .schema import Section, choice, section
 
 FILE = 2**24  # bytes of a configuration; a million clients in listed cohorts have 12 million

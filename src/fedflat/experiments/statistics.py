@@ -11,7 +11,7 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
-class Estimate:
+class MeanEstimate:
     """A mean with its spread over n values."""
 
     mean: float
@@ -29,11 +29,11 @@ class Difference:
     n: int
 
 
-def estimate(values: Sequence[float]) -> Estimate:
+def mean_estimate(values: Sequence[float]) -> MeanEstimate:
     """Mean and sample standard deviation of `values`, at least one."""
     a = np.asarray(values, dtype=float)
     with np.errstate(all="ignore"):  # a loss may be infinite, and so is its mean then
-        return Estimate(float(a.mean()), float(a.std(ddof=1)) if len(a) > 1 else None, len(a))
+        return MeanEstimate(float(a.mean()), float(a.std(ddof=1)) if len(a) > 1 else None, len(a))
 
 
 def paired_difference(values: dict[int, float], baseline: dict[int, float]) -> Difference | None:

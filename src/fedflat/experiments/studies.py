@@ -8,13 +8,13 @@ from typing import Any, Literal
 import torch
 
 from ..core.errors import InputError, NonFiniteError
-from ..engine.arguments import usable_device
 from ..engine.ranks import is_launched
 from ..files import make_folder, write_atomically
-from .directory import RunDirectory, StoredRun, difference
+from ..rounds.device import usable_device
 from .interrupt import StopRequest, stop_between_rounds
+from .parallel import Runs, SideBySide
+from .run_directory import RunDirectory, StoredRun, difference
 from .runner import Silent, Watcher, carry_out
-from .side_by_side import Runs, SideBySide
 from .spec import RunSpec, StudySpec
 
 Jobs = int | Literal["auto"]

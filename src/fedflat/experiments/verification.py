@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from ..core.errors import InputError
-from ..engine import checkpoint
-from ..engine.store import check_records
+from ..engine.client_store import check_records
 from ..files import TEMPORARY, parsed
+from ..rounds import checkpoint
 from .checksums import FILE
-from .directory import METRICS, RunDirectory
+from .run_directory import METRICS, RunDirectory
 from .spec import StudySpec
 from .studies import run_directory
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context
+from ..core.provenance import Sources
 from ..core.records import Delta, Record, Vector
-from ..core.sources import Sources
 from .fedavg import FedAvg
 
 

@@ -9,7 +9,7 @@ from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, asam
-from ..core.sources import Sources
+from ..core.provenance import Sources
 from .fedavg import FedAvg
 
 

@@ -9,8 +9,8 @@ from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context, Method
 from ..core.oracle import Oracle
+from ..core.provenance import Sources
 from ..core.records import Delta, Model
-from ..core.sources import Sources
 
 
 class FedAvg(Method, server=Model, down=Model, up=Delta):

@@ -10,8 +10,8 @@ from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, sam, unit
+from ..core.provenance import Sources
 from ..core.records import Delta, Model, Record, Scalar, Vector, uniform_mean
-from ..core.sources import Sources
 from .feddyn import DynamicRegularised
 
 

@@ -9,8 +9,8 @@ from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, with_teacher
+from ..core.provenance import Sources
 from ..core.records import Delta, Record, Vector
-from ..core.sources import Sources
 from .feddyn import DynamicClient, DynamicRegularised
 from .fedgloss import MoveTwice
 

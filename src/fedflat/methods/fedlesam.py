@@ -10,8 +10,8 @@ from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context, Method
 from ..core.oracle import Oracle, shifted, unit
+from ..core.provenance import Sources
 from ..core.records import Record, Vector
-from ..core.sources import Sources
 from .fedavg import FedAvg
 
 

@@ -5,8 +5,8 @@ from typing import Annotated
 from torch import Tensor
 
 from ..core.hyper import hyper
+from ..core.provenance import Sources
 from ..core.records import Record, Vector
-from ..core.sources import Sources
 from .feddyn import DynamicRegularised
 from .fedlesam import FedLESAM, LesamServer, LocallyEstimated
 

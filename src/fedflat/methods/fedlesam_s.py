@@ -7,8 +7,8 @@ from torch import Tensor
 from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle
+from ..core.provenance import Sources
 from ..core.records import Record, Vector
-from ..core.sources import Sources
 from .fedlesam import FedLESAM, LocallyEstimated
 from .scaffold import Scaffold
 

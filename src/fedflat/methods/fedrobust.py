@@ -11,8 +11,8 @@ from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, wrt_inputs
+from ..core.provenance import Sources
 from ..core.records import Record
-from ..core.sources import Sources
 from .fedavg import FedAvg
 
 IMAGE_AXES = 3  # channels, height, width

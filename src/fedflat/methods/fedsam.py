@@ -8,7 +8,7 @@ from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, sam
-from ..core.sources import Sources
+from ..core.provenance import Sources
 from .fedavg import FedAvg
 
 

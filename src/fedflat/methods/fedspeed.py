@@ -9,8 +9,8 @@ from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, as_descent_gradient, unit
+from ..core.provenance import Sources
 from ..core.records import Delta
-from ..core.sources import Sources
 from .feddyn import DynamicRegularised
 
 

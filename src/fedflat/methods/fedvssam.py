@@ -8,8 +8,8 @@ from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, unit
+from ..core.provenance import Sources
 from ..core.records import Record, Vector
-from ..core.sources import Sources
 from .fedcm import DirectionServer, MoveAndDirection
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from ..core.hyper import hyper
 from ..core.method import Context
 from ..core.oracle import Oracle, sam
-from ..core.sources import Sources
+from ..core.provenance import Sources
 from .fedcm import Anchored, Momentum
 from .fedsam import FedSAM
 

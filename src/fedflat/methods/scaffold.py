@@ -9,8 +9,8 @@ from ..core.citation import Citation
 from ..core.hyper import hyper
 from ..core.method import Context, Method
 from ..core.oracle import Oracle
+from ..core.provenance import Sources
 from ..core.records import Record, Vector, gradient_scale
-from ..core.sources import Sources
 
 
 class Controlled(Record):

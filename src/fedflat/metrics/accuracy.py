@@ -19,7 +19,7 @@ SAMPLES_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
-class Scores:
+class Evaluation:
     """Loss and correctness of every sample."""
 
     loss: Tensor  # (n,)
@@ -47,7 +47,7 @@ class ClientSpread:
 
 def score(
     objective: Objective, w: Tensor, x: Tensor, y: Tensor, prepare: Callable[[Tensor], Tensor] = torch.clone
-) -> Scores:
+) -> Evaluation:
     """Loss and correctness of the model `w` (d,) on each stored sample, in evaluation mode.
 
     `prepare` makes what the model takes out of some of the samples `x` (n, *shape).
@@ -58,10 +58,10 @@ def score(
             logits = objective.logits(w, prepare(some_x).clone())  # aligned memory: processes agree to the last bit
             losses.append(cross_entropy(logits, some_y, reduction="none"))
             correct.append(logits.argmax(-1) == some_y)
-    return Scores(torch.cat(losses), torch.cat(correct))
+    return Evaluation(torch.cat(losses), torch.cat(correct))
 
 
-def per_client(scores: Scores, holdings: Holdings | FederatedData) -> NDArray[np.float64]:
+def per_client(scores: Evaluation, holdings: Holdings | FederatedData) -> NDArray[np.float64]:
     """Accuracy on the samples that each client holds, (clients,), from the scores of all training samples."""
     hits = scores.correct.cpu().numpy()[holdings.members].astype(float)
     result: NDArray[np.float64] = np.add.reduceat(hits, holdings.offsets[:-1]) / holdings.sizes
@@ -78,7 +78,7 @@ def validation_accuracies(objective: Objective, w: Tensor, data: FederatedData) 
     return per_client(scores, Holdings(where, data.validation.offsets))
 
 
-def held_loss(scores: Scores, data: FederatedData) -> float:
+def held_loss(scores: Evaluation, data: FederatedData) -> float:
     """Mean loss over the samples that clients hold, from the scores of all training samples."""
     return float(scores.loss.double().cpu()[torch.from_numpy(data.held(slice(None)))].mean())
 

@@ -25,7 +25,7 @@ class Reached:
 
 
 @dataclass(frozen=True)
-class Curve:
+class AccuracyCurve:
     """The evaluated rounds of a run."""
 
     rounds: NDArray[np.int64]  # (n,), from 1
@@ -36,7 +36,7 @@ class Curve:
     vector_bytes: float  # of one model-sized vector
 
     @classmethod
-    def of(cls, rows: Sequence[Mapping[str, Any]], vector_bytes: float) -> Curve:
+    def of(cls, rows: Sequence[Mapping[str, Any]], vector_bytes: float) -> AccuracyCurve:
         """From the rows of a run's metrics; rounds without a test accuracy are left out."""
         kept = [row for row in rows if row.get("test_accuracy") is not None]
         columns = {name: np.array([row.get(name) for row in kept], dtype=float) for name in _COLUMNS}

@@ -9,11 +9,11 @@ from inspect import cleandoc
 from rich import box
 from rich.table import Table
 
-from ..comm.cost import full_passes_per_round, gradients_per_step, vector_cost
 from ..core.hyper import allowed
 from ..core.method import Method
 from ..data.partition import Partition
 from ..metrics.flatness import Measure
+from ..rounds.cost import full_passes_per_round, gradients_per_step, vector_cost
 from .literal import literal
 
 COSTS = ("down", "up", "kept", "grads")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..experiments.recipe_files import Published
-from ..experiments.statistics import Estimate
+from ..experiments.statistics import MeanEstimate
 from ..methods import plain
 from ..metrics.protocols import WINDOW
 from .comparison import Comparison, Row
@@ -53,7 +53,7 @@ def columns(comparison: Comparison) -> list[Column]:
     ]
 
 
-def _spread(value: Estimate, factor: float, form: str) -> str:
+def _spread(value: MeanEstimate, factor: float, form: str) -> str:
     mean = format(factor * value.mean, form)
     return mean if value.std is None else f"{mean} ± {factor * value.std:{form}}"
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 from ..core.errors import InputError
 from ..engine.arguments import BF16
 from ..experiments.recipe_files import Published
-from ..experiments.statistics import Difference, Estimate, estimate, paired_difference
+from ..experiments.statistics import Difference, MeanEstimate, mean_estimate, paired_difference
 from ..methods import plain
 from ..metrics.flatness import Flatness
-from ..metrics.protocols import Curve, Protocol, Reached
+from ..metrics.protocols import AccuracyCurve, Protocol, Reached
 
 
 class FinishedRun(Interface):
@@ -64,8 +64,8 @@ class Row:
 
     label: str
     runs: Sequence[FinishedRun]
-    estimates: dict[str, Estimate]  # of every number of the runs' summaries and flatness, over seeds
-    accuracy: Estimate  # on the test set by the comparison's protocol, over seeds
+    estimates: dict[str, MeanEstimate]  # of every number of the runs' summaries and flatness, over seeds
+    accuracy: MeanEstimate  # on the test set by the comparison's protocol, over seeds
     difference: Difference | None  # of that accuracy to the baseline; None for the baseline itself
     reached: Sequence[Target]  # for each of the comparison's targets
 
@@ -107,10 +107,7 @@ class Comparison:
 
     def to_html(self, path: str | Path) -> Path:
         """Write one self-contained page; returns its path."""
-        from .page import (  # here, because drawing needs matplotlib, which `import fedflat` must not wait for
-            Chapter,
-            write_page,
-        )
+        from .page import Chapter, write_page
 
         return write_page([Chapter(self)], Path(path))
 
@@ -149,7 +146,7 @@ def compare(
             )
     groups = _grouped(runs)
     reference = _reference(groups, baseline)
-    goals = tuple(targets) or (estimate([accuracy(run, protocol) for run in groups[reference]]).mean,)
+    goals = tuple(targets) or (mean_estimate([accuracy(run, protocol) for run in groups[reference]]).mean,)
     rows = [_row(label, group, groups[reference], goals, protocol) for label, group in groups.items()]
     return Comparison(rows, reference, goals, protocol, [*_notes(runs), *_unpaired(groups, reference)], published)
 
@@ -166,9 +163,9 @@ def accuracy(run: FinishedRun, protocol: Protocol) -> float:
     return run.summary[names[protocol]]
 
 
-def curve_of(run: FinishedRun) -> Curve:
+def curve_of(run: FinishedRun) -> AccuracyCurve:
     """The evaluated rounds of a run. Raises InputError if there is none."""
-    curve = Curve.of(run.metrics.to_pylist(), run.summary["vector_bytes"])
+    curve = AccuracyCurve.of(run.metrics.to_pylist(), run.summary["vector_bytes"])
     if not len(curve.rounds):
         raise InputError(f"the metrics of {run.method}, seed {run.seed}, have no test accuracy in any round")
     return curve
@@ -193,14 +190,14 @@ def _row(
     return Row(
         label=label,
         runs=runs,
-        estimates={name: estimate([some[name] for some in numbers]) for name in names},
-        accuracy=estimate(list(ours.values())),
+        estimates={name: mean_estimate([some[name] for some in numbers]) for name in names},
+        accuracy=mean_estimate(list(ours.values())),
         difference=None if runs is reference else paired_difference(ours, theirs),
         reached=[_target(goal, curves) for goal in goals],
     )
 
 
-def _target(goal: float, curves: Sequence[Curve]) -> Target:
+def _target(goal: float, curves: Sequence[AccuracyCurve]) -> Target:
     plain, smoothed = ([curve.reached(goal, smooth) for curve in curves] for smooth in (False, True))
     return Target(goal, *(tuple(found for found in some if found is not None) for some in (plain, smoothed)))
 

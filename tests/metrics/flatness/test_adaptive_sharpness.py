@@ -8,8 +8,8 @@ from torch import nn
 import fedflat as ff
 from fedflat.metrics.flatness.measures.adaptive_sharpness import AdaptiveSharpness
 from fedflat.metrics.flatness.measures.sharpness import Sharpness
-from support.bowls import bowls, measured, orthogonal
 from support.federation import federation, tanh_network
+from support.quadratic_clients import bowls, measured, orthogonal
 
 
 @pytest.mark.parametrize("eta", [0.0, 0.2])

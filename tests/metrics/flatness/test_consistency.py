@@ -5,7 +5,7 @@ import pytest
 
 from fedflat.methods import FedAvg, FedSAM
 from fedflat.metrics.flatness.measures.consistency import Consistency
-from support.bowls import LR, Bowls, bowls, orthogonal
+from support.quadratic_clients import LR, Bowls, bowls, orthogonal
 
 
 def consistency(sim, **settings) -> float:

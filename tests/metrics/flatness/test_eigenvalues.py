@@ -10,9 +10,9 @@ from torch import nn
 import fedflat as ff
 from fedflat.metrics.flatness.hessian import Hessian
 from fedflat.metrics.flatness.measures.eigenvalues import Eigenvalues, eigenpairs
-from support.bowls import Bowls, measured
 from support.federation import federation, tanh_network
 from support.networks import convolutions, dense_hessian, landscape
+from support.quadratic_clients import Bowls, measured
 from support.spectra import Known, KnownHessian, like_a_network, rotated
 
 

@@ -6,7 +6,7 @@ import pytest
 import fedflat as ff
 from fedflat.methods import FedAvg, FedSAM
 from fedflat.metrics.flatness.measures.flatness_discrepancy import FlatnessDiscrepancy
-from support.bowls import LR, Bowls, bowls, orthogonal, unit
+from support.quadratic_clients import LR, Bowls, bowls, orthogonal, unit
 
 RHO = 0.3
 

@@ -6,7 +6,7 @@ import pytest
 from fedflat.methods import FedAvg, FedLESAM, FedSAM, FedVSSAM
 from fedflat.metrics.flatness import measure
 from fedflat.metrics.flatness.measures.flatness_incompatibility import FlatnessIncompatibility
-from support.bowls import Bowls, bowls, measured, orthogonal
+from support.quadratic_clients import Bowls, bowls, measured, orthogonal
 
 RHO = 0.3
 ALONG_METHOD = FlatnessIncompatibility(rho=RHO, direction="method")

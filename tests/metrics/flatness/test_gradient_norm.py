@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedflat.metrics.flatness.measures.gradient_norm import GradientNorm
-from support.bowls import bowls, measured, orthogonal
+from support.quadratic_clients import bowls, measured, orthogonal
 
 
 def test_length_of_the_pooled_gradient() -> None:

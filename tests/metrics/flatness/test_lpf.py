@@ -7,8 +7,8 @@ from torch.nn.functional import cross_entropy
 
 import fedflat as ff
 from fedflat.metrics.flatness.measures.lpf import LPF
-from support.bowls import bowls, measured, orthogonal
 from support.federation import federation, tanh_network
+from support.quadratic_clients import bowls, measured, orthogonal
 
 
 def test_interval_covers_the_closed_form_as_often_as_it_says() -> None:

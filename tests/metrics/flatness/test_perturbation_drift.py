@@ -8,7 +8,7 @@ import pytest
 import fedflat as ff
 from fedflat.methods import FedAvg, FedLESAM, FedSAM
 from fedflat.metrics.flatness.measures.perturbation_drift import PerturbationDrift
-from support.bowls import Bowls, bowls, orthogonal, unit
+from support.quadratic_clients import Bowls, bowls, orthogonal, unit
 
 EVERY_STEP = PerturbationDrift(steps=0)
 

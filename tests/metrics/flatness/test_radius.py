@@ -5,7 +5,7 @@ import pytest
 
 from fedflat.metrics.flatness import Curve, measure
 from fedflat.metrics.flatness.measures.radius import Radius
-from support.bowls import Bowls, bowls, orthogonal, unit
+from support.quadratic_clients import Bowls, bowls, orthogonal, unit
 
 
 def curve(b: Bowls, **settings) -> Curve:

@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import brentq
 
 from fedflat.metrics.flatness.measures.sharpness import Sharpness
-from support.bowls import Bowls, bowls, measured, orthogonal, unit
+from support.quadratic_clients import Bowls, bowls, measured, orthogonal, unit
 
 
 def sharpness(b: Bowls, **settings) -> float:

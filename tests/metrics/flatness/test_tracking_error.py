@@ -6,7 +6,7 @@ import pytest
 import fedflat as ff
 from fedflat.methods import FedAvg, FedSAM, FedVSSAM
 from fedflat.metrics.flatness.measures.tracking_error import TrackingError
-from support.bowls import LR, bowls, orthogonal, unit
+from support.quadratic_clients import LR, bowls, orthogonal, unit
 
 
 def tracking(sim: ff.Simulation, **settings) -> tuple[float, float]:

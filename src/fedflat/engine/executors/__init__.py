@@ -3,9 +3,7 @@
 All call the one local loop of the core; they differ in how many clients a tensor holds, and in who takes the step.
 """
 
-from .base import Executor
 from .choice import Choice, agreed, check_name, choose
-from .sequential import Sequential
 from .stacked import Compiled, Stacked
 
-__all__ = ["Choice", "Compiled", "Executor", "Sequential", "Stacked", "agreed", "check_name", "choose"]
+__all__ = ["Choice", "Compiled", "Stacked", "agreed", "check_name", "choose"]

@@ -12,14 +12,14 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from ...core.local import Walkers
-from .prepared import PreparedWalk, Run
+from ...core.local import LocalState
+from .prepared import PreparedStep, Run
 from .tensor_step import StepInputs, TensorStep
 
 PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113)
 
 
-class CompiledWalk(PreparedWalk):
+class CompiledStep(PreparedStep):
     """Compiles a step for any number of rows; one for each form that batches come in.
 
     The step is traced with stand-ins first, which leaves a list of tensor operations, and that list is compiled:
@@ -27,7 +27,7 @@ class CompiledWalk(PreparedWalk):
     than tensors cannot be traced, and without a C++ compiler none can be compiled.
     """
 
-    def takes(self, at: Walkers) -> bool:
+    def takes(self, at: LocalState) -> bool:
         """A single row is another program to the compiler, and not worth it."""
         return len(at.w) > 1
 

@@ -10,15 +10,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...core.oracle import Oracle
-from ..batches import Work
-from .prepared import PreparedWalk, Run
-from .sequential import Sequential
+from ...rounds.batches import BatchPlan
+from ...rounds.sequential import Sequential
+from .prepared import PreparedStep, Run
 from .tensor_step import StepInputs, TensorStep
 
 WARM_UP = 3  # steps before the recording, as torch advises: libraries choose their kernels and set up in the first
 
 
-class GraphedWalk(PreparedWalk):
+class GraphedStep(PreparedStep):
     """Records a step once and replays it for every step and client: one launch instead of hundreds.
 
     Inputs are copied into the recording's own tensors, results out of them.
@@ -54,11 +54,11 @@ class Graphed(Sequential):
     """One client after another, each step replayed; batches are all of one size, with weights, for one recording."""
 
     @cached_property
-    def walk(self) -> GraphedWalk:  # type: ignore[override]
+    def walk(self) -> GraphedStep:  # type: ignore[override]
         """What takes the local steps."""
-        return GraphedWalk(self.method, self.objective)
+        return GraphedStep(self.method, self.objective)
 
-    def _steps(self, work: Work) -> Iterator[tuple[Oracle, int]]:
+    def _steps(self, work: BatchPlan) -> Iterator[tuple[Oracle, int]]:
         size = self.batches.size
         samples = functional.pad(work.samples[0], (0, size - work.samples.shape[-1]), value=-1)
         for k in range(int(work.steps[0])):

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...core.local import Descent, Walkers, walk
+from ...core.local import Descent, LocalState, walk
 from ...core.method import Context, Method
 from ...core.objective import BatchOracle, Objective
 from ...core.oracle import Oracle
-from .tensor_step import StepInputs, TensorStep, next_walkers
+from .tensor_step import StepInputs, TensorStep, next_state
 
 log = logging.getLogger(__name__)
 Run = Callable[[list[Tensor]], list[Tensor]]
@@ -29,7 +29,7 @@ class Prepared:
     gradients: int  # that each client takes in it
 
 
-class PreparedWalk(ABC):
+class PreparedStep(ABC):
     """Takes local steps through what `prepare` makes of them, once for each form that the tensors of a step have.
 
     The first prepared step is compared with the plain one. A step that cannot be prepared, for whatever reason, is
@@ -49,13 +49,15 @@ class PreparedWalk(ABC):
         """False once a step could not be prepared."""
         return None not in self.forms.values()
 
-    def __call__(self, method: Method, at: Walkers, down: Any, grad: Oracle, ctx: Context, descent: Descent) -> Walkers:
+    def __call__(
+        self, method: Method, at: LocalState, down: Any, grad: Oracle, ctx: Context, descent: Descent
+    ) -> LocalState:
         """One local step; see `core.local.walk`."""
         # A watched method must be called at every step, and is another object than the run's.
         if method is not self._method or not isinstance(grad, BatchOracle) or not self.takes(at):
             return walk(method, at, down, grad, ctx, descent)
         # The walkers' memory has to look the same at every step.
-        at = Walkers(at.w.contiguous(), at.client.map(Tensor.contiguous), at.velocity, at.steps)
+        at = LocalState(at.w.contiguous(), at.client.map(Tensor.contiguous), at.velocity, at.steps)
         inputs = StepInputs(at, down, grad.batch, ctx, descent)
         tensors = inputs.tensors()
         form = self.form(tensors)
@@ -67,7 +69,7 @@ class PreparedWalk(ABC):
         for _ in range(prepared.gradients):
             with grad.around():
                 pass
-        return next_walkers(at, prepared.run(list(tensors.values())))
+        return next_state(at, prepared.run(list(tensors.values())))
 
     def _tried(self, inputs: StepInputs) -> Prepared | None:
         """The prepared step, if it can be prepared and gives what the step gives on `inputs`."""
@@ -82,7 +84,7 @@ class PreparedWalk(ABC):
             return None
         return Prepared(run, step.gradients)
 
-    def takes(self, at: Walkers) -> bool:
+    def takes(self, at: LocalState) -> bool:
         """Whether steps of these walkers are worth preparing."""
         return True
 

@@ -7,18 +7,18 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from ...core.local import Descent, LocalResult, Walk, local_round, walk
+from ...core.local import Descent, LocalResult, StepFunction, local_round, walk
 from ...core.method import Context
 from ...core.oracle import Oracle
-from ..batches import Work
-from .base import Executor
-from .compiled import CompiledWalk
+from ...rounds.batches import BatchPlan
+from ...rounds.executor import Executor
+from .compiled import CompiledStep
 
 
 class Stacked(Executor):
     """Many clients at once: their models are the rows of one tensor. Clients that are done leave the stack."""
 
-    walk: Walk = staticmethod(walk)
+    walk: StepFunction = staticmethod(walk)
     numbers_at_once = 2_000_000  # parameters, or numbers in a batch, in one tensor
 
     @cached_property
@@ -27,18 +27,18 @@ class Stacked(Executor):
         samples = self.batches.size * data.x[0].numel()
         return int(max(1, self.numbers_at_once // max(self.objective.space.d, samples)))
 
-    def run(self, work: Work, down: Any, client: Any, ctx: Context, descent: Descent) -> LocalResult:
+    def run(self, work: BatchPlan, down: Any, client: Any, ctx: Context, descent: Descent) -> LocalResult:
         ctx = replace(ctx, full_grad=self._full(work))
         return local_round(self.method, down, client, self._steps(work), ctx, descent, self.walk)
 
-    def _steps(self, work: Work) -> Iterator[tuple[Oracle, int]]:
+    def _steps(self, work: BatchPlan) -> Iterator[tuple[Oracle, int]]:
         for k in range(int(work.steps[0])):
             active = work.active(k)
             yield self._oracle(work.samples[:active, k], work, active, k, self.batches.always_full), active
 
 
 class Compiled(Stacked):
-    """Many clients at once, with the local step compiled as a whole; see `CompiledWalk`.
+    """Many clients at once, with the local step compiled as a whole; see `CompiledStep`.
 
     A call costs less than without compiling, so fewer clients will do; a step's vectors then stay near the processor.
     """
@@ -51,6 +51,6 @@ class Compiled(Stacked):
         return max(2, super().chunk)
 
     @cached_property
-    def walk(self) -> CompiledWalk:  # type: ignore[override]
+    def walk(self) -> CompiledStep:  # type: ignore[override]
         """What takes the local steps."""
-        return CompiledWalk(self.method, self.objective)
+        return CompiledStep(self.method, self.objective)

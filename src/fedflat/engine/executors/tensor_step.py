@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...core.local import Descent, Walkers, walk
+from ...core.local import Descent, LocalState, walk
 from ...core.method import Context, Method
 from ...core.objective import Batch, BatchOracle, Objective
 from ...core.records import Record
@@ -22,7 +22,7 @@ NUMBERS = ("t", "share", "sampled", "steps", "lr")  # of a step; they change fro
 class StepInputs:
     """What a local step depends on besides the method: walkers, message, batch, and a few numbers."""
 
-    walkers: Walkers
+    walkers: LocalState
     down: Any
     batch: Batch
     ctx: Context
@@ -70,7 +70,7 @@ class TensorStep:
         numbers = dict(zip(NUMBERS, named["numbers"].unbind(), strict=True))
         steps, lr = numbers.pop("steps"), numbers.pop("lr")
         ctx: Any = Context(**numbers, lr=lr, is_weight=named.get("is_weight"), layers=self._layers)  # type: ignore[arg-type]
-        at = Walkers(named["w"], _record(self._client, named, "client."), named.get("velocity"), steps)
+        at = LocalState(named["w"], _record(self._client, named, "client."), named.get("velocity"), steps)
         batch = Batch(**{f.name: named.get(f"batch.{f.name}") for f in fields(Batch)})  # type: ignore[arg-type]
         self.gradients = 0
         oracle = BatchOracle(self._objective, batch, self._counted)
@@ -84,15 +84,15 @@ class TensorStep:
         yield
 
 
-def next_walkers(before: Walkers, values: list[Tensor]) -> Walkers:
+def next_state(before: LocalState, values: list[Tensor]) -> LocalState:
     """The walkers made of what a `TensorStep` gives."""
     w, *rest = values
     velocity = None if before.velocity is None else rest.pop(0)
     client = type(before.client)(**dict(zip(before.client.tensors(), rest, strict=True)))
-    return Walkers(w, client, velocity, before.steps + 1)
+    return LocalState(w, client, velocity, before.steps + 1)
 
 
-def _leaves(walkers: Walkers) -> list[Tensor]:
+def _leaves(walkers: LocalState) -> list[Tensor]:
     velocity = [] if walkers.velocity is None else [walkers.velocity]
     return [walkers.w, *velocity, *walkers.client.tensors().values()]
 

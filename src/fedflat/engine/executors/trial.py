@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ...data.federated import Index
-from ..facts import Facts
-from .base import Executor
+from ...rounds.context import ContextFactory
+from ...rounds.executor import Executor
 
 STEPS = 2
 SOME = 8  # clients whose bits are compared
@@ -24,7 +24,7 @@ class Trial:
         self._executor, self._descent = executor, batches.client.descent(0)
         self._down = method.broadcast(server).map(lambda x: x.expand(len(self.work.clients), -1))
         self._client = method.init_client(self._down)
-        self._ctx = Facts(space, batches.client, server.w.device).of(0, 1.0, len(self.work.clients))
+        self._ctx = ContextFactory(space, batches.client, server.w.device).of(0, 1.0, len(self.work.clients))
 
     def run(self) -> Tensor:
         """Take the steps; the models that they lead to, (c, d)."""

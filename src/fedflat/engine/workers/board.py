@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ...core.method import Context
 from ...data.federated import Index
-from ..cohort import Part
-from ..executors import Executor
+from ...rounds.executor import Executor
+from ..cohort import ChunkResult
 from ..shared_memory import Cutter
 
 
@@ -56,7 +56,7 @@ class Slot:
     """Room for some clients at a time."""
 
     record: Any  # what they kept until now
-    part: Part  # what their training gives
+    part: ChunkResult  # what their training gives
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Board:
     def _slot(self, rows: int) -> Slot:
         record, received = (self._record(kind, rows) for kind in (self._method.client, self._method.mean))
         steps, drifts = self._cut((rows, 1), self._dtype), self._cut((rows,), self._dtype)
-        return Slot(record, Part(received, self._record(self._method.client, rows), steps, drifts))
+        return Slot(record, ChunkResult(received, self._record(self._method.client, rows), steps, drifts))
 
     def _record(self, kind: type[Any], *rows: int) -> Any:
         widths = kind.widths(self._d, self._method)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
 from ...data.federated import Index
-from ..child import Child
+from ..child_process import Child
 from .board import Answer, Assignment
 
 FAREWELL = 5.0  # seconds for a process to end whose channel is closed

@@ -15,9 +15,9 @@ import torch
 
 from ...core.errors import InputError
 from ...core.method import Context
-from ..child import Child
-from ..cohort import Part, Task
-from ..executors import Executor
+from ...rounds.executor import Executor, Task
+from ..child_process import Child
+from ..cohort import ChunkResult
 from ..shared_memory import Cutter, SharedMemory, taken_apart
 from .board import Answer, Assignment, Board, Equipment, Outline
 from .crew import Crew, Job
@@ -44,7 +44,7 @@ class Pool:
         self._crew = Crew(number, partial(_worker, memory, outline))
         self.start, self.close = self._crew.start, self._crew.close
 
-    def parts(self, tasks: Iterator[Task], down: Any, ctx: Context) -> Generator[Part]:
+    def parts(self, tasks: Iterator[Task], down: Any, ctx: Context) -> Generator[ChunkResult]:
         """What the training of each task gives, in their order; each lies in shared memory until the next is asked for.
 
         An error in a client's training is raised when its turn comes, as without workers. Raises WorkerError if two
@@ -58,7 +58,7 @@ class Pool:
             self.close()  # nobody waits for what is not done; the next round starts new workers
             raise
 
-    def _in_order(self, tasks: Iterator[Task], ctx: Context) -> Iterator[Part]:
+    def _in_order(self, tasks: Iterator[Task], ctx: Context) -> Iterator[ChunkResult]:
         jobs: deque[Job] = deque()
         free = list(self._slots)
         while True:
@@ -81,7 +81,7 @@ class Pool:
         self._crew.take(job)
         return job
 
-    def _result(self, assignment: Assignment, answer: Answer) -> Part:
+    def _result(self, assignment: Assignment, answer: Answer) -> ChunkResult:
         if answer.error is not None:
             raise answer.error
         self._executor.gradients += answer.gradients

@@ -11,8 +11,8 @@ import torch
 
 from ...core.errors import InputError
 from ...core.method import Context
-from ..cohort import Part, Task, train_chunk
-from ..executors import Executor
+from ...rounds.executor import Executor, Task
+from ..cohort import ChunkResult, train_chunk
 from .crew import WorkerError
 from .pool import Pool
 
@@ -42,7 +42,7 @@ class Workers:
         """How clients are run; asked for in the first round, since it may be chosen by trial."""
         return self._executor()
 
-    def parts(self, tasks: Iterator[Task], down: Any, ctx: Context) -> Generator[Part]:
+    def parts(self, tasks: Iterator[Task], down: Any, ctx: Context) -> Generator[ChunkResult]:
         """What the training of each task gives, in their order; good until the next is asked for."""
         left = -(-ctx.sampled // self.executor.chunk)
         pool = None

@@ -14,9 +14,10 @@ from multiprocessing.connection import Connection
 import torch
 
 from ...core.errors import InputError
+from ...rounds.executor import Task
 from ..allocator import tune_allocator
-from ..child import parents_channel, sendable
-from ..cohort import Task, train_chunk
+from ..child_process import parents_channel, sendable
+from ..cohort import train_chunk
 from ..shared_memory import Cutter, SharedMemory, put_together
 from .board import Answer, Assignment, Board, Equipment, Outline
 

@@ -18,15 +18,25 @@ from .measures import all_measures
 from .subject import MAX_SAMPLES, Subject
 
 __all__ = [
-    "Curve", "Finding", "Flatness", "Measure", "Measured", "Subject", "Told",
-    "all_measures", "find", "flatness", "measure", "untold",
+    "Curve",
+    "Finding",
+    "Flatness",
+    "Measure",
+    "Measured",
+    "ProgressCallback",
+    "Subject",
+    "all_measures",
+    "find",
+    "flatness",
+    "measure",
+    "no_progress",
 ]  # fmt: skip
 
-Told = Callable[[str, int, int], None]  # a measure's name, steps done, steps in all
+ProgressCallback = Callable[[str, int, int], None]  # a measure's name, steps done, steps in all
 LIGHT = ("eigenvalues", "sharpness")
 
 
-def untold(name: str, done: int, total: int) -> None:
+def no_progress(name: str, done: int, total: int) -> None:
     """Progress that nobody wants to hear."""
 
 
@@ -64,7 +74,7 @@ def flatness(
     data: FederatedData,
     measures: Sequence[str | Measure] = LIGHT,
     max_samples: int = MAX_SAMPLES,
-    progress: Told = untold,
+    progress: ProgressCallback = no_progress,
 ) -> Flatness:
     """Measure the flatness of `model` on the training samples of the clients of `data`.
 
@@ -82,20 +92,20 @@ def flatness(
     return measure(Subject(objective, w, data.to(w.device, w.dtype), max_samples), measures, progress)
 
 
-def measure(subject: Subject, measures: Sequence[str | Measure], progress: Told = untold) -> Flatness:
+def measure(subject: Subject, measures: Sequence[str | Measure], progress: ProgressCallback = no_progress) -> Flatness:
     """All `measures` of one subject. Raises InputError as `flatness` does."""
     if isinstance(measures, str):
         raise InputError(f"measures must be a list of names, got {measures!r}")
     chosen = [find(one) if isinstance(one, str) else one for one in measures]
     for one in chosen:
-        if one.needs_round and subject.rehearse is None:
+        if one.needs_round and subject.dry_round is None:
             raise InputError(f"{type(one).__name__} looks at a round of training; measure a run, not a model alone")
     if not torch.isfinite(subject.w).all():
         raise InputError("flatness cannot be measured: the model has parameters that are NaN or infinite")
     return Flatness(tuple(_measured(one, subject, progress) for one in chosen))
 
 
-def _measured(one: Measure, subject: Subject, progress: Told) -> Finding:
+def _measured(one: Measure, subject: Subject, progress: ProgressCallback) -> Finding:
     """What `one` finds; nothing, with the reason, where a round that it looks at diverges."""
     name = type(one).__name__
     try:

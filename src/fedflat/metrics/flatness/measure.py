@@ -11,7 +11,7 @@ from ...core.hyper import check, hyper
 from .measured import Curve, Finding, Measured
 from .subject import Subject
 
-Progress = Callable[[int, int], None]  # steps done, steps in all (an estimate where a rule decides when to stop)
+StepCallback = Callable[[int, int], None]  # steps done, steps in all (an estimate where a rule decides when to stop)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
@@ -28,7 +28,7 @@ class Measure(ABC):
         check(self)
 
     @abstractmethod
-    def measure(self, subject: Subject, progress: Progress) -> Finding:
+    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         """Measure `subject`, which is not changed, and tell `progress` how far it is."""
 
     def finding(

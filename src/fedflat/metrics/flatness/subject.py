@@ -18,7 +18,7 @@ from .landscape import MEMORY, Landscape
 MAX_SAMPLES = 2000
 
 
-class Watch:
+class RoundObserver:
     """Is shown a round while it is worked out, keeps what it needs, and changes nothing. This one keeps nothing."""
 
     def step(self, clients: Index, k: int, w: Tensor, perturbation: Tensor) -> None:
@@ -38,7 +38,7 @@ class NextRound:
     lr_sum: float  # mean over clients of the sum of their local step sizes
 
 
-Rehearsal = Callable[[Index | None, Watch], NextRound]  # clients (None: the next cohort), and who watches them
+Rehearsal = Callable[[Index | None, RoundObserver], NextRound]  # clients (None: the next cohort), and who watches them
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Subject:
     data: FederatedData  # on the device and in the dtype of the model
     max_samples: int = MAX_SAMPLES
     memory: int = MEMORY
-    rehearse: Rehearsal | None = None  # None: the model is all that is known
+    dry_round: Rehearsal | None = None  # None: the model is all that is known
 
     @cached_property
     def pooled(self) -> Landscape:
@@ -81,14 +81,14 @@ class Subject:
         """`number` clients, or all if there are no more, evenly spaced over all and the same for every model, (c,)."""
         return np.linspace(0, self.data.clients, min(number, self.data.clients), endpoint=False).astype(np.int64)
 
-    def next_round(self, clients: Index | None, watch: Watch) -> NextRound:
+    def next_round(self, clients: Index | None, watch: RoundObserver) -> NextRound:
         """Rehearse the round that follows, or one with other `clients` (c,), for `watch`.
 
         Raises InputError if the model is all that is known.
         """
-        if self.rehearse is None:
+        if self.dry_round is None:
             raise InputError("this measure looks at a round of training; measure a run, not a model alone")
-        return self.rehearse(clients, watch)
+        return self.dry_round(clients, watch)
 
     def _landscape(self, samples: Index) -> Landscape:
         step = -(-len(samples) // self.max_samples)

@@ -22,7 +22,7 @@ from ...core.errors import InputError
 from ...core.objective import Objective
 from ...core.space import Space
 from ...files import read_bytes, write_atomically
-from .measure import Progress
+from .measure import StepCallback
 
 Loss = Callable[[Tensor], float]  # of a model (d,)
 Numbers = NDArray[np.float64]
@@ -238,7 +238,7 @@ def spanned(plane: Plane, models: Mapping[str, Tensor], points: int) -> tuple[Nu
     return x, y if len(plane.directions) > 1 else np.zeros(1)
 
 
-def losses_on(loss: Loss, plane: Plane, x: Numbers, y: Numbers, progress: Progress = unwatched) -> Numbers:
+def losses_on(loss: Loss, plane: Plane, x: Numbers, y: Numbers, progress: StepCallback = unwatched) -> Numbers:
     """`loss` at every w(x, y), (m, n) for x (n,) and y (m,), one model in memory at a time."""
     found = np.empty((len(y), len(x)))
     for j, down in enumerate(y):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ....core.hyper import hyper
-from ..measure import Measure, Progress
+from ..measure import Measure, StepCallback
 from ..measured import Finding, Measured
 from ..subject import Subject
 from .sharpness import worst_rise
@@ -26,7 +26,7 @@ class AdaptiveSharpness(Measure):
     eta: float = hyper(0.0, "added to |w|, in the unit of the parameters", low=0)
     biases: Literal["size", "one"] = hyper("size", "T on biases: as on weights, or 1 as released codes have it")
 
-    def measure(self, subject: Subject, progress: Progress) -> Finding:
+    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         rise = worst_rise(subject.pooled, subject.w, self.rho, self.steps, progress, self._scale(subject))
         return self.finding(subject, {"adaptive_sharpness": Measured(rise)})
 

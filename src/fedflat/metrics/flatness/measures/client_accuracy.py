@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from ...accuracy import per_client, score, spread
-from ..measure import Measure, Progress
+from ..measure import Measure, StepCallback
 from ..measured import Finding, Measured
 from ..subject import Subject
 
@@ -15,7 +15,7 @@ class ClientAccuracy(Measure):
     every client are used.
     """
 
-    def measure(self, subject: Subject, progress: Progress) -> Finding:
+    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         data = subject.data
         scores = score(subject.objective, subject.w, data.x, data.y, data.preparation)
         progress(1, 1)

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from ....core.hyper import hyper
 from ....data.federated import Index
-from ..measure import Measure, Progress
+from ..measure import Measure, StepCallback
 from ..measured import Finding, Measured
-from ..subject import Subject, Watch
+from ..subject import RoundObserver, Subject
 
 
 class Consistency(Measure):
@@ -22,7 +22,7 @@ class Consistency(Measure):
     needs_round = True
     origin: Literal["next", "current"] = hyper("next", "measured from w^{t+1}, or from w^t, where the round began")
 
-    def measure(self, subject: Subject, progress: Progress) -> Finding:
+    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         moves = _Moves(subject.w, progress)
         after = subject.next_round(None, moves).after
         progress(moves.clients, moves.clients)
@@ -30,10 +30,10 @@ class Consistency(Measure):
         return self.finding(subject, {"consistency": Measured(value)}, samples="the clients' own batches")
 
 
-class _Moves(Watch):
+class _Moves(RoundObserver):
     """Sums of the clients' moves m_i = w_i - w^t and of their squares, so that no local model is kept."""
 
-    def __init__(self, w: Tensor, progress: Progress) -> None:
+    def __init__(self, w: Tensor, progress: StepCallback) -> None:
         self.w, self.progress = w.double(), progress
         self.total, self.squares, self.clients = torch.zeros_like(self.w), 0.0, 0
 

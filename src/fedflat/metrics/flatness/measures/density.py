@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ....core.hyper import hyper
 from ..hessian import Hessian
 from ..lanczos import rademacher, tridiagonals
-from ..measure import Measure, Progress
+from ..measure import Measure, StepCallback
 from ..measured import Curve, Finding, Measured, mean_with_interval
 from ..subject import Subject
 
@@ -38,7 +38,7 @@ class Density(Measure):
     width: float = hyper(0.01, "standard deviation of the broadening, by the range of the spectrum", low=1e-3, high=1)
     seed: int = hyper(0, "of the random vectors", low=0)
 
-    def measure(self, subject: Subject, progress: Progress) -> Finding:
+    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         nodes, weights = self._quadratures(Hessian(subject.pooled, subject.w), progress)
         values = {
             "eigenvalue_mean": mean_with_interval((weights * nodes).sum(1)),
@@ -46,7 +46,7 @@ class Density(Measure):
         }
         return self.finding(subject, values, {"density": broadened(nodes, weights, self.width)})
 
-    def _quadratures(self, hessian: Hessian, progress: Progress) -> tuple[Array, Array]:
+    def _quadratures(self, hessian: Hessian, progress: StepCallback) -> tuple[Array, Array]:
         """Nodes and weights (probes, steps) of the quadrature of each probe."""
         random, found = np.random.default_rng(self.seed), []
         steps = min(self.steps, hessian.landscape.d)

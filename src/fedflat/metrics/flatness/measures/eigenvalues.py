@@ -5,7 +5,7 @@ import numpy as np
 from ....core.hyper import hyper
 from ..hessian import Hessian
 from ..lanczos import Krylov, gaussian
-from ..measure import Measure, Progress
+from ..measure import Measure, StepCallback
 from ..measured import Finding, Measured
 from ..subject import Subject
 
@@ -25,7 +25,7 @@ class Eigenvalues(Measure):
     tol: float = hyper(1e-4, "residual at which to stop, relative to the eigenvalue", low=0, open_low=True)
     most: int = hyper(1000, "Hessian products at most; the residuals are stated whatever they are", low=1)
 
-    def measure(self, subject: Subject, progress: Progress) -> Finding:
+    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         hessian = Hessian(subject.pooled, subject.w)
         pairs = eigenpairs(hessian, min(self.k, subject.pooled.d), self.tol, self.most, progress)
         values = {
@@ -35,7 +35,7 @@ class Eigenvalues(Measure):
         return self.finding(subject, values)
 
 
-def eigenpairs(hessian: Hessian, k: int, tol: float, most: int, progress: Progress) -> list[tuple[float, float]]:
+def eigenpairs(hessian: Hessian, k: int, tol: float, most: int, progress: StepCallback) -> list[tuple[float, float]]:
     """The `k` largest eigenvalues, falling, each with its residual."""
     # Twice the room saved a product in thirty at most, on MLPs and LeNet before and after training.
     krylov = Krylov(hessian, gaussian(np.random.default_rng(0), hessian.w), room=2 * k + 8)

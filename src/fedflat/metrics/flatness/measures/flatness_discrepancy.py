@@ -7,9 +7,9 @@ from torch import Tensor
 
 from ....core.hyper import hyper
 from ....data.federated import Index
-from ..measure import Measure, Progress
+from ..measure import Measure, StepCallback
 from ..measured import Finding, Measured
-from ..subject import Subject, Watch
+from ..subject import RoundObserver, Subject
 from .sharpness import unheard, worst_rise
 
 
@@ -27,7 +27,7 @@ class FlatnessDiscrepancy(Measure):
     rho: float = hyper(0.05, "radius of the balls, in the unit of the parameters", low=0)
     clients: Literal["all", "next"] = hyper("all", "who trains for it: all clients, or the next cohort")
 
-    def measure(self, subject: Subject, progress: Progress) -> Finding:
+    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         everybody = np.arange(subject.data.clients) if self.clients == "all" else None
         local = _LocalSharpness(subject, self.rho, progress, 0 if everybody is None else len(everybody))
         subject.next_round(everybody, local)
@@ -37,10 +37,10 @@ class FlatnessDiscrepancy(Measure):
         return self.finding(subject, {"flatness_discrepancy": Measured(abs(rise - local.mean))}, samples=samples)
 
 
-class _LocalSharpness(Watch):
+class _LocalSharpness(RoundObserver):
     """Sums the sharpness of local models, each on its client's samples, as they are done."""
 
-    def __init__(self, subject: Subject, rho: float, progress: Progress, expected: int) -> None:
+    def __init__(self, subject: Subject, rho: float, progress: StepCallback, expected: int) -> None:
         """`expected` clients will be seen; 0 if that is not known."""
         self.subject, self.rho, self.progress, self.expected = subject, rho, progress, expected
         self.total, self.weight, self.seen = 0.0, 0, 0

@@ -8,9 +8,9 @@ from torch import Tensor
 from ....core.hyper import hyper
 from ....core.oracle import unit
 from ....data.federated import Index
-from ..measure import Measure, Progress
+from ..measure import Measure, StepCallback
 from ..measured import Finding, Measured
-from ..subject import Subject, Watch
+from ..subject import RoundObserver, Subject
 
 
 class FlatnessIncompatibility(Measure):
@@ -31,7 +31,7 @@ class FlatnessIncompatibility(Measure):
         "gradient", "each client's full gradient, or the method's own first perturbation, which needs a round"
     )
 
-    def measure(self, subject: Subject, progress: Progress) -> Finding:
+    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         chosen = subject.some_clients(self.clients)
         taken = _Rises(subject, self.rho, len(chosen), progress)
         if self.direction == "gradient":
@@ -44,10 +44,10 @@ class FlatnessIncompatibility(Measure):
         return self.finding(subject, values, samples=samples)
 
 
-class _Rises(Watch):
+class _Rises(RoundObserver):
     """The rises s_i of some clients, each along its direction; as a watch, along the method's first perturbations."""
 
-    def __init__(self, subject: Subject, rho: float, clients: int, progress: Progress) -> None:
+    def __init__(self, subject: Subject, rho: float, clients: int, progress: StepCallback) -> None:
         self.subject, self.rho, self.clients, self.progress = subject, rho, clients, progress
         self.rises: list[float] = []
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ..measure import Measure, Progress
+from ..measure import Measure, StepCallback
 from ..measured import Finding, Measured
 from ..subject import Subject
 
@@ -11,7 +11,7 @@ class GradientNorm(Measure):
     Readings of curvature mean most where it is small.
     """
 
-    def measure(self, subject: Subject, progress: Progress) -> Finding:
+    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         gradient = subject.pooled.gradient(subject.w)
         progress(1, 1)
         return self.finding(subject, {"gradient_norm": Measured(float(gradient.double().norm()))})

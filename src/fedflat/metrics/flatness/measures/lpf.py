@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ....core.hyper import hyper
-from ..measure import Measure, Progress
+from ..measure import Measure, StepCallback
 from ..measured import Finding, mean_with_interval
 from ..subject import Subject
 
@@ -28,7 +28,7 @@ class LPF(Measure):
     relative: bool = hyper(False, "the relative change of the loss instead of the loss")
     seed: int = hyper(0, "seed of the noise", low=0)
 
-    def measure(self, subject: Subject, progress: Progress) -> Finding:
+    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         losses = np.zeros(self.draws)
         for i, noise in enumerate(gaussians(self.seed, self.draws, subject.w)):
             losses[i] = subject.pooled.loss(subject.w + self.sigma * noise)

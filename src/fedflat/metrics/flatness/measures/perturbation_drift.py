@@ -6,9 +6,9 @@ from torch import Tensor
 from ....core.hyper import hyper
 from ....core.oracle import unit
 from ....data.federated import Index
-from ..measure import Measure, Progress
+from ..measure import Measure, StepCallback
 from ..measured import Finding, Measured
-from ..subject import Subject, Watch
+from ..subject import RoundObserver, Subject
 
 
 class PerturbationDrift(Measure):
@@ -30,7 +30,7 @@ class PerturbationDrift(Measure):
 
     steps: int = hyper(5, "at most how many local steps to look at, each costs a gradient; 0 is all", low=0)
 
-    def measure(self, subject: Subject, progress: Progress) -> Finding:
+    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         stride = -(-_most_steps(subject) // self.steps) if self.steps else 1
         models = _GlobalModels(subject.w, stride)
         subject.next_round(None, models)
@@ -38,7 +38,7 @@ class PerturbationDrift(Measure):
         return self.finding(subject, values)
 
     @staticmethod
-    def _drift(subject: Subject, models: _GlobalModels, progress: Progress) -> float:
+    def _drift(subject: Subject, models: _GlobalModels, progress: StepCallback) -> float:
         """PD from the global models: their gradients, then the round once more."""
         directions: dict[int, Tensor] = {}
         total = len(models.moves) + 2  # both rounds and the gradients between them
@@ -59,7 +59,7 @@ def _most_steps(subject: Subject) -> int:
     return steps.most
 
 
-class _Steps(Watch):
+class _Steps(RoundObserver):
     """Counts local steps."""
 
     most = 0
@@ -68,7 +68,7 @@ class _Steps(Watch):
         self.most = max(self.most, k + 1)
 
 
-class _GlobalModels(Watch):
+class _GlobalModels(RoundObserver):
     """The mean of the clients' models at every `stride`-th local step, from sums of their moves from `w` (d,)."""
 
     def __init__(self, w: Tensor, stride: int) -> None:
@@ -99,7 +99,7 @@ class _GlobalModels(Watch):
         self.clients[k] = self.clients.get(k, 0) + len(w)
 
 
-class _Drifts(Watch):
+class _Drifts(RoundObserver):
     """Averages half the distance between the clients' unit perturbations and the global ones."""
 
     def __init__(self, directions: dict[int, Tensor]) -> None:

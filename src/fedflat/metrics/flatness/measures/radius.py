@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ....core.hyper import hyper
 from ....core.oracle import unit
-from ..measure import Measure, Progress
+from ..measure import Measure, StepCallback
 from ..measured import Curve, Finding, mean_with_interval
 from ..subject import Subject
 from .lpf import gaussians
@@ -31,7 +31,7 @@ class Radius(Measure):
     directions: int = hyper(10, "number of Gaussian directions", low=1)
     seed: int = hyper(0, "seed of the directions", low=0)
 
-    def measure(self, subject: Subject, progress: Progress) -> Finding:
+    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         radii = np.linspace(0, self.largest, self.points)
         losses = np.array(list(self._rows(subject, radii, progress)))
         means = [mean_with_interval(column) for column in losses.T]
@@ -44,7 +44,7 @@ class Radius(Measure):
         )
         return self.finding(subject, {}, {"loss_along_radius": curve})
 
-    def _rows(self, subject: Subject, radii: NDArray[np.float64], progress: Progress) -> Iterator[list[float]]:
+    def _rows(self, subject: Subject, radii: NDArray[np.float64], progress: StepCallback) -> Iterator[list[float]]:
         """The loss at all radii, along one direction after another."""
         start, steps = subject.pooled.loss(subject.w), len(radii) - 1
         total = steps * (self.directions if self.along == "random" else 1)

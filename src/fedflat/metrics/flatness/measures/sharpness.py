@@ -6,7 +6,7 @@ from torch import Tensor
 from ....core.hyper import hyper
 from ....core.oracle import unit
 from ..landscape import Landscape
-from ..measure import Measure, Progress
+from ..measure import Measure, StepCallback
 from ..measured import Finding, Measured
 from ..subject import Subject
 
@@ -22,13 +22,13 @@ class Sharpness(Measure):
     rho: float = hyper(0.05, "radius of the ball, in the unit of the parameters", low=0)
     steps: int = hyper(1, "ascent steps; each costs a gradient on all samples", low=1)
 
-    def measure(self, subject: Subject, progress: Progress) -> Finding:
+    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         rise = worst_rise(subject.pooled, subject.w, self.rho, self.steps, progress)
         return self.finding(subject, {"sharpness": Measured(rise)})
 
 
 def worst_rise(
-    F: Landscape, w: Tensor, rho: float, steps: int, progress: Progress, scale: Tensor | float = 1.0
+    F: Landscape, w: Tensor, rho: float, steps: int, progress: StepCallback, scale: Tensor | float = 1.0
 ) -> float:
     """max F(w + scale e) - F(w) over the points e, ||e|| <= rho, that `steps` of ascent visit, at `w` (d,).
 

@@ -13,11 +13,11 @@ from ....core.hyper import hyper
 from ..hessian import Hessian
 from ..lanczos import Krylov, gaussian, rademacher
 from ..landscape import Landscape
-from ..measure import Measure, Progress
+from ..measure import Measure, StepCallback
 from ..measured import Finding, mean_with_interval
 from ..subject import Subject
 
-Draws = NDArray[np.float64]
+Randomness = NDArray[np.float64]
 
 
 class Trace(Measure):
@@ -48,7 +48,7 @@ class Trace(Measure):
     groups: int = hyper(20, "groups of samples with signs of their own", low=1)
     seed: int = hyper(0, "of the probes", low=0)
 
-    def measure(self, subject: Subject, progress: Progress) -> Finding:
+    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         probes = _Probes(subject.pooled, subject.w, self.groups, self.seed, progress)
         inside, draws = 0.0, probes.draw(min(self.least, self.most))
         if self.estimator == "hutch++" and self._goal(inside, draws) > self._cost_of_sketch():
@@ -61,7 +61,7 @@ class Trace(Measure):
         used = f"{subject.samples}, {probes.products} Hessian products"
         return self.finding(subject, {"trace": found}, samples=used)
 
-    def _goal(self, inside: float, draws: Draws) -> float:
+    def _goal(self, inside: float, draws: Randomness) -> float:
         """How many probes make the interval as narrow as asked, judging by these; no more than these if it is."""
         found = mean_with_interval(inside + draws)
         if not found.error:
@@ -82,7 +82,7 @@ class _Probes:
     w: Tensor
     groups: int
     seed: int
-    progress: Progress
+    progress: StepCallback
     Q: Tensor | None = None
     products: int = 0  # with the Hessian on all samples
 
@@ -97,7 +97,7 @@ class _Probes:
         self.Q, self.products = krylov.basis, self.products + krylov.m
         return float(krylov.projected.trace())
 
-    def draw(self, number: int) -> Draws:
+    def draw(self, number: int) -> Randomness:
         """`number` further draws; the same however many are asked for at once."""
         draws, told = np.zeros(number), self._teller(number)
         for i, (part, random) in enumerate(zip(self._parts, self._random, strict=False)):

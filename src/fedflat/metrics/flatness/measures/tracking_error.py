@@ -6,9 +6,9 @@ from torch import Tensor
 from ....core.hyper import hyper
 from ....core.oracle import unit
 from ..landscape import Landscape
-from ..measure import Measure, Progress
+from ..measure import Measure, StepCallback
 from ..measured import Finding, Measured
-from ..subject import Subject, Watch
+from ..subject import RoundObserver, Subject
 
 
 class TrackingError(Measure):
@@ -28,7 +28,7 @@ class TrackingError(Measure):
     batch_size: int = hyper(512, "samples in a batch", low=1)
     seed: int = hyper(0, "seed of the batches", low=0)
 
-    def measure(self, subject: Subject, progress: Progress) -> Finding:
+    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         F = self._landscape(subject)
         gradient = F.gradient(subject.w)
         progress(1, 2)
@@ -49,5 +49,5 @@ class TrackingError(Measure):
 
 def _direction(subject: Subject) -> Tensor:
     """The server's step of the round that follows, at the scale of a gradient, (d,)."""
-    following = subject.next_round(None, Watch())
+    following = subject.next_round(None, RoundObserver())
     return (subject.w - following.after) / following.lr_sum

@@ -1,0 +1,55 @@
+"""FedAvg as it is written in plain PyTorch, without any framework."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from .workloads import Workload
+
+
+class BareLoop:
+    """One module for all clients, weights loaded for each, torch.optim.SGD, the plain mean at the end.
+
+    Leaner than most loops that are written: samples lie ready in memory, and the optimiser, which has no state, is
+    made once and uses torch's fused update.
+    """
+
+    def __init__(self, work: Workload, channels_last: bool) -> None:
+        """`channels_last` lays pictures and filters out as torch's convolutions like them."""
+        self._work, data = work, work.data()
+        self._members = torch.split(torch.from_numpy(data.held(slice(None))), work.samples)
+        layout = torch.channels_last if channels_last and data.x.ndim == 4 else torch.contiguous_format
+        self.module = work.module().to(memory_format=layout)  # type: ignore[call-overload]
+        self._x, self._y = data.x.contiguous(memory_format=layout), data.y
+        self._optimizer = torch.optim.SGD(self.module.parameters(), lr=work.client().lr, fused=True)
+        self._random = np.random.default_rng(0)
+
+    def round(self, clients: int) -> None:
+        """Draw `clients` clients, train them one after another, load the mean of their models."""
+        start = {name: value.clone() for name, value in self.module.state_dict().items()}
+        total = {name: torch.zeros_like(value) for name, value in start.items()}
+        for client in self._random.choice(len(self._members), clients, replace=False):
+            self.module.load_state_dict(start)
+            self._train(self._members[client])
+            for name, value in self.module.state_dict().items():
+                total[name] += value
+        self.module.load_state_dict({name: value / clients for name, value in total.items()})
+
+    def backprop(self) -> None:
+        """Loss and gradient of one batch, which is not used."""
+        self._gradient(self._members[0][: self._work.batch])
+
+    def _train(self, mine: Tensor) -> None:
+        steps = 0
+        while steps < self._work.steps:
+            for samples in torch.split(mine[torch.randperm(len(mine))], self._work.batch)[: self._work.steps - steps]:
+                self._gradient(samples)
+                self._optimizer.step()
+                steps += 1
+
+    def _gradient(self, samples: Tensor) -> None:
+        self._optimizer.zero_grad()
+        cross_entropy(self.module(self._x[samples]), self._y[samples]).backward()  # type: ignore[no-untyped-call]

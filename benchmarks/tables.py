@@ -1,0 +1,144 @@
+"""What a benchmark has measured, as tables: the targets, all times, and the other frameworks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.table import Table as ConsoleTable
+
+from fedflat.reports.literal import literal
+
+from .measurement import Measurement, Spread
+from .results import Results
+from .targets import TARGETS, Target, VectorShare
+from .vectors import PREFIX as VECTORS
+
+MISSING = "–"
+UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))  # of seconds
+
+
+@dataclass(frozen=True)
+class Table:
+    """Titles and cells, for a console or a page."""
+
+    titles: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+    def for_console(self) -> ConsoleTable:
+        """For rich."""
+        table = ConsoleTable(box=box.SIMPLE_HEAD, pad_edge=False)
+        for title in self.titles:
+            table.add_column(literal(title))
+        for row in self.rows:
+            table.add_row(*map(literal, row))
+        return table
+
+    def markdown(self) -> str:
+        """As Markdown."""
+        lines = [self.titles, tuple("---" for _ in self.titles), *self.rows]
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def target_table(results: Results, targets: Sequence[Target] = TARGETS, measured_only: bool = False) -> Table:
+    """Every target with what was measured; a target whose measurements are missing says so, or is left out."""
+    titles = ("row", "work", "quantity", "median [least, most]", "n", "target", "goal", "reached")
+    shown = [target for target in targets if not measured_only or target.quantity.of(results.measured)]
+    return Table(titles, [_target_row(results, target) for target in shown])
+
+
+def _target_row(results: Results, target: Target) -> tuple[str, ...]:
+    quantity = target.quantity
+    value = quantity.of(results.measured)
+    words = [str(target.row), target.work, str(quantity)]
+    aims = [_aim(target, goal) for goal in (target.target, target.stretch)]
+    if value is None:
+        return (*words, MISSING, MISSING, *aims, "not measured")
+    return (*words, f"{spread(value)} {quantity.unit}".strip(), str(value.n), *aims, _verdict(target, value))
+
+
+def _aim(target: Target, goal: float | None) -> str:
+    if goal is None:
+        return MISSING
+    return f"{'≥' if target.at_least else '≤'} {number(goal)} {target.quantity.unit}".strip()
+
+
+def _verdict(target: Target, value: Spread) -> str:
+    if not target.met(value.median, target.target):
+        return "no"
+    return "goal" if target.stretch is not None and target.met(value.median, target.stretch) else "target"
+
+
+def times_table(results: Results) -> Table:
+    """All times of all parts, but vector work, which has a table of its own."""
+    titles = ("work", "who", "for one", "processor seconds", "seconds by the clock", "n", "how")
+    chosen = [one for one in results.every if one.wall and not one.name.startswith(VECTORS)]
+    return Table(titles, [(one.part, one.name, one.per, *_times(one), _how(one)) for one in chosen])
+
+
+def _times(one: Measurement) -> tuple[str, str, str]:
+    cpu, wall = (seconds(Spread.of(values)) if values else MISSING for values in (one.cpu, one.wall))
+    return cpu, wall, str(len(one.wall))
+
+
+def _how(one: Measurement) -> str:
+    """The facts that set contestants apart."""
+    shown = ("executor", "layout", "allocator", "clients timed", "workers", "version", "threads")
+    facts = {name: one.facts[name] for name in shown if one.facts.get(name) is not None}
+    return ", ".join(str(value) if isinstance(value, str) else f"{name} {value}" for name, value in facts.items())
+
+
+def vectors_table(results: Results) -> Table:
+    """The vector work of a local step of every method, in per cent of two gradients."""
+    workloads = [target.quantity for target in TARGETS if isinstance(target.quantity, VectorShare)]
+    shares = {quantity.part: quantity.shares(results.measured) for quantity in workloads}
+    methods = dict.fromkeys(method for each in shares.values() for method in each)
+    cells = [[spread(each[method]) if method in each else MISSING for each in shares.values()] for method in methods]
+    rows = [(method, *values) for method, values in zip(methods, cells, strict=True)]
+    return Table(("method", *(f"{part}, %" for part in shares)), rows)
+
+
+def peers_table(results: Results) -> Table:
+    """What the times of other frameworks include."""
+    titles = ("framework", "version", "work", "method", "includes", "scaled")
+    peers = [one for one in results.every if "peer" in one.facts]
+    return Table(titles, [_peer_row(one) for one in peers])
+
+
+def _peer_row(one: Measurement) -> tuple[str, ...]:
+    facts = [one.facts.get(name) for name in ("version", "method", "includes", "scaled")]
+    version, method, includes, scaled = (str(fact) if fact else MISSING for fact in facts)
+    return one.facts["peer"], version, one.part, method, includes, scaled
+
+
+def circumstances(results: Results) -> str:
+    """Machine, versions and settings in one paragraph."""
+    settings, machine = results.settings, results.settings["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in settings["versions"].items() if version)
+    loads = [moment["load"] for part in results.parts.values() for moment in (part["begin"], part["end"])]
+    busy = f"; load at most {max(loads):.1f}" if loads and None not in loads else ""
+    quick = "; shortened (`--quick`)" if settings["quick"] else ""
+    features = ", ".join(machine["features"]) or "no vector extensions"
+    return (
+        f"{machine['processor']}, {machine['cores']} cores ({features}), {machine['libc']}; {versions}; "
+        f"threads {settings['threads']}, repeats {settings['repeats']}{busy}{quick}."
+    )
+
+
+def spread(value: Spread) -> str:
+    """Median, least and most."""
+    return f"{number(value.median)} [{number(value.low)}, {number(value.high)}]"
+
+
+def seconds(value: Spread | float) -> str:
+    """One time, or several, in a unit that fits."""
+    middle = value.median if isinstance(value, Spread) else value
+    size, unit = next((each for each in UNITS if middle >= each[0]), UNITS[-1])
+    figures = spread(value.times(1 / size)) if isinstance(value, Spread) else number(value / size)
+    return f"{figures} {unit}"
+
+
+def number(x: float) -> str:
+    """Three digits."""
+    return f"{x:.0f}" if abs(x) >= 1000 else f"{x:.3g}"

@@ -1,0 +1,84 @@
+"""What methods compute beside gradients: their work on vectors as long as the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedflat.core.local import Descent, LocalResult, local_round
+from fedflat.core.method import Context, Method
+from fedflat.methods import all_methods
+from fedflat.rounds.cost import gradients_per_step
+
+from .implementations import Backprop, Implementation
+from .timing import Prepared
+from .workloads import Workload
+
+PREFIX = "vectors "  # of the contestants' names
+GRADIENT, LR = 1e-3, 0.01  # every entry of the free gradient, and the step size: the values make no difference
+STEPS = 5  # local steps in one time, with the start and the end of the client's round
+
+
+class FreeGradient:
+    """An oracle that costs nothing: the same gradient, whatever it is asked."""
+
+    def __init__(self, gradient: Tensor) -> None:
+        self._gradient = gradient
+
+    def __call__(self, w: Tensor) -> Tensor:
+        return self._gradient
+
+    def with_teacher(self, e: Tensor, weight: float, tau: float) -> FreeGradient:
+        """The teacher is free, too."""
+        return self
+
+    def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """And so are gradients by the samples."""
+        return self._gradient, matrix, shift
+
+
+@dataclass(frozen=True)
+class VectorWork(Implementation):
+    """A client's round of one method without its gradients: seconds per local step."""
+
+    work: Workload
+    method: str
+    per = "step"
+
+    @property
+    def name(self) -> str:
+        return PREFIX + self.method
+
+    def prepare(self) -> Prepared:
+        method = all_methods()[self.method]().fitted(self.work.shape)
+        w = torch.cat([p.detach().flatten() for p in self.work.module().parameters()])
+        run = client_round(method, w, self._layers())
+        return Prepared(run, STEPS, {"gradients per step": gradients_per_step(method), "parameters": len(w)})
+
+    def _layers(self) -> tuple[slice, ...]:
+        ends = torch.tensor([p.numel() for p in self.work.module().parameters()]).cumsum(0).tolist()
+        return tuple(slice(start, end) for start, end in zip([0, *ends], ends, strict=False))
+
+
+def client_round(method: Method, w: Tensor, layers: tuple[slice, ...]) -> Callable[[], LocalResult]:
+    """A function that takes `method` through one client's round from `w` (d,), gradients free of charge."""
+    oracle = FreeGradient(torch.full_like(w, GRADIENT))
+    down = method.broadcast(method.init_server(w))
+    client = method.init_client(down)
+    is_weight = torch.ones_like(w, dtype=torch.bool)
+    ctx = Context(0, LR, 0.1, is_weight=is_weight, layers=layers, sampled=10, full_grad=oracle)
+
+    def run() -> LocalResult:
+        result = local_round(method, down, client, [(oracle, 1)] * STEPS, ctx, Descent(LR))
+        method.receive(result.up, replace(ctx, steps=result.steps, lr_sum=result.steps * ctx.lr))
+        return result
+
+    return run
+
+
+def vector_contestants(work: Workload) -> list[Implementation]:
+    """Every method, and one backpropagation to compare them with."""
+    return [Backprop(work), *(VectorWork(work, method) for method in all_methods())]

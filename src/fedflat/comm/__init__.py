@@ -1,1 +1,0 @@
-"""What crosses the network, computed from the records."""

@@ -1,0 +1,88 @@
+"""One pass of a model before it is trained on: does it fit the data, and does it draw or remember anything?"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from .dropout import SeededDropout
+from .errors import InputError
+
+
+class Randomness(Enum):
+    """What a model draws at random in training."""
+
+    NOTHING = "nothing"
+    DROPOUT = "dropout"  # and nothing else: `SeededDropout` makes the masks
+    OTHER = "other"  # from torch's random state, which has to be seeded for one client at a time
+
+
+def draws(module: nn.Module, x: Tensor, classes: int) -> Randomness:
+    """What `module` draws in training mode, seen in one pass over the samples `x` (b, *shape), there and back.
+
+    Raises InputError if the module cannot take the samples, does not give one score per class, or
+    changes a buffer: what it remembers of one client's samples would leak into the next client.
+    The random state of torch is left as it was.
+    """
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+        found = _found(module, x, classes)
+    for name, buffer in module.named_buffers():
+        if not torch.equal(buffer, buffers[name]):
+            raise InputError(f"model: buffer {name!r} changes in training; a federated mean covers parameters only")
+    return found
+
+
+def _found(module: nn.Module, x: Tensor, classes: int) -> Randomness:
+    """What still moves although dropout is covered."""
+    before = _random_state(x)
+    leaves = {name: p.detach().requires_grad_(p.requires_grad) for name, p in module.named_parameters()}
+    with torch.enable_grad(), SeededDropout(torch.zeros((), dtype=torch.int64, device=x.device)) as covered:
+        scores = _scores(module, leaves, x)
+    if scores.shape != (len(x), classes):
+        raise InputError(
+            f"model: gives scores of shape {tuple(scores.shape)} for {len(x)} samples of {classes} classes"
+        )
+    _back(module, scores, [leaf for leaf in leaves.values() if leaf.requires_grad])
+    if not torch.equal(before, _random_state(x)):
+        return Randomness.OTHER
+    return Randomness.DROPOUT if covered.calls else Randomness.NOTHING
+
+
+def _back(module: nn.Module, scores: Tensor, leaves: list[Tensor]) -> None:
+    """The way back to `leaves`. Raises InputError if there is a way but it cannot be gone."""
+    if not scores.requires_grad:
+        return
+    hooks = [layer.register_forward_pre_hook(_refuse_recomputing) for layer in module.modules()]
+    try:
+        torch.autograd.grad(scores.sum(), leaves, allow_unused=True)
+    except RuntimeError as error:
+        raise InputError(f"model: has no gradient: {str(error).splitlines()[0]}") from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _refuse_recomputing(layer: nn.Module, _: object) -> None:
+    """A layer that runs again on the way back finds the module's own parameters there, not those in training."""
+    raise InputError(
+        f"model: a {type(layer).__name__} is computed again for the gradient (activation checkpointing), "
+        "which would be wrong here; switch that off"
+    )
+
+
+def _scores(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+    try:
+        scores: Tensor = functional_call(module, parameters, (x,))
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        problem = str(error).splitlines()[0]
+        shape = tuple(x.shape[1:])
+        raise InputError(f"model: cannot take samples of shape {shape} and type {x.dtype}: {problem}") from error
+    return scores
+
+
+def _random_state(x: Tensor) -> Tensor:
+    return torch.cuda.get_rng_state(x.device) if x.is_cuda else torch.get_rng_state()

@@ -1,0 +1,5 @@
+"""Where clients' records stay between their rounds."""
+
+from .store import BUDGET, ClientStore, check_records
+
+__all__ = ["BUDGET", "ClientStore", "check_records"]

@@ -1,0 +1,268 @@
+"""The slot file: records of equal size on disk, read and written in place, and the checkpoints that it serves."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from ...core.errors import InputError
+from ...files import flush_folder
+from ...rounds.checkpoint import AT_ONCE, KEPT, DamagedError
+from .slot_index import Slots
+
+Content = NDArray[np.uint8]  # (c, bytes of a slot)
+Digests = NDArray[np.int64]  # (c,) XXH3-64 of each record: against accidents, at a ninth of SHA-256's time
+NAME = "clients.slots"
+START = 4096  # bytes before the first slot
+NONE = bytes(16)  # no checkpoint
+_MAGIC, _OLD_MAGIC = b"fedflat slots 2\n", b"fedflat slots 1\n"
+_HEADER = struct.Struct(f"<16sQ{16 * KEPT}s16s")  # magic, bytes of a slot, keys of the last checkpoints, of the next
+_OLD_HEADER = struct.Struct("<16sQ16s16s")  # of format 1, which served one checkpoint and the next
+_flush: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+
+
+class SlotFile:
+    """Slots of `slot_bytes` bytes, one after another.
+
+    Its header names the checkpoints whose slots are all intact: the last `KEPT`, and, while the next is being written,
+    that one too. A file that another run wrote, or that has gone on since a checkpoint, therefore never passes for
+    that checkpoint's. What a slot should hold is known by its digest, which is here while the file is used, and in the
+    checkpoint: a bit that flips, or a write that the disk has lost, is noticed by the next read. Whoever writes has the
+    file locked; readers do not lock, but look at the header again after every read. `pread` and `pwrite` rather than a
+    map into memory, whose reads in random order took 100 times longer.
+    """
+
+    def __init__(self, handle: int, name: str, slot_bytes: int, keys: Sequence[bytes], folder: Path | None) -> None:
+        """Use `anonymous`, `created`, `opened` or `claimed`. `keys` are those of the checkpoints it serves, oldest
+        first."""
+        self.name, self.folder = name, folder
+        self.writable = False
+        self._handle, self._slot_bytes, self._keys = handle, slot_bytes, tuple(keys)
+        self._next = NONE
+        self._digests: Digests = np.zeros(0, dtype=np.int64)  # by slot
+        self._closed = weakref.finalize(self, os.close, handle)
+
+    @property
+    def key(self) -> bytes:
+        """The key of the checkpoint that it was last written for, or is read for; `NONE` before the first."""
+        return self._keys[-1] if self._keys else NONE
+
+    @classmethod
+    def anonymous(cls, slot_bytes: int) -> SlotFile:
+        """A file without a name in the folder for temporary files; it is gone when it is closed or the process ends."""
+        with _told(f"a temporary file in {tempfile.gettempdir()}", "made"), tempfile.TemporaryFile() as file:
+            found = cls(os.dup(file.fileno()), f"a temporary file in {tempfile.gettempdir()}", slot_bytes, (), None)
+        found.writable = True
+        return found
+
+    @classmethod
+    def created(cls, folder: Path, slot_bytes: int) -> SlotFile:
+        """A new file in `folder`, over one that no checkpoint needs. Raises InputError if it cannot be made."""
+        file = cls._open(folder, slot_bytes, (), os.O_RDWR | os.O_CREAT)
+        file._lock()
+        header = file._header()
+        if header is None and os.fstat(file._handle).st_size:
+            raise InputError(f"{file.name} is no file of client records; move it, or use another folder")
+        if header is not None and header[1]:
+            raise InputError(f"{file.name} belongs to a checkpoint; load that, remove the file, or use another folder")
+        with _told(file.name, "written"):
+            os.ftruncate(file._handle, 0)
+            file._serve(())
+            flush_folder(folder)
+        return file
+
+    @classmethod
+    def opened(cls, folder: Path, slot_bytes: int, key: bytes, slots: Slots, digests: Digests | None) -> SlotFile:
+        """The file in `folder` to be read for the checkpoint `key`, whose records are in `slots` (c,) and have
+        `digests` (c,), or, for a checkpoint of format 1, are taken as they are.
+
+        Raises DamagedError if it is not that checkpoint's, or a record is not what was written.
+        """
+        file = cls._open(folder, slot_bytes, (key,), os.O_RDONLY)
+        try:
+            file.check()
+            if os.fstat(file._handle).st_size < START + (int(slots.max(initial=-1)) + 1) * slot_bytes:
+                raise DamagedError(f"{file.name} is damaged: it ends before its last slot")
+            file._take(slots, digests)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    @classmethod
+    def slot_bytes(cls, folder: Path) -> int:
+        """How many bytes a slot of the file in `folder` has. Raises DamagedError if it is no slot file."""
+        file = cls._open(folder, 0, (), os.O_RDONLY)
+        try:
+            header = file._header()
+        finally:
+            file.close()
+        if header is None:
+            raise DamagedError(f"{file.name} is damaged: it is no file of client records")
+        return header[0]
+
+    @classmethod
+    def claimed(cls, file: SlotFile) -> SlotFile:
+        """An `opened` file to be written, too, from its checkpoint on. Raises InputError as `opened` does."""
+        if file.folder is None:
+            raise InputError(f"{file.name} has no name")
+        claimed = cls._open(file.folder, file._slot_bytes, (file.key,), os.O_RDWR)
+        claimed._lock()
+        claimed._digests = file._digests
+        keys = claimed.check()
+        # A checkpoint that was being written, and those that were damaged, are forgotten: their slots are free.
+        claimed._keys = keys[: keys.index(file.key) + 1][-KEPT:]
+        claimed._serve(claimed._keys)
+        return claimed
+
+    def digests(self, slots: Slots) -> Digests:
+        """The digests (c,) of what was written to `slots` (c,)."""
+        return self._digests[slots]
+
+    def read(self, slots: Slots, content: Content) -> None:
+        """Read `slots` (c,) into `content`. Raises DamagedError if they cannot be read, or are not what was written."""
+        with _told(self.name, "read", DamagedError):
+            self._move(os.preadv, slots, content)
+        if not self.writable:
+            self.check()
+        wrong = np.flatnonzero(digests_of(content) != self._digests[slots])
+        if len(wrong):
+            raise DamagedError(
+                f"client records: {self.name} is damaged: slot {int(slots[wrong[0]])} has another digest"
+            )
+
+    def write(self, slots: Slots, content: Content) -> None:
+        """Write `content` into `slots` (c,). Raises InputError if it cannot be written."""
+        with _told(self.name, "written"):
+            self._move(os.pwritev, slots, content)
+        self._note(slots, digests_of(content))
+
+    def check(self) -> tuple[bytes, ...]:
+        """The keys in the header. Raises DamagedError unless the file has what its checkpoint refers to."""
+        header = self._header()
+        slot_bytes, keys, following = header or (0, (), NONE)
+        if slot_bytes != self._slot_bytes or self.key == NONE or self.key not in (*keys, following):
+            raise DamagedError(f"{self.name} does not fit the checkpoint: it is another run's, or has gone on since")
+        return (*keys, following)
+
+    def announce(self) -> bytes:
+        """Everything written is on disk, and the key of a checkpoint to come that refers to it."""
+        self._next = os.urandom(16)
+        self._serve(self._keys, self._next)
+        return self._next
+
+    def settle(self) -> None:
+        """The checkpoint that was announced is in place: from now on the slots of one given up may be written.
+
+        That must not reach the disk before the checkpoint's new name does.
+        """
+        if self.folder is not None:
+            with _told(self.name, "written"):
+                flush_folder(self.folder)
+        self._keys = (*self._keys, self._next)[-KEPT:]
+        self._serve(self._keys)
+        self._next = NONE
+
+    def close(self) -> None:
+        """Free the file and its lock."""
+        self._closed()
+
+    @classmethod
+    def _open(cls, folder: Path, slot_bytes: int, keys: Sequence[bytes], flags: int) -> SlotFile:
+        kind = InputError if flags & os.O_CREAT else DamagedError
+        with _told(path := str(folder / NAME), "opened", kind):
+            handle = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)  # gradients could be guessed from it
+            return cls(handle, path, slot_bytes, keys, folder)
+
+    def _lock(self) -> None:
+        """Become the only one that writes; the system frees the lock however the process ends."""
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(f"{self.name} is being written by another simulation") from error
+        self.writable = True
+
+    def _header(self) -> tuple[int, tuple[bytes, ...], bytes] | None:
+        """Bytes of a slot, the keys of the last checkpoints and that of the next, if this is a slot file."""
+        with _told(self.name, "read", DamagedError):
+            written = os.pread(self._handle, _HEADER.size, 0)
+        if len(written) < _HEADER.size or not written.startswith((_MAGIC, _OLD_MAGIC)):
+            return None
+        header = _OLD_HEADER if written.startswith(_OLD_MAGIC) else _HEADER
+        _, slot_bytes, keys, following = header.unpack(written[: header.size])
+        each = (keys[i : i + 16] for i in range(0, len(keys), 16))
+        return slot_bytes, tuple(key for key in each if key != NONE), following
+
+    def _serve(self, keys: Sequence[bytes], following: bytes = NONE) -> None:
+        """Name the checkpoints that have all their slots; on disk, with the slots, when this returns."""
+        with _told(self.name, "written"):
+            os.pwrite(self._handle, _HEADER.pack(_MAGIC, self._slot_bytes, b"".join(keys), following), 0)
+            _flush(self._handle)
+
+    def _take(self, slots: Slots, digests: Digests | None) -> None:
+        """Note the digests of what is in `slots`, some at a time, and compare them with `digests`."""
+        some = max(1, AT_ONCE // max(1, self._slot_bytes))
+        for start in range(0, len(slots), some):
+            these = slots[start : start + some]
+            content = np.empty((len(these), self._slot_bytes), dtype=np.uint8)
+            with _told(self.name, "read", DamagedError):
+                self._move(os.preadv, these, content)
+            found = digests_of(content)
+            if digests is not None and (found != digests[start : start + some]).any():
+                raise DamagedError(f"{self.name} is damaged: a record has another digest than its checkpoint says")
+            self._note(these, found)
+
+    def _note(self, slots: Slots, digests: Digests) -> None:
+        needed = int(slots.max(initial=-1)) + 1
+        if needed > len(self._digests):
+            room = np.zeros(max(needed, len(self._digests) * 5 // 4), dtype=np.int64)
+            room[: len(self._digests)] = self._digests
+            self._digests = room
+        self._digests[slots] = digests
+
+    def _move(self, move: Callable[..., int], slots: Slots, content: Content) -> None:
+        """Carry `content` from or to `slots`, in the order on disk, and what lies side by side in both at once."""
+        if not len(slots):
+            return
+        order = np.argsort(slots, kind="stable")
+        apart = np.flatnonzero((np.diff(slots[order]) != 1) | (np.diff(order) != 1)) + 1
+        memory, size = content.reshape(-1).data, self._slot_bytes
+        firsts = [0, *apart.tolist()]
+        for first, end in zip(firsts, [*firsts[1:], len(order)], strict=True):
+            row = int(order[first])
+            _through(move, self._handle, memory[row * size : (row + end - first) * size],
+                     START + int(slots[row]) * size)  # fmt: skip
+
+
+def _through(move: Callable[..., int], handle: int, memory: memoryview, offset: int) -> None:
+    """Call `move`, which may stop early (2 GiB at once; a disk that fills up), until all of `memory` is through."""
+    while len(memory):
+        done = move(handle, [memory], offset)
+        if not done:
+            raise OSError(0, "it ends too early")
+        memory, offset = memory[done:], offset + done
+
+
+def digests_of(content: Content) -> Digests:
+    """The digests (c,) of the records in `content`."""
+    each = np.fromiter((xxhash.xxh3_64_intdigest(row) for row in content), dtype=np.uint64, count=len(content))
+    return each.view(np.int64)
+
+
+@contextmanager
+def _told(name: str, what: str, kind: type[InputError] = InputError) -> Iterator[None]:
+    """Errors of the system as one line that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"client records: {name} cannot be {what}: {error.strerror}") from error

@@ -1,0 +1,282 @@
+"""Where clients' records stay between their rounds: in memory, or, if there may be too many, in a slot file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...core.errors import InputError
+from ...core.method import Method
+from ...core.records import Record
+from ...data.federated import Index
+from ...rounds.checkpoint import KEPT, Stream, rows_at_once
+from .rows import FileRows, MemoryRows, Rows
+from .slot_index import ABSENT, SlotIndex, Slots
+from .slots import SlotFile
+
+BUDGET = 2048 * 10**6  # bytes; two vectors of LeNet for 100 clients take 0.64 GB, which leaves them in memory
+CHUNKS = 5  # in memory when records are in a file: one read ahead, one in training, two to be written, one copied
+# In a checkpoint, beside the fields' names: the slot of every client (clients,) int32; for records in a file beside it
+# the key that the file must have, the digests (clients seen,) of their records in the order of the clients, and
+# what earlier checkpoints refer to, a bit for each slot.
+SLOTS, KEY, DIGESTS, HELD = "slots", "slot-file", "digests", "held"
+
+
+def everybody(clients: Index) -> NDArray[np.bool_]:
+    """All of `clients` (c,): the clients of a store that is the only one."""
+    return np.ones(len(clients), dtype=bool)
+
+
+def check_records(tensors: Mapping[str, Tensor | Stream], folder: Path) -> None:
+    """Check that what a checkpoint in `folder` says of a file of records is so, if it has one.
+
+    tensors: what `ClientStore.tensors` gave. Raises DamagedError if it is not.
+    """
+    key, slots, digests = (tensors.get(name) for name in (KEY, SLOTS, DIGESTS))
+    if isinstance(key, Tensor) and isinstance(slots, Tensor):
+        seen = slots[slots >= 0].numpy()
+        known = digests.numpy() if isinstance(digests, Tensor) else None
+        SlotFile.opened(folder.resolve(), SlotFile.slot_bytes(folder), key.numpy().tobytes(), seen, known).close()
+
+
+class ClientStore:
+    """The kept records of all clients; those never seen use no space but their index entry.
+
+    A round reads with `get` and writes with `stage`; `commit` makes what is staged the clients' records, `discard`
+    forgets it.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        clients: int,
+        like: Tensor,
+        budget: int = BUDGET,
+        folder: str | Path | None = None,
+        owned: Callable[[Index], NDArray[np.bool_]] = everybody,
+    ) -> None:
+        """`like` (d,) gives model size, dtype and device. Records that may take more than `budget` bytes of memory
+        are kept in a slot file in `folder`, or, without one, in a nameless temporary file. `owned`: which of some
+        clients this store is for; it takes no others' records from a checkpoint."""
+        self._passing = method.client.marked("per_round")
+        widths = method.client.widths(like.shape[-1], method)
+        self._method, self._clients, self._like = method, clients, like.new_empty(0)
+        self._widths = {name: width for name, width in widths.items() if name not in self._passing}
+        self._width = sum(self._widths.values())
+        self._slot_bytes = self._width * like.itemsize
+        # Decided once, for all clients and not for those that some rounds may meet: nothing moves in the middle of a
+        # run, no estimate can be wrong, and a file costs about what memory does. Twice, because growing copies.
+        self._fits = 2 * clients * self._slot_bytes <= budget
+        self._folder = None if folder is None else Path(folder).resolve()
+        self._index, self._owned = SlotIndex(clients), owned
+        self._rows: Rows | None = None  # made when the first record is staged
+        self._announced = False  # a checkpoint that relies on the slot file is being written
+
+    def most_bytes(self, at_once: int) -> int:
+        """The most memory that records may come to take, if `at_once` clients are trained at once."""
+        kept = 2 * self._clients if self._fits else CHUNKS * at_once
+        return kept * self._slot_bytes + self._index.slots.nbytes + (0 if self._fits else 8 * self._clients)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether clients keep anything between their rounds."""
+        return self._width > 0
+
+    def seen(self) -> Index:
+        """Its clients that have a record."""
+        clients = self._index.seen()
+        return clients[self._owned(clients)]
+
+    def rows(self, name: str, clients: Index) -> Tensor:
+        """One field of `clients` (c,), who have been seen: (c, width)."""
+        if self._rows is None:
+            return self._like.new_empty(0, self._widths[name])
+        return self._fields(self._rows.read(self._index.of(clients)))[name]
+
+    def content(self, clients: Index, rows: Callable[[str, Index], Tensor]) -> dict[str, Tensor | Stream]:
+        """What a checkpoint must hold if the records of `clients` are what `rows` gives for a field and some of them.
+
+        Every field's records, (clients seen, width), and where in them each client's are, (clients,).
+        """
+        places = np.full(self._clients, ABSENT, dtype=np.int32)
+        places[clients] = np.arange(len(clients))
+
+        def stream(name: str, width: int) -> Stream:
+            shape = len(clients), width
+            return Stream(shape, self._like.dtype, lambda start, end: rows(name, clients[start:end]))
+
+        streams = {name: stream(name, width) for name, width in self._widths.items()}
+        return {SLOTS: torch.from_numpy(places), **streams}
+
+    def get(self, clients: Index, down: Record) -> Record:
+        """The records (c, width) of `clients`; one never seen gets its first record made from `down` (c, d)."""
+        slots = self._index.of(clients)
+        known = np.flatnonzero(slots >= 0)
+        if self._rows is not None and len(known) == len(clients) and not self._passing:
+            return self._method.client(**self._fields(self._rows.read(slots)))
+        first: Record = self._method.init_client(down)
+        if self._rows is None or not len(known):
+            return first
+        kept = self._fields(self._rows.read(slots[known]))
+        if len(known) < len(clients):
+            at = torch.from_numpy(known).to(self._like.device)
+            kept = {name: getattr(first, name).index_copy(0, at, rows) for name, rows in kept.items()}
+        return type(first)(**{**first.tensors(), **kept})
+
+    def prefetch(self, clients: Index) -> None:
+        """Say that `get` will be asked for `clients` next, so that a file is read while others train."""
+        slots = self._index.of(clients)
+        if self._rows is not None and (slots >= 0).any():
+            self._rows.prefetch(slots[slots >= 0])
+
+    def stage(self, clients: Index, records: Record) -> None:
+        """Write the new records (c, width) of `clients`, who keep their old ones until `commit`.
+
+        Raises InputError, here or at `commit`, if they cannot be written.
+        """
+        if self._width:
+            rows = torch.cat([getattr(records, name) for name in self._widths], dim=1).to(self._like)
+            self._own().write(self._index.stage(clients), rows)
+
+    def put(self, clients: Index, records: Record) -> None:
+        """Keep the records (c, width) of `clients` at once."""
+        self.stage(clients, records)
+        self.commit()
+
+    def commit(self) -> None:
+        """What is staged becomes the clients' records. Raises InputError, and changes nothing, if a write failed."""
+        if self._rows is not None:
+            self._rows.settle()
+        self._index.commit()
+
+    def discard(self) -> None:
+        """What is staged is forgotten."""
+        if self._rows is not None:
+            self._rows.abandon()
+        self._index.discard()
+
+    def tensors(self, beside: Path | None = None) -> dict[str, Tensor | Stream]:
+        """What a checkpoint in the folder `beside` must hold: all records, or, if their slot file is in that folder,
+        only the way to them. Streams last until the next commit. When the checkpoint is in place, call `saved`."""
+        file = self._file
+        self._announced = file is not None and file.writable and beside is not None and file.folder == beside.resolve()
+        if file is None or not self._announced:
+            return self._everything()
+        slots = self._index.slots
+        written = {
+            SLOTS: slots,
+            KEY: np.frombuffer(file.announce(), np.uint8).copy(),
+            DIGESTS: file.digests(slots[slots >= 0]),
+            **{f"{HELD}.{i}": np.packbits(mask) for i, mask in enumerate(self._index.held[-(KEPT - 1) :])},
+        }
+        return {name: torch.from_numpy(x) for name, x in written.items()}
+
+    def saved(self) -> None:
+        """The checkpoint that `tensors` was asked for is in place: what only older ones need may be overwritten."""
+        if self._file is not None and self._announced:
+            self._file.settle()
+            self._index.hold()
+            self._announced = False
+
+    def restore(self, tensors: Mapping[str, Tensor | Stream], folder: Path | None = None) -> None:
+        """Take back what `tensors` gave to a checkpoint in `folder`. A slot file there is not written until something
+        is staged. Raises InputError if it has gone on since, is another one, or the checkpoint is damaged."""
+        index = self._index_in(tensors)
+        rows: Rows | None = None
+        if isinstance(key := tensors.get(KEY), Tensor):
+            place, slots = Path() if folder is None else folder, index.slots
+            digests = tensors.get(DIGESTS)
+            known = digests.numpy() if isinstance(digests, Tensor) else None
+            slots = slots[slots >= 0]
+            file = SlotFile.opened(place.resolve(), self._slot_bytes, key.numpy().tobytes(), slots, known)
+            self.close()
+            rows = self._in(file)
+        elif index.used:
+            read = self._reader(tensors, index.used)
+            self.close()
+            index, rows = self._copied(index, read)
+        self._index, self._rows = index, rows
+
+    def close(self) -> None:
+        """Free the slot file and its lock; after that only `restore` can be used."""
+        if self._rows is not None:
+            self._rows.close()
+
+    @property
+    def _file(self) -> SlotFile | None:
+        return self._rows.file if isinstance(self._rows, FileRows) else None
+
+    def _in(self, file: SlotFile) -> FileRows:
+        return FileRows(file, self._like, self._width)
+
+    def _fields(self, rows: Tensor) -> dict[str, Tensor]:
+        """Records (c, width) field by field, each in memory of its own, as kernels round by it."""
+        parts = torch.split(rows, list(self._widths.values()), dim=1)
+        return {name: part.contiguous() for name, part in zip(self._widths, parts, strict=True)}
+
+    def _own(self) -> Rows:
+        """Rows that may be written: new ones, or those of the checkpoint that was restored."""
+        rows = before = self._rows or self._new()
+        if isinstance(before, FileRows) and not before.file.writable:
+            if self._folder is not None and before.file.folder == self._folder:
+                rows = self._in(SlotFile.claimed(before.file))
+            else:  # another run's: its records are copied
+                self._index, rows = self._copied(self._index, before.read)
+            before.close()
+        self._rows = rows
+        return rows
+
+    def _new(self) -> Rows:
+        if self._fits:
+            return MemoryRows(self._like, self._width, self._clients)
+        if self._folder is None:
+            return self._in(SlotFile.anonymous(self._slot_bytes))
+        return self._in(SlotFile.created(self._folder, self._slot_bytes))
+
+    def _copied(self, index: SlotIndex, read: Callable[[Slots], Tensor]) -> tuple[SlotIndex, Rows]:
+        """New rows with what `read` gives for the slots of `index`, and the index to them."""
+        copy, rows = SlotIndex(self._clients), self._new()
+        clients, step = index.seen(), rows_at_once(self._slot_bytes)
+        clients = clients[self._owned(clients)]
+        try:
+            for start in range(0, len(clients), step):
+                some = clients[start : start + step]
+                rows.write(copy.stage(some), read(index.of(some)).to(self._like))
+            rows.settle()
+        except BaseException:
+            rows.close()
+            raise
+        copy.commit()
+        return copy, rows
+
+    def _everything(self) -> dict[str, Tensor | Stream]:
+        """All records: from a file some at a time, from memory as they are now."""
+        content = self.content(clients := self.seen(), self.rows)
+        if self._file:
+            return content
+        return {name: x.read(0, len(clients)) if isinstance(x, Stream) else x for name, x in content.items()}
+
+    def _index_in(self, tensors: Mapping[str, Tensor | Stream]) -> SlotIndex:
+        slots = tensors.get(SLOTS)
+        if not isinstance(slots, Tensor) or slots.shape != (self._clients,) or slots.dtype != torch.int32:
+            raise InputError(f"clients.{SLOTS} are not those of {self._clients} clients")
+        earlier = [tensors[name] for name in sorted(tensors) if name.startswith(f"{HELD}.")]
+        masks = [np.unpackbits(x.numpy()).astype(bool) for x in earlier if isinstance(x, Tensor)]
+        return SlotIndex.restored(slots.numpy(), masks)
+
+    def _reader(self, tensors: Mapping[str, Tensor | Stream], used: int) -> Callable[[Slots], Tensor]:
+        """Reads whole records (c, width) from the fields of a checkpoint, for slots that rise."""
+        fields = [Stream.of(tensors[name]) for name in self._widths]
+        if any(x.shape != (used, width) for x, width in zip(fields, self._widths.values(), strict=True)):
+            raise InputError("clients' records do not fit the method or the model")
+
+        def read(slots: Slots) -> Tensor:
+            first, end = int(slots[0]), int(slots[-1]) + 1
+            return torch.cat([x.read(first, end)[slots - first] for x in fields], dim=1)
+
+        return read

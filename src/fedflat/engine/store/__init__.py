@@ -1,5 +1,0 @@
-"""Where clients' records stay between their rounds."""
-
-from .client_store import BUDGET, ClientStore, check_records
-
-__all__ = ["BUDGET", "ClientStore", "check_records"]

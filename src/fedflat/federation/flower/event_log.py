@@ -1,0 +1,42 @@
+"""What happens in a federation, a line each, for people and for programs that follow it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import printable
+from ...files import said_of
+
+log = logging.getLogger("flwr")
+FILE = "events.jsonl"
+
+
+class EventLog:
+    """Appends to a file, and to Flower's log."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        if self._path.exists() and not self._path.read_bytes().endswith(b"\n"):
+            with self._path.open("a") as file:
+                file.write("\n")  # after a line that was being written when the machine stopped
+
+    def tell(self, event: str, **facts: Any) -> None:
+        """Note an event, such as "round", with what there is to say of it."""
+        line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **facts}
+        with said_of(self._path, "written"), self._path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        log.info("fedflat: %s", printable(" ".join([event, *(f"{key}={value}" for key, value in facts.items())])))
+
+
+def read(folder: Path) -> Iterator[dict[str, Any]]:
+    """The events in a federation's folder so far; a line that was not written to its end is left out."""
+    path = folder / FILE
+    for line in path.read_text().splitlines() if path.exists() else ():
+        with suppress(json.JSONDecodeError):
+            yield json.loads(line)

@@ -1,0 +1,147 @@
+"""Which samples each client uses at each local step of a round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.objective import Batch
+from ..data.federated import FederatedData, Index
+from .local_training import Client
+from .randomness import Purpose, words
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """The local steps of some clients in one round, the client with most steps first."""
+
+    t: int
+    clients: Index  # (c,)
+    steps: Index  # (c,) local steps of each, falling
+    samples: Tensor  # (c, K, b) sample indices, K the most steps; -1 where there is no sample, at the end of a batch
+    counts: Index  # (c, K) samples in each batch; kept with the host, so that no step waits for a device
+
+    def active(self, k: int) -> int:
+        """How many of the leading clients take step `k`."""
+        return int(np.count_nonzero(self.steps > k))
+
+    def single(self, row: int) -> BatchPlan:
+        """The work of one client."""
+        here = slice(row, row + 1)
+        steps = slice(self.steps[row])
+        return BatchPlan(
+            self.t, self.clients[here], self.steps[here], self.samples[here, steps], self.counts[here, steps]
+        )
+
+    def first(self, steps: int) -> BatchPlan:
+        """The first steps of every client."""
+        return BatchPlan(
+            self.t, self.clients, np.minimum(self.steps, steps), self.samples[:, :steps], self.counts[:, :steps]
+        )
+
+
+class Batches:
+    """Draws batches: a fresh random order of the client's samples for every epoch, cut into batches."""
+
+    def __init__(self, data: FederatedData, client: Client, seed: int, dtype: torch.dtype) -> None:
+        """`dtype` is the model's; the weights of samples have it."""
+        self.data, self.client, self.seed, self._dtype = data, client, seed, dtype
+
+    @cached_property
+    def size(self) -> int:
+        """The most samples in a batch of any client."""
+        return min(self.client.batch_size or self.data.largest, self.data.largest)
+
+    def _length(self, sizes: Index) -> int:
+        """The length of batches for clients with so many samples, whose batches may be shorter.
+
+        Where batches have a size it is the same for all clients: how a sum over a batch rounds depends on its length,
+        and a client's training shall not depend on who is trained beside it.
+        """
+        return self.size if self.client.batch_size else int(sizes.max())
+
+    @cached_property
+    def always_full(self) -> bool:
+        """Whether every batch of every client has that many samples."""
+        return bool((self.data.sizes % self.size == 0).all())
+
+    def longest_first(self, clients: Index) -> Index:
+        """`clients` by their number of local steps, so that a stack loses those that are done from its end."""
+        return clients[np.argsort(-self.steps(clients), kind="stable")]
+
+    def steps(self, clients: Index) -> Index:
+        """Local steps of each of `clients` (c,) in a round."""
+        return self.client.local_steps(self.data.sizes_of(clients))
+
+    def plan(self, t: int, clients: Index) -> BatchPlan:
+        """The work of `clients`, longest first, in round `t`; it depends on the seed, `t` and each client alone."""
+        steps = self.steps(clients)
+        samples = self._samples(t, clients, steps)
+        on_device = torch.from_numpy(samples).to(self.data.y.device)
+        return BatchPlan(t, clients, steps, on_device, np.count_nonzero(samples >= 0, axis=-1))
+
+    def batch(self, samples: Tensor, t: int, clients: Index, k: int, full: bool = True) -> Batch:
+        """The batch of the sample indices (*clients, b), augmented for step `k` of `t`.
+
+        Unless it is `full`, indices of -1 stand for samples that a client does not have, and the others have weights.
+        """
+        weight = None
+        if not full:
+            present = (samples >= 0).to(self._dtype)
+            weight = present / present.sum(-1, keepdim=True)
+            samples = samples.clamp(min=0)
+        return Batch(self._inputs(samples, t, clients, k), self.data.y[samples], weight)
+
+    def _inputs(self, samples: Tensor, t: int, clients: Index, k: int) -> Tensor:
+        """What the model takes for the sample indices (*clients, b)."""
+        augmentation = self.data.augmentation
+        if augmentation is None:
+            return self.data.inputs(samples)
+        place = np.arange(samples.shape[-1])
+        bits = words(self.seed, Purpose.AUGMENTATION, t, clients.reshape(*samples.shape[:-1], 1), k, place)
+        return augmentation(self.data.stored(samples), bits, self.data.preparation)
+
+    def everything(self, clients: Index, stacked: bool) -> Iterator[Batch]:
+        """All samples of `clients`, not augmented, in batches whose weights sum to 1 over all batches of a client.
+
+        Stacked (c, b), or for one client (b,).
+        """
+        sizes, starts = self.data.sizes_of(clients), self.data.starts_of(clients)
+        size = self._length(sizes) if stacked else min(self.size, int(sizes.max()))
+        for first in range(0, int(sizes.max()), size):
+            place = np.arange(first, first + size)
+            exists = place < sizes[:, None]
+            mine = self.data.held(starts[:, None] + np.where(exists, place, 0))
+            samples = torch.from_numpy(mine).to(self.data.y.device)
+            weight = torch.from_numpy(exists / sizes[:, None]).to(self.data.y.device, self._dtype)
+            if not stacked:
+                samples, weight = samples[0], weight[0]
+            yield Batch(self.data.inputs(samples), self.data.y[samples], weight)
+
+    def _samples(self, t: int, clients: Index, steps: Index) -> Index:
+        """(c, K, b) sample indices; step k of client i is batch k mod m_i of epoch k div m_i."""
+        sizes, starts = self.data.sizes_of(clients), self.data.starts_of(clients)
+        size = self._length(sizes)
+        per_epoch = self.client.batches_per_epoch(sizes)
+        orders = self._orders(t, clients, sizes, int((-(-steps // per_epoch)).max()))
+        k = np.arange(steps[0])
+        epoch, first = k // per_epoch[:, None], (k % per_epoch[:, None]) * size
+        place = first[:, :, None] + np.arange(size)
+        exists = (place < sizes[:, None, None]) & (k < steps[:, None])[:, :, None]
+        rows, place = np.arange(len(clients))[:, None, None], np.where(exists, place, 0)
+        mine = orders[rows, np.where(exists, epoch[:, :, None], 0), place]
+        return np.where(exists, self.data.held(starts[:, None, None] + mine), -1)
+
+    def _orders(self, t: int, clients: Index, sizes: Index, epochs: int) -> Index:
+        """(c, epochs, n) the order in which each client goes through its samples, n the most samples."""
+        place = np.arange(sizes.max())
+        if self.client.batch_size is None:
+            return np.broadcast_to(place, (len(clients), epochs, len(place)))
+        keys = words(self.seed, Purpose.BATCHES, t, clients[:, None, None], np.arange(epochs)[:, None], place)
+        keys[np.broadcast_to(place >= sizes[:, None, None], keys.shape)] = np.iinfo(np.uint64).max
+        return np.argsort(keys, axis=-1, kind="stable")

@@ -1,0 +1,11 @@
+"""What every round has reported."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+
+def metrics_table(history: list[dict[str, float]]) -> pa.Table:
+    """One row per round, one column per metric."""
+    columns = dict.fromkeys(name for row in history for name in row)
+    return pa.table({name: [row.get(name) for row in history] for name in columns})

@@ -1,0 +1,177 @@
+"""A run by several ranks at the command line: the folder of one process, whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from fedflat.experiments import runner
+from fedflat.experiments.interrupt import Interrupted
+from fedflat.experiments.run_directory import RunDirectory
+from fedflat.experiments.spec import RunSpec
+from support.processes import PATIENCE, children, has_ended, wait_until
+from support.studies import run_spec
+from support.watching import Watched
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+
+
+def spec(**changes) -> RunSpec:
+    return run_spec(method="fedsmoo", executor="stacked", checkpoint_every=1, **changes)
+
+
+def model(folder: Path) -> str:
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+
+
+@contextmanager
+def started(spec: RunSpec, folder: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
+    """`fedflat run` with these flags; it is ended, with all that it has started, when the block is left."""
+    config = folder.parent / f"{folder.name}.toml"
+    config.write_text(spec.to_toml())
+    command = [sys.executable, "-m", "fedflat", "run", str(config), "--out", str(folder), *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
+        try:
+            yield launcher
+        finally:
+            for process in (*children(launcher.pid), launcher.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+
+
+def ranks_in_round(launcher: subprocess.Popen[str], folder: Path, t: int) -> list[int]:
+    """The processes of the ranks, once round `t` is saved."""
+    directory = RunDirectory(folder)
+
+    def saved() -> bool:
+        newest = directory.checkpoint
+        return launcher.poll() is not None or (newest is not None and newest.name >= f"round-{t:06d}")
+
+    wait_until(saved, f"round {t}")
+    assert launcher.poll() is None, launcher.stderr.read()
+    return sorted(children(launcher.pid))
+
+
+def test_two_ranks_leave_the_folder_of_one_process(tmp_path: Path) -> None:
+    runner.run(spec(flatness=["consistency"]), tmp_path / "alone")
+    with started(spec(flatness=["consistency"]), tmp_path / "two", "--ranks", "2") as launcher:
+        out, said = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 0, said
+    assert out.count("results in") == 1, "rank 0 alone speaks"
+    assert model(tmp_path / "two") == model(tmp_path / "alone")
+    for name in ("config.toml", "partition.parquet"):
+        assert (tmp_path / "two" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+    one, other = (RunDirectory(tmp_path / name).findings()[0].values["consistency"] for name in ("alone", "two"))
+    assert one.value == pytest.approx(other.value, rel=1e-9), "up to the number of threads that measure"
+    again = runner.run(spec(flatness=["consistency"]), tmp_path / "two")
+    assert again.metrics.drop_columns(["seconds"]) == runner.run(
+        spec(flatness=["consistency"]), tmp_path / "alone"
+    ).metrics.drop_columns(["seconds"])
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_is_killed_is_started_again(tmp_path: Path, victim: int) -> None:
+    long = spec(rounds=20, flatness=[])
+    runner.run(long, tmp_path / "whole")
+    with started(long, tmp_path / "killed", "--ranks", "2", "--max-restarts", "2") as launcher:
+        os.kill(ranks_in_round(launcher, tmp_path / "killed", 5)[victim], signal.SIGKILL)
+        _, said = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 0, said
+    assert model(tmp_path / "killed") == model(tmp_path / "whole")
+
+
+def test_a_rank_that_hangs_is_given_up(tmp_path: Path) -> None:
+    long = spec(rounds=20, flatness=[])
+    runner.run(long, tmp_path / "whole")
+    flags = ("--ranks", "2", "--max-restarts", "1", "--patience", "5", "--grace", "2")
+    with started(long, tmp_path / "hung", *flags) as launcher:
+        os.kill(ranks_in_round(launcher, tmp_path / "hung", 5)[1], signal.SIGSTOP)
+        _, said = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 0, said
+    assert model(tmp_path / "hung") == model(tmp_path / "whole")
+
+
+def test_without_restarts_it_says_which_rank_and_how_to_go_on(tmp_path: Path) -> None:
+    with started(spec(rounds=1000), tmp_path / "run", "--ranks", "2") as launcher:
+        os.kill(ranks_in_round(launcher, tmp_path / "run", 2)[1], signal.SIGKILL)
+        _, said = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 1
+    assert "rank 1 was ended by SIGKILL (is memory short?); the same command goes on from the last checkpoint" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_after_a_signal_the_last_round_is_saved(tmp_path: Path, number: int, code: int) -> None:
+    with started(
+        spec(rounds=3000).model_copy(update={"checkpoint_every": 10}), tmp_path / "run", "--ranks", "2"
+    ) as launcher:
+        ranks = ranks_in_round(launcher, tmp_path / "run", 10)
+        launcher.send_signal(number)
+        _, said = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == code, said
+    assert f"round {int(RunDirectory(tmp_path / 'run').checkpoint.stem[-6:])} of 3000 of FedSMOO-seed0 is saved" in said
+    assert "Traceback" not in said
+    assert all(map(has_ended, ranks))
+
+
+def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    with started(spec(rounds=3000), tmp_path / "run", "--ranks", "2") as launcher:
+        ranks = ranks_in_round(launcher, tmp_path / "run", 2)
+        assert len(ranks) == 2
+        launcher.kill()
+        wait_until(lambda: all(map(has_ended, ranks)), "the end of the ranks")
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--ranks", "-1"], "--ranks -1 must be at least 1"),
+        (["--ranks", "2", "--max-restarts", "-1"], "--max-restarts -1 must be at least 0"),
+        (["--ranks", "2", "--method.rho", "-1"], "method.rho"),
+        (["--ranks", "2", "--patience", "0"], "--patience 0.0 must be more than 0"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(tmp_path: Path, flags: list[str], line: str) -> None:
+    with started(spec(), tmp_path / "run", *flags) as launcher:
+        _, said = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 2
+    assert line in said
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_a_mistake_that_ranks_find_is_told_once(tmp_path: Path) -> None:
+    runner.run(spec(), tmp_path / "run")
+    with started(spec(client={"lr": 0.2, "epochs": 1, "batch_size": 20}), tmp_path / "run", "--ranks", "2") as launcher:
+        _, said = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 2
+    assert said.count("holds another run") == 1
+    assert "Traceback" not in said
+
+
+def test_resume_and_compare_under_torchrun(tmp_path: Path) -> None:
+    """A run goes on with any number of ranks; a study is for one process."""
+    whole = spec(flatness=[])
+    runner.run(whole, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        runner.run(whole, tmp_path / "run", Watched(signal_after=2))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "fedflat"]
+    resumed = subprocess.run(
+        [*torchrun, "resume", str(tmp_path / "run")], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    assert resumed.stdout.count("results in") == 1
+    assert model(tmp_path / "run") == model(tmp_path / "whole")
+    compared = subprocess.run(
+        [*torchrun, "compare", "--rounds", "1", "--out", str(tmp_path / "study")],
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert compared.returncode != 0
+    assert compared.stderr.count("fedflat: a study is carried out by one process") == 1

@@ -1,0 +1,136 @@
+"""Runs of a study at the same time: the same results, told the same way, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedflat.core.errors import InputError
+from fedflat.engine import child_process
+from fedflat.engine.workers import WorkerError
+from fedflat.experiments import studies
+from fedflat.experiments.interrupt import Interrupted
+from support.processes import children, command, has_ended, wait_until
+from support.studies import study_spec
+from support.watching import Watched
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+WILD = {"name": "fedsam", "server_lr": 1e38}
+
+
+def jobs() -> list[int]:
+    """The processes of this one that carry out runs."""
+    return [number for number in children(os.getpid()) if b"fedflat.experiments.run_worker" in command(number)]
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """The files that a study's results are read from, without times."""
+    names = ("config.toml", "partition.parquet", "model.safetensors", "flatness.json")
+    return {f"{file.parent.name}/{file.name}": file.read_bytes() for name in names for file in path.rglob(name)}
+
+
+def test_side_by_side_is_one_after_another(tmp_path: Path) -> None:
+    spec = study_spec(methods=["fedavg", "fedsmoo"])
+    alone = studies.study(spec, tmp_path / "alone")
+    together = studies.study(spec, tmp_path / "together", watched := Watched(), jobs=2)
+    assert contents(tmp_path / "alone") == contents(tmp_path / "together")
+    assert len(contents(tmp_path / "alone")) == 16
+    assert [(run.method, run.seed) for run in together] == [(run.method, run.seed) for run in alone]
+    without = [run.metrics.drop_columns(["seconds"]) for run in (*alone, *together)]
+    assert without[:4] == without[4:]
+    labels = [one.label for one in spec.runs()]
+    assert sorted(watched.started) == sorted((label, 0) for label in labels)
+    assert sorted(watched.finished) == sorted(labels)
+    assert sorted(watched.rounds) == sorted(list(range(6)) * 4)
+    assert "Eigenvalues" in watched.measured
+    assert not jobs()
+
+
+def test_what_is_finished_is_not_computed_again(tmp_path: Path) -> None:
+    studies.study(study_spec(methods=["fedavg"], seeds=[0]), tmp_path)
+    studies.study(study_spec(methods=["fedavg"]), tmp_path, watched := Watched(), jobs=2)
+    assert sorted(watched.started) == [("FedAvg-seed0", 6), ("FedAvg-seed1", 0)]
+    assert watched.rounds == list(range(6))
+
+
+def test_a_run_that_diverges_does_not_stop_the_others(tmp_path: Path) -> None:
+    runs = studies.study(study_spec(methods=[WILD, "fedavg"], seeds=[0]), tmp_path, watched := Watched(), jobs=2)
+    assert [run.method for run in runs] == ["FedAvg"]
+    assert watched.failed == ["FedSAM-seed0"]
+
+
+def test_after_a_signal_every_run_is_saved_and_goes_on(tmp_path: Path) -> None:
+    spec = study_spec(rounds=200, checkpoint_every=500, flatness=[])
+    with pytest.raises(Interrupted, match="every run that was under way is saved") as stopped:
+        studies.study(spec, tmp_path / "stopped", watched := Watched(signal_after=3), jobs=2)
+    assert stopped.value.exit_code == 130
+    assert not jobs()
+    studies.study(spec, tmp_path / "stopped", again := Watched(), jobs=2)
+    went_on = [done for _, done in again.started if done]
+    assert went_on
+    assert len(watched.rounds) + len(again.rounds) == 4 * 200, "no round is lost"
+    studies.study(spec, tmp_path / "whole")
+    assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
+
+
+def test_a_process_that_is_killed_is_an_error_that_says_how_to_go_on(tmp_path: Path) -> None:
+    class Killing(Watched):
+        def round_done(self, spec, result) -> None:
+            super().round_done(spec, result)
+            if len(self.rounds) == 5:
+                os.kill(jobs()[0], signal.SIGKILL)
+
+    spec = study_spec(rounds=60, checkpoint_every=1, flatness=[])
+    with pytest.raises(WorkerError, match=r"the process of Fed\w+-seed0 was ended by SIGKILL .* goes on from there"):
+        studies.study(spec, tmp_path, Killing(), jobs=2)
+    assert not jobs()
+    assert len(studies.study(spec, tmp_path, jobs=2)) == 4
+
+
+def test_a_process_that_is_stopped_does_not_hang_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopping(Watched):
+        def round_done(self, spec, result) -> None:
+            super().round_done(spec, result)
+            if len(self.rounds) == 5:
+                os.kill(jobs()[0], signal.SIGSTOP)
+
+    monkeypatch.setattr(child_process, "STOPPED", 0.5)
+    spec = study_spec(rounds=60, checkpoint_every=1, flatness=[])
+    with pytest.raises(
+        WorkerError, match=r"the process of Fed\w+-seed0 was stopped for more than .* goes on from there"
+    ):
+        studies.study(spec, tmp_path, Stopping(), jobs=2)
+    assert not jobs()
+
+
+def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    config = tmp_path / "study.toml"
+    config.write_text(study_spec(rounds=5000, flatness=[]).to_toml())
+    command_line = [sys.executable, "-m", "fedflat", "compare", str(config), "--out", str(tmp_path / "out"), "--jobs=2"]
+    with subprocess.Popen(command_line, stdout=subprocess.DEVNULL) as parent:
+        wait_until(lambda: len(list((tmp_path / "out").rglob("*.safetensors"))) >= 2, "two runs under way")
+        theirs = children(parent.pid)
+        parent.kill()
+        parent.wait()
+    assert len(theirs) == 2
+    wait_until(lambda: all(map(has_ended, theirs)), "the end of the processes")
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "two", 1.5, True])
+def test_jobs_that_are_no_number(tmp_path: Path, wrong: object) -> None:
+    with pytest.raises(InputError, match="jobs must be 'auto' or a whole number of at least 1"):
+        studies.study(study_spec(), tmp_path, jobs=wrong)
+    assert not list(tmp_path.iterdir())
+
+
+def test_auto_is_as_many_as_torch_has_threads_and_no_more_than_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert studies._number("auto", study_spec()) == 3
+    assert studies._number("auto", study_spec(seeds=[0])) == 2
+    assert studies._number(8, study_spec()) == 4
