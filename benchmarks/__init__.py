@@ -1,1 +1,1 @@
-"""What rounds cost: the works, the plain PyTorch loops they are held against, and the targets."""
+"""What rounds cost: the workloads, the plain PyTorch loops they are held against, and the targets."""

@@ -3,7 +3,7 @@
     python -m benchmarks.flatness [--data-dir FOLDER] [--samples 2000] [--batch 250] [--repeats 3] [--out FILE.json]
 
 Compares fedflat with curvlinops and hessian-eigenthings where these are installed: same model, same samples in the
-same batches, same tolerances. Every contestant has a process of its own for every task. See benchmarks/README.md.
+same batches, same tolerances. Every implementation has a process of its own for every task. See benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Answer = dict[str, Any]  # value; error; products: with the Hessian on all sampl
 
 @dataclass(frozen=True)
 class Problem:
-    """A trained LeNet and the samples it is measured on, as every contestant gets them."""
+    """A trained LeNet and the samples it is measured on, as every implementation gets them."""
 
     model: nn.Module  # in evaluation mode
     x: Tensor  # (n, 3, 32, 32)
@@ -71,7 +71,7 @@ class Problem:
 
 
 def main() -> None:
-    """Run every contestant on every task and print the table."""
+    """Run every implementation on every task and print the table."""
     asked = arguments()
     if asked.child:
         print(json.dumps(child(asked)))
@@ -153,7 +153,7 @@ def load(asked: argparse.Namespace) -> Problem:
     return Problem(model.eval(), content["x"], content["y"], asked.batch)
 
 
-# --- the contestants -------------------------------------------------------------------------------------------------
+# --- the implementations ---
 
 
 def fedflat(problem: Problem, task: str, products: int | None) -> Callable[[], Answer]:
@@ -244,7 +244,7 @@ def hessian_eigenthings(problem: Problem, task: str, products: int | None) -> Ca
 
 
 def child(asked: argparse.Namespace) -> Answer:
-    """One contestant on one task: times, or the peak of memory."""
+    """One implementation on one task: times, or the peak of memory."""
     torch.manual_seed(0)
     problem = load(asked)
     make = {"fedflat": fedflat, "curvlinops": curvlinops, "hessian-eigenthings": hessian_eigenthings}[asked.child]
@@ -293,7 +293,7 @@ def status(name: str) -> int:
 
 
 def compare(asked: argparse.Namespace) -> list[Answer]:
-    """All contestants on all tasks; hessian-eigenthings before curvlinops, which is given its number of products."""
+    """All on all tasks; hessian-eigenthings before curvlinops, which is given its number of products."""
     results, products = [], asked.products
     for task in asked.tasks:
         for name in sorted(asked.only, reverse=True):
@@ -311,7 +311,7 @@ def compare(asked: argparse.Namespace) -> list[Answer]:
 
 
 def installed(name: str) -> str | None:
-    """The version of a contestant."""
+    """The version of a implementation."""
     try:
         return version(CONTESTANTS[name]) if name != "fedflat" else ff.__version__
     except PackageNotFoundError:

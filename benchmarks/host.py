@@ -1,4 +1,4 @@
-"""Where contestants run: in this process, or in another that waits its turn."""
+"""Where implementations run: in this process, or in another that waits its turn."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ SPAWN = multiprocessing.get_context("spawn")  # a fresh interpreter: nothing of 
 
 
 class Here:
-    """Contestants of this process, prepared when they are first asked for."""
+    """Implementations of this process, prepared when they are first asked for."""
 
     def __init__(self, quick: bool) -> None:
         self._parts = parts(quick)
         self._prepared: dict[tuple[str, str], Prepared] = {}
 
     def facts(self, part: str, name: str) -> dict[str, Any]:
-        """What the times of a contestant depend on; it is ready afterwards."""
+        """What the times of a implementation depend on; it is ready afterwards."""
         if (part, name) not in self._prepared:
-            self._prepared[part, name] = self._parts[part].contestant(name).prepare()
+            self._prepared[part, name] = self._parts[part].implementation(name).prepare()
         return self._prepared[part, name].facts
 
     def time(self, part: str, name: str) -> Seconds:
-        """One time of a contestant that is ready."""
+        """One time of a implementation that is ready."""
         return self._prepared[part, name].time()
 
     def close(self) -> None:
-        """Free what the contestants hold."""
+        """Free what the implementations hold."""
         for prepared in self._prepared.values():
             prepared.close()
 
 
 class Elsewhere:
-    """Contestants of another process, whose allocator is as the system has it.
+    """Implementations of another process, whose allocator is as the system has it.
 
     The allocator's settings are a whole process's, and glibc's own, which move by themselves, cannot be brought back
     once they were set. It runs only while this process waits for it, so that both can be timed in turns.

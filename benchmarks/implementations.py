@@ -26,7 +26,7 @@ class Implementation(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Its name, which no other contestant of the same part has."""
+        """Its name, which no other implementation of the same part has."""
 
     @abstractmethod
     def prepare(self) -> Prepared:

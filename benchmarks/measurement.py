@@ -12,7 +12,7 @@ Kind = Literal["cpu", "wall", "bytes"]
 
 @dataclass(frozen=True)
 class Measurement:
-    """All times of one contestant, or peaks of memory; what was not taken is empty."""
+    """All times of one implementation, or peaks of memory; what was not taken is empty."""
 
     part: str  # "W1", ...
     name: str  # "FedAvg", "bare-best", "Flower FedAvg", ...

@@ -1,4 +1,4 @@
-"""The parts of the benchmark: works with their contestants, and what is timed by itself."""
+"""The parts of the benchmark: workloads with their implementations, and what is timed by itself."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from .workloads import Workload, workloads
 
 @dataclass(frozen=True)
 class Part:
-    """Contestants that take turns."""
+    """Implementations that take turns."""
 
     name: str
     implementations: list[Implementation]
     settings: dict[str, Any] = field(default_factory=dict)  # what everybody does, JSON-able
 
-    def contestant(self, name: str) -> Implementation:
-        """The contestant of this name, which there is."""
+    def implementation(self, name: str) -> Implementation:
+        """The implementation of this name, which there is."""
         return next(one for one in self.implementations if one.name == name)
 
 
 def parts(quick: bool) -> dict[str, Part]:
-    """Every part whose contestants take turns, by name."""
+    """Every part whose implementations take turns, by name."""
     known = workloads(quick)
     raced = {name: Part(name, implementations(name, work), work.settings()) for name, work in known.items()}
     for name in ("W1", "W4"):

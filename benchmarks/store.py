@@ -3,8 +3,8 @@
     python -m benchmarks.store [--folder FOLDER] [--rounds 30]
 
 1,000 of 1,000,000 clients take part in a round, drawn from 3,000 of them; each keeps one vector of 7,850 float32. A
-round reads and writes all of them, 250 at once, as rounds with stacked clients do. Every contestant has a process of
-its own. See benchmarks/README.md.
+round reads and writes all of them, 250 at once, as rounds with stacked clients do. Every implementation has a process
+of its own. See benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def memory(name: str) -> float:
 
 
 def one(name: str, folder: str | None, rounds: int) -> str:
-    """One contestant's row."""
+    """One implementation's row."""
     torch.set_num_threads(1)
     before = memory("VmRSS")
     makers = {"file": lambda: stored(0, folder), "memory": lambda: stored(10**12, None), "dict": dictionary}
@@ -92,7 +92,7 @@ def one(name: str, folder: str | None, rounds: int) -> str:
 
 
 def main() -> None:
-    """Print a row for each contestant."""
+    """Print a row for each implementation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", help="where the slot file is; default: the folder for temporary files")
     parser.add_argument("--rounds", type=int, default=30, help="rounds that are counted")

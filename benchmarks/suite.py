@@ -46,7 +46,7 @@ def measure_part(
 
 
 def race(part: Part, settings: Settings, told: Progress = no_progress) -> list[Measurement]:
-    """All contestants of a part in turns."""
+    """All implementations of a part in turns."""
     with _threads(settings.threads), _hosts(part, settings) as hosts:
         facts = {one.name: hosts[one.tuned].facts(part.name, one.name) for one in part.implementations}
         timers = {one.name: partial(hosts[one.tuned].time, part.name, one.name) for one in part.implementations}
@@ -62,7 +62,7 @@ def _measurement(part: str, one: Implementation, times: list[Seconds], facts: di
 
 @contextmanager
 def _hosts(part: Part, settings: Settings) -> Iterator[dict[bool, Here | Elsewhere]]:
-    """Where contestants run, by whether the allocator is tuned; the other process only if somebody needs it."""
+    """Where implementations run, by whether the allocator is tuned; the other process only if somebody needs it."""
     hosts: dict[bool, Here | Elsewhere] = {True: Here(settings.quick)}
     if not all(one.tuned for one in part.implementations):
         hosts[False] = Elsewhere(settings.quick, settings.threads)

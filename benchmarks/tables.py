@@ -83,7 +83,7 @@ def _times(one: Measurement) -> tuple[str, str, str]:
 
 
 def _how(one: Measurement) -> str:
-    """The facts that set contestants apart."""
+    """The facts that set implementations apart."""
     shown = ("executor", "layout", "allocator", "clients timed", "workers", "version", "threads")
     facts = {name: one.facts[name] for name in shown if one.facts.get(name) is not None}
     return ", ".join(str(value) if isinstance(value, str) else f"{name} {value}" for name, value in facts.items())

@@ -26,7 +26,7 @@ class Quantity(ABC):
 
 @dataclass(frozen=True)
 class Ratio(Quantity):
-    """One contestant's seconds over another's; both are (part, name)."""
+    """One implementation's seconds over another's; both are (part, name)."""
 
     over: tuple[str, str]
     under: tuple[str, str]
@@ -43,7 +43,7 @@ class Ratio(Quantity):
 
 @dataclass(frozen=True)
 class Plain(Quantity):
-    """What one contestant took, in `unit`s of `size` seconds or bytes."""
+    """What one implementation took, in `unit`s of `size` seconds or bytes."""
 
     part: str
     name: str
@@ -99,7 +99,7 @@ class Target:
 
 
 def _ours(row: int, work: str, over: str, under: str, target: float, stretch: float | None) -> Target:
-    """At most so much of another contestant's seconds."""
+    """At most so much of another implementation's seconds."""
     return Target(row, work, Ratio((work, over), (work, under)), target, stretch)
 
 

@@ -17,7 +17,7 @@ from .implementations import Backprop, Implementation
 from .timing import Prepared
 from .workloads import Workload
 
-PREFIX = "vectors "  # of the contestants' names
+PREFIX = "vectors "  # of the implementations' names
 GRADIENT, LR = 1e-3, 0.01  # every entry of the free gradient, and the step size: the values make no difference
 STEPS = 5  # local steps in one time, with the start and the end of the client's round
 

@@ -1,4 +1,4 @@
-"""The works: made-up data of the shapes that the papers and other frameworks train on."""
+"""The workloads: made-up data of the shapes that the papers and other frameworks train on."""
 
 from __future__ import annotations
 
@@ -125,5 +125,5 @@ SHORTER: dict[str, dict[str, Any]] = {
 
 
 def workloads(quick: bool) -> dict[str, Workload]:
-    """The works by name; a few local steps or clients less if it is to be quick."""
+    """The workloads by name; a few local steps or clients less if it is to be quick."""
     return {name: replace(work, **SHORTER.get(name, {})) if quick else work for name, work in WORKLOADS.items()}

@@ -1,6 +1,6 @@
 """What rounds of FedAvg cost in FedLab.
 
-    python benchmarks/peers/fed_lab.py [--works W1 W2 W3 W5] [--repeats 5] [--out FILE.json]
+    python benchmarks/peers/fed_lab.py [--workloads W1 W2 W3 W5] [--repeats 5] [--out FILE.json]
 
 See benchmarks/README.md.
 """
@@ -21,7 +21,7 @@ INCLUDES = "torch's DataLoader on tensors in memory, shuffled, the last batch pa
 
 
 def main() -> None:
-    """Time the works."""
+    """Time the workloads."""
     asked = parser(__doc__ or "").parse_args()
     version = installed(PEER, "fedlab", "fedlab==1.3.0")
     report(asked, lambda name: [time(name, version, asked)])

@@ -1,6 +1,6 @@
-"""What rounds cost in FL-Simulator: FedAvg on all works; SCAFFOLD, FedSAM and FedSMOO on W1.
+"""What rounds cost in FL-Simulator: FedAvg on all workloads; SCAFFOLD, FedSAM and FedSMOO on W1.
 
-    python benchmarks/peers/fl_simulator.py --checkout FOLDER [--works W1 W2 W3 W5] [--evaluate] [--out FILE.json]
+    python benchmarks/peers/fl_simulator.py --checkout FOLDER [--workloads W1 W2 W3 W5] [--evaluate] [--out FILE.json]
 
 FOLDER is a clone of github.com/woodenchild95/FL-Simulator. See benchmarks/README.md.
 """
@@ -32,7 +32,7 @@ PICTURES = "every second picture flipped and every second one cropped; weight de
 
 
 def main() -> None:
-    """Time the works."""
+    """Time the workloads."""
     made = parser(__doc__ or "")
     made.add_argument("--checkout", type=Path, help="a clone of FL-Simulator")
     made.add_argument("--evaluate", action="store_true", help="on W1 also rounds with its evaluation (work 'W1 full')")

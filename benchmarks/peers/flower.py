@@ -1,6 +1,6 @@
 """What rounds of FedAvg cost in Flower's simulation, which runs in processes of Ray on this machine.
 
-    python benchmarks/peers/flower.py [--works W1 W2 W3 W5] [--workers 2] [--repeats 5] [--out FILE.json]
+    python benchmarks/peers/flower.py [--workloads W1 W2 W3 W5] [--workers 2] [--repeats 5] [--out FILE.json]
 
 See benchmarks/README.md.
 """
@@ -27,7 +27,7 @@ QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}  # nothi
 
 
 def main() -> None:
-    """Time the works."""
+    """Time the workloads."""
     made = parser(__doc__ or "")
     made.add_argument("--workers", type=int, default=2, help="processes that train (default 2)")
     asked = made.parse_args()

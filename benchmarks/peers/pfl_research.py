@@ -1,6 +1,6 @@
 """What rounds of FedAvg cost in pfl-research.
 
-    python benchmarks/peers/pfl_research.py [--works W1 W2 W3 W5] [--repeats 5] [--out FILE.json]
+    python benchmarks/peers/pfl_research.py [--workloads W1 W2 W3 W5] [--repeats 5] [--out FILE.json]
 
 See benchmarks/README.md.
 """
@@ -21,7 +21,7 @@ INCLUDES = "batches sliced from tensors in memory, not shuffled, the last one pa
 
 
 def main() -> None:
-    """Time the works."""
+    """Time the workloads."""
     asked = parser(__doc__ or "").parse_args()
     version = installed(PEER, "pfl", "pfl==0.5.1")
     report(asked, lambda name: [time(name, version, asked)])

@@ -81,7 +81,7 @@ class Run:
 def parser(description: str, workloads: Iterable[str] = ("W1", "W2", "W3", "W5")) -> argparse.ArgumentParser:
     """The command line that all scripts have."""
     made = argparse.ArgumentParser(description=description.splitlines()[0])
-    made.add_argument("--works", nargs="+", default=list(workloads), choices=list(workloads))
+    made.add_argument("--workloads", nargs="+", default=list(workloads), choices=list(workloads))
     made.add_argument("--rounds", type=int, help="rounds that make one figure, their mean (default: fedflat's own)")
     made.add_argument("--repeats", type=int, default=5, help="figures per work (default 5)")
     made.add_argument("--threads", type=int, default=1, help="of every process (default 1)")

@@ -1,4 +1,4 @@
-"""The works of `fedflat.bench` as other frameworks want them: tensors for every client, and epochs instead of steps."""
+"""The workloads of `benchmarks.workloads` as other frameworks want them: tensors for every client, and epochs instead of steps."""
 
 from __future__ import annotations
 

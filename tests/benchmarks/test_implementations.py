@@ -15,7 +15,7 @@ def test_names_are_unique_within_a_part(quick: bool) -> None:
     for part in parts(quick).values():
         names = [one.name for one in part.implementations]
         assert len(names) == len(set(names))
-        assert all(part.contestant(name).name == name for name in names)
+        assert all(part.implementation(name).name == name for name in names)
 
 
 def test_names_say_what_is_special() -> None:

@@ -181,7 +181,7 @@ def test_fl_simulator_is_timed_with_and_without_its_evaluation(
     monkeypatch.setitem(fl_simulator.METHODS, "W1", ("FedAvg", "SCAFFOLD"))
     monkeypatch.setattr(fl_simulator, "TESTED", 7)
     out = tmp_path / "found.json"
-    command = f"fl_simulator.py --works W1 --repeats 3 --evaluate --checkout {checkout} --out {out}"
+    command = f"fl_simulator.py --workloads W1 --repeats 3 --evaluate --checkout {checkout} --out {out}"
     monkeypatch.setattr(sys, "argv", command.split())
     fl_simulator.main()
     found = json.loads(out.read_text())["results"]

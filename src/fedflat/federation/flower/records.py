@@ -80,7 +80,7 @@ def _plain(value: Any) -> Any:
 
 
 def _title(kind: type[Any]) -> str:
-    """The name of a message's record. Nodes of other versions know these names, and so can be told that theirs differs."""
+    """The name of a message's record, the same in all versions: so nodes of another one can be told that they are."""
     return {TrainRequest: "order", TrainReply: "answer", Failure: "failure", ClientInfo: "introduction"}[kind]
 
 
