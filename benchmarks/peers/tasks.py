@@ -1,4 +1,4 @@
-"""The workloads of `benchmarks.workloads` as other frameworks want them: tensors for every client, and epochs instead of steps."""
+"""The workloads as other frameworks want them: tensors for every client, and epochs instead of steps."""
 
 from __future__ import annotations
 

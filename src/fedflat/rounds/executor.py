@@ -93,10 +93,10 @@ class Task:
     record: Any  # (c, width)
 
 
-def local_training(executor: Executor, task: Task, down: Any, ctx: Context) -> LocalResult:
+def local_training(executor: Any, task: Task, down: Any, ctx: Context) -> LocalResult:
     """What the clients of `task` end the round with. Raises NonFiniteError if a model or message is not finite."""
     work = executor.batches.plan(ctx.t, task.clients)
-    result = executor.run(work, stacked(down, task.clients), task.record, ctx, executor.batches.client.descent(ctx.t))
+    result: LocalResult = executor.run(work, stacked(down, task.clients), task.record, ctx, executor.batches.client.descent(ctx.t))
     _check_finite(result, task.clients, ctx.t)
     return result
 
