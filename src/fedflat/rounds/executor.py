@@ -96,7 +96,8 @@ class Task:
 def local_training(executor: Any, task: Task, down: Any, ctx: Context) -> LocalResult:
     """What the clients of `task` end the round with. Raises NonFiniteError if a model or message is not finite."""
     work = executor.batches.plan(ctx.t, task.clients)
-    result: LocalResult = executor.run(work, stacked(down, task.clients), task.record, ctx, executor.batches.client.descent(ctx.t))
+    descent = executor.batches.client.descent(ctx.t)
+    result: LocalResult = executor.run(work, stacked(down, task.clients), task.record, ctx, descent)
     _check_finite(result, task.clients, ctx.t)
     return result
 
