@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from fedflat.core.model_check import Randomness, draws
+from fedflat.core.model_check import Randomness, randomness_of
 
 
 class Functional(nn.Linear):
@@ -74,7 +74,7 @@ class Counting(nn.Linear):
 )
 def test_random_numbers_are_seen_wherever_they_are_drawn(module: nn.Module, expected: Randomness) -> None:
     state = torch.get_rng_state()
-    assert draws(module, -torch.ones(2, 4), 3) is expected
+    assert randomness_of(module, -torch.ones(2, 4), 3) is expected
     assert torch.equal(torch.get_rng_state(), state)
     assert all(p.grad is None for p in module.parameters())
 
@@ -104,4 +104,4 @@ def test_random_numbers_are_seen_wherever_they_are_drawn(module: nn.Module, expe
 )
 def test_what_cannot_work_is_said_before_the_first_round(module: nn.Module, x: torch.Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        draws(module, x, 3)
+        randomness_of(module, x, 3)

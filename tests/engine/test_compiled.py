@@ -34,9 +34,9 @@ def test_every_step_can_be_traced_and_stays_the_same(method: Method) -> None:
     one, many = (simulation(method, executor=e, client=client, rounds=3) for e in ("sequential", "compiled"))
     expected, found = trajectory(one), trajectory(many)
     assert (expected - found).norm() <= 1e-12 * expected.norm()
-    assert many.executor.gradients == one.executor.gradients
-    assert many.executor.walk.works
-    assert len(many.executor.walk.forms) == 1, "whatever the number of rows"
+    assert many.history[-1]["gradients"] == one.history[-1]["gradients"]
+    assert many.executor.step.works
+    assert len(many.executor.step.forms) == 1, "whatever the number of rows"
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
@@ -48,8 +48,8 @@ def test_compiled_is_sequential_after_20_rounds(dtype: torch.dtype, tolerance: f
     one, many = (simulation(find("FedSMOO")(), executor=e, **settings) for e in ("sequential", "compiled"))
     expected, found = trajectory(one), trajectory(many)
     assert ((expected - found).norm(dim=1) <= tolerance * expected.norm(dim=1)).all()
-    assert many.executor.walk.works
-    assert len(many.executor.walk.forms) == 1, "all batches have weights, as some are not full"
+    assert many.executor.step.works
+    assert len(many.executor.step.forms) == 1, "all batches have weights, as some are not full"
 
 
 @pytest.mark.usefixtures("traced")
@@ -61,7 +61,7 @@ def test_a_linear_layer_of_sequences_stays_the_same() -> None:
     one, many = (simulation(find("FedSAM")(), model=model, executor=e) for e in ("sequential", "compiled"))
     expected, found = trajectory(one), trajectory(many)
     assert (expected - found).norm() <= 1e-12 * expected.norm()
-    assert many.executor.walk.works
+    assert many.executor.step.works
 
 
 @pytest.mark.usefixtures("traced")
@@ -85,8 +85,8 @@ def test_without_a_compiler_steps_are_taken_as_they_are(
         assert torch.equal(trajectory(sim), trajectory(reference))
     assert "the local step of FedSAM is not compiled" in caplog.text
     assert "no C++ compiler found" in caplog.text
-    assert not sim.executor.walk.works
-    assert sim.executor.gradients == reference.executor.gradients
+    assert not sim.executor.step.works
+    assert sim.history[-1]["gradients"] == reference.history[-1]["gradients"]
 
 
 class Branching(FedAvg):
@@ -122,4 +122,4 @@ def test_dropout_is_not_compiled() -> None:
 def test_single_clients_are_not_compiled(caplog: pytest.LogCaptureFixture) -> None:
     sim = simulation(find("FedAvg")(), data=federation(sizes=(5, 3)), participation=1, executor="compiled")
     assert torch.isfinite(trajectory(sim)).all()
-    assert not sim.executor.walk.forms
+    assert not sim.executor.step.forms

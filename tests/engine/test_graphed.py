@@ -27,9 +27,9 @@ def test_replayed_is_sequential(method: Method) -> None:
     many = simulation(method, device="cuda", executor="graphed", **HARD)
     expected, found = final(one), final(many)
     assert (expected - found).norm() <= 1e-12 * expected.norm()
-    assert many.executor.gradients == one.executor.gradients
-    assert many.executor.walk.works
-    assert len(many.executor.walk.forms) == 1, "one recording for all batches"
+    assert many.history[-1]["gradients"] == one.history[-1]["gradients"]
+    assert many.executor.step.works
+    assert len(many.executor.step.forms) == 1, "one recording for all batches"
 
 
 @needs_a_gpu
@@ -50,14 +50,15 @@ def test_padded_batches_of_one_size_are_the_same_rounds(method: Method, monkeypa
         def prepare(self, step: TensorStep, inputs: object) -> object:
             return lambda values: step(*values)
 
-    monkeypatch.setattr(graphed, "GraphedWalk", AsItIs)
+    monkeypatch.setattr(graphed, "GraphedStep", AsItIs)
     one, many = (simulation(method, executor="sequential", **HARD) for _ in range(2))
     sequential = many.executor
-    vars(many)["choice"] = type(many.choice)(
-        graphed.Graphed(sequential.method, sequential.objective, sequential.batches, many.seed, sequential.draws), ""
+    many._choice = type(many.choice)(
+        graphed.Graphed(sequential.method, sequential.objective, sequential.batches, many.seed, sequential.randomness),
+        "",
     )
     expected, found = final(one), final(many)
     assert (expected - found).norm() <= 1e-12 * expected.norm()
-    assert many.executor.gradients == one.executor.gradients
-    assert many.executor.walk.works
-    assert len(many.executor.walk.forms) == 1
+    assert many.history[-1]["gradients"] == one.history[-1]["gradients"]
+    assert many.executor.step.works
+    assert len(many.executor.step.forms) == 1

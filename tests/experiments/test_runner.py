@@ -117,7 +117,7 @@ def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path: Path) -> Non
 
 
 def test_records_in_a_file_stay_with_the_finished_run(tmp_path: Path) -> None:
-    """The last checkpoint leads to them, and measures that rehearse a round read them and write nothing."""
+    """The last checkpoint leads to them, and measures that compute a dry round read them and write nothing."""
     runs = {0: tmp_path / "file", 2048: tmp_path / "memory"}
     found = {}
     for megabytes, path in runs.items():

@@ -26,7 +26,7 @@ def test_other_settings_are_refused_by_name(tmp_path) -> None:
     path = saved(tmp_path)
     for changes, name in [
         ({"seed": 1}, "seed"),
-        ({"client": {"lr": 0.3}}, "client"),
+        ({"client": {"lr": 0.3}}, r"client\.lr"),
         ({"participation": 2}, "participation"),
     ]:
         with pytest.raises(ValueError, match=f"{name} was .*, now it is"):

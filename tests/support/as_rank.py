@@ -80,7 +80,7 @@ def refused(folder: Path, ranks: Ranks) -> dict[str, str]:
     attempts = {
         "workers": lambda: rounds(find("FedAvg")(), "sequential", ranks, workers=2),
         "probes": lambda: rounds(find("FedAvg")(), "sequential", ranks, probes=["sharpness"]),
-        "rehearsal": lambda: rounds(find("FedSMOO")(), "sequential", ranks).flatness(["consistency"]),
+        "dry round": lambda: rounds(find("FedSMOO")(), "sequential", ranks).flatness(["consistency"]),
         "configuration": lambda: ranks.same(str(ranks.index), "the configuration"),
     }
     for name, attempt in attempts.items():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .method import Context, Method
-from .oracle import Oracle, with_teacher, wrt_inputs
+from .oracle import ObservedOracle, Oracle
 
 WeightDecayScope = Literal["outside", "inside"]
 ClipScope = Literal["full", "loss_only", "flsim"]
@@ -71,30 +71,6 @@ class DirectionParts:
     penalty: float = 0.0
 
 
-class _Noting:
-    """An oracle that remembers the last gradient it gave: the descent gradient of the step."""
-
-    def __init__(self, grad: Oracle) -> None:
-        self._grad = grad
-        self.last: Tensor | None = None
-
-    def __call__(self, w: Tensor) -> Tensor:
-        return self.noted(self._grad(w))
-
-    def with_teacher(self, e: Tensor, weight: float, tau: float) -> Oracle:
-        taught = with_teacher(self._grad, e, weight, tau)
-        return lambda w: self.noted(taught(w))
-
-    def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        by_w, by_matrix, by_shift = wrt_inputs(self._grad, w, matrix, shift)
-        return self.noted(by_w), by_matrix, by_shift
-
-    def noted(self, gradient: Tensor) -> Tensor:
-        """Remember `gradient` as the step's descent gradient."""
-        self.last = gradient
-        return gradient
-
-
 @dataclass(frozen=True)
 class LocalResult:
     """What one client, or a stack of them, ends a round with."""
@@ -103,35 +79,54 @@ class LocalResult:
     client: Any  # the record to keep
     w: Tensor  # the local model, (*clients, d)
     steps: Tensor  # local steps taken, (*clients, 1)
+    gradients: int  # minibatch gradients taken, by all of the clients together
 
 
 @dataclass(frozen=True)
 class LocalState:
-    """One client, or the rows of a stack, that took `steps` local steps so far."""
+    """One client, or the rows of a stack, after `steps` local steps."""
 
     w: Tensor  # (*clients, d)
     client: Any  # the records of these clients
     velocity: Tensor | None
     steps: Tensor | int = 0
+    gradients: int = 0  # minibatch gradients that each of these clients took
 
     def rows(self, which: slice) -> LocalState:
         """Some rows of a stack."""
         velocity = None if self.velocity is None else self.velocity[which]
-        return LocalState(self.w[which], self.client.map(lambda x: x[which]), velocity, self.steps)
+        return replace(self, w=self.w[which], client=self.client.map(lambda x: x[which]), velocity=velocity)
+
+    @property
+    def clients(self) -> int:
+        """How many clients these are; 1 for tensors without a client axis."""
+        return len(self.w) if self.w.ndim > 1 else 1
 
 
-# One local step of every walker: (method, walkers, down, oracle, context, descent) -> walkers, `down` in their rows.
+# One local step: (method, state, down, oracle, context, descent) -> the next state; `down` in the rows of the state.
 StepFunction = Callable[[Method, LocalState, Any, Oracle, Context, Descent], LocalState]
+# Is shown a state before each local step, and the point (*clients, d) where that step took its descent gradient.
+Observe = Callable[[LocalState, Tensor | None], None]
 
 
-def walk(method: Method, at: LocalState, down: Any, grad: Oracle, ctx: Context, descent: Descent) -> LocalState:
-    """One local step of every walker."""
-    here = replace(ctx, steps=at.steps, lr_sum=at.steps * descent.lr)
-    noting = _Noting(grad)
-    d, client = method.step(at.w, at.client, down, noting, here)
-    parts = DirectionParts(noting.last, method.fresh_weight(down), method.penalty)
-    w, velocity = descent(at.w, d, at.velocity, parts)
-    return LocalState(w, client, velocity, at.steps + 1)
+def local_step(
+    method: Method,
+    state: LocalState,
+    down: Any,
+    grad: Oracle,
+    ctx: Context,
+    descent: Descent,
+    observe: Observe | None = None,
+) -> LocalState:
+    """One local step of every client in `state`."""
+    ctx = replace(ctx, steps=state.steps, lr_sum=state.steps * descent.lr)
+    oracle = ObservedOracle(grad)
+    d, client = method.step(state.w, state.client, down, oracle, ctx)
+    if observe is not None:
+        observe(state, oracle.point)
+    parts = DirectionParts(oracle.descent, method.fresh_weight(down), method.penalty)
+    w, velocity = descent(state.w, d, state.velocity, parts)
+    return LocalState(w, client, velocity, state.steps + 1, state.gradients + oracle.calls)
 
 
 def local_round(
@@ -141,27 +136,28 @@ def local_round(
     steps: Iterable[tuple[Oracle, int]],
     ctx: Context,
     descent: Descent,
-    walk: StepFunction = walk,
+    step: StepFunction = local_step,
 ) -> LocalResult:
     """Run one client (tensors without a client axis), or a stack of clients, through a round.
 
     `steps` yields `(grad, active)` per local step. In a stack the clients are sorted by their number
     of steps, most first, and `active` is how many of the leading ones take this step; `grad` then
     maps `(active, d)` to `(active, d)`. Clients that are done leave the stack and cost nothing.
-    `walk` takes the steps, for engines that know how to take them faster.
+    `step` takes the steps, for engines that know how to take them faster.
     """
     w, mine = method.start(down, client), down
-    walkers = LocalState(w, client, torch.zeros_like(w) if descent.momentum else None)
+    state = LocalState(w, client, torch.zeros_like(w) if descent.momentum else None)
     done: list[LocalState] = []
     for grad, active in steps:
-        if w.ndim > 1 and active < len(walkers.w):
-            done.append(walkers.rows(slice(active, None)))
-            walkers, mine = walkers.rows(slice(active)), mine.map(lambda x, active=active: x[:active])
-        walkers = walk(method, walkers, mine, grad, ctx, descent)
-    walkers, taken = _gather([walkers, *reversed(done)])
+        if w.ndim > 1 and active < len(state.w):
+            done.append(state.rows(slice(active, None)))
+            state, mine = state.rows(slice(active)), mine.map(lambda x, active=active: x[:active])
+        state = step(method, state, mine, grad, ctx, descent)
+    parts = [state, *reversed(done)]
+    state, taken = _gather(parts)
     ctx = replace(ctx, steps=taken, lr_sum=taken * descent.lr)
-    up, kept = method.finish(walkers.w, walkers.client, down, ctx)
-    return LocalResult(up, kept, walkers.w, taken)
+    up, kept = method.finish(state.w, state.client, down, ctx)
+    return LocalResult(up, kept, state.w, taken, sum(part.clients * part.gradients for part in parts))
 
 
 def _gather(parts: Sequence[LocalState]) -> tuple[LocalState, Tensor]:

@@ -20,7 +20,7 @@ class Randomness(Enum):
     OTHER = "other"  # from torch's random state, which has to be seeded for one client at a time
 
 
-def draws(module: nn.Module, x: Tensor, classes: int) -> Randomness:
+def randomness_of(module: nn.Module, x: Tensor, classes: int) -> Randomness:
     """What `module` draws in training mode, seen in one pass over the samples `x` (b, *shape), there and back.
 
     Raises InputError if the module cannot take the samples, does not give one score per class, or

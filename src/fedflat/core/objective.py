@@ -118,21 +118,21 @@ class Objective:
 class BatchOracle:
     """The gradient oracle of one batch (see `core.oracle.MinibatchOracle`).
 
-    `around` is entered for every gradient: the engine counts there, and seeds what the model draws besides dropout.
+    `seeded` is entered for every gradient: it seeds what the model draws besides dropout.
     """
 
     objective: Objective
     batch: Batch
-    around: Callable[[], AbstractContextManager[None]]
+    seeded: Callable[[], AbstractContextManager[None]] = nullcontext
     penalty: Penalty | None = None
 
     def __call__(self, w: Tensor) -> Tensor:
         """The gradient at `w` (*clients, d)."""
-        with self.around():
+        with self.seeded():
             return self.objective.gradient(w, self.batch, self.penalty)
 
     def with_teacher(self, e: Tensor, weight: float, tau: float) -> BatchOracle:
-        """See `core.oracle.with_teacher`."""
+        """The oracle of the loss with a teacher's penalty; see `core.oracle.with_teacher`."""
 
         def penalty(scores: Tensor) -> Tensor:
             # In here, so that what the teacher draws is seeded too; its dropout masks are the student's, so that
@@ -145,9 +145,9 @@ class BatchOracle:
         return replace(self, penalty=penalty)
 
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """See `core.oracle.wrt_inputs`."""
+        """The gradients by `w` and by a linear map of the samples; see `core.oracle.wrt_inputs`."""
         inputs = [x.detach().requires_grad_() for x in (w, matrix, shift)]
-        with self.around(), torch.enable_grad(), self.objective.training_precision():
+        with self.seeded(), torch.enable_grad(), self.objective.training_precision():
             moved = replace(self.batch, x=_transformed(self.batch, *inputs[1:]))
             total = self.objective.loss(inputs[0], moved, self.penalty).sum()
             by_w, by_matrix, by_shift = torch.autograd.grad(total, inputs)

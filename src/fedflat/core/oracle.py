@@ -22,10 +22,10 @@ class MinibatchOracle(Protocol):
         """The gradient at `w` (*clients, d)."""
 
     def with_teacher(self, e: Tensor, weight: float, tau: float) -> Oracle:
-        """See `with_teacher`."""
+        """The oracle of the loss with a teacher's penalty; see the function `with_teacher`."""
 
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """See `wrt_inputs`."""
+        """The gradients by `w` and by a linear map of the samples; see the function `wrt_inputs`."""
 
 
 EPSILON = 1e-12  # added to a norm before dividing by it
@@ -80,7 +80,40 @@ def wrt_inputs(grad: Oracle, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[
     return cast(MinibatchOracle, grad).wrt_inputs(w, matrix, shift)
 
 
+class ObservedOracle:
+    """An oracle that gives the gradients of another one, and keeps what a local step has asked it for.
+
+    The last gradient it gave is the step's descent gradient, unless a method names another one (`as_descent_gradient`).
+    """
+
+    def __init__(self, grad: Oracle) -> None:
+        self._grad = grad
+        self.calls = 0  # gradients so far
+        self.point: Tensor | None = None  # where the last one was taken, (*clients, d)
+        self.descent: Tensor | None = None  # the descent gradient, (*clients, d)
+
+    def __call__(self, w: Tensor) -> Tensor:
+        """The gradient at `w` (*clients, d)."""
+        return self._observed(w, self._grad(w))
+
+    def with_teacher(self, e: Tensor, weight: float, tau: float) -> Oracle:
+        """The observed oracle of the loss with a teacher's penalty; see the function `with_teacher`."""
+        taught = with_teacher(self._grad, e, weight, tau)
+        return lambda w: self._observed(w, taught(w))
+
+    def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients by `w`, `matrix` and `shift`, which count as one; see the function `wrt_inputs`."""
+        by_w, by_matrix, by_shift = wrt_inputs(self._grad, w, matrix, shift)
+        return self._observed(w, by_w), by_matrix, by_shift
+
+    def _observed(self, w: Tensor, gradient: Tensor) -> Tensor:
+        self.calls += 1
+        self.point, self.descent = w, gradient
+        return gradient
+
+
 def as_descent_gradient(grad: Oracle, gradient: Tensor) -> Tensor:
-    """`gradient`, made from several of `grad`'s, noted as the step's descent gradient for whoever clips it."""
-    noted = getattr(grad, "noted", None)
-    return gradient if noted is None else cast(Tensor, noted(gradient))
+    """`gradient`, which a method has made from several of `grad`, kept as the step's descent gradient for clipping."""
+    if isinstance(grad, ObservedOracle):
+        grad.descent = gradient
+    return gradient

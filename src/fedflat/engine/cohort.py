@@ -13,12 +13,20 @@ from torch import Tensor
 from ..core.method import Context
 from ..data.federated import Index
 from ..metrics.drift import drift
+from ..metrics.flatness.subject import RoundObserver
 from ..rounds.aggregation import RunningMean
-from ..rounds.executor import Executor, Task, local_training, stacked
+from ..rounds.executor import Executor, stacked
 from ..rounds.memory_layout import aligned
 from .client_store import ClientStore
-from .dry_round import ObservedExecutor
 from .ranks import ALONE, Ranks
+
+
+@dataclass(frozen=True)
+class Task:
+    """A chunk of the cohort, with what its clients kept until now."""
+
+    clients: Index  # (c,) longest work first
+    record: Any  # (c, width)
 
 
 @dataclass(frozen=True)
@@ -29,10 +37,12 @@ class ChunkResult:
     record: Any  # what the clients will keep, (c, width)
     steps: Tensor  # local steps, (c, 1)
     drifts: Tensor  # ||w_i - w^t||, (c,)
+    gradients: int = 0  # minibatch gradients taken, by all clients of the chunk together
 
     def map(self, change: Callable[[Tensor], Tensor]) -> ChunkResult:
         """`change` applied to every tensor."""
-        return ChunkResult(self.received.map(change), self.record.map(change), change(self.steps), change(self.drifts))
+        records = self.received.map(change), self.record.map(change)
+        return ChunkResult(*records, change(self.steps), change(self.drifts), self.gradients)
 
     def fill(self, other: ChunkResult) -> None:
         """Copy the tensors of `other` into those of this one."""
@@ -50,29 +60,31 @@ class CohortResult:
     mean: Any  # the weighted mean of what the server receives
     steps: Tensor  # the weighted mean of local steps, (1,)
     drifts: Tensor  # ||w_i - w^t|| of each client, (c,)
+    gradients: int  # minibatch gradients taken, by all clients together
 
 
 class Trainer(Protocol):
     """Whoever trains the chunks of a cohort."""
 
     @property
-    def executor(self) -> Executor | ObservedExecutor:
+    def executor(self) -> Executor:
         """How clients are run."""
 
     def parts(self, tasks: Iterator[Task], down: Any, ctx: Context) -> Generator[ChunkResult]:
-        """What the training of each task gives, in their order; each is good until the next is asked for."""
+        """The result of each task, in their order; each is good until the next is asked for."""
 
 
 @dataclass(frozen=True)
 class InTurn:
-    """One chunk after another, in this process."""
+    """One chunk after another, in this process; `observer` is shown every local step."""
 
-    executor: Executor | ObservedExecutor
+    executor: Executor
+    observer: RoundObserver | None = None
 
     def parts(self, tasks: Iterator[Task], down: Any, ctx: Context) -> Generator[ChunkResult]:
-        """See `Trainer.parts`."""
+        """The result of each task, in their order."""
         for task in tasks:
-            yield train_chunk(self.executor, task, down, ctx)
+            yield train_chunk(self.executor, task, down, ctx, self.observer)
 
 
 def train(
@@ -90,7 +102,7 @@ def train(
     With `keep` the records of the clients are staged in the store, chunk by chunk, for the caller to commit; without
     it the store is only read. Raises NonFiniteError if a client's model or message is not finite.
     """
-    executor = trainer.executor
+    executor, gradients = trainer.executor, 0
     mean, drifts = RunningMean(executor.method, down.w), down.w.new_zeros(len(clients))
     mine = ranks.share(executor.batches.steps(clients), ranks.owners(clients) if store.keeps else None)
     chunks = np.array_split(mine, -(-len(mine) // executor.chunk)) if len(mine) else []  # as even as possible
@@ -102,8 +114,9 @@ def train(
             if keep:
                 store.stage(clients[places], part.record)
             drifts[places] = part.drifts
+            gradients += part.gradients
     ranks.add_up(mean, drifts)
-    return CohortResult(mean.value(), mean.steps, drifts)
+    return CohortResult(mean.value(), mean.steps, drifts, ranks.total(gradients))
 
 
 def _tasks(store: ClientStore, chunks: Sequence[Index], down: Any) -> Iterator[Task]:
@@ -114,14 +127,16 @@ def _tasks(store: ClientStore, chunks: Sequence[Index], down: Any) -> Iterator[T
         yield Task(some, record.map(lambda x: aligned(x.to(down.w.dtype))))
 
 
-def train_chunk(executor: Executor | ObservedExecutor, task: Task, down: Any, ctx: Context) -> ChunkResult:
+def train_chunk(
+    executor: Executor, task: Task, down: Any, ctx: Context, observer: RoundObserver | None = None
+) -> ChunkResult:
     """Local training of some clients: a function of the arguments, so it may run in any process.
 
     Bit by bit: what goes in and what comes out lies in memory as it would if it were sent between processes.
     Raises NonFiniteError if a client's model or message is not finite.
     """
-    result = local_training(executor, task, down, ctx)
+    result = executor.train(task.clients, task.record, down, ctx, observer)
     at_client = replace(ctx, steps=result.steps, lr_sum=result.steps * ctx.lr)
     received = executor.method.receive(result.up, at_client)
-    part = ChunkResult(received, result.client, result.steps, drift(result.w, down.w))
+    part = ChunkResult(received, result.client, result.steps, drift(result.w, down.w), result.gradients)
     return part.map(lambda x: aligned(x.to(down.w.dtype)))

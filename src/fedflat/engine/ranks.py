@@ -164,6 +164,7 @@ class Joined(Ranks):
         for x, top in zip(sums, tops.tolist(), strict=True):
             x.raise_to(top)
             self._reduced(x.sums)
+        self._reduced(mean.counts)
         self._reduced(drifts)
 
     @contextmanager

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..core.errors import InputError, NonFiniteError
 from ..core.method import Context, Method
-from ..core.model_check import draws
+from ..core.model_check import randomness_of
 from ..core.objective import Objective
 from ..data.facts import partition_facts
 from ..data.federated import FederatedData, Index, digest
@@ -24,9 +21,8 @@ from ..metrics.accuracy import score, validation_accuracies
 from ..metrics.flatness import Flatness, Measure, ProgressCallback, Subject, measure, no_progress
 from ..metrics.flatness.subject import MAX_SAMPLES, NextRound, RoundObserver
 from ..rounds import checkpoint
+from ..rounds.aggregation import Weights, mean_weights
 from ..rounds.batches import Batches
-from ..rounds.checkpoint import DamagedError, Stream
-from ..rounds.context import ContextFactory
 from ..rounds.cost import method_cost
 from ..rounds.device import usable_device
 from ..rounds.executor import Executor
@@ -34,60 +30,17 @@ from ..rounds.history import metrics_table
 from ..rounds.initial_model import fresh_module
 from ..rounds.local_training import Client
 from ..rounds.participation import participation as as_rule
-from ..rounds.randomness import Purpose, generator
-from ..rounds.segments import Segment, following, stored
-from ..rounds.segments import read as read_segments
+from ..rounds.segments import Segment
+from ..rounds.server import Server
+from ..rounds.settings import described, first_difference
 from ..rounds.threads import one_thread
 from .arguments import check_arguments, check_precision, check_ranks, check_workers, default_rounds
 from .client_store import BUDGET, ClientStore
 from .cohort import CohortResult, InTurn, Trainer, train
-from .dry_round import ObservedExecutor
 from .executors import Choice, agreed, check_name, choose
 from .ranks import ALONE, Ranks
 from .run import Run, summarise
 from .workers import Workers
-
-Weights = Literal["uniform", "samples"]
-
-
-@dataclass(frozen=True)
-class _State:
-    """What a checkpoint holds."""
-
-    t: int
-    gradients: int
-    history: list[dict[str, float]]
-    settings: dict[str, Any]
-    segments: list[Segment]
-    tensors: dict[str, Tensor | Stream]
-    path: Path
-
-    @classmethod
-    def read(cls, path: Path) -> _State:
-        """Raises DamagedError, naming the file, if it is damaged, or no state of a simulation."""
-        tensors, meta = checkpoint.load(path, streamed=("clients.",))
-        try:
-            history, settings = list(meta["history"]), dict(meta["settings"])
-            segments = read_segments(meta.get("segments"))
-            return cls(int(meta["t"]), int(meta["gradients"]), history, settings, segments, tensors, path)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DamagedError(
-                f"checkpoint {path} is no state of a simulation: {error!r} is missing or wrong"
-            ) from error
-
-    def server(self, like: Any, device: torch.device) -> Any:
-        """The server's record, with the fields and shapes of `like`."""
-        fields = like.tensors()
-        found = {name: self.tensors.get(f"server.{name}") for name in fields}
-        for name, x in found.items():
-            if not isinstance(x, Tensor) or (x.shape, x.dtype) != (fields[name].shape, fields[name].dtype):
-                raise DamagedError(f"checkpoint {self.path} has no server.{name} of {tuple(fields[name].shape)}")
-        return type(like)(**{name: x.to(device) for name, x in found.items() if isinstance(x, Tensor)})
-
-    @property
-    def clients(self) -> dict[str, Tensor | Stream]:
-        """What the store of clients' records wrote."""
-        return {n.removeprefix("clients."): x for n, x in self.tensors.items() if n.startswith("clients.")}
 
 
 @dataclass(frozen=True)
@@ -96,6 +49,16 @@ class Round:
 
     t: int  # from 0
     metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class _Computed:
+    """A round that was computed and that the server has not taken yet."""
+
+    ctx: Context
+    down: Any  # the server's message
+    clients: CohortResult
+    state: Any  # the server's next state
 
 
 class Simulation:
@@ -158,9 +121,9 @@ class Simulation:
         check_ranks(ranks.number, workers, probes)
         self.method = method = method.fitted(data.shape)
         self.client, self.weights, self.seed = client or Client(), weights, seed
-        self._participation = as_rule(participation)
-        self.rounds = rounds if rounds is not None else default_rounds(self._participation)
-        self._participation.check(data.clients, self.rounds)
+        self._participation = rule = as_rule(participation)
+        self.rounds = rounds if rounds is not None else default_rounds(rule)
+        rule.check(data.clients, self.rounds)
         self.device, self.eval_every, self.last = usable_device(device), eval_every, last
         self._ranks = ranks
         module = fresh_module(model, data.classes, data.shape, seed, model_options or {}, dtype).to(self.device)
@@ -168,32 +131,41 @@ class Simulation:
         w = self.objective.space.flatten(module)
         self.data = data.to(self.device, w.dtype)
         self._data_hash, self._model_hash = self.data.contents_hash(), digest(self.objective.space.row_major(w))
-        self._facts = ContextFactory(self.objective.space, self.client, self.device)
-        drawn = draws(module, self.data.inputs(torch.arange(min(2, len(data.y)), device=self.device)), data.classes)
+        samples = self.data.inputs(torch.arange(min(2, len(data.y)), device=self.device))
+        self._randomness = randomness_of(module, samples, data.classes)
         batches = Batches(self.data, self.client, seed, w.dtype)
-        check_name(executor, drawn, self.device)
+        check_name(executor, self._randomness, self.device)
         check_precision(precision)
-        self._asked, self._drawn = executor, drawn
-        self._make = lambda kind: kind(method, self.objective, batches, seed, drawn)
+        self._asked = executor
+        self._choice: Choice | None = None
+        self._make = lambda kind: kind(method, self.objective, batches, seed, self._randomness)
         self._workers = Workers(lambda: self.executor, workers, self.device)
         self._cost = method_cost(method, len(w))
         self.precision = precision
-        self.t = 0
-        self.server = method.init_server(w)
+        self._server = Server(method, self.objective, w, self.client, rule, data.clients, seed)
         self._store = ClientStore(
             method, data.clients, w, store_budget, store_folder if ranks.number == 1 else None, ranks.owned
         )
-        self.history: list[dict[str, float]] = []
-        self.segments = [Segment.now(0, method)]  # which versions and code the rounds so far were carried out with
         self.probes, self.probe_every = tuple(probes), probe_every
 
-    @cached_property
+    def prepare(self) -> Choice:
+        """Choose the executor, unless that has been done; for `auto` this takes a few steps on trial.
+
+        Of several ranks, all must call this at the same time. The first round does it otherwise.
+        """
+        if self._choice is None:
+            with one_thread(self.device):
+                cohort = self.cohort(0)
+                steps = float(self.client.local_steps(self.data.sizes_of(cohort)).sum()) * self.rounds
+                self._choice = agreed(
+                    self._ranks, self._make, cohort, lambda: choose(self._asked, self._make, cohort, steps)
+                )
+        return self._choice
+
+    @property
     def choice(self) -> Choice:
-        """The executor, and why it is this one; for `auto` the first question takes a few steps on trial."""
-        with one_thread(self.device):
-            cohort = self.cohort(0)
-            steps = float(self.client.local_steps(self.data.sizes_of(cohort)).sum()) * self.rounds
-            return agreed(self._ranks, self._make, cohort, lambda: choose(self._asked, self._make, cohort, steps))
+        """The executor, and why it is this one."""
+        return self.prepare()
 
     @property
     def executor(self) -> Executor:
@@ -201,16 +173,34 @@ class Simulation:
         return self.choice.executor
 
     @property
+    def t(self) -> int:
+        """Rounds that are over."""
+        return self._server.t
+
+    @property
+    def server(self) -> Any:
+        """The method's server record."""
+        return self._server.state
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """What every round has reported."""
+        return self._server.history
+
+    @property
+    def segments(self) -> list[Segment]:
+        """With which versions and which code the rounds were carried out."""
+        return self._server.segments
+
+    @property
     def w(self) -> Tensor:
         """The server's model, (d,), row-major."""
-        return self.objective.space.row_major(self.server.w)
+        return self._server.w
 
     @property
     def model(self) -> nn.Module:
         """A new module with the server's model in it."""
-        module = deepcopy(self.objective.module)
-        self.objective.space.write(module, self.server.w)
-        return module
+        return self._server.model
 
     def __iter__(self) -> Iterator[Round]:
         while self.t < self.rounds:
@@ -247,26 +237,22 @@ class Simulation:
         leaves server, clients and counters as they were.
         """
         started = perf_counter()
-        gradients = self.executor.gradients
         try:
             trainer = self._workers if self._ranks.number == 1 else InTurn(self.executor)
-            ctx, down, trained, server = self._worked_out(self.cohort(self.t), trainer, keep=True, ranks=self._ranks)
+            computed = self._compute(self.cohort(self.t), trainer, keep=True, ranks=self._ranks)
             with self._ranks.together():
                 self._store.commit()
         except BaseException:
-            self.executor.gradients = gradients
             self._store.discard()
             raise
-        clients = len(trained.drifts)
-        self.executor.gradients = gradients + self._ranks.total(self.executor.gradients - gradients)
-        self.server = server
-        self.t += 1
-        metrics = {"lr": ctx.lr, "clients": float(clients), "drift": float(trained.drifts.mean())}
-        metrics |= _scalars(down)
+        self._server.take(computed.state)
+        clients = computed.clients
+        metrics = {"lr": computed.ctx.lr, "clients": float(len(clients.drifts)), "drift": float(clients.drifts.mean())}
+        metrics |= _scalars(computed.down)
         metrics |= self._evaluate() if self._ranks.index == 0 else {}
         metrics |= self._spent(clients) | {"seconds": perf_counter() - started} | self._probed()
-        self.history.append({"t": ctx.t, **metrics})
-        return Round(ctx.t, metrics)
+        self._server.report(metrics)
+        return Round(computed.ctx.t, metrics)
 
     def flatness(
         self,
@@ -278,8 +264,8 @@ class Simulation:
         subject = Subject(self.objective, self.server.w, self.data, max_samples, dry_round=self.dry_round)
         return measure(subject, measures, progress)
 
-    def dry_round(self, clients: Index | None, watch: RoundObserver) -> NextRound:
-        """Work out the round that follows, or one with other `clients` (c,), for `watch`; nothing is changed by it.
+    def dry_round(self, clients: Index | None, observer: RoundObserver) -> NextRound:
+        """Compute the round that follows, or one with other `clients` (c,), for `observer`; it changes nothing.
 
         After the last cohort of an explicit participation, that cohort is taken again. Raises InputError on one of
         several ranks, if it does not have all clients' records.
@@ -289,28 +275,25 @@ class Simulation:
                 "clients' records are with several ranks; load the checkpoint in one process to look at a round"
             )
         cohort = self.cohort(self.t) if clients is None else clients
-        ctx, _, trained, server = self._worked_out(cohort, InTurn(ObservedExecutor(self.executor, watch)), keep=False)
-        return NextRound(cohort, server.w, float(trained.steps) * ctx.lr)
+        computed = self._compute(cohort, InTurn(self.executor, observer), keep=False)
+        return NextRound(cohort, computed.state.w, float(computed.clients.steps) * computed.ctx.lr)
 
-    def _worked_out(
-        self, cohort: Index, trainer: Trainer, keep: bool, ranks: Ranks = ALONE
-    ) -> tuple[Context, Any, CohortResult, Any]:
-        """A round with `cohort`, not taken: its context, its message, what was trained, and the server's next state.
-
-        With `keep` the clients' records are staged.
-        """
+    def _compute(self, cohort: Index, trainer: Trainer, keep: bool, ranks: Ranks = ALONE) -> _Computed:
+        """The next round with `cohort`, which the server has not taken yet; with `keep` clients' records are staged."""
         clients = self.executor.batches.longest_first(cohort)
-        ctx = self._facts.of(self.t, len(clients) / self.data.clients, len(clients))
-        down = self.method.broadcast(self.server)
+        weights = mean_weights(self.weights, self.data.sizes_of(clients), self.device)
+        ctx, down = self._server.context(len(clients)), self._server.broadcast()
         with one_thread(self.device):
-            trained = train(trainer, self._store, clients, self._weights(clients), down, ctx, keep, ranks)
-            at_server = replace(ctx, steps=trained.steps, lr_sum=trained.steps * ctx.lr)
-            server = self.method.update(self.server, trained.mean, at_server)
-        return ctx, down, trained, self._checked(server)
+            trained = train(trainer, self._store, clients, weights, down, ctx, keep, ranks)
+            try:
+                state = self._server.updated(trained.mean, trained.steps, ctx)
+            except NonFiniteError as error:
+                raise NonFiniteError(f"training diverged: {error}") from error
+        return _Computed(ctx, down, trained, state)
 
     def cohort(self, t: int) -> Index:
         """The clients of round `t`, in rising order; known before the round is computed."""
-        return self._participation.cohort(t, self.data.clients, generator(self.seed, Purpose.COHORT, t))
+        return self._server.cohort(t)
 
     def save(self, path: str | Path) -> None:
         """Write everything that the next round depends on to `path`, atomically.
@@ -321,11 +304,9 @@ class Simulation:
         path = Path(path)
         with self._ranks.together(), self._ranks.collected(self._store, path.parent) as kept:
             if kept is not None:
-                tensors = {f"server.{name}": x for name, x in self.server.tensors().items()}
-                tensors |= {f"clients.{name}": x for name, x in kept.items()}
-                meta = {"t": self.t, "gradients": self.executor.gradients, "history": self.history}
-                meta |= {"segments": stored(self.segments), "settings": self.settings()}
-                checkpoint.save(path, tensors, meta)
+                tensors = self._server.tensors() | {f"clients.{name}": x for name, x in kept.items()}
+                compared = {"method": described(self.method), "client": described(self.client)}
+                checkpoint.save(path, tensors, self._server.meta() | {"settings": self.settings() | compared})
         self._store.saved()
 
     def load(self, path: str | Path, strict: bool = False) -> None:
@@ -337,32 +318,37 @@ class Simulation:
         """
         path = Path(path)
         with self._ranks.together():
-            state = _State.read(path)
-        if self._asked == "auto" and "choice" not in vars(self):
-            self._stay_with(str(state.settings.get("executor")), path)
-        segments = self._following(state, path, strict)
-        server = state.server(self.server, self.device)
+            tensors, meta = checkpoint.load(path, streamed=("clients.",))
+            settings = checkpoint.settings_of(meta, path)
+        if self._asked == "auto" and self._choice is None:
+            self._stay_with(str(settings.get("executor")), path)
+        self._check_same(settings, path)
+        snapshot = self._server.read(tensors, meta, path, strict)
+        if snapshot.t > self.rounds:
+            raise InputError(f"checkpoint {path} has {snapshot.t} rounds, rounds = {self.rounds} is less")
+        records = {n.removeprefix("clients."): x for n, x in tensors.items() if n.startswith("clients.")}
         with self._ranks.together():
             try:
-                self._store.restore(state.clients, path.parent)
+                self._store.restore(records, path.parent)
             except InputError as error:
                 raise type(error)(f"checkpoint {path}: {error}") from error
-        self.server, self.segments = server, segments
-        self.t, self.executor.gradients, self.history = state.t, state.gradients, state.history
+        self._server.restore(snapshot)
 
-    def _following(self, state: _State, path: Path, strict: bool) -> list[Segment]:
-        """The segments of a run that goes on from `state`. Raises InputError if it cannot."""
+    def _check_same(self, before: Mapping[str, Any], path: Path) -> None:
+        """Raise InputError, naming the first difference, unless the settings `before` are those of this simulation."""
+        compared = {"method": self.method, "client": self.client}
         for name, value in self.settings().items():
-            if state.settings.get(name) != value:
-                raise InputError(f"checkpoint {path}: {name} was {state.settings.get(name)}, now it is {value}")
-        if state.t > self.rounds:
-            raise InputError(f"checkpoint {path} has {state.t} rounds, rounds = {self.rounds} is less")
-        return following(state.segments, Segment.now(state.t, self.method), path, strict)
+            if name in compared:
+                found = first_difference(before.get(name), compared[name])
+                if found:
+                    raise InputError(f"checkpoint {path}: {name}{found}")
+            elif before.get(name) != value:
+                raise InputError(f"checkpoint {path}: {name} was {before.get(name)}, now it is {value}")
 
     def _stay_with(self, executor: str, path: Path) -> None:
         """The executor remains what it was when the checkpoint was written, wherever the run goes on."""
         try:
-            check_name(executor, self._drawn, self.device)
+            check_name(executor, self._randomness, self.device)
         except InputError as error:
             raise InputError(f"checkpoint {path}: {error}") from error
         self._asked = executor
@@ -409,17 +395,6 @@ class Simulation:
             "layout": "convolutions channels-last",
         }
 
-    def _weights(self, clients: Index) -> Tensor:
-        """Weights of a cohort in the mean, (c, 1), float64: ones, or numbers of samples."""
-        weights = np.ones(len(clients)) if self.weights == "uniform" else self.data.sizes_of(clients).astype(float)
-        return torch.from_numpy(weights).to(self.device)[:, None]
-
-    def _checked(self, server: Any) -> Any:
-        for name, x in server.tensors().items():
-            if not torch.isfinite(x).all():
-                raise NonFiniteError(f"training diverged: the server's {name} is NaN or infinite after round {self.t}")
-        return server
-
     def _evaluate(self) -> dict[str, float]:
         if self.t % self.eval_every and self.t != self.rounds:
             return {}
@@ -441,12 +416,12 @@ class Simulation:
         errors = {f"{name}_error": x.error for name, x in found.items() if x.error is not None}
         return {name: x.value for name, x in found.items()} | errors
 
-    def _spent(self, clients: int) -> dict[str, float]:
+    def _spent(self, clients: CohortResult) -> dict[str, float]:
         """Totals so far: minibatch gradients, and bytes each way."""
-        before = self.history[-1] if self.history else {"bytes_down": 0.0, "bytes_up": 0.0}
-        size = clients * self.server.w.element_size()
+        before = self.history[-1] if self.history else {"gradients": 0.0, "bytes_down": 0.0, "bytes_up": 0.0}
+        size = len(clients.drifts) * self.server.w.element_size()
         return {
-            "gradients": float(self.executor.gradients),
+            "gradients": before["gradients"] + clients.gradients,
             "bytes_down": before["bytes_down"] + size * self._cost.down,
             "bytes_up": before["bytes_up"] + size * self._cost.up,
         }

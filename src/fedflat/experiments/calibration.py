@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from ..core.errors import InputError
-from ..core.model_check import draws
+from ..core.model_check import randomness_of
 from ..core.objective import Batch, Objective
 from ..data.cache import cache_folder
 from ..data.sources import source
@@ -73,7 +73,7 @@ def _key(spec: RunSpec, device: torch.device) -> str:
 def _measured(spec: RunSpec, device: torch.device) -> Speed:
     """Medians over gradients, and over evaluations, of a batch of noise of the right shape."""
     module, batch = _noise(spec, device)
-    draws(module, batch.x[:2], source(spec.data.name).classes)  # a model that cannot take the data is named here
+    randomness_of(module, batch.x[:2], source(spec.data.name).classes)  # refuses a model that cannot take the data
     objective = Objective(module)
     w = objective.space.flatten(module)
     gradient = _median_seconds(lambda: objective.gradient(w, batch), device)

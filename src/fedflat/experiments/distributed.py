@@ -55,7 +55,7 @@ def _train(
         sim = spec.build(ranks=ranks)
     with closing(sim):
         _load(sim, directory, ranks, strict)
-        sim.choice  # noqa: B018 (found by all at the same time)
+        sim.prepare()  # all ranks at the same time
         with ranks.together():
             if ranks.index == 0:
                 directory.begin(spec, sim)

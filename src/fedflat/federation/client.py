@@ -10,13 +10,12 @@ import torch
 from torch import nn
 
 from ..core.method import Method
-from ..core.model_check import draws
+from ..core.model_check import randomness_of
 from ..core.objective import Objective
 from ..data.federated import FederatedData
 from ..metrics.drift import drift
 from ..rounds.batches import Batches
 from ..rounds.context import ContextFactory
-from ..rounds.executor import Task, local_training
 from ..rounds.local_training import Client
 from ..rounds.memory_layout import aligned
 from ..rounds.sequential import Sequential
@@ -46,50 +45,48 @@ class FederatedClient:
         self._objective = Objective(module, bf16=bf16)
         like = self._objective.space.flatten(module)
         self._data = data.to(like.device, like.dtype)
-        drawn = draws(module, self._data.inputs(torch.arange(min(2, len(data.y)))), data.classes)
+        randomness = randomness_of(module, self._data.inputs(torch.arange(min(2, len(data.y)))), data.classes)
         batches = Batches(self._data, client, seed, like.dtype)
-        self._executor = Sequential(self._method, self._objective, batches, seed, drawn)
-        self._memory = ClientState(folder, method.client)
-        self._like, self._facts = like, ContextFactory(self._objective.space, client, like.device)
+        self._executor = Sequential(self._method, self._objective, batches, seed, randomness)
+        self._state = ClientState(folder, method.client)
+        self._like, self._contexts = like, ContextFactory(self._objective.space, client, like.device)
 
-    def train(self, order: TrainRequest) -> TrainReply:
-        """Carry out an order.
+    def train(self, request: TrainRequest) -> TrainReply:
+        """Train in the round that the server asks for.
 
-        Raises RefusedError for one that does not fit, NonFiniteError if training diverges, and InputError if the record
-        cannot be read or written.
+        Raises RefusedError for a request that does not fit, NonFiniteError if training diverges, and InputError if the
+        client's record cannot be read or written.
         """
-        self._check(order)
-        down = self._down(order)
+        self._check(request)
+        down = self._down(request)
+        record = self._record(request.since, down)
+        ctx = self._contexts.of(request.t, request.share, request.sampled)
         with one_thread(self._like.device):
-            before = self._executor.gradients
-            result = local_training(
-                self._executor, self._task(order, down), down, self._facts.of(order.t, order.share, order.sampled)
-            )
-        self._memory.keep(order.t, result.client.map(lambda x: x[0]), {order.since, *order.safe})
+            result = self._executor.train(np.array([self._data.first]), record, down, ctx)
+        self._state.keep(request.t, result.client.map(lambda x: x[0]), {request.since, *request.safe})
         return TrainReply(
-            t=order.t,
+            t=request.t,
             samples=len(self._data.y),
             steps=int(result.steps),
-            gradients=self._executor.gradients - before,
+            gradients=result.gradients,
             drift=float(drift(result.w, down.w)),
             up=pack(result.up.map(lambda x: x[0].to(down.w.dtype))),
         )
 
-    def _check(self, order: TrainRequest) -> None:
-        expected = {"study": self._digest, "client": self._data.first}
-        found = {"study": order.digest, "client": order.number}
-        for what, value in expected.items():
-            if found[what] != value:
-                raise RefusedError(f"the order is for {what} {found[what]}, this is {what} {value}")
+    def _check(self, request: TrainRequest) -> None:
+        """Raise RefusedError unless the request is for this study and this client."""
+        expected = {"study": (request.digest, self._digest), "client": (request.number, self._data.first)}
+        for what, (found, mine) in expected.items():
+            if found != mine:
+                raise RefusedError(f"the order is for {what} {found}, this is {what} {mine}")
 
-    def _down(self, order: TrainRequest) -> Any:
-        """The server's message (width,), as it lies in the simulator's memory."""
+    def _down(self, request: TrainRequest) -> Any:
+        """The server's message (width,), with its numbers aligned as in one process."""
         widths = self._method.down.widths(self._like.shape[-1], self._method)
-        down = unpack(self._method.down, widths, self._like.dtype, order.down)
+        down = unpack(self._method.down, widths, self._like.dtype, request.down)
         return down.map(lambda x: aligned(x.to(self._like.device)))
 
-    def _task(self, order: TrainRequest, down: Any) -> Task:
-        """This client, with its record as it was when the round began."""
+    def _record(self, since: int, down: Any) -> Any:
+        """This client's record (1, width) as it was after round `since`."""
         first = self._method.init_client(down.map(lambda x: x[None])).map(lambda x: x[0])
-        record = self._memory.after(order.since, first)
-        return Task(np.array([self._data.first]), record.map(lambda x: aligned(x.to(self._like.dtype)[None])))
+        return self._state.after(since, first).map(lambda x: aligned(x.to(self._like.dtype)[None]))

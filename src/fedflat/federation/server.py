@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -13,17 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import InputError
+from ..core.errors import InputError, NonFiniteError
 from ..core.method import Context, Method
 from ..core.objective import Objective
 from ..data.federated import Index
 from ..rounds import checkpoint
-from ..rounds.context import ContextFactory
+from ..rounds.aggregation import mean_weights
 from ..rounds.local_training import Client
 from ..rounds.participation import Participation
-from ..rounds.randomness import Purpose, generator
-from ..rounds.segments import Segment, following, stored
-from ..rounds.segments import read as read_segments
+from ..rounds.server import Server
 from ..rounds.threads import one_thread
 from .codec import pack
 from .membership import FederationError, Membership
@@ -65,7 +62,7 @@ class RoundReport:
 
 
 class FederatedServer:
-    """Holds the server's state and takes it from round to round; the same cohorts, sums and bits as the simulator."""
+    """The `Server` of a run whose clients are elsewhere; the same cohorts, sums and bits as in one process."""
 
     def __init__(
         self,
@@ -88,72 +85,76 @@ class FederatedServer:
         empty = [name for name in self.names if members[name] < 1]
         if empty or not self.names:
             raise InputError(f"client {empty[0]} has no samples" if empty else "there is no client")
-        self._method, self._client, self._participation = method.fitted(shape), client, participation
-        self._weights, self._seed, self._digest, self._terms = weights, seed, digest, terms or RoundTerms()
-        self._objective = Objective(module)
-        space = self._objective.space
-        w = space.flatten(module)
-        self._facts = ContextFactory(space, client, w.device)
-        self.server = self._method.init_server(w)
-        self.t = 0
+        self._client, self._weights, self._digest, self._terms = client, weights, digest, terms or RoundTerms()
+        objective = Objective(module)
+        w = objective.space.flatten(module)
+        self._server = Server(method.fitted(shape), objective, w, client, participation, len(self.names), seed)
         self._counted: dict[str, int] = {}  # the last round that counted of each client that has had one
         self._saved: dict[int, dict[str, int]] = {}  # the same in the checkpoints that are kept, by their `t`
         with one_thread(w.device):  # or bits of the norm would depend on the number of threads
             norm = float(torch.linalg.vector_norm(w, dtype=torch.float64))
         # A model may begin at zero; then one is as good a size as any.
         self._norms = NormBounds(self._terms.norm_multiple, max(norm, 1.0))
-        self.history: list[dict[str, float]] = []  # a row for every round, in the checkpoint
-        self._segments = [Segment.now(0, self._method)]  # with which versions and code the server has computed them
+
+    @property
+    def t(self) -> int:
+        """Rounds that are over."""
+        return self._server.t
+
+    @property
+    def server(self) -> Any:
+        """The method's server record."""
+        return self._server.state
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """What every round has reported, as it is in the checkpoint."""
+        return self._server.history
 
     @property
     def w(self) -> Tensor:
         """The model, (d,), row-major."""
-        return self._objective.space.row_major(self.server.w)
+        return self._server.w
 
     @property
     def objective(self) -> Objective:
         """Of the model."""
-        return self._objective
+        return self._server.objective
 
     @property
     def model(self) -> nn.Module:
         """A new module with the model in it."""
-        module = deepcopy(self._objective.module)
-        self._objective.space.write(module, self.server.w)
-        return module
+        return self._server.model
 
-    def round(self, carrier: Transport) -> RoundReport:
+    def round(self, transport: Transport) -> RoundReport:
         """One round. Raises RoundFailedError, and changes nothing, if fewer clients answer than the quorum."""
-        cohort = self._participation.cohort(self.t, len(self.names), generator(self._seed, Purpose.COHORT, self.t))
-        ctx = self._facts.of(self.t, len(cohort) / len(self.names), len(cohort))
-        tally = UpdateAggregator(self._method, self.server.w, ctx, self._expected(cohort), self._norms)
+        cohort = self._server.cohort(self.t)
+        ctx, before = self._server.context(len(cohort)), self.history[-1]["gradients"] if self.history else 0.0
+        aggregator = UpdateAggregator(self._server.method, self.server.w, ctx, self._expected(cohort), self._norms)
         with one_thread(self.server.w.device):
-            for name, answer in carrier.exchange(self._orders(cohort, ctx), self._terms.deadline):
-                tally.hear(name, answer)
-            self._require(tally, len(cohort))
-            mean, steps = tally.mean()
-            server = self._method.update(self.server, mean, replace(ctx, steps=steps, lr_sum=steps * ctx.lr))
-        self._take(server, tally)
-        self._norms = tally.norms
-        self._counted |= dict.fromkeys(tally.heard, ctx.t)
-        metrics = tally.metrics()
-        metrics["gradients"] += self.history[-1]["gradients"] if self.history else 0.0
-        self.history.append({"t": ctx.t, **metrics})
-        return RoundReport(ctx.t, metrics, tally.missing)
+            for name, answer in transport.exchange(self._requests(cohort, ctx), self._terms.deadline):
+                aggregator.hear(name, answer)
+            self._require(aggregator, len(cohort))
+            state = self._updated(aggregator, ctx)
+        self._server.take(state)
+        self._norms = aggregator.norms
+        self._counted |= dict.fromkeys(aggregator.heard, ctx.t)
+        metrics = aggregator.metrics()
+        metrics["gradients"] += before
+        self._server.report(metrics)
+        return RoundReport(ctx.t, metrics, aggregator.missing)
 
     def save(self, path: Path) -> None:
         """Write all that the next round depends on to `path`, atomically.
 
         Raises InputError if it cannot be written.
         """
-        tensors = {f"server.{name}": x for name, x in self.server.tensors().items()}
         saved = _newest(self._saved | {self.t: dict(self._counted)})
-        meta = {
-            "t": self.t, "history": self.history, "counted": self._counted,
-            "saved": list(saved.items()), "norms": dict(self._norms.seen), "settings": self._settings(),
-            "segments": stored(self._segments),
+        meta = self._server.meta() | {
+            "counted": self._counted, "saved": list(saved.items()), "norms": dict(self._norms.seen),
+            "settings": self._settings(),
         }  # fmt: skip
-        checkpoint.save(path, tensors, meta)
+        checkpoint.save(path, self._server.tensors(), meta)
         self._saved = saved
 
     def load(self, path: Path) -> None:
@@ -162,15 +163,11 @@ class FederatedServer:
         Raises InputError if it is damaged, or another federation's.
         """
         tensors, meta = checkpoint.load(path)
+        before = checkpoint.settings_of(meta, path)
         for name, value in self._settings().items():
-            if meta["settings"].get(name) != value:
-                raise InputError(f"checkpoint {path}: {name} was {meta['settings'].get(name)}, now it is {value}")
-        now = Segment.now(meta["t"], self._method)
-        self._segments = following(read_segments(meta.get("segments")), now, path, strict=False)
-        device = self.server.w.device
-        kept = {name: tensors[f"server.{name}"].to(device) for name in self.server.tensors()}
-        self.server = self._method.server(**kept)
-        self.t, self.history = meta["t"], meta["history"]
+            if before.get(name) != value:
+                raise InputError(f"checkpoint {path}: {name} was {before.get(name)}, now it is {value}")
+        self._server.restore(self._server.read(tensors, meta, path, strict=False))
         self._counted = dict(meta["counted"])
         # Checkpoints of the first releases have neither of these two.
         self._saved = dict(meta.get("saved", [(self.t, meta["counted"])]))
@@ -180,8 +177,8 @@ class FederatedServer:
         members = {name: int(n) for name, n in zip(self.names, self._samples, strict=True)}
         return {"digest": self._digest, "federation": self._federation, "members": members}
 
-    def _orders(self, cohort: Index, ctx: Context) -> dict[str, TrainRequest]:
-        down = pack(self._method.broadcast(self.server).map(lambda x: x.to(self.server.w.dtype)))
+    def _requests(self, cohort: Index, ctx: Context) -> dict[str, TrainRequest]:
+        down = pack(self._server.broadcast().map(lambda x: x.to(self.server.w.dtype)))
         return {
             self.names[i]: TrainRequest(
                 t=ctx.t, since=self._counted.get(self.names[i], -1), safe=self._rounds_of(self.names[i]),
@@ -198,29 +195,27 @@ class FederatedServer:
     def _expected(self, cohort: Index) -> dict[str, Expected]:
         """What is known of the clients of a cohort."""
         sizes = self._samples[cohort]
-        steps = self._client.local_steps(sizes)
-        weights = np.ones(len(cohort)) if self._weights == "uniform" else sizes
+        steps, weights = self._client.local_steps(sizes), mean_weights(self._weights, sizes, torch.device("cpu"))
         known = zip(cohort, sizes, steps, weights, strict=True)
         return {self.names[i]: Expected(int(size), int(count), float(weight)) for i, size, count, weight in known}
 
-    def _require(self, tally: UpdateAggregator, asked: int) -> None:
+    def _require(self, aggregator: UpdateAggregator, asked: int) -> None:
         """Raise RoundFailedError if too few answers count."""
         needed = ceil(self._terms.quorum * asked)
-        if tally.counted < needed:
-            why = "; ".join(f"{name}: {reason}" for name, reason in list(tally.missing.items())[:NAMED])
+        if aggregator.counted < needed:
+            why = "; ".join(f"{name}: {reason}" for name, reason in list(aggregator.missing.items())[:NAMED])
             raise RoundFailedError(
-                f"round {self.t}: {tally.counted} of {asked} clients have answered, {needed} must ({why})"
+                f"round {self.t}: {aggregator.counted} of {asked} clients have answered, {needed} must ({why})"
             )
 
-    def _take(self, server: Any, tally: UpdateAggregator) -> None:
-        for name, x in server.tensors().items():
-            if not torch.isfinite(x).all():
-                raise RoundFailedError(
-                    f"round {self.t}: the server's {name} became NaN or infinite; the model is unchanged; "
-                    f"the largest numbers came from {tally.loudest}"
-                )
-        self.server = server
-        self.t += 1
+    def _updated(self, aggregator: UpdateAggregator, ctx: Context) -> Any:
+        """The server's next state. Raises RoundFailedError, naming the client to suspect, if it is not finite."""
+        try:
+            return self._server.updated(*aggregator.mean(), ctx)
+        except NonFiniteError as error:
+            raise RoundFailedError(
+                f"round {self.t}: {error}; the model is unchanged; the largest numbers came from {aggregator.loudest}"
+            ) from error
 
 
 def _newest(saved: dict[int, dict[str, int]]) -> dict[int, dict[str, int]]:

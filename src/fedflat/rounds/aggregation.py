@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.method import Method
 from ..core.records import Record
+from ..data.federated import Index
 from .exact_sum import ExactSum
+
+Weights = Literal["uniform", "samples"]
+
+
+def mean_weights(kind: str, sizes: Index, device: torch.device) -> Tensor:
+    """Weights in the mean of clients with `sizes` samples (c,): (c, 1), float64, ones or numbers of samples."""
+    weights = np.ones(len(sizes)) if kind == "uniform" else sizes.astype(float)
+    return torch.from_numpy(weights).to(device)[:, None]
 
 
 class RunningMean:
@@ -22,7 +32,8 @@ class RunningMean:
         self._uniform = self._record.marked("uniform_mean")
         widths = self._record.widths(like.shape[-1], method)
         self._sums = {name: ExactSum(like.new_empty(1, width)) for name, width in widths.items()}
-        self._counts = ExactSum(like.new_empty(1, 3, dtype=torch.float64))  # of local steps, weights and clients
+        # Sums of weighted local steps, of weights, and of clients, which are whole numbers: no sum is rounded.
+        self.counts = like.new_zeros(3, dtype=torch.float64)
 
     def add(self, received: Record, steps: Tensor, weights: Tensor) -> None:
         """Add clients' records and local steps (c, 1) with their weights (c, 1), whose sum need not be known.
@@ -32,21 +43,21 @@ class RunningMean:
         ones = torch.ones_like(weights)
         for name, value in received.tensors().items():
             self._sums[name].add(value, ones if name in self._uniform else weights)
-        self._counts.add(torch.cat([steps * weights, weights, ones], dim=1), ones)
+        self.counts += torch.cat([steps * weights, weights, ones], dim=1).sum(0)
 
     def sums(self) -> Iterator[ExactSum]:
-        """All that is summed, in an order that is the same everywhere."""
-        yield from (*self._sums.values(), self._counts)
+        """The sums of the record's fields, in an order that is the same everywhere."""
+        yield from self._sums.values()
 
     def value(self) -> Any:
         """The mean record."""
-        _, weight, clients = self._counts.value()
+        _, weight, clients = self.counts
         means = {name: x.value() / (clients if name in self._uniform else weight) for name, x in self._sums.items()}
         return self._record(**{name: mean.to(self.like.dtype) for name, mean in means.items()})
 
     @property
     def steps(self) -> Tensor:
         """The weighted mean of local steps, (1,)."""
-        steps, weight, _ = self._counts.value()
+        steps, weight, _ = self.counts
         mean: Tensor = (steps / weight).to(self.like.dtype)[None]
         return mean

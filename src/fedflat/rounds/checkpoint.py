@@ -116,6 +116,14 @@ def load(path: Path, streamed: tuple[str, ...] = ()) -> tuple[dict[str, Any], di
         raise DamagedError(f"checkpoint {path} cannot be read: {' '.join(str(error).split())[:200]}") from error
 
 
+def settings_of(meta: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The settings in what `load` gave. Raises DamagedError if there are none."""
+    settings = meta.get("settings")
+    if not isinstance(settings, dict):
+        raise DamagedError(f"checkpoint {path} is no state of a run: its settings are missing")
+    return settings
+
+
 def _check_format(path: Path, found: object, whole: bool) -> None:
     """Raise DamagedError for a file whose sum is wrong or missing, but for those of format 1, which had none."""
     if not whole and found != 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import frexp, isfinite
 
@@ -59,6 +60,7 @@ class ExactSum:
         self._grid = GRIDS.get(like.dtype, USUAL)
         # The highest place first.
         self.sums = torch.zeros(self._grid.places, like.shape[-1], dtype=torch.float64, device=like.device)
+        self._rows = self.sums.unbind()  # one for each place
         self.top = self._grid.lowest
 
     def add(self, x: Tensor, weights: Tensor) -> None:
@@ -66,13 +68,16 @@ class ExactSum:
         if not x.shape[-1]:
             return
         weights = weights.double()
+        columns = max(1, AT_ONCE // len(x)) if x.device.type == "cpu" else x.shape[-1]
+        if x.shape[-1] <= columns:  # few calls of torch, whose number is what small vectors cost
+            products = x * weights
+            low, high = products.aminmax()
+            self.raise_to(self._grid.top(max(-float(low), float(high))))
+            return self._cut(products, self._rows)
         largest = torch.maximum(x.amax(-1, keepdim=True), -x.amin(-1, keepdim=True))
         self.raise_to(self._grid.top(float((largest * weights.abs()).max())))
-        columns = max(1, AT_ONCE // len(x)) if x.device.type == "cpu" else x.shape[-1]
-        if x.shape[-1] <= columns:
-            return self._cut(x * weights, self.sums)
         for some, sums in zip(torch.split(x, columns, -1), torch.split(self.sums, columns, -1), strict=True):
-            self._cut(some * weights, sums)
+            self._cut(some * weights, sums.unbind())
 
     def raise_to(self, top: int) -> None:
         """Make `top` the highest place, if it is higher than the one so far: the lowest ones are dropped.
@@ -89,21 +94,16 @@ class ExactSum:
 
     def value(self) -> Tensor:
         """The sum, (d,), in float64."""
-        value, *lower = self.sums.unbind()
+        value, *lower = self._rows
         for sums in lower:
             value = value + sums
         return value
 
-    def _cut(self, left: Tensor, sums: Tensor) -> None:
-        """Add the pieces of `left` (c, n), which is used up, to `sums` (places, n)."""
-        last = self._grid.places - 1
-        for place in range(last):
-            piece = self._rounded(left, place)
+    def _cut(self, left: Tensor, sums: Sequence[Tensor]) -> None:
+        """Add the pieces of `left` (c, n), which is used up, to `sums` (n,), one for each place from the highest."""
+        *higher, last = (self._grid.anchor(self.top - place) for place in range(self._grid.places))
+        for anchor, total in zip(higher, sums, strict=False):
+            piece = (left + anchor).sub_(anchor)  # rounded to the unit of the place
             left -= piece
-            sums[place] += piece.sum(0)
-        sums[last] += self._rounded(left, last).sum(0)
-
-    def _rounded(self, x: Tensor, place: int) -> Tensor:
-        """`x` to the unit of a place, counted from the highest."""
-        anchor = self._grid.anchor(self.top - place)
-        return (x + anchor).sub_(anchor)
+            total.add_(piece.sum(0))
+        sums[-1].add_(left.add_(last).sub_(last).sum(0))

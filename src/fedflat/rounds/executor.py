@@ -1,11 +1,12 @@
-"""What runs the local training of a cohort."""
+"""The local training of some clients of a cohort, and what all ways to run it have in common."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,93 +14,98 @@ import torch
 from torch import Tensor
 
 from ..core.errors import NonFiniteError
-from ..core.local import Descent, LocalResult
+from ..core.local import Descent, LocalResult, LocalState, StepFunction, local_step
 from ..core.method import Context, Method
 from ..core.model_check import Randomness
 from ..core.objective import Batch, BatchOracle, Objective
-from ..core.oracle import Oracle
+from ..core.oracle import ObservedOracle
 from ..data.federated import Index
+from ..metrics.flatness.subject import RoundObserver
 from .batches import Batches, BatchPlan
 from .randomness import Purpose, words
 
 
 @dataclass
 class Executor(ABC):
-    """Runs the clients of a `BatchPlan`, and counts the minibatch gradients that they take."""
+    """Runs the local steps of a `BatchPlan`."""
 
     method: Method
     objective: Objective
     batches: Batches
     seed: int
-    draws: Randomness  # what the model draws at random in training
-    gradients: int = field(default=0, init=False)  # minibatch gradients so far, one per client and call
+    randomness: Randomness  # what the model draws at random in training
 
     @property
     @abstractmethod
     def chunk(self) -> int:
         """The most clients given to `run` at once."""
 
+    @property
+    def step(self) -> StepFunction:
+        """What takes one local step."""
+        return local_step
+
     @abstractmethod
-    def run(self, work: BatchPlan, down: Any, client: Any, ctx: Context, descent: Descent) -> LocalResult:
-        """Local training of the clients of `work`; `down`, `client` and the result are stacked, (c, width)."""
+    def run(
+        self, plan: BatchPlan, down: Any, client: Any, ctx: Context, descent: Descent, step: StepFunction
+    ) -> LocalResult:
+        """Take all local steps of `plan`; `down`, `client` and the result are stacked, (c, width)."""
 
-    def _oracle(self, samples: Tensor, work: BatchPlan, rows: int, k: int, full: bool = True) -> BatchOracle:
-        """The oracle of the batch of `samples` at step `k`, for the leading `rows` clients of `work`.
+    def train(
+        self, clients: Index, record: Any, down: Any, ctx: Context, observer: RoundObserver | None = None
+    ) -> LocalResult:
+        """Local training of `clients` (c,), longest work first, in the round of `ctx`.
 
-        `full`: no sample is missing; see `Batches.batch`.
+        record: what each client kept until now, (c, width). down: the server's message, (width,). observer: is shown
+        every local step. Raises NonFiniteError if a client's model or message is not finite.
         """
+        plan = self.batches.plan(ctx.t, clients)
+        step = self.step if observer is None else partial(local_step, observe=_shown_to(observer, clients))
+        result = self.run(plan, stacked(down, clients), record, ctx, self.batches.client.descent(ctx.t), step)
+        if observer is not None:
+            observer.done(clients, result.w)
+        _check_finite(result, clients, ctx.t)
+        return result
 
-        @contextmanager
-        def around() -> Iterator[None]:
-            self.gradients += rows
-            with self._seeded(samples.device, work, k + 1):
-                yield
+    def _oracle(self, samples: Tensor, plan: BatchPlan, rows: int, k: int, full: bool = True) -> BatchOracle:
+        """The oracle of the batch of `samples` at step `k`, for the leading `rows` clients of `plan`.
 
-        clients = work.clients[:rows] if samples.ndim > 1 else work.clients[0]
-        batch = self.batches.batch(samples, work.t, clients, k, full)
-        return BatchOracle(self.objective, self._keyed(batch, work.t, clients, k + 1), around)
+        `full`: every client has all samples of the batch, and they need no weights; see `Batches.batch`.
+        """
+        clients = plan.clients[:rows] if samples.ndim > 1 else plan.clients[0]
+        batch = self.batches.batch(samples, plan.t, clients, k, full)
+        seeded = partial(self._seeded, samples.device, plan, k + 1)
+        return BatchOracle(self.objective, self._keyed(batch, plan.t, clients, k + 1), seeded)
 
     def _keyed(self, batch: Batch, t: int, clients: Index, *counters: int) -> Batch:
         """`batch` with the keys of its dropout masks: the same at every gradient of a step, whatever ran before."""
-        if self.draws is not Randomness.DROPOUT:
+        if self.randomness is not Randomness.DROPOUT:
             return batch
         keys = np.asarray(words(self.seed, Purpose.DROPOUT, t, clients, *counters)).view(np.int64)
         return replace(batch, key=torch.from_numpy(keys).to(batch.y.device))
 
-    def _seeded(self, device: torch.device, work: BatchPlan, *counters: int) -> AbstractContextManager[None]:
+    def _seeded(self, device: torch.device, plan: BatchPlan, *counters: int) -> AbstractContextManager[None]:
         """Nothing to seed, unless a subclass runs models that draw other random numbers than dropout's."""
         return nullcontext()
 
-    def _full(self, work: BatchPlan) -> Oracle:
-        """The gradient on all samples of each client, batch by batch; counts the batches."""
+    def _with_full_gradient(self, plan: BatchPlan, ctx: Context, run: Callable[[Context], LocalResult]) -> LocalResult:
+        """The result of `run` with a context that offers the gradient on all samples of each client of `plan`.
 
-        def full(w: Tensor) -> Tensor:
-            self.gradients += int(self.batches.client.batches_per_epoch(self.batches.data.sizes_of(work.clients)).sum())
-            total = torch.zeros_like(w)
-            clients = work.clients if w.ndim > 1 else work.clients[0]
-            for number, batch in enumerate(self.batches.everything(work.clients, stacked=w.ndim > 1)):
-                with self._seeded(w.device, work, 0, number):
-                    total = total + self.objective.gradient(w, self._keyed(batch, work.t, clients, 0, number))
-            return total
+        Every batch of every such gradient counts as a minibatch gradient.
+        """
+        oracle = ObservedOracle(partial(self._full_gradient, plan))
+        result = run(replace(ctx, full_grad=oracle))
+        batches = int(self.batches.client.batches_per_epoch(self.batches.data.sizes_of(plan.clients)).sum())
+        return replace(result, gradients=result.gradients + oracle.calls * batches)
 
-        return full
-
-
-@dataclass(frozen=True)
-class Task:
-    """A chunk of the cohort, with what its clients kept until now."""
-
-    clients: Index  # (c,) longest work first
-    record: Any  # (c, width)
-
-
-def local_training(executor: Any, task: Task, down: Any, ctx: Context) -> LocalResult:
-    """What the clients of `task` end the round with. Raises NonFiniteError if a model or message is not finite."""
-    work = executor.batches.plan(ctx.t, task.clients)
-    descent = executor.batches.client.descent(ctx.t)
-    result: LocalResult = executor.run(work, stacked(down, task.clients), task.record, ctx, descent)
-    _check_finite(result, task.clients, ctx.t)
-    return result
+    def _full_gradient(self, plan: BatchPlan, w: Tensor) -> Tensor:
+        """The gradient at `w` (*clients, d) on all samples of each client, batch by batch."""
+        total = torch.zeros_like(w)
+        clients = plan.clients if w.ndim > 1 else plan.clients[0]
+        for number, batch in enumerate(self.batches.everything(plan.clients, stacked=w.ndim > 1)):
+            with self._seeded(w.device, plan, 0, number):
+                total = total + self.objective.gradient(w, self._keyed(batch, plan.t, clients, 0, number))
+        return total
 
 
 def stacked(down: Any, clients: Index) -> Any:
@@ -107,7 +113,19 @@ def stacked(down: Any, clients: Index) -> Any:
     return down.map(lambda x: x.expand(len(clients), -1))
 
 
+def _shown_to(observer: RoundObserver, clients: Index) -> Callable[[LocalState, Tensor | None], None]:
+    """Shows `observer` each local step of `clients`: their models, and how far away the gradient was taken."""
+
+    def observe(state: LocalState, point: Tensor | None) -> None:
+        w = state.w.reshape(-1, state.w.shape[-1])
+        perturbation = torch.zeros_like(w) if point is None else (point - state.w).reshape(w.shape)
+        observer.step(clients[: len(w)], int(state.steps), w, perturbation)
+
+    return observe
+
+
 def _check_finite(result: LocalResult, clients: Index, t: int) -> None:
+    """Raise NonFiniteError, naming the client, if a model or a message has NaN or infinity."""
     sent = (result.w, *result.up.tensors().values())
     finite = torch.stack([torch.isfinite(x).all(-1) for x in sent]).all(0)
     if not finite.all():

@@ -80,7 +80,7 @@ class Explicit(Participation):
     cohorts: Sequence[Sequence[int]]
 
     def cohort(self, t: int, clients: int, rng: np.random.Generator) -> Index:
-        # After the last round only a rehearsal asks: it takes the last cohort again.
+        # Only a dry round after the last one asks for more: it takes the last cohort again.
         return np.sort(np.asarray(self.cohorts[min(t, len(self.cohorts) - 1)], dtype=np.int64))
 
     def check(self, clients: int, rounds: int) -> None:

@@ -68,7 +68,7 @@ def stored(segments: Sequence[Segment]) -> list[dict[str, Any]]:
     return [asdict(segment) for segment in segments]
 
 
-def read(content: Any) -> list[Segment]:
+def read_segments(content: Any) -> list[Segment]:
     """What `stored` gave; states of format 1 have none. Raises KeyError or TypeError for anything else."""
     return [Segment(int(one["start"]), dict(one["versions"]), str(one["code"])) for one in content or ()]
 

@@ -245,7 +245,7 @@ class Failing:
 pwritev = os.pwritev
 
 
-def test_a_rehearsal_writes_nothing(tmp_path: Path) -> None:
+def test_a_dry_round_writes_nothing(tmp_path: Path) -> None:
     """Neither in the run's own simulation nor in one that opened its checkpoint."""
     sim = rounds(filed(tmp_path), 3)
     sim.save(tmp_path / "a.safetensors")

@@ -31,7 +31,7 @@ def state(sim: ff.Simulation) -> Iterator[torch.Tensor]:
     """Everything that the next round depends on, and the count of gradients."""
     yield from sim.server.tensors().values()
     yield from sim._store.tensors().values()
-    yield torch.tensor([sim.t, sim.executor.gradients])
+    yield torch.tensor([sim.t, *(row["gradients"] for row in sim.history)])
 
 
 def assert_equal(one: ff.Simulation, other: ff.Simulation) -> None:

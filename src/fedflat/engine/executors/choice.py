@@ -41,7 +41,7 @@ class Choice:
         return _name(self.executor)
 
 
-def check_name(name: str, draws: Randomness, device: torch.device) -> None:
+def check_name(name: str, randomness_of: Randomness, device: torch.device) -> None:
     """Raise InputError for an unknown name, or for a model that the executor cannot run.
 
     Random numbers other than dropout's come from one generator, which cannot be seeded for each client of a stack.
@@ -51,9 +51,9 @@ def check_name(name: str, draws: Randomness, device: torch.device) -> None:
         raise InputError(f"executor = {name!r} is unknown; known are auto, {', '.join(EXECUTORS)}")
     if name == "graphed" and device.type != "cuda":
         raise InputError("executor = 'graphed' replays CUDA graphs and needs a GPU; set device = 'cuda'")
-    if draws is Randomness.OTHER and name not in ("auto", "sequential"):
+    if randomness_of is Randomness.OTHER and name not in ("auto", "sequential"):
         raise InputError(f"executor = {name!r} cannot run a model that draws random numbers other than dropout")
-    if draws is Randomness.DROPOUT and name == "compiled":
+    if randomness_of is Randomness.DROPOUT and name == "compiled":
         raise InputError("executor = 'compiled' cannot run a model with dropout; use 'stacked'")
 
 
@@ -67,7 +67,7 @@ def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index,
     one = make(Sequential)
     if name != "auto":
         return Choice(make(EXECUTORS[name]), ASKED)
-    if one.draws is Randomness.OTHER:
+    if one.randomness is Randomness.OTHER:
         return Choice(one, "the model draws random numbers other than dropout")
     if one.batches.data.y.is_cuda:
         one = make(Graphed)
@@ -110,7 +110,7 @@ def _timed(one: Executor, many: Executor, compiled: Callable[[], Executor], coho
     expected, other = (one, many) if _convolutional(one) else (many, one)
     faster = seconds[_name(other)] * CLEARLY < seconds[_name(expected)]
     chosen, reason = (other, "much faster on the first steps") if faster else (expected, "by model, and not slower")
-    if chosen is one or one.draws is Randomness.DROPOUT or steps * seconds[_name(many)] < COMPILING:
+    if chosen is one or one.randomness is Randomness.DROPOUT or steps * seconds[_name(many)] < COMPILING:
         return Choice(chosen, reason, seconds)
     last = compiled()
     seconds[_name(last)] = _step_time(last, cohort)
@@ -127,13 +127,13 @@ def _step_time(executor: Executor, cohort: Index) -> float:
     """Seconds of one client's step (of the processor, or on a GPU), the best of some after one that warms up."""
     trial = Trial(executor, cohort)
     trial.run()
-    on_gpu = trial.work.samples.is_cuda
+    on_gpu = trial.plan.samples.is_cuda
     times: list[float] = []
     while len(times) < 2 or (sum(times) < ENOUGH and len(times) < MOST):
         started = _clock(on_gpu)
         trial.run()
         times.append(_clock(on_gpu) - started)
-    return min(times) / int(trial.work.steps.sum())
+    return min(times) / int(trial.plan.steps.sum())
 
 
 def _clock(on_gpu: bool) -> float:

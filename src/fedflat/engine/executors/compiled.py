@@ -27,9 +27,9 @@ class CompiledStep(PreparedStep):
     than tensors cannot be traced, and without a C++ compiler none can be compiled.
     """
 
-    def takes(self, at: LocalState) -> bool:
+    def takes(self, state: LocalState) -> bool:
         """A single row is another program to the compiler, and not worth it."""
-        return len(at.w) > 1
+        return len(state.w) > 1
 
     def form(self, tensors: dict[str, Tensor]) -> tuple[object, ...]:
         """Everything but the number of rows."""

@@ -54,12 +54,12 @@ class Graphed(Sequential):
     """One client after another, each step replayed; batches are all of one size, with weights, for one recording."""
 
     @cached_property
-    def walk(self) -> GraphedStep:  # type: ignore[override]
+    def step(self) -> GraphedStep:
         """What takes the local steps."""
         return GraphedStep(self.method, self.objective)
 
-    def _steps(self, work: BatchPlan) -> Iterator[tuple[Oracle, int]]:
+    def _steps(self, plan: BatchPlan) -> Iterator[tuple[Oracle, int]]:
         size = self.batches.size
-        samples = functional.pad(work.samples[0], (0, size - work.samples.shape[-1]), value=-1)
-        for k in range(int(work.steps[0])):
-            yield self._oracle(samples[k], work, 1, k, full=False), 1
+        samples = functional.pad(plan.samples[0], (0, size - plan.samples.shape[-1]), value=-1)
+        for k in range(int(plan.steps[0])):
+            yield self._oracle(samples[k], plan, 1, k, full=False), 1

@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...core.local import Descent, LocalState, walk
+from ...core.local import Descent, LocalState, local_step
 from ...core.method import Context, Method
 from ...core.objective import BatchOracle, Objective
 from ...core.oracle import Oracle
-from .tensor_step import StepInputs, TensorStep, next_state
+from .tensor_step import StepInputs, StepNumbers, TensorStep, next_state
 
 log = logging.getLogger(__name__)
 Run = Callable[[list[Tensor]], list[Tensor]]
@@ -37,7 +37,7 @@ class PreparedStep(ABC):
     """
 
     def __init__(self, method: Method, objective: Objective) -> None:
-        self._method, self._objective = method, objective
+        self._method, self._objective, self._numbers = method, objective, StepNumbers()
         self.forms: dict[tuple[object, ...], Prepared | None] = {}  # by names, shapes and types of the tensors
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -50,26 +50,23 @@ class PreparedStep(ABC):
         return None not in self.forms.values()
 
     def __call__(
-        self, method: Method, at: LocalState, down: Any, grad: Oracle, ctx: Context, descent: Descent
+        self, method: Method, state: LocalState, down: Any, grad: Oracle, ctx: Context, descent: Descent
     ) -> LocalState:
-        """One local step; see `core.local.walk`."""
-        # A watched method must be called at every step, and is another object than the run's.
-        if method is not self._method or not isinstance(grad, BatchOracle) or not self.takes(at):
-            return walk(method, at, down, grad, ctx, descent)
-        # The walkers' memory has to look the same at every step.
-        at = LocalState(at.w.contiguous(), at.client.map(Tensor.contiguous), at.velocity, at.steps)
-        inputs = StepInputs(at, down, grad.batch, ctx, descent)
+        """One local step, as `core.local.local_step` takes it."""
+        if not isinstance(grad, BatchOracle) or not self.takes(state):
+            return local_step(method, state, down, grad, ctx, descent)
+        # The memory of the state has to look the same at every step.
+        state = replace(state, w=state.w.contiguous(), client=state.client.map(Tensor.contiguous))
+        numbers = self._numbers.of(ctx, int(state.steps), float(descent.lr), state.w.device)
+        inputs = StepInputs(state, down, grad.batch, ctx, descent, numbers)
         tensors = inputs.tensors()
         form = self.form(tensors)
         if form not in self.forms:
             self.forms[form] = self._tried(inputs)
         prepared = self.forms[form]
         if prepared is None:
-            return walk(method, at, down, grad, ctx, descent)
-        for _ in range(prepared.gradients):
-            with grad.around():
-                pass
-        return next_state(at, prepared.run(list(tensors.values())))
+            return local_step(method, state, down, grad, ctx, descent)
+        return next_state(state, prepared.run(list(tensors.values())), prepared.gradients)
 
     def _tried(self, inputs: StepInputs) -> Prepared | None:
         """The prepared step, if it can be prepared and gives what the step gives on `inputs`."""
@@ -84,8 +81,8 @@ class PreparedStep(ABC):
             return None
         return Prepared(run, step.gradients)
 
-    def takes(self, at: LocalState) -> bool:
-        """Whether steps of these walkers are worth preparing."""
+    def takes(self, state: LocalState) -> bool:
+        """Whether steps of these clients are worth preparing."""
         return True
 
     @abstractmethod

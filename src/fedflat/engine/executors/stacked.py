@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from ...core.local import Descent, LocalResult, StepFunction, local_round, walk
+from ...core.local import Descent, LocalResult, StepFunction, local_round
 from ...core.method import Context
 from ...core.oracle import Oracle
 from ...rounds.batches import BatchPlan
@@ -18,7 +17,6 @@ from .compiled import CompiledStep
 class Stacked(Executor):
     """Many clients at once: their models are the rows of one tensor. Clients that are done leave the stack."""
 
-    walk: StepFunction = staticmethod(walk)
     numbers_at_once = 2_000_000  # parameters, or numbers in a batch, in one tensor
 
     @cached_property
@@ -27,14 +25,17 @@ class Stacked(Executor):
         samples = self.batches.size * data.x[0].numel()
         return int(max(1, self.numbers_at_once // max(self.objective.space.d, samples)))
 
-    def run(self, work: BatchPlan, down: Any, client: Any, ctx: Context, descent: Descent) -> LocalResult:
-        ctx = replace(ctx, full_grad=self._full(work))
-        return local_round(self.method, down, client, self._steps(work), ctx, descent, self.walk)
+    def run(
+        self, plan: BatchPlan, down: Any, client: Any, ctx: Context, descent: Descent, step: StepFunction
+    ) -> LocalResult:
+        return self._with_full_gradient(
+            plan, ctx, lambda ctx: local_round(self.method, down, client, self._steps(plan), ctx, descent, step)
+        )
 
-    def _steps(self, work: BatchPlan) -> Iterator[tuple[Oracle, int]]:
-        for k in range(int(work.steps[0])):
-            active = work.active(k)
-            yield self._oracle(work.samples[:active, k], work, active, k, self.batches.always_full), active
+    def _steps(self, plan: BatchPlan) -> Iterator[tuple[Oracle, int]]:
+        for k in range(int(plan.steps[0])):
+            active = plan.active(k)
+            yield self._oracle(plan.samples[:active, k], plan, active, k, self.batches.always_full), active
 
 
 class Compiled(Stacked):
@@ -51,6 +52,6 @@ class Compiled(Stacked):
         return max(2, super().chunk)
 
     @cached_property
-    def walk(self) -> CompiledStep:  # type: ignore[override]
+    def step(self) -> CompiledStep:
         """What takes the local steps."""
         return CompiledStep(self.method, self.objective)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...core.local import Descent, LocalState, walk
+from ...core.local import Descent, LocalState, local_step
 from ...core.method import Context, Method
 from ...core.objective import Batch, BatchOracle, Objective
 from ...core.records import Record
@@ -20,13 +19,14 @@ NUMBERS = ("t", "share", "sampled", "steps", "lr")  # of a step; they change fro
 
 @dataclass(frozen=True)
 class StepInputs:
-    """What a local step depends on besides the method: walkers, message, batch, and a few numbers."""
+    """What a local step depends on besides the method: the clients' state, message, batch, and a few numbers."""
 
-    walkers: LocalState
+    state: LocalState
     down: Any
     batch: Batch
     ctx: Context
     descent: Descent
+    numbers: Tensor  # what `StepNumbers` gives for this step
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything whose values may change, by name."""
@@ -34,19 +34,40 @@ class StepInputs:
 
     def rows(self) -> dict[str, Tensor]:
         """The tensors with a client axis, if there is one."""
-        named = {"w": self.walkers.w, "velocity": self.walkers.velocity}
-        named |= {f"client.{name}": x for name, x in self.walkers.client.tensors().items()}
+        named = {"w": self.state.w, "velocity": self.state.velocity}
+        named |= {f"client.{name}": x for name, x in self.state.client.tensors().items()}
         named |= {f"down.{name}": x for name, x in self.down.tensors().items()}
-        named |= {f"batch.{f.name}": getattr(self.batch, f.name) for f in fields(self.batch)}
+        named |= {f"batch.{name}": x for name, x in vars(self.batch).items()}
         return {name: x for name, x in named.items() if x is not None}
 
     def shared(self) -> dict[str, Tensor]:
-        """What is the same for all clients. Float64, so that a number keeps the digits that Python gives it."""
-        ctx, w = self.ctx, self.walkers.w
-        numbers = [ctx.t, ctx.share, ctx.sampled, float(self.walkers.steps), self.descent.lr]
-        values = torch.tensor(numbers, dtype=torch.float64)
-        shared = {"numbers": values.pin_memory().to(w.device, non_blocking=True) if w.is_cuda else values.to(w.device)}
-        return shared if ctx.is_weight is None else shared | {"is_weight": ctx.is_weight}
+        """What is the same for all clients."""
+        shared, is_weight = {"numbers": self.numbers}, self.ctx.is_weight
+        return shared if is_weight is None else shared | {"is_weight": is_weight}
+
+
+class StepNumbers:
+    """The numbers of each local step (`NUMBERS`) as a tensor (5,), made for many steps of a round at once.
+
+    One by one they cost as much as a small model's step. Float64, so that a number keeps the digits that Python gives
+    it.
+    """
+
+    AT_ONCE = 64  # steps
+
+    def __init__(self) -> None:
+        self._round: tuple[float, ...] = ()
+        self._steps: list[Tensor] = []
+
+    def of(self, ctx: Context, steps: int, lr: float, device: torch.device) -> Tensor:
+        """Those of the step after `steps` others in the round of `ctx`."""
+        if self._round != (ctx.t, ctx.share, ctx.sampled, lr):
+            self._round, self._steps = (ctx.t, ctx.share, ctx.sampled, lr), []
+        while len(self._steps) <= steps:
+            first = len(self._steps)
+            rows = [(ctx.t, ctx.share, ctx.sampled, k, lr) for k in range(first, first + self.AT_ONCE)]
+            self._steps += torch.tensor(rows, dtype=torch.float64).to(device).unbind()
+        return self._steps[steps]
 
 
 class TensorStep:
@@ -60,41 +81,35 @@ class TensorStep:
         """`example` gives the names of the tensors, and what is constant: layers, and how a direction is applied."""
         self._method, self._objective = method, objective
         self._layers, self._descent = example.ctx.layers, example.descent
-        self._client, self._down = type(example.walkers.client), type(example.down)
+        self._client, self._down = type(example.state.client), type(example.down)
         self.names = list(example.tensors())
         self.gradients = 0  # minibatch gradients of a client that the last call took
 
     def __call__(self, *values: Tensor) -> list[Tensor]:
-        """The walkers' next tensors: w, velocity if there is one, and the fields of the client's record."""
+        """The next tensors of the state: w, velocity if there is one, and the fields of the clients' record."""
         named = dict(zip(self.names, values, strict=True))
         numbers = dict(zip(NUMBERS, named["numbers"].unbind(), strict=True))
         steps, lr = numbers.pop("steps"), numbers.pop("lr")
         ctx: Any = Context(**numbers, lr=lr, is_weight=named.get("is_weight"), layers=self._layers)  # type: ignore[arg-type]
         at = LocalState(named["w"], _record(self._client, named, "client."), named.get("velocity"), steps)
         batch = Batch(**{f.name: named.get(f"batch.{f.name}") for f in fields(Batch)})  # type: ignore[arg-type]
-        self.gradients = 0
-        oracle = BatchOracle(self._objective, batch, self._counted)
-        descent = replace(self._descent, lr=lr)
-        after = walk(self._method, at, _record(self._down, named, "down."), oracle, ctx, descent)
-        return _leaves(after)
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        self.gradients += 1
-        yield
+        oracle, descent = BatchOracle(self._objective, batch), replace(self._descent, lr=lr)
+        after = local_step(self._method, at, _record(self._down, named, "down."), oracle, ctx, descent)
+        self.gradients = after.gradients
+        return _tensors_of(after)
 
 
-def next_state(before: LocalState, values: list[Tensor]) -> LocalState:
-    """The walkers made of what a `TensorStep` gives."""
+def next_state(before: LocalState, values: list[Tensor], gradients: int) -> LocalState:
+    """The state made of what a `TensorStep` gives, in which each client took so many `gradients`."""
     w, *rest = values
     velocity = None if before.velocity is None else rest.pop(0)
     client = type(before.client)(**dict(zip(before.client.tensors(), rest, strict=True)))
-    return LocalState(w, client, velocity, before.steps + 1)
+    return LocalState(w, client, velocity, before.steps + 1, before.gradients + gradients)
 
 
-def _leaves(walkers: LocalState) -> list[Tensor]:
-    velocity = [] if walkers.velocity is None else [walkers.velocity]
-    return [walkers.w, *velocity, *walkers.client.tensors().values()]
+def _tensors_of(state: LocalState) -> list[Tensor]:
+    velocity = [] if state.velocity is None else [state.velocity]
+    return [state.w, *velocity, *state.client.tensors().values()]
 
 
 def _record(kind: Callable[..., Record], named: dict[str, Tensor], prefix: str) -> Any:

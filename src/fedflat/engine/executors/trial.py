@@ -19,17 +19,17 @@ class Trial:
     def __init__(self, executor: Executor, cohort: Index) -> None:
         """Everything is prepared, so that `run` is nothing but local training; `cohort` is (c,)."""
         batches, method, space = executor.batches, executor.method, executor.objective.space
-        self.work = batches.plan(0, batches.longest_first(cohort)[: executor.chunk]).first(STEPS)
+        self.plan = batches.plan(0, batches.longest_first(cohort)[: executor.chunk]).first(STEPS)
         server = method.init_server(space.flatten(executor.objective.module))
         self._executor, self._descent = executor, batches.client.descent(0)
-        self._down = method.broadcast(server).map(lambda x: x.expand(len(self.work.clients), -1))
+        self._down = method.broadcast(server).map(lambda x: x.expand(len(self.plan.clients), -1))
         self._client = method.init_client(self._down)
-        self._ctx = ContextFactory(space, batches.client, server.w.device).of(0, 1.0, len(self.work.clients))
+        self._ctx = ContextFactory(space, batches.client, server.w.device).of(0, 1.0, len(self.plan.clients))
 
     def run(self) -> Tensor:
         """Take the steps; the models that they lead to, (c, d)."""
-        result = self._executor.run(self.work, self._down, self._client, self._ctx, self._descent)
-        self._executor.gradients = 0  # a trial is not part of the run
+        executor = self._executor
+        result = executor.run(self.plan, self._down, self._client, self._ctx, self._descent, executor.step)
         return result.w
 
 

@@ -15,9 +15,9 @@ import torch
 
 from ...core.errors import InputError
 from ...core.method import Context
-from ...rounds.executor import Executor, Task
+from ...rounds.executor import Executor
 from ..child_process import Child
-from ..cohort import ChunkResult
+from ..cohort import ChunkResult, Task
 from ..shared_memory import Cutter, SharedMemory, taken_apart
 from .board import Answer, Assignment, Board, Equipment, Outline
 from .crew import Crew, Job
@@ -84,8 +84,7 @@ class Pool:
     def _result(self, assignment: Assignment, answer: Answer) -> ChunkResult:
         if answer.error is not None:
             raise answer.error
-        self._executor.gradients += answer.gradients
-        return self._board.slot(assignment.slot, len(assignment.clients)).part
+        return replace(self._board.slot(assignment.slot, len(assignment.clients)).part, gradients=answer.gradients)
 
 
 def _worker(memory: SharedMemory, outline: Outline) -> Child:

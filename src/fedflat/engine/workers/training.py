@@ -11,8 +11,8 @@ import torch
 
 from ...core.errors import InputError
 from ...core.method import Context
-from ...rounds.executor import Executor, Task
-from ..cohort import ChunkResult, train_chunk
+from ...rounds.executor import Executor
+from ..cohort import ChunkResult, Task, train_chunk
 from .crew import WorkerError
 from .pool import Pool
 

@@ -14,10 +14,9 @@ from multiprocessing.connection import Connection
 import torch
 
 from ...core.errors import InputError
-from ...rounds.executor import Task
 from ..allocator import tune_allocator
 from ..child_process import parents_channel, sendable
-from ..cohort import train_chunk
+from ..cohort import Task, train_chunk
 from ..shared_memory import Cutter, SharedMemory, put_together
 from .board import Answer, Assignment, Board, Equipment, Outline
 
@@ -39,11 +38,12 @@ class Trainer:
 
     def carry_out(self, assignment: Assignment) -> Answer:
         """Train the clients of a slot, and fill it with what that gives."""
-        executor, before = self._equipment.executor, self._equipment.executor.gradients
+        executor = self._equipment.executor
         slot = self._board.slot(assignment.slot, len(assignment.clients))
         ctx = replace(assignment.ctx, is_weight=self._equipment.is_weight, layers=self._equipment.layers)
-        slot.part.fill(train_chunk(executor, Task(assignment.clients, slot.record), self._board.down, ctx))
-        return Answer(executor.gradients - before)
+        part = train_chunk(executor, Task(assignment.clients, slot.record), self._board.down, ctx)
+        slot.part.fill(part)
+        return Answer(part.gradients)
 
 
 def serve(channel: Connection, handle: int) -> None:

@@ -1,0 +1,133 @@
+"""The server of a run: its state, whom it asks in a round, what it sends, and how it takes the mean of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import NonFiniteError
+from ..core.method import Context, Method
+from ..core.objective import Objective
+from ..data.federated import Index
+from .checkpoint import DamagedError
+from .context import ContextFactory
+from .local_training import Client
+from .participation import Participation
+from .randomness import Purpose, generator
+from .segments import Segment, following, read_segments, stored
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The server between two rounds, as a checkpoint keeps it."""
+
+    state: Any
+    t: int
+    history: list[dict[str, float]]
+    segments: list[Segment]
+
+
+class Server:
+    """Holds the server's state and takes it from round to round.
+
+    There is one for all ways to carry out a run: in one process, in several ranks, or in a federation over a network.
+    """
+
+    def __init__(
+        self, method: Method, objective: Objective, w: Tensor, client: Client, participation: Participation,
+        clients: int, seed: int,
+    ) -> None:  # fmt: skip
+        """`w` (d,) is the initial model; `client` says how all `clients` of the run train."""
+        self.method, self.objective, self.client = method, objective, client
+        self.clients, self._participation, self._seed = clients, participation, seed
+        self._contexts = ContextFactory(objective.space, client, w.device)
+        self.state = method.init_server(w)  # the method's server record
+        self.t = 0  # rounds that are over
+        self.history: list[dict[str, float]] = []  # what each of them reported
+        self.segments = [Segment.now(0, method)]  # with which versions and code they were carried out
+
+    @property
+    def w(self) -> Tensor:
+        """The model, (d,), row-major."""
+        return self.objective.space.row_major(self.state.w)
+
+    @property
+    def model(self) -> nn.Module:
+        """A new module with the model in it."""
+        module = deepcopy(self.objective.module)
+        self.objective.space.write(module, self.state.w)
+        return module
+
+    def cohort(self, t: int) -> Index:
+        """The clients of round `t`, in rising order; known before the round is computed."""
+        return self._participation.cohort(t, self.clients, generator(self._seed, Purpose.COHORT, t))
+
+    def context(self, sampled: int) -> Context:
+        """What every party may know of the next round, in which `sampled` clients take part."""
+        return self._contexts.of(self.t, sampled / self.clients, sampled)
+
+    def broadcast(self) -> Any:
+        """The message of the next round, (width,) in every field."""
+        return self.method.broadcast(self.state)
+
+    def updated(self, mean: Any, steps: Tensor, ctx: Context) -> Any:
+        """The next state, from the mean of what the server receives and the mean number of local steps (1,).
+
+        Raises NonFiniteError, naming the field, if it has NaN or infinity; nothing is changed in any case.
+        """
+        state = self.method.update(self.state, mean, replace(ctx, steps=steps, lr_sum=steps * ctx.lr))
+        for name, x in state.tensors().items():
+            if not torch.isfinite(x).all():
+                raise NonFiniteError(f"the server's {name} is NaN or infinite after round {self.t}")
+        return state
+
+    def take(self, state: Any) -> None:
+        """Go to the next round with `state`."""
+        self.state, self.t = state, self.t + 1
+
+    def report(self, metrics: Mapping[str, float]) -> None:
+        """Add what the last round reports to the history."""
+        self.history.append({"t": self.t - 1, **metrics})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors of a checkpoint."""
+        return {f"server.{name}": x for name, x in self.state.tensors().items()}
+
+    def meta(self) -> dict[str, Any]:
+        """What a checkpoint holds besides tensors, as JSON-able values."""
+        return {"t": self.t, "history": self.history, "segments": stored(self.segments)}
+
+    def read(self, tensors: Mapping[str, Any], meta: Mapping[str, Any], path: Path, strict: bool) -> Snapshot:
+        """What the content of the checkpoint `path` means, to go on from.
+
+        With other versions, or another code of the method, than it was written with, that is a ChangedWarning, and with
+        `strict` an InputError. Raises DamagedError if a field is missing or of another shape.
+        """
+        try:
+            t, history, segments = int(meta["t"]), list(meta["history"]), read_segments(meta.get("segments"))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DamagedError(f"checkpoint {path} is no state of a run: {error!r} is missing or wrong") from error
+        segments = following(segments, Segment.now(t, self.method), path, strict)
+        return Snapshot(self._read_state(tensors, path), t, history, segments)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go on from there."""
+        self.state, self.t = snapshot.state, snapshot.t
+        self.history, self.segments = snapshot.history, snapshot.segments
+
+    def _read_state(self, tensors: Mapping[str, Any], path: Path) -> Any:
+        """The method's record, with the fields and shapes of today's."""
+        fields, device = self.state.tensors(), self.state.w.device
+        found = {}
+        for name, like in fields.items():
+            x = tensors.get(f"server.{name}")
+            if not isinstance(x, Tensor) or (x.shape, x.dtype) != (like.shape, like.dtype):
+                raise DamagedError(f"checkpoint {path} has no server.{name} of {tuple(like.shape)}")
+            found[name] = x.to(device)
+        return type(self.state)(**found)
