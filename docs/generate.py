@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -159,11 +160,31 @@ def deploy_page() -> str:
     return text
 
 
+def decisions_page() -> str:
+    """docs/decisions.md with its contents: every decision by room, with its status."""
+    text = (ROOT / "docs" / "decisions.md").read_text()
+    rooms = [room.split("\n", 1) for room in re.split(r"^## ", text, flags=re.MULTILINE)[2:]]  # after the contents
+    return renewed(text, "contents", "\n\n".join(decisions_in(name, decisions) for name, decisions in rooms))
+
+
+def decisions_in(room: str, decisions: str) -> str:
+    """The decisions of one room as a table under a link to it."""
+    found = re.findall(r"^### ((\d+)\. (.+))\n\nStatus: (.+)$", decisions, re.MULTILINE)
+    rows = [(number, f"[{title}](#{anchor(heading)})", status) for heading, number, title, status in found]
+    return f"**[{room}](#{anchor(room)})**\n\n{Table(('', 'decision', 'status'), rows).markdown()}"
+
+
+def anchor(heading: str) -> str:
+    """Where a link to `heading` leads, as GitHub and Markdown readers make it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
 def main() -> int:
     """Write, or with --check compare; the exit code is 1 if something is not current."""
     pages = {
         ROOT / "README.md": between("README.md", "methods", markdown(all_methods())),
         ROOT / "docs" / "methods.md": method_page(),
+        ROOT / "docs" / "decisions.md": decisions_page(),
         ROOT / "docs" / "data.md": between("docs/data.md", "partitions", partition_table(all_partitions())),
         ROOT / "docs" / "flatness.md": between("docs/flatness.md", "measures", measure_table(all_measures())),
         ROOT / "docs" / "recipes.md": between("docs/recipes.md", "recipes", recipe_list()),

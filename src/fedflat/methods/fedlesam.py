@@ -105,6 +105,7 @@ class FedLESAM(LocallyEstimated, FedAvg, server=LesamServer, client=LesamClient,
             "every parameter by one scalar, 45 to 90 times longer than rho and nearly orthogonal to "
             "the update. Not offered.",
             'It takes the last server move for all clients (direction = "server_last").',
+            'It divides the direction by the sum of its layers\' norms (norm = "layer_sum").',
             'The pseudo-code starts from w_old = 0 (first = "literal_zero") and sums over clients without 1/S.',
         ),
         charged=1,

@@ -18,8 +18,7 @@ class FedSAM(FedAvg):
     client  w_i <- w_i - lr g_i(w_i + rho g_i(w_i) / ||g_i(w_i)||)
     server  w <- w + server_lr mean (w_i - w)
 
-    Both gradients of a step use the same batch. The paper's eq. (2) bounds the squared norm by rho;
-    its eq. (4) and all code use rho as the radius, and so do we.
+    Both gradients of a step use the same batch. rho is a radius.
     """
 
     paper = Citation(
@@ -35,10 +34,8 @@ class FedSAM(FedAvg):
             "rho": "0.5 (FedSAM; best 0.2, 0.5, 0.6); 0.1, 0.1, 0.02 and 0.02, 0.05, 0.05 (FedGF by "
             "alpha); 0.01 (FedSMOO, FedLESAM); 0.1 (FedVSSAM)",
         },
-        departures=(
-            "No official code. The paper's eq. (2) bounds the squared norm by rho; its eq. (4) and "
-            "all code use the radius.",
-        ),
+        departures=("No official code.",),
+        readings=("Eq. (2) of the paper bounds the squared norm by rho. Eq. (4) and all code use rho as the radius.",),
         charged=1,
     )
     rho: float = hyper(0.1, "radius of the perturbation, in parameter units; 0 is FedAvg", low=0)

@@ -51,9 +51,10 @@ class FedVSSAM(DirectionServer, server=Smoothed, down=SmoothedDown):
             "gamma_g": "0.6 (FedVSSAM)",
             "server_lr": "0.5 to 4, absolute (FedVSSAM)",
         },
-        departures=(
-            "No code. K is called epochs in Table 2 and iterations in Appendix B; only iterations "
-            "give its server rates.",
+        departures=("No official code.",),
+        readings=(
+            "K counts local iterations. Table 2 calls K epochs, Appendix B iterations; only iterations give the "
+            "paper's server rates.",
         ),
     )
     rho: float = hyper(0.05, "radius of the perturbation, in parameter units", low=0)

@@ -46,8 +46,7 @@ class FedWMSAM(FedAvg, server=WmsamServer, client=WmsamClient, down=WmsamServer,
 
     One gradient a step. D is uphill, so the perturbation climbs; at j = 0 there is none. Written so
     that a = 1 is finite. q = mean (cos(w_i - w, m) + 1) as in the released code: clients that agree
-    with the momentum keep it. The paper's server holds all c_i and sends D, two vectors down; here
-    clients hold their own c_i, so m and c are sent, three.
+    with the momentum keep it.
     """
 
     paper = Citation(
@@ -70,6 +69,10 @@ class FedWMSAM(FedAvg, server=WmsamServer, client=WmsamClient, down=WmsamServer,
             "against README and poster.",
             "q: the poster's formula has the opposite sign of its own words and of the code, which we follow.",
             "Code multiplies the momentum by the decay of a rate that has not been decayed.",
+        ),
+        readings=(
+            "The paper's server holds all c_i and sends each client its own D: two vectors down, N at the server. "
+            "Here each client keeps its own c_i, and all get the same message with m and c: three vectors down.",
         ),
     )
     weights = "uniform"

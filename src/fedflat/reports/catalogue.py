@@ -56,14 +56,17 @@ def partition_table(schemes: Mapping[str, type[Partition]]) -> str:
 
 
 def describe(cls: type[Method]) -> str:
-    """One method in full: equations, fields, cost, departures, citation."""
+    """One method in full: equations, fields, cost, departures, readings, citation."""
     signature = ", ".join(f"{f.name}={f.default}" for f in fields(cls))
     parts = [f"{cls.__name__}({signature})", documentation(cls), _fields(cls), _cost(cls)]
-    if cls.sources.departures:
-        parts.append(
-            "\n".join(["where papers and released code depart", *(f"  - {text}" for text in cls.sources.departures)])
-        )
+    parts += _list("where papers and released code depart", cls.sources.departures)
+    parts += _list("how we read what the papers leave open", cls.sources.readings)
     return "\n\n".join([*parts, cls.paper.bibtex])
+
+
+def _list(title: str, texts: tuple[str, ...]) -> list[str]:
+    """A part of a description with one item for each text; no part without texts."""
+    return ["\n".join([title, *(f"  - {text}" for text in texts)])] if texts else []
 
 
 def _fields(cls: type[Method]) -> str:

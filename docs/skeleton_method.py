@@ -1,0 +1,68 @@
+"""A complete method in one file: copy it to src/fedflat/methods/, name file and class after your method, and change it.
+
+In src/fedflat/methods/ imports are relative: `from ..core.citation import Citation`. No other file has to be changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from fedflat.core.citation import Citation
+from fedflat.core.hyper import hyper
+from fedflat.core.method import Context, Method
+from fedflat.core.oracle import Oracle, sam
+from fedflat.core.provenance import Sources
+from fedflat.core.records import Delta, Model, Record, Vector
+
+
+# Records declare what a party keeps or sends. Checkpoints, messages, averages and the cost are made from them.
+class ExampleServer(Record):
+    """What the server keeps between rounds. Say what each field is, and in which unit."""
+
+    w: Vector  # the model, parameters
+    m: Vector  # server momentum, in parameter units
+
+
+# server: what the server keeps. down: what it sends, read off `server` by the fields' names. up: what a client sends.
+# Clients of this method keep nothing between their rounds; if they do, name the record here as client=...
+class FedExample(Method, server=ExampleServer, down=Model, up=Delta):
+    """One sentence: SAM at the clients, heavy-ball momentum at the server.
+
+    client  w_i <- w_i - lr g_i(w_i + rho unit(g_i(w_i)))
+    server  m <- beta m + mean (w_i - w);   w <- w + m
+
+    The update above is in the paper's letters and in the order of the code below. What it does not say comes here.
+    """
+
+    paper = Citation(
+        key="placeholder2026",
+        authors="Placeholder, Ada and Placeholder, Bo",
+        title="Placeholder: The Title of the Paper",
+        venue="arXiv",
+        year=2026,
+        arxiv="0000.00000",
+    )
+    sources = Sources(
+        published={"rho": "placeholder: 0.1 (the paper's Table 1)"},
+        departures=("Placeholder: where released code computes something else than the paper, or: No official code.",),
+        readings=("Placeholder: how you read what the paper leaves open.",),
+    )
+    rho: float = hyper(0.1, "radius of the perturbation, in parameter units; 0 is FedAvgM", low=0)
+    beta: float = hyper(0.9, "weight of the old momentum; 0 is FedSAM", low=0, high=1)
+
+    # Hooks are pure: they return what changes, assign nothing, and ask no tensor for its value. The same text runs one
+    # client, (d,), and a stack of clients, (clients, d); so they reduce over the last axis only, with keepdim=True.
+    def step(self, w: Tensor, client: Any, down: Model, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+        """One local step: the direction of descent, and the client's next record. `grad` is always of one batch."""
+        return sam(grad, self.rho)(w), client
+
+    def finish(self, w: Tensor, client: Any, down: Model, ctx: Context) -> tuple[Delta, Any]:
+        """After the last local step: what the client sends, and what it keeps."""
+        return Delta(w - down.w), client
+
+    def update(self, server: ExampleServer, mean: Delta, ctx: Context) -> ExampleServer:
+        """The server's next record, from the mean of what the clients sent and nothing else."""
+        m = self.beta * server.m + mean.delta
+        return ExampleServer(server.w + m, m)
