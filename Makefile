@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help install demo test test-long trials lint types imports docs-check docs clean
+.PHONY: help install demo check test test-all trials lint types imports docs-check docs clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -19,11 +19,14 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)  ## compare nine methods on 50 clients; writes runs/digits/report.html
 	$(BIN)/fedflat compare examples/digits.toml --out runs/digits --jobs auto
 
-test: $(INSTALLED) lint types imports docs-check  ## everything CI checks
+check: $(INSTALLED) lint types imports docs-check  ## while you work: what takes seconds, in two minutes at most
+	$(BIN)/pytest -n 2 -m "not slow"
+
+test: $(INSTALLED) lint types imports docs-check  ## everything that can break, as CI does: ten minutes at most
 	$(BIN)/pytest -n 2
 
-test-long: $(INSTALLED)  ## everything: each file operation, thousands of flips and mutations; some hours
-	FEDFLAT_LONG=1 $(BIN)/pytest -n 2
+test-all: $(INSTALLED)  ## every method on every axis, each file operation, thousands of mutations: some hours
+	FEDFLAT_TEST_ALL=1 $(BIN)/pytest -n 2
 
 trials: $(INSTALLED)  ## try again every way to lose something; writes docs/trials.json, in about an hour
 	$(BIN)/python -m benchmarks.trials --out docs/trials.json

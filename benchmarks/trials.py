@@ -84,7 +84,7 @@ def of_tests(*nodes: str) -> Callable[[float, Path], Outcome]:
     def work(share: float, folder: Path) -> Outcome:
         report = folder / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-o", "junit_family=xunit1", f"--junit-xml={report}", *nodes]
-        long = {"FEDFLAT_LONG": "1"} if share >= 1 else {}
+        long = {"FEDFLAT_TEST_ALL": "1"} if share >= 1 else {}
         subprocess.run(command, cwd=ROOT, env=surroundings() | long, capture_output=True, check=False)  # noqa: S603
         outcome = Outcome()
         for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 (pytest has just written it)

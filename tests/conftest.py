@@ -9,6 +9,7 @@ import torch
 
 from fedflat.core.method import Method
 from fedflat.methods import all_methods
+from support.effort import covering_methods
 
 # No example is timed: machines are busy. CI always draws the same examples, so that it does not fail by chance.
 hypothesis.settings.register_profile("fedflat", deadline=None, derandomize="CI" in os.environ)
@@ -24,6 +25,13 @@ def _one_thread() -> None:
 @pytest.fixture(params=all_methods().values(), ids=all_methods())
 def method(request: pytest.FixtureRequest) -> Method:
     """Every method there is, with its defaults."""
+    cls: type[Method] = request.param
+    return cls()
+
+
+@pytest.fixture(params=covering_methods().values(), ids=covering_methods())
+def covering_method(request: pytest.FixtureRequest) -> Method:
+    """A method for each thing that engines must be able to do; in `make test-all` every method."""
     cls: type[Method] = request.param
     return cls()
 

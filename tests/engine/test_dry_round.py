@@ -35,9 +35,9 @@ def simulation(method: Method, executor: str = "stacked", **options) -> ff.Simul
 
 
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])
-def test_it_is_the_round_that_follows_and_leaves_no_trace(method: Method, executor: str) -> None:
+def test_it_is_the_round_that_follows_and_leaves_no_trace(covering_method: Method, executor: str) -> None:
     """Every method, after some rounds: the same next model, the same records, the same counters."""
-    watched, alone = simulation(method, executor), simulation(method, executor)
+    watched, alone = simulation(covering_method, executor), simulation(covering_method, executor)
     for _ in range(3):
         found = watched.dry_round(None, Notes())
         watched.round()

@@ -24,32 +24,32 @@ def trajectory(sim: ff.Simulation) -> torch.Tensor:
     return torch.stack([sim.w.clone() for _ in sim])
 
 
-def test_stacked_is_sequential(method: Method) -> None:
+def test_stacked_is_sequential(covering_method: Method) -> None:
     """Uneven clients, short batches, decay, clipping and momentum; 1e-12 relative in float64, in every round."""
-    one = trajectory(simulation(method, executor="sequential", **HARD))
-    many = trajectory(simulation(method, executor="stacked", **HARD))
+    one = trajectory(simulation(covering_method, executor="sequential", **HARD))
+    many = trajectory(simulation(covering_method, executor="stacked", **HARD))
     assert (one - many).norm() <= 1e-12 * one.norm()
     assert (one[-1] - one[0]).norm() > 1e-2
 
 
-def test_chunks_do_not_matter(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = trajectory(simulation(method, executor="stacked"))
+def test_chunks_do_not_matter(covering_method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = trajectory(simulation(covering_method, executor="stacked"))
     monkeypatch.setattr(Stacked, "numbers_at_once", 2 * whole.shape[1])
-    sim = simulation(method, executor="stacked")
+    sim = simulation(covering_method, executor="stacked")
     assert sim.executor.chunk == 2
     parts = trajectory(sim)
     assert (whole - parts).norm() <= 1e-12 * whole.norm()
 
 
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])
-def test_resumed_is_uninterrupted_to_the_last_bit(method: Method, executor: str, tmp_path) -> None:
+def test_resumed_is_uninterrupted_to_the_last_bit(covering_method: Method, executor: str, tmp_path) -> None:
     """A new simulation goes on from the file: same weights and same reported metrics, in every later round."""
-    whole, first = simulation(method, executor=executor), simulation(method, executor=executor)
+    whole, first = simulation(covering_method, executor=executor), simulation(covering_method, executor=executor)
     expected = trajectory(whole)
     for _ in range(3):
         first.round()
     first.save(tmp_path / "state.safetensors")
-    resumed = simulation(method, executor=executor)
+    resumed = simulation(covering_method, executor=executor)
     resumed.load(tmp_path / "state.safetensors")
     assert torch.equal(trajectory(resumed), expected[3:])
     without_time = [[{k: v for k, v in row.items() if k != "seconds"} for row in s.history] for s in (whole, resumed)]
@@ -62,18 +62,18 @@ def test_order_of_clients_in_a_cohort_does_not_matter() -> None:
     assert torch.equal(*runs)
 
 
-def test_gradients_are_counted(method: Method) -> None:
+def test_gradients_are_counted(covering_method: Method) -> None:
     """Both executors count the same, and the count is what the batches and the method ask for."""
 
     counts = set()
     for executor in ("sequential", "stacked"):
-        sim = simulation(method, executor=executor)
+        sim = simulation(covering_method, executor=executor)
         for _ in sim:
             pass
         counts.add(sim.history[-1]["gradients"])
     steps = sum(int(sim.client.local_steps(sim.data.sizes[sim.cohort(t)]).sum()) for t in range(sim.rounds))
     batches = sum(int(sim.client.batches_per_epoch(sim.data.sizes[sim.cohort(t)]).sum()) for t in range(sim.rounds))
-    assert counts == {steps * gradients_per_step(method) + batches * full_passes_per_round(method)}
+    assert counts == {steps * gradients_per_step(covering_method) + batches * full_passes_per_round(covering_method)}
 
 
 def dropout_network() -> nn.Module:
@@ -82,16 +82,16 @@ def dropout_network() -> nn.Module:
     return nn.Sequential(*layers).double()
 
 
-def test_stacked_is_sequential_with_dropout(method: Method) -> None:
+def test_stacked_is_sequential_with_dropout(covering_method: Method) -> None:
     """Padded batches included: three epochs of batches of four over 1 to 12 samples."""
     settings = {"rounds": 3, **HARD}
-    one = trajectory(simulation(method, model=dropout_network(), executor="sequential", **settings))
-    many = trajectory(simulation(method, model=dropout_network(), executor="stacked", **settings))
+    one = trajectory(simulation(covering_method, model=dropout_network(), executor="sequential", **settings))
+    many = trajectory(simulation(covering_method, model=dropout_network(), executor="stacked", **settings))
     assert (one - many).norm() <= 1e-12 * one.norm()
     still = dropout_network()
     for layer in (still[0], still[3]):
         layer.p = 0.0
-    without = trajectory(simulation(method, model=still, executor="sequential", **settings))
+    without = trajectory(simulation(covering_method, model=still, executor="sequential", **settings))
     assert (one - without).norm() > 1e-3 * one.norm(), "and the masks matter"
 
 
@@ -265,12 +265,12 @@ def test_the_users_module_is_not_touched() -> None:
 
 
 @pytest.mark.parametrize("network", [dropout_network, noisy_network])
-def test_every_forward_of_a_random_model_is_seeded(method: Method, network) -> None:
+def test_every_forward_of_a_random_model_is_seeded(covering_method: Method, network) -> None:
     """Teachers, full gradients and input shifts included: the user's random state changes nothing and is left alone."""
     runs = []
-    executor = simulation(method, model=network()).choice.name  # on a busy machine another may be the faster one
+    executor = simulation(covering_method, model=network()).choice.name  # chosen once
     for user_seed in (1, 2):
-        sim = simulation(method, model=network(), rounds=3, executor=executor)
+        sim = simulation(covering_method, model=network(), rounds=3, executor=executor)
         torch.manual_seed(user_seed)
         state = torch.get_rng_state()
         runs.append(trajectory(sim))

@@ -22,9 +22,9 @@ def final(sim) -> torch.Tensor:
 
 
 @needs_a_gpu
-def test_replayed_is_sequential(method: Method) -> None:
-    one = simulation(method, device="cuda", executor="sequential", **HARD)
-    many = simulation(method, device="cuda", executor="graphed", **HARD)
+def test_replayed_is_sequential(covering_method: Method) -> None:
+    one = simulation(covering_method, device="cuda", executor="sequential", **HARD)
+    many = simulation(covering_method, device="cuda", executor="graphed", **HARD)
     expected, found = final(one), final(many)
     assert (expected - found).norm() <= 1e-12 * expected.norm()
     assert many.history[-1]["gradients"] == one.history[-1]["gradients"]
@@ -33,8 +33,8 @@ def test_replayed_is_sequential(method: Method) -> None:
 
 
 @needs_a_gpu
-def test_the_gpu_trains_what_the_processor_trains(method: Method) -> None:
-    expected, found = (final(simulation(method, device=device, **HARD)) for device in ("cpu", "cuda"))
+def test_the_gpu_trains_what_the_processor_trains(covering_method: Method) -> None:
+    expected, found = (final(simulation(covering_method, device=device, **HARD)) for device in ("cpu", "cuda"))
     assert (expected - found).norm() <= 1e-10 * expected.norm()
 
 
@@ -43,7 +43,9 @@ def test_without_a_gpu_it_is_refused() -> None:
         simulation(find("FedAvg")(), device="cpu", executor="graphed")
 
 
-def test_padded_batches_of_one_size_are_the_same_rounds(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padded_batches_of_one_size_are_the_same_rounds(
+    covering_method: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All of it but the recording: steps as functions of tensors, in place of the graph that replays them."""
 
     class AsItIs(graphed.GraphedStep):
@@ -51,7 +53,7 @@ def test_padded_batches_of_one_size_are_the_same_rounds(method: Method, monkeypa
             return lambda values: step(*values)
 
     monkeypatch.setattr(graphed, "GraphedStep", AsItIs)
-    one, many = (simulation(method, executor="sequential", **HARD) for _ in range(2))
+    one, many = (simulation(covering_method, executor="sequential", **HARD) for _ in range(2))
     sequential = many.executor
     many._choice = type(many.choice)(
         graphed.Graphed(sequential.method, sequential.objective, sequential.batches, many.seed, sequential.randomness),

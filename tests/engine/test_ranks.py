@@ -21,9 +21,10 @@ from fedflat.engine.executors import Stacked
 from fedflat.engine.executors.choice import agreed
 from fedflat.engine.executors.trial import stands_alone
 from fedflat.engine.ranks import Joined, Ranks
-from fedflat.methods import all_methods, find
+from fedflat.methods import find
 from fedflat.rounds.sequential import Sequential
 from support.as_rank import EXECUTORS, digest, rounds
+from support.effort import covering_methods
 from support.federation import simulation
 from support.processes import PATIENCE
 
@@ -46,7 +47,7 @@ def torchrun(number: int, task: str, folder: Path) -> dict[str, str]:
 def alone() -> dict[str, str]:
     """What one process without ranks finds."""
     found = {}
-    for name, kind in all_methods().items():
+    for name, kind in covering_methods().items():
         for executor in EXECUTORS:
             sim = rounds(kind(), executor)
             list(sim)

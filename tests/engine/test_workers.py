@@ -89,10 +89,10 @@ class Backwards:
 
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])
 @pytest.mark.usefixtures("small_stacks")
-def test_every_method_survives_shared_memory_and_answers_out_of_order(method: Method, executor: str) -> None:
+def test_every_method_survives_shared_memory_and_answers_out_of_order(covering_method: Method, executor: str) -> None:
     """Records, messages and results pass through slots; parts are added in the order of the cohort all the same."""
     alone, shared = (
-        simulation(method, executor=executor, participation=6, rounds=2, workers=number) for number in (1, 2)
+        simulation(covering_method, executor=executor, participation=6, rounds=2, workers=number) for number in (1, 2)
     )
     ctx = shared._facts.of(0, 1.0, 6)
     shared._workers._pool = pool = Pool(shared.executor, 2, torch.float64, ctx)

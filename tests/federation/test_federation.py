@@ -17,6 +17,7 @@ from fedflat.federation.messages import Failure, TrainReply
 from fedflat.federation.server import FederatedServer, RoundFailedError, RoundTerms
 from fedflat.methods import find
 from fedflat.rounds import segments
+from fedflat.rounds.participation import Share
 from support.federation import federation, simulation, tanh_network
 from support.transports import InProcess, coordinator, names, participants
 
@@ -152,7 +153,7 @@ def test_a_checkpoint_of_another_federation_is_refused(tmp_path: Path) -> None:
     server = coordinator(FedAvg(), CLIENT)
     server.save(tmp_path / "round.safetensors")
     other = FederatedServer(
-        FedAvg(), tanh_network().float(), CLIENT, Membership({"a": 5}, "here"), server._participation, "uniform", 0,
+        FedAvg(), tanh_network().float(), CLIENT, Membership({"a": 5}, "here"), Share(1.0), "uniform", 0,
         "study", (6,),
     )  # fmt: skip
     with pytest.raises(InputError, match="members was"):

@@ -55,8 +55,8 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_corner_cases_run_the_same_in_both_executors(method: Method, case: str) -> None:
-    one, many = (simulation(method, executor=e, **CASES[case]).run() for e in ("sequential", "stacked"))
+def test_corner_cases_run_the_same_in_both_executors(covering_method: Method, case: str) -> None:
+    one, many = (simulation(covering_method, executor=e, **CASES[case]).run() for e in ("sequential", "stacked"))
     assert torch.isfinite(one.w).all()
     assert (one.w - many.w).norm() <= 1e-12 * one.w.norm()
     assert one.summary["drift"] > 0

@@ -16,7 +16,8 @@ from fedflat.core.errors import InputError
 from fedflat.core.method import Method
 from fedflat.engine.client_store import ClientStore
 from fedflat.engine.ranks import ALONE, Ranks, joined
-from fedflat.methods import all_methods, find
+from fedflat.methods import find
+from support.effort import covering_methods
 from support.federation import federation, simulation
 from support.processes import MARK, Touchy
 
@@ -44,7 +45,7 @@ def digest(sim: ff.Simulation) -> str:
 
 def every_method(folder: Path, ranks: Ranks) -> dict[str, str]:
     found = {}
-    for name, kind in all_methods().items():
+    for name, kind in covering_methods().items():
         for executor in EXECUTORS:
             sim = rounds(kind(), executor, ranks)
             list(sim)

@@ -1,10 +1,38 @@
-"""How much a test does: a bounded share usually, all of it when FEDFLAT_LONG is set."""
+"""How much the tests do: a covering share in `make test`, all of it in `make test-all`, which sets FEDFLAT_TEST_ALL."""
 
 from __future__ import annotations
 
 import os
+from typing import TypeVar
+
+from fedflat.core.method import Method
+from fedflat.methods import all_methods
+
+T = TypeVar("T")
+ALL = bool(os.environ.get("FEDFLAT_TEST_ALL"))
+# What can go wrong between a method and an engine, and a method that has it; `tests/test_effort.py` holds that they do.
+COVERING = {
+    "no state but the model": "FedAvg",
+    "a field for one round, a field with equal weights": "FedSMOO",
+    "the server averages another record than it receives": "FedCM",
+    "a field whose width depends on an option": "FedLESAM",
+    "a teacher": "FedGMT",
+    "gradients by the inputs": "FedRobust",
+    "the gradient on all samples": "MimeLite",
+}
 
 
-def effort(usual: int, long: int) -> int:
-    """`usual`, or `long` where the environment variable FEDFLAT_LONG is set."""
-    return long if os.environ.get("FEDFLAT_LONG") else usual
+def effort(usual: int, everything: int) -> int:
+    """`usual`, or `everything` in `make test-all`."""
+    return everything if ALL else usual
+
+
+def chosen(usual: list[T], everything: list[T]) -> list[T]:
+    """The cases of a test: `usual`, or `everything` in `make test-all`."""
+    return everything if ALL else usual
+
+
+def covering_methods() -> dict[str, type[Method]]:
+    """The methods that are tried on every axis of the engines, by name: seven, or all in `make test-all`."""
+    methods = all_methods()
+    return methods if ALL else {name: methods[name] for name in COVERING.values()}

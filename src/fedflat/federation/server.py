@@ -214,7 +214,7 @@ class FederatedServer:
             return self._server.updated(*aggregator.mean(), ctx)
         except NonFiniteError as error:
             raise RoundFailedError(
-                f"round {self.t}: {error}; the model is unchanged; the largest numbers came from {aggregator.loudest}"
+                f"{error}; the model is unchanged; the largest numbers came from {aggregator.loudest}"
             ) from error
 
 

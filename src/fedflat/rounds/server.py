@@ -84,7 +84,7 @@ class Server:
         state = self.method.update(self.state, mean, replace(ctx, steps=steps, lr_sum=steps * ctx.lr))
         for name, x in state.tensors().items():
             if not torch.isfinite(x).all():
-                raise NonFiniteError(f"the server's {name} is NaN or infinite after round {self.t}")
+                raise NonFiniteError(f"the server's {name} became NaN or infinite in round {self.t}")
         return state
 
     def take(self, state: Any) -> None:
