@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -205,7 +206,7 @@ class Coordinator:
 
     def _require(self, tally: Tally, asked: int) -> None:
         """Raise RoundFailedError if too few answers count."""
-        needed = ceil(self._terms.quorum * asked)
+        needed = ceil(Fraction(str(self._terms.quorum)) * asked)  # as written: the float 0.55 * 20 is more than 11
         if tally.counted < needed:
             why = "; ".join(f"{name}: {reason}" for name, reason in list(tally.missing.items())[:NAMED])
             raise RoundFailedError(
