@@ -28,6 +28,7 @@ DOTS = 200  # in a line of a TOML file; the parser's time grows with the square 
 TEMPORARY = re.compile(r"\.tmp-fedflat-[0-9a-f]{16}(\.\w+)?")
 WRITING = (OSError, SafetensorError, pa.ArrowException)  # what the libraries raise when a disk is full
 PUBLIC, PRIVATE = 0o666, 0o600  # modes of new files, before the user's umask
+FOLDER = 0o777  # mode of new folders, before the user's umask
 
 
 def write_atomically(path: Path, write: Callable[[Path], object], private: bool = False) -> None:
@@ -53,9 +54,24 @@ def write_atomically(path: Path, write: Callable[[Path], object], private: bool 
 
 
 def make_folder(path: Path) -> None:
-    """Make the folder `path`, and those above it, unless it is there. Raises InputError if it cannot be made."""
+    """Make the folder `path` as `create_folder` does. Raises InputError if it cannot be made."""
     with said_of(path, "made"):
-        path.mkdir(parents=True, exist_ok=True)
+        create_folder(path)
+
+
+def create_folder(path: Path, mode: int = FOLDER) -> None:
+    """Make the folder `path`, and those above it that are missing, each with `mode` before the user's umask.
+
+    They are on disk when this returns: a synced file in a folder whose own name is not on disk would be lost with it.
+    Raises OSError.
+    """
+    missing = [folder for folder in path.parents if not folder.exists()]
+    for folder in (*reversed(missing), path):
+        is_new = not folder.exists()
+        folder.mkdir(mode, exist_ok=True)
+        if is_new:
+            with suppress(PermissionError):  # of somebody else's folder that may be written but not read
+                flush_folder(folder.parent)
 
 
 def flush_folder(folder: Path) -> None:

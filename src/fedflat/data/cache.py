@@ -22,7 +22,7 @@ from numpy.lib.format import open_memmap
 from platformdirs import user_cache_path
 
 from ..core.errors import InputError
-from ..files import flush_folder, read_json, said_of, write_atomically
+from ..files import create_folder, flush_folder, read_json, said_of, write_atomically
 from .readers.bounded import opened
 
 FORMAT = 2
@@ -237,7 +237,7 @@ def _note(found: Entry, sources: SourceFiles) -> None:
 
 def _built(folder: Path, sources: SourceFiles, build: Callable[[Writer], None]) -> Entry:
     with _writing(folder.parent):
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        create_folder(folder.parent)
     with _alone(folder) as alone:
         if alone:
             _sweep(folder)

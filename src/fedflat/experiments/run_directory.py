@@ -20,7 +20,7 @@ from torch import nn
 from ..core.errors import ChangedWarning, InputError
 from ..engine.run import Run
 from ..engine.simulation import Simulation
-from ..files import TEMPORARY, flush_folder, locked, read_json, said_of, sweep, write_atomically
+from ..files import TEMPORARY, create_folder, flush_folder, locked, read_json, said_of, sweep, write_atomically
 from ..metrics.flatness import Finding, Flatness
 from ..metrics.protocols import AccuracyCurve
 from ..rounds.checkpoint import kept_in, path_of, retire
@@ -85,8 +85,8 @@ class RunDirectory:
         if (self.path / "study.toml").exists():
             raise InputError(f"--out {self.path} holds a study; choose another folder for a run")
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self.state.mkdir(exist_ok=True)
+            for folder in (self.path, self.state):
+                create_folder(folder)
             self.state.chmod(0o700)  # clients' records tell of their gradients
         except OSError as error:
             raise InputError(f"--out {self.path} cannot be written: {error.strerror}") from error

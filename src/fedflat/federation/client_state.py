@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.records import Record
-from ..files import read_bytes, said_of, sweep, write_atomically
+from ..files import create_folder, read_bytes, said_of, sweep, write_atomically
 
 R = TypeVar("R", bound=Record)
 _NAME = re.compile(r"round-(\d{8})\.safetensors")
@@ -98,8 +98,7 @@ class ClientState:
 
 def _make(folder: Path) -> None:
     """Make a folder, and those above it that are missing, for their owner alone."""
-    for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
-        missing.mkdir(mode=OWNER, exist_ok=True)
+    create_folder(folder, OWNER)
     folder.chmod(OWNER)  # of the first releases others could look into it
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -201,7 +202,7 @@ class FederatedServer:
 
     def _require(self, aggregator: UpdateAggregator, asked: int) -> None:
         """Raise RoundFailedError if too few answers count."""
-        needed = ceil(self._terms.quorum * asked)
+        needed = ceil(Fraction(str(self._terms.quorum)) * asked)  # as written: the float 0.55 * 20 is more than 11
         if aggregator.counted < needed:
             why = "; ".join(f"{name}: {reason}" for name, reason in list(aggregator.missing.items())[:NAMED])
             raise RoundFailedError(

@@ -18,7 +18,7 @@ from ...core.errors import InputError
 from ...experiments.checksums import digest_of
 from ...experiments.run_directory import RunDirectory, difference, save_model
 from ...experiments.spec import RunSpec
-from ...files import parsed, read_json, said_of, write_atomically
+from ...files import flush_folder, parsed, read_json, said_of, write_atomically
 from ...rounds import checkpoint
 from ...rounds.history import metrics_table
 from ..server import FederatedServer
@@ -136,6 +136,7 @@ class FederationDirectory:
             with said_of(file, "set aside"), suppress(FileNotFoundError):
                 aside = file.with_name(f"{file.name}.{stamp}")
                 os.rename(file, aside)
+                flush_folder(file.parent)  # or a later state may be back, or a result without it, when power fails
                 named.append(str(aside.relative_to(self.path)))
         return named
 

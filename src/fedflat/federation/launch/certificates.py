@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ...core.errors import InputError
+from ...files import create_folder, write_atomically
 from ..membership import checked_name
 
 DAYS = 365
@@ -66,7 +66,8 @@ class Certificates:
         if not self.server.exists():
             alternatives(hosts)
         try:
-            (self.folder / "nodes").mkdir(parents=True, exist_ok=True, mode=0o700)
+            create_folder(self.folder)
+            create_folder(self.folder / "nodes", 0o700)
             made = [] if self.server.exists() else self._make_authority() + self._make_server(hosts, days)
             return made + [path for name in names for path in self._make_node(name)]
         except OSError as error:
@@ -113,10 +114,8 @@ class Certificates:
         return made
 
     def _write(self, path: Path, content: bytes, secret: bool = False) -> None:
-        """A new file; of a secret one, nobody else can read even the beginning."""
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
+        """A new file, whole or not there; of a secret one, nobody else can read even the beginning."""
+        write_atomically(path, lambda temporary: temporary.write_bytes(content), private=secret)
 
 
 def alternatives(hosts: Sequence[str]) -> list[x509.GeneralName]:
