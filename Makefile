@@ -42,10 +42,10 @@ imports: $(INSTALLED)  ## imports run one way between rooms
 	$(BIN)/lint-imports
 
 docs: $(INSTALLED)  ## write the generated parts of README and docs
-	$(BIN)/python docs/generate.py
+	$(BIN)/python -m docs.generate
 
 docs-check: $(INSTALLED)  ## fail if a generated part is not current
-	$(BIN)/python docs/generate.py --check
+	$(BIN)/python -m docs.generate --check
 
 clean:  ## remove the environment and caches; results in runs/ stay
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
