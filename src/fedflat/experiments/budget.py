@@ -41,7 +41,7 @@ from ..rounds.device import usable_device
 from ..rounds.local_training import Client
 from ..rounds.randomness import Purpose, generator
 from .environment import device_name
-from .spec import RunSpec, StudySpec, build_method, participation_of
+from .spec import RunSpec, StudySpec, build_client, build_method, participation_of
 
 SIMULATION_ROUNDS = 1000  # of a simulation whose cohorts are drawn; they stand for those that follow
 SPEC_ROUNDS = 100  # the same for a configuration; `fedflat recipes list` has hundreds
@@ -127,8 +127,7 @@ def run_budget(spec: RunSpec) -> RunBudget:
     sizes = np.full(clients, max(1, round((1 - share) * train / clients)), dtype=np.int64)
     evaluated = -(-spec.rounds // spec.eval_every) * (test + share * train) + train
     cohorts = _cohorts(json.dumps(spec.participation), clients, spec.seed, min(spec.rounds, SPEC_ROUNDS))
-    number_bytes = getattr(torch, spec.dtype).itemsize
-    method, client = build_method(spec.method), Client(**spec.client.values())
+    method, client, number_bytes = build_method(spec.method), build_client(spec.client), spec.torch_dtype.itemsize
     return _budget(method, client, sizes, cohorts, spec.rounds, _parameters_of(spec), number_bytes, evaluated)
 
 
@@ -231,7 +230,8 @@ def speed_of(spec: RunSpec, measure: bool = True) -> Speed | None:
     None if it is not in the cache and `measure` is false.
     """
     device = usable_device(spec.device)
-    model = (spec.data.name, spec.data.image_size, spec.model.name, spec.client.batch_size, spec.dtype)
+    batch_size = build_client(spec.client).batch_size
+    model = (spec.data.name, spec.data.image_size, spec.model.name, batch_size, spec.dtype)
     machine = (device_name(device), torch.get_num_threads(), torch.__version__)
     key = " ".join(map(str, (*model, *machine)))
     known = _cached_speeds()
@@ -270,9 +270,9 @@ def _measured_speed(spec: RunSpec, device: torch.device) -> Speed:
 def _random_batch(spec: RunSpec, device: torch.device) -> tuple[nn.Module, Batch]:
     """The model of `spec`, and a batch of random samples as large as its clients' batches."""
     known = source(spec.data.name)
-    shape, dtype = known.sample_shape(spec.data.image_size), getattr(torch, spec.dtype)
+    shape, dtype = known.sample_shape(spec.data.image_size), spec.torch_dtype
     module = build(spec.model.name, known.classes, shape).to(device, dtype)
-    size = min(spec.client.batch_size or LARGEST_BATCH, LARGEST_BATCH)
+    size = min(build_client(spec.client).batch_size or LARGEST_BATCH, LARGEST_BATCH)
     pixels = torch.randint(0, 256, (size, *shape), device=device)
     x = pixels if known.vocabulary_size else (pixels / 255).to(dtype)
     return module, Batch(x, torch.zeros(size, dtype=torch.int64, device=device))
