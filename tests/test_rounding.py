@@ -23,7 +23,7 @@ from fedflat.data.validation import hold_out
 from fedflat.engine.executors.stacked import Stacked
 from fedflat.engine.shared_memory import Cutter
 from fedflat.experiments import parallel, runner, studies
-from fedflat.experiments.estimate import run_estimate
+from fedflat.experiments.budget import run_budget
 from fedflat.experiments.recipe import find_recipe
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.federation.membership import Membership
@@ -235,20 +235,22 @@ def test_a_federation_tests_its_model_in_the_same_rounds(tmp_path: Path) -> None
 
 
 @given(rounds=st.integers(1, 400), every=st.integers(1, 120))
-def test_an_estimate_counts_the_evaluations_that_there_are(rounds: int, every: int) -> None:
+def test_a_budget_counts_the_evaluations_that_there_are(rounds: int, every: int) -> None:
     """Each of the 450 test digits, and once, for the measures of the final model, the 1,347 for training."""
-    assert run_estimate(run_spec(rounds=rounds, eval_every=every)).evaluated == len(due(rounds, every)) * 450 + 1347
+    assert (
+        run_budget(run_spec(rounds=rounds, eval_every=every)).evaluated_samples == len(due(rounds, every)) * 450 + 1347
+    )
 
 
 @settings(max_examples=50)
 @given(clients=st.integers(1, 1347), validation=st.integers(0, 90))
-def test_an_estimate_takes_the_size_nearest_to_the_mean(clients: int, validation: int) -> None:
+def test_a_budget_takes_the_size_nearest_to_the_mean(clients: int, validation: int) -> None:
     """With one sample in a batch, FedAvg asks for a gradient for each sample."""
     spec = run_spec(
         data={"name": "digits", "clients": clients, "validation": validation / 100}, participation=1.0, rounds=2,
         client={"epochs": 1, "batch_size": 1},
     )  # fmt: skip
-    size = run_estimate(spec).gradients / (2 * clients)
+    size = run_budget(spec).gradients / (2 * clients)
     assert size == int(size)
     assert is_nearest(int(size), (1 - validation / 100) * 1347 / clients)
 

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fedflat.experiments import calibration, studies
+from fedflat.experiments import studies
+from fedflat.experiments.budget import speed_of
 from fedflat.files import TEMPORARY
 from support.effort import effort
 from support.small_disk import files_up_to
@@ -109,10 +110,10 @@ def test_speeds_that_cannot_be_kept_or_read_end_nothing(tmp_path: Path, monkeypa
     monkeypatch.setenv("FEDFLAT_CACHE", str(tmp_path / "cache"))
     spec = study_spec().runs()[0]
     with files_up_to(0):
-        assert calibration.speed(spec).gradient > 0
-    assert calibration.speed(spec, measure=False) is None
-    measured = calibration.speed(spec)
-    assert calibration.speed(spec, measure=False) == measured
+        assert speed_of(spec).gradient > 0
+    assert speed_of(spec, measure=False) is None
+    measured = speed_of(spec)
+    assert speed_of(spec, measure=False) == measured
     file = tmp_path / "cache" / "speed.json"
     kept = file.read_text()
     key = next(iter(json.loads(kept)))
@@ -120,10 +121,10 @@ def test_speeds_that_cannot_be_kept_or_read_end_nothing(tmp_path: Path, monkeypa
                     json.dumps({key: {"gradient": "1", "evaluation": None}}), json.dumps({key: {}}),
                     json.dumps({key: {"gradient": float("nan"), "evaluation": -1}})):  # fmt: skip
         file.write_bytes(damaged.encode(errors="surrogatepass"))
-        assert calibration.speed(spec, measure=False) is None
+        assert speed_of(spec, measure=False) is None
     file.unlink()
     file.mkdir()
-    assert calibration.speed(spec).gradient > 0
+    assert speed_of(spec).gradient > 0
     shutil.rmtree(tmp_path / "cache")
     (tmp_path / "cache").write_text("no folder")
-    assert calibration.speed(spec).gradient > 0
+    assert speed_of(spec).gradient > 0

@@ -23,7 +23,7 @@ from fedflat.experiments.landscapes import (
     shown_runs,
     surface_tasks,
 )
-from fedflat.experiments.measuring import reopened
+from fedflat.experiments.measuring import load_simulation
 from fedflat.metrics.features import FeatureMap
 from fedflat.metrics.flatness.surface import Surface
 from support.studies import run_spec, study_spec
@@ -150,7 +150,7 @@ def test_local_models_are_those_whose_mean_the_next_round_makes(study: Path) -> 
     bench = LoadedRun()
     local = bench.local(run, cohort)
     assert torch.equal(bench.model(run), bench.simulation(run).w), "the checkpoint's model is the one in the file"
-    sim = reopened(run.stored.directory)
+    sim = load_simulation(run.stored.directory)
     assert list(local) == sim.cohort(sim.t).tolist()
     sim.round()
     torch.testing.assert_close(torch.stack(list(local.values())).mean(0), sim.w)
@@ -164,7 +164,7 @@ def test_local_models_are_shown_on_their_own_samples(fedflat, study: Path) -> No
     assert [row["part"] for row in content] == [content[k]["part"] for k in (0, 1, 2)] * 2, "the same clients"
     run = shown_runs([one])[0]
     client = run.local_clients(2)[1]
-    sim = reopened(run.stored.directory)
+    sim = load_simulation(run.stored.directory)
     x, y = sim.data.client(client)
     w = LoadedRun().local(run, run.local_clients(2))[client]
     with torch.no_grad():

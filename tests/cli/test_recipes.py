@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.test_data import small_cifar10
-from fedflat.experiments import calibration
+from fedflat.experiments import budget
 from fedflat.experiments.recipe import all_recipes
 
 SMALLER = (
@@ -19,7 +19,7 @@ RUN = f"recipes run fedsmoo/table8 --data-dir data --scale 0.0025 --only fedavg,
 
 @pytest.fixture(autouse=True)
 def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "STEPS", 2)
+    monkeypatch.setattr(budget, "TIMED_STEPS", 2)
 
 
 def test_the_list_names_every_recipe_and_its_cost(fedflat) -> None:

@@ -86,7 +86,7 @@ def synthetic(known: FileSet, clients: int) -> Loaded:
 @pytest.fixture
 def synthetic_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FileSet, "load", lambda known, name, reading: synthetic(known, 200))
-    monkeypatch.setattr(specs, "_load", cache(specs._load.__wrapped__))
+    monkeypatch.setattr(specs, "load_once", cache(specs.load_once.__wrapped__))
     monkeypatch.setitem(vit_b_32.SIZES, "num_hidden_layers", 1)  # of twelve alike; whole, it takes a minute a method
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from fedflat.core.errors import InputError, NonFiniteError
 from fedflat.experiments import runner, studies
 from fedflat.experiments.interrupt import Interrupted
-from fedflat.experiments.measuring import asked, measure_run
+from fedflat.experiments.measuring import build_measures, measure_run
 from fedflat.experiments.run_directory import RunDirectory, StoredRun
 from support.studies import run_spec, study_spec
 from support.watching import Watched
@@ -123,7 +123,7 @@ def test_records_in_a_file_stay_with_the_finished_run(tmp_path: Path) -> None:
     for megabytes, path in runs.items():
         runner.run(run_spec(method="scaffold", store_megabytes=megabytes), path)
         before = {file.name: file.read_bytes() for file in (path / "checkpoint").iterdir()}
-        found[megabytes] = measure_run(RunDirectory(path), asked(["consistency"]), 100, None, lambda *_: None)
+        found[megabytes] = measure_run(RunDirectory(path), build_measures(["consistency"]), 100, None, lambda *_: None)
         assert {file.name: file.read_bytes() for file in (path / "checkpoint").iterdir()} == before
     assert "clients.slots" not in before
     assert {file.name for file in (runs[0] / "checkpoint").iterdir()} == {*before, "clients.slots"}

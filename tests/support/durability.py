@@ -262,7 +262,7 @@ def free_port() -> int:
 def facts(folder: Path) -> dict[str, Any]:
     """All that a finished run has left, file by file, but for seconds, hosts and where in a file a record lies."""
     directory = RunDirectory(folder)
-    found: dict[str, Any] = {"damaged": directory.damaged()}
+    found: dict[str, Any] = {"damaged": directory.damaged_files()}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
         if path.is_file() and name not in (".lock", "env.json", "SHA256SUMS", "checkpoint/clients.slots"):

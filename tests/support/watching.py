@@ -1,13 +1,15 @@
-"""A watcher for tests."""
+"""An observer of runs for tests."""
 
 from __future__ import annotations
 
 import os
 import signal
 
+from fedflat.experiments.runner import RunObserver
 
-class Watched:
-    """Notes what it is told; can send a signal after a round."""
+
+class Watched(RunObserver):
+    """Records the calls; can send a signal after a round or in a measure."""
 
     def __init__(self, signal_after: int | None = None, times: int = 1, signal_in: str | None = None) -> None:
         self.rounds: list[int] = []

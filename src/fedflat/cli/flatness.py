@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ..core.errors import InputError
 from ..experiments.config_errors import shortened
-from ..experiments.measuring import asked, folders_of, measure_run
+from ..experiments.measuring import build_measures, measure_run, run_directories
 from ..metrics.flatness import Flatness, ProgressCallback, all_measures
 from ..metrics.flatness.subject import MAX_SAMPLES
 from ..reports.literal import literal
@@ -46,9 +46,9 @@ def flatness(
         return console.show(measure_table())
     if not runs:
         raise InputError("give the folder of a run or a study, or --list")
-    chosen = asked([_parsed(text) for text in measures or ()])
+    chosen = build_measures([_parsed(text) for text in measures or ()])
     found: dict[str, Flatness] = {}
-    for directory in folders_of(runs):
+    for directory in run_directories(runs):
         with Progress(*usual_columns(), console=console, transient=True) as bar:
             told = _teller(bar, directory.path.name)
             found[directory.path.name] = measure_run(directory, chosen, max_samples, data_dir, told)

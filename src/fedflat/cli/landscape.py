@@ -109,7 +109,7 @@ def carry_out(console: Console, jobs: Sequence[SurfaceTask[Any]]) -> list[Surfac
 
     Raises Interrupted after Ctrl-C, with every finished picture on disk.
     """
-    kept = [job.kept() for job in jobs]
+    kept = [job.load() for job in jobs]
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("points"), TimeElapsedColumn())
     left = (TextColumn("left"), TimeRemainingColumn(), Described())
     with Progress(*columns, *left, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -148,7 +148,7 @@ class _Teller:
             if done > 5 or (done > 1 and now - first > 2):
                 self._estimate((now - first) / (done - 1))
 
-        picture: Surface | FeatureMap = job.done(progress)
+        picture: Surface | FeatureMap = job.compute(progress)
         self.say(f"{job.title}: {_words(picture)}, in {monotonic() - began:.1f} s")
         return picture
 
@@ -191,7 +191,7 @@ def _flags_named() -> Iterator[None]:
 
 def _prepare(console: Console, jobs: Sequence[SurfaceTask[Any]], runs: Sequence[ShownRun]) -> None:
     """Read the data sets with a bar of their own, if anything is to be computed."""
-    if any(job.kept() is None for job in jobs):
+    if any(job.load() is None for job in jobs):
         for spec in {run.spec.data.name: run.spec for run in runs}.values():
             convert_for(console, spec)
 

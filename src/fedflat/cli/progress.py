@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ..core.errors import NonFiniteError
 from ..engine.simulation import Round
 from ..experiments.run_directory import StoredRun
-from ..experiments.runner import Watcher
+from ..experiments.runner import RunObserver
 from ..experiments.spec import RunSpec
 from .console import Console, Described
 
@@ -18,12 +18,12 @@ PATIENCE = 20  # seconds between lines on a measure; one that is over sooner has
 SHOWN_APART = {"test_accuracy", "test_loss", "lr", "clients", "drift", "gradients", "bytes_down", "bytes_up", "seconds"}
 
 
-def watcher(console: Console, rounds: int) -> AbstractContextManager[Watcher]:
-    """The watcher that suits `console`, for `rounds` rounds in all."""
+def watcher(console: Console, rounds: int) -> AbstractContextManager[RunObserver]:
+    """The observer that suits `console`, for `rounds` rounds in all."""
     return Bar(console, rounds) if console.is_terminal else nullcontext(Lines(console, rounds))
 
 
-class Bar(AbstractContextManager[Watcher]):
+class Bar(RunObserver, AbstractContextManager[RunObserver]):
     """One bar over all rounds of all runs."""
 
     def __init__(self, console: Console, rounds: int) -> None:
@@ -56,7 +56,7 @@ class Bar(AbstractContextManager[Watcher]):
         self._console.say(failed(spec, error))
 
 
-class Lines:
+class Lines(RunObserver):
     """A line for every start, quarter and end of a run."""
 
     def __init__(self, console: Console, rounds: int) -> None:

@@ -10,8 +10,7 @@ import typer
 from ..core.errors import InputError
 from ..data.facts import partition_facts
 from ..experiments import studies
-from ..experiments.calibration import speed
-from ..experiments.estimate import Estimate, study_estimate, total
+from ..experiments.budget import Budget, speed_of, study_budget, total
 from ..experiments.recipe import Cell, Recipe, all_recipes, find_recipe
 from ..experiments.spec import StudySpec, federated_data
 from ..experiments.studies import Jobs
@@ -154,7 +153,7 @@ def _show_partitions(console: Console, cells: dict[Cell, StudySpec], folder: Pat
         console.say(f"heat map: {drawn}")
 
 
-def _row(recipe: Recipe, calibrate: bool) -> tuple[Recipe, int, Estimate | None, float | None]:
+def _row(recipe: Recipe, calibrate: bool) -> tuple[Recipe, int, Budget | None, float | None]:
     cells = recipe.cells()
     costs = [_cost(recipe, cell.study(), calibrate) for cell in cells]
     work = [estimate for estimate, _ in costs if estimate is not None]
@@ -164,13 +163,13 @@ def _row(recipe: Recipe, calibrate: bool) -> tuple[Recipe, int, Estimate | None,
 
 def _costs(
     recipe: Recipe, cells: dict[Cell, StudySpec], calibrate: bool
-) -> dict[Cell, tuple[StudySpec, Estimate | None, float | None]]:
+) -> dict[Cell, tuple[StudySpec, Budget | None, float | None]]:
     return {cell: (study, *_cost(recipe, study, calibrate)) for cell, study in cells.items()}
 
 
-def _cost(recipe: Recipe, study: StudySpec, calibrate: bool) -> tuple[Estimate | None, float | None]:
+def _cost(recipe: Recipe, study: StudySpec, calibrate: bool) -> tuple[Budget | None, float | None]:
     """The work of a cell, and its hours here if the speed is known or to be measured."""
     if recipe.item.kind == "partition":
         return None, None
-    work = study_estimate(study)
-    return work, hours(work, speed(study.runs()[0], measure=calibrate))
+    work = study_budget(study)
+    return work, hours(work, speed_of(study.runs()[0], measure=calibrate))

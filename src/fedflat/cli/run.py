@@ -10,7 +10,7 @@ import typer
 from ..core.errors import InputError
 from ..engine.ranks import PATIENCE, Ranks, joined, speaks
 from ..experiments import distributed
-from ..experiments.forecast import forecast
+from ..experiments.budget import simulation_budget
 from ..experiments.spec import RunSpec
 from .caution import caution
 from .console import Console
@@ -83,4 +83,4 @@ def carry_out(console: Console, spec: RunSpec, path: Path, ranks: Ranks, strict:
 def print_plan(console: Console, spec: RunSpec) -> None:
     """The resolved configuration and what it will cost."""
     console.say(*spec.to_toml().split("\n"))
-    console.say(*forecast(spec.build()).lines())
+    console.say(*simulation_budget(spec.build()).lines())

@@ -1,4 +1,4 @@
-"""How this process tells a user what changed since a run was begun: one line on standard error."""
+"""Warnings about changes since a run was started, each shown as one line on standard error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def changes_in_one_line() -> Iterator[None]:
     ) -> None:
         if issubclass(category, ChangedWarning):
             if speaks():
-                print(notice(str(message)), file=file or sys.stderr)
+                print(f"fedflat: warning: {printable(str(message))}", file=file or sys.stderr)
         else:
             usual(message, category, filename, lineno, file, line)
 
@@ -36,8 +36,3 @@ def changes_in_one_line() -> Iterator[None]:
         yield
     finally:
         warnings.showwarning = usual
-
-
-def notice(message: str) -> str:
-    """The line for a warning."""
-    return f"fedflat: warning: {printable(message)}"

@@ -1,4 +1,4 @@
-"""SHA256SUMS: what the files of a folder should be, in the format of `sha256sum`, which can check it too."""
+"""SHA256SUMS: the digests of the files of a folder, in the format of the command `sha256sum`, which can check them."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ _LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
 
 @dataclass(frozen=True)
 class Checksums:
-    """The SHA-256 of files that are written through this.
+    """The SHA-256 digests of the files of a folder that are written with `write`.
 
-    A crash may come between a file and its note: a new file has none yet, one that is replaced has both digests.
+    After a crash between the writing of a file and of its digest, a new file has no digest, and a replaced one has two.
     """
 
     folder: Path
 
     def write(self, name: str, write: Callable[[Path], object]) -> None:
         """Write the file `name` as `write_atomically` does."""
-        known = self._known()
+        known = self._read()
 
-        def noted(temporary: Path) -> None:
+        def write_and_digest(temporary: Path) -> None:
             write(temporary)
             if name in known:
-                self._note({**known, name: {*known[name], digest_of(temporary)}})
+                self._write({**known, name: {*known[name], digest_of(temporary)}})
 
-        write_atomically(self.folder / name, noted)
-        self._note({**known, name: {digest_of(self.folder / name)}})
+        write_atomically(self.folder / name, write_and_digest)
+        self._write({**known, name: {digest_of(self.folder / name)}})
 
-    def forget(self, name: str) -> None:
-        """`name` will be written by other ways."""
-        known = self._known()
+    def remove(self, name: str) -> None:
+        """Remove the digest of `name`, for a file that changes in other ways."""
+        known = self._read()
         if known.pop(name, None):
-            self._note(known)
+            self._write(known)
 
     def problem(self, name: str) -> str | None:
-        """What is wrong with the file `name`, in words; None if it is as it was written, or nothing is noted of it."""
-        expected = self._known().get(name)
+        """What is wrong with the file `name`, in words; None if it is as it was written, or has no digest."""
+        expected = self._read().get(name)
         if not expected:
             return None
         if not (self.folder / name).is_file():
@@ -52,7 +52,7 @@ class Checksums:
         return None if digest_of(self.folder / name) in expected else "its SHA-256 is another one"
 
     def check(self, name: str) -> Path:
-        """The file `name`. Raises InputError, naming it, unless it is as it was written."""
+        """The path of the file `name`. Raises InputError, naming it, unless the file is as it was written."""
         path, problem = self.folder / name, self.problem(name)
         if problem:
             raise InputError(f"{path} is missing or damaged: {problem}; `fedflat verify {self.folder}` says more")
@@ -60,11 +60,11 @@ class Checksums:
 
     @property
     def names(self) -> list[str]:
-        """The files that something is noted of."""
-        return sorted(self._known())
+        """The files that have a digest."""
+        return sorted(self._read())
 
-    def _known(self) -> dict[str, set[str]]:
-        """The digests by name; none for a folder of an earlier version. Raises InputError for a damaged file."""
+    def _read(self) -> dict[str, set[str]]:
+        """The digests by name; none for a folder of an earlier version. Raises InputError if SHA256SUMS is damaged."""
         path, found = self.folder / FILE, dict[str, set[str]]()
         for line in read_text(path).splitlines() if path.exists() else ():
             match = _LINE.fullmatch(line)
@@ -73,7 +73,7 @@ class Checksums:
             found.setdefault(match[2], set()).add(match[1])
         return found
 
-    def _note(self, known: dict[str, set[str]]) -> None:
+    def _write(self, known: dict[str, set[str]]) -> None:
         lines = [f"{digest}  {name}\n" for name in sorted(known) for digest in sorted(known[name])]
         write_atomically(self.folder / FILE, lambda path: path.write_text("".join(lines)))
 

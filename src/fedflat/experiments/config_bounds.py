@@ -1,58 +1,57 @@
-"""How large the parts of a configuration may be: what is larger is refused before it costs anything."""
+"""Bounds on the size of a configuration: what is larger is refused before it costs time or memory."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable
 from datetime import date, time
 from typing import Any
 
 from ..core.errors import InputError, printable
 
-DEPTH = 20  # of tables and lists in each other; recipes have 6
-KEY = 200  # characters of a key
-TEXT = 2**17  # characters of a text: as much as the system takes for one flag
-ENTRIES = 10_000  # of a list; every wrong one would be a complaint of its own
-COHORTS = 2**20  # of `participation`: as many as rounds can be
-WHOLE = 2**63  # the whole numbers of TOML have 64 bits
-FEW = 40  # characters of a key in a message
+MAX_DEPTH = 20  # tables and lists inside each other; recipes have 6
+MAX_KEY = 200  # characters of a key
+MAX_TEXT = 2**17  # characters of a text: as many as the system takes for one flag
+MAX_ENTRIES = 10_000  # of a list or table; each wrong entry would be a problem of its own
+MAX_COHORTS = 2**20  # entries in `participation`: one for each round
+MAX_INTEGER = 2**63  # whole numbers of TOML have 64 bits
+SHOWN = 40  # characters of a key or text in a message
+
+KeyPath = tuple[str, ...]  # the keys, from the outermost table to a value
 
 
 def check_bounds(value: Any) -> None:
-    """Raise InputError, naming the key inside `value`, for what is too deep or too large, or no value of any field."""
-    waiting: list[tuple[tuple[str, ...], Any]] = [((), value)]
+    """Raise InputError, naming the key inside `value`, for a value that is too deep, too large or of no known type."""
+    waiting: list[tuple[KeyPath, Any]] = [((), value)]
     while waiting:
-        place, value = waiting.pop()
-        problem = _problem(place, value)
+        path, value = waiting.pop()
+        problem = _problem(path, value)
         if problem:
-            raise InputError(f"{_dotted(place)}: {problem}" if place else problem)
-        waiting += (((*place, str(key)), inner) for key, inner in _inside(value))
+            raise InputError(f"{_dotted(path)}: {problem}" if path else problem)
+        entries: Iterable[tuple[Any, Any]] = ()
+        if isinstance(value, dict):
+            entries = value.items()
+        elif isinstance(value, list) and not _has_only_short_integers(value):
+            entries = enumerate(value)
+        waiting += (((*path, str(key)), entry) for key, entry in entries)
 
 
-def _inside(value: Any) -> Iterator[tuple[Any, Any]]:
-    """What a table or list holds, by key or number."""
-    if isinstance(value, dict):
-        yield from value.items()
-    elif isinstance(value, list) and not _are_short_numbers(value):
-        yield from enumerate(value)
+def _has_only_short_integers(values: list[Any]) -> bool:
+    """True for a list of 64-bit whole numbers, whose entries need no check one by one: a cohort may have a million."""
+    are_integers = all(type(value) is int for value in values)
+    return are_integers and bool(values) and min(values) >= -MAX_INTEGER and max(values) < MAX_INTEGER
 
 
-def _are_short_numbers(values: list[Any]) -> bool:
-    """True for a list of whole numbers that all have 64 bits: nothing in it need be looked at one by one."""
-    whole = all(type(value) is int for value in values)
-    return whole and bool(values) and min(values) >= -WHOLE and max(values) < WHOLE
-
-
-def _problem(place: tuple[str, ...], value: Any) -> str | None:
-    """What is wrong with `value` by itself."""
-    if len(place) > DEPTH:
-        return f"nested deeper than {DEPTH} tables and lists"
-    if place and len(place[-1]) > KEY:
-        return f"a key of more than {KEY} characters"
-    most = COHORTS if not place or "participation" in place else ENTRIES
+def _problem(path: KeyPath, value: Any) -> str | None:
+    """What is wrong with `value`, apart from its entries."""
+    if len(path) > MAX_DEPTH:
+        return f"nested deeper than {MAX_DEPTH} tables and lists"
+    if path and len(path[-1]) > MAX_KEY:
+        return f"a key of more than {MAX_KEY} characters"
+    most = MAX_COHORTS if not path or "participation" in path else MAX_ENTRIES
     if isinstance(value, dict | list) and len(value) > most:
         return f"more than {most:,} entries"
-    if isinstance(value, int) and not -WHOLE <= value < WHOLE:
+    if isinstance(value, int) and not -MAX_INTEGER <= value < MAX_INTEGER:
         return "a whole number of more than 64 bits"
     if isinstance(value, date | time):
         return "a date or time, which no setting is"
@@ -60,15 +59,15 @@ def _problem(place: tuple[str, ...], value: Any) -> str | None:
 
 
 def _problem_of_text(text: str) -> str | None:
-    if len(text) > TEXT:
-        return f"a text of more than {TEXT:,} characters"
-    # A line feed or tab may stand in a recipe's notes.
+    if len(text) > MAX_TEXT:
+        return f"a text of more than {MAX_TEXT:,} characters"
+    # Line feeds and tabs are allowed: notes of recipes have them.
     if any(unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t" for c in text):
-        return f"control characters in {printable(text[:FEW])!r}"
+        return f"control characters in {printable(text[:SHOWN])!r}"
     return None
 
 
-def _dotted(place: tuple[str, ...]) -> str:
-    """The key, the first parts of it if there are many."""
-    parts = [printable(part[:FEW]) for part in place]
-    return ".".join(parts if len(parts) <= DEPTH // 2 else [*parts[: DEPTH // 2], "..."])
+def _dotted(path: KeyPath) -> str:
+    """The dotted key of a value; of a very deep one its first parts."""
+    parts = [printable(part[:SHOWN]) for part in path]
+    return ".".join(parts if len(parts) <= MAX_DEPTH // 2 else [*parts[: MAX_DEPTH // 2], "..."])

@@ -1,83 +1,72 @@
-"""Carries out one run by several ranks, in a folder that all of them can read and the first one writes."""
+"""Carries out one run with several ranks, in a folder that all ranks can read and rank 0 writes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from ..core.errors import InputError
 from ..engine.ranks import Ranks
-from ..engine.simulation import Simulation
 from . import runner
 from .interrupt import StopRequest, stop_between_rounds
 from .run_directory import RunDirectory, StoredRun
-from .runner import Silent, Watcher
+from .runner import RunObserver
 from .spec import RunSpec
 
 
-def run(spec: RunSpec, path: Path, watcher: Watcher | None, ranks: Ranks, strict: bool = False) -> StoredRun | None:
-    """Carry out `spec` in the folder `path` as `runner.run` does. All ranks must call this; the first has the result.
+def run(
+    spec: RunSpec, path: Path, observer: RunObserver | None, ranks: Ranks, strict: bool = False
+) -> StoredRun | None:
+    """Carry out `spec` in the folder `path` as `runner.run` does. All ranks must call this; rank 0 returns the run.
 
     Raises what `runner.run` does, on all ranks, and RankError if one is lost.
     """
     if ranks.alone:
-        return runner.run(spec, path, watcher, strict)
+        return runner.run(spec, path, observer, strict)
     directory = RunDirectory(path)
-    watcher = watcher if watcher and ranks.index == 0 else Silent()
-    with stop_between_rounds() as request, _writing(spec, directory, ranks):
-        if not ranks.first(directory.is_finished):
-            _train(spec, directory, watcher, request, ranks, strict)
+    observer = observer if observer and ranks.index == 0 else RunObserver()
+    with stop_between_rounds() as request, ExitStack() as lock:
+        with ranks.together():  # an error of rank 0 is raised on all ranks
             if ranks.index == 0:
-                _measure(spec, directory, watcher, request)
-        return runner.told(spec, directory, watcher) if ranks.index == 0 else None
-
-
-@contextmanager
-def _writing(spec: RunSpec, directory: RunDirectory, ranks: Ranks) -> Iterator[None]:
-    """The folder locked by rank 0. Raises InputError on all ranks if it cannot be used."""
-    with ExitStack() as stack:
-        with ranks.together():
-            if ranks.index == 0:
-                stack.enter_context(directory.writing())
-                directory.give_up(directory.damaged())
+                lock.enter_context(directory.writing())
+                directory.remove_damaged(directory.damaged_files())
                 if directory.has_begun:
-                    directory.refuse_other(spec)
-        yield
+                    directory.check_same_run(spec)
+        if not ranks.first(directory.is_finished):
+            _train(spec, directory, observer, request, ranks, strict)
+            if ranks.index == 0:
+                # In one process, which has all clients' records from the last checkpoint.
+                with closing(spec.build(directory.state)) as sim:
+                    runner.load_newest_checkpoint(sim, directory)
+                    runner.finish(spec, sim, directory, observer, request)
+        return runner.open_finished(spec, directory, observer) if ranks.index == 0 else None
 
 
 def _train(
-    spec: RunSpec, directory: RunDirectory, watcher: Watcher, request: StopRequest, ranks: Ranks, strict: bool
+    spec: RunSpec, directory: RunDirectory, observer: RunObserver, request: StopRequest, ranks: Ranks, strict: bool
 ) -> None:
-    """All rounds that are left, and their checkpoints."""
+    """Compute the rounds that are left, from the newest whole checkpoint if there is one."""
     ranks.same(spec.digest(), "the digest of the configuration")
     with ranks.together():
         sim = spec.build(ranks=ranks)
     with closing(sim):
-        _load(sim, directory, ranks, strict)
-        sim.prepare()  # all ranks at the same time
+        _check_same_checkpoints(directory, ranks)
+        runner.load_newest_checkpoint(sim, directory, strict)
+        sim.prepare()  # all ranks must choose the executor at the same time
         with ranks.together():
             if ranks.index == 0:
                 directory.begin(spec, sim)
                 directory.add_segment(sim)
-        runner.train(spec, sim, directory, watcher, request, ranks)
+        runner.train(spec, sim, directory, observer, request, ranks)
 
 
-def _load(sim: Simulation, directory: RunDirectory, ranks: Ranks, strict: bool) -> None:
-    """Go on from the newest whole checkpoint, if there is one. Raises InputError unless all ranks see the same."""
+def _check_same_checkpoints(directory: RunDirectory, ranks: Ranks) -> None:
+    """Raise InputError, on all ranks, unless all see the checkpoints that rank 0 sees."""
     names = [path.name for path in directory.checkpoints]
-    seen = ranks.first(names)
+    expected = ranks.first(names)
     with ranks.together():
-        if names != seen:
+        if names != expected:
             raise InputError(
                 f"rank {ranks.index} sees {', '.join(names) or 'no checkpoint'} in {directory.state}, rank 0 "
-                f"{', '.join(seen) or 'none'}; the folder must be on storage that all machines share"
+                f"{', '.join(expected) or 'none'}; the folder must be on storage that all machines share"
             )
-    runner.go_on(sim, directory, strict)
-
-
-def _measure(spec: RunSpec, directory: RunDirectory, watcher: Watcher, request: StopRequest) -> None:
-    """What comes after the last round, in one process that has all clients' records from the last checkpoint."""
-    with closing(spec.build(directory.state)) as sim:
-        runner.go_on(sim, directory)
-        runner.finish(spec, sim, directory, watcher, request)

@@ -1,4 +1,4 @@
-"""What a run was made with and on."""
+"""The versions, the machine and the settings that a run is computed with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECORDED = ("fedflat", "torch", "numpy", "scipy", "scikit-learn", "safetensors",
 
 
 def environment(sim: Simulation) -> dict[str, Any]:
-    """Versions, machine, device and everything the rounds depend on, as JSON-able values."""
+    """Versions, machine, device and all settings that the rounds depend on, as values for a JSON file."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(RECORDED) | {"python": platform.python_version()},
@@ -31,5 +31,5 @@ def environment(sim: Simulation) -> dict[str, Any]:
 
 
 def device_name(device: torch.device) -> str:
-    """The device in words."""
+    """The name of a device for a user: of a GPU its model."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class Interrupted(Exception):  # noqa: N818 (no error: the user asked)
-    """The user asked to stop; everything up to the last full round is on disk."""
+class Interrupted(Exception):  # noqa: N818 (not an error: the user asked for it)
+    """A signal has stopped the work; everything up to the last full round is on disk."""
 
     def __init__(self, signal_number: int, where: str) -> None:
         super().__init__(f"stopped; {where}")
@@ -18,7 +18,7 @@ class Interrupted(Exception):  # noqa: N818 (no error: the user asked)
 
 
 class StopRequest:
-    """Whether a signal has asked to stop, and which."""
+    """A signal handler that keeps the number of the first signal; the second signal raises KeyboardInterrupt."""
 
     signal_number: int | None = None
 
@@ -30,7 +30,7 @@ class StopRequest:
 
 @contextmanager
 def stop_between_rounds() -> Iterator[StopRequest]:
-    """Inside the block, SIGINT and SIGTERM set the request instead of breaking into a round."""
+    """Inside the block, SIGINT and SIGTERM set the request instead of interrupting a round."""
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
         yield request

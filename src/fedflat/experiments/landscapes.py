@@ -1,11 +1,10 @@
-"""Loss surfaces and feature maps of finished runs: which there are to compute, and those computed before."""
+"""Loss surfaces and feature maps of finished runs: the tasks that compute them, and the files that keep them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,8 +32,8 @@ from .spec import RunSpec, participation_of
 from .studies import stored_study
 
 Picture = TypeVar("Picture", Surface, FeatureMap)
-VERSION = 1  # part of every key; rises when what is computed changes
-MODEL = 2**36  # bytes of a model's file
+VERSION = 1  # part of every key; it must rise when the computation changes
+MAX_MODEL_BYTES = 2**36
 GLOBAL = "global model"
 RANDOM_AXES = ("along direction 1", "along direction 2")
 PLANE, LINE = "plane through three models", "line through two models"
@@ -43,17 +42,17 @@ PLANE_AXES = ("distance in parameters", "distance in parameters")
 
 @dataclass(frozen=True)
 class SurfaceSettings:
-    """What surfaces are measured with."""
+    """The settings of surfaces and feature maps."""
 
     points: int = 51  # on each axis
     reach: float = 1.0  # of random directions, on each side of the model
-    axes: int = 2  # 1: profiles
+    axes: int = 2  # 1 for a profile
     max_samples: int = MAX_SAMPLES
     seed: int = 0  # of random directions, and of t-SNE
-    local: int = 0  # clients of each run whose models are shown too
+    local: int = 0  # clients of each run whose local models are shown too
 
     def __post_init__(self) -> None:
-        """Raises InputError for a value that cannot work."""
+        """Raise InputError, naming the setting, for a value that cannot work."""
         grid(self.points, self.reach)
         for name, least in (("max_samples", 1), ("seed", 0), ("local", 0)):
             if getattr(self, name) < least:
@@ -62,24 +61,26 @@ class SurfaceSettings:
 
 @dataclass(frozen=True, eq=False)
 class ShownRun:
-    """A finished run under the name that it has in pictures."""
+    """A finished run with its label in pictures."""
 
     label: str
     stored: StoredRun
-    data_dir: str | None = None  # default: where the run had its data
+    data_dir: str | None = None  # default: the one of the run
 
     @cached_property
     def spec(self) -> RunSpec:
+        """The configuration of the run, with the data in `data_dir`."""
         spec = self.stored.directory.spec()
         return spec.model_copy(update={"data_dir": self.data_dir or spec.data_dir})
 
     @property
     def weights(self) -> Path:
-        return self.stored.directory.sums.check("model.safetensors")
+        """The file of the final model. Raises InputError if it is damaged."""
+        return self.stored.directory.checksums.check("model.safetensors")
 
     @property
     def checkpoint(self) -> Path:
-        """The state that local models come from."""
+        """The checkpoint from which local models are trained. Raises InputError if there is none."""
         found = self.stored.directory.checkpoint
         if found is None:
             raise InputError(f"local: {self.stored.directory.path} has no checkpoint to go on from")
@@ -87,21 +88,21 @@ class ShownRun:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What tells this run's model, data and next round from any other's, as the run wrote it down."""
-        content = hashlib.sha256(read_bytes(self.weights, MODEL)).hexdigest()
+        """The settings and the model's digest, which differ between runs with different models, data or next rounds."""
+        content = hashlib.sha256(read_bytes(self.weights, MAX_MODEL_BYTES)).hexdigest()
         return {"settings": self.stored.settings, "model": content}
 
     def next_cohort(self) -> Index:
-        """The clients that the round after the last one has; of listed rounds, those of the last one listed."""
+        """The clients of the round after the last one; of an explicit participation, those of its last round."""
         rule, t = participation_of(self.spec.participation), int(self.stored.summary["rounds"])
         t = min(t, len(rule.cohorts) - 1) if isinstance(rule, Explicit) else t
         return rule.cohort(t, self.spec.data.clients, generator(self.spec.seed, Purpose.COHORT, t))
 
     def local_clients(self, number: int) -> Index:
-        """`number` clients of the next round, evenly spaced, so the same for all methods of a seed."""
+        """`number` clients of the next round, evenly spaced, and therefore the same for all methods of a seed."""
         cohort = self.next_cohort()
         if number:
-            _ = self.checkpoint  # refused now rather than after hours
+            _ = self.checkpoint  # raises InputError now rather than after hours
         if number > len(cohort):
             raise InputError(f"local = {number} is more than the {len(cohort)} clients of the next round "
                              f"of {self.stored.directory.path}")  # fmt: skip
@@ -110,22 +111,22 @@ class ShownRun:
 
 @dataclass
 class LoadedRun:
-    """Holds one run open at a time, because the states of its clients may be large."""
+    """The simulation and the local models of one run at a time, because the records of its clients may be large."""
 
     _run: ShownRun | None = None
     _sim: Simulation | None = None
     _local: dict[int, Tensor] = field(default_factory=dict)
 
     def simulation(self, run: ShownRun) -> Simulation:
-        """The simulation of `run`, before its first round unless local models were asked for."""
+        """The simulation of `run`, before its first round, or in its last state once `local` was called."""
         if self._run is not run or self._sim is None:
-            self._run = self._sim = None  # the old one goes before the new one comes
+            self._run = self._sim = None  # the old simulation is freed before the new one is built
             self._local = {}
             self._sim, self._run = run.spec.build(), run
         return self._sim
 
     def model(self, run: ShownRun) -> Tensor:
-        """The final server's model of `run`, (d,)."""
+        """The server's final model of `run`, (d,)."""
         sim = self.simulation(run)
         try:
             tensors = load_file(run.weights)
@@ -141,15 +142,15 @@ class LoadedRun:
         sim = self.simulation(run)
         if not self._local.keys() >= set(clients.tolist()):
             sim.load(run.checkpoint)
-            watch = _LocalModels(set(clients.tolist()))
-            sim.dry_round(run.next_cohort(), watch)
-            self._local = watch.models
+            observer = _LocalModels(set(clients.tolist()))
+            sim.dry_round(run.next_cohort(), observer)
+            self._local = observer.models
         return {client: self._local[client] for client in clients.tolist()}
 
 
 @dataclass
 class _LocalModels(RoundObserver):
-    """A watch that keeps the models of some clients."""
+    """An observer of a round that keeps the local models of some clients."""
 
     wanted: set[int]
     models: dict[int, Tensor] = field(default_factory=dict)
@@ -162,35 +163,36 @@ class _LocalModels(RoundObserver):
 
 @dataclass(frozen=True)
 class SurfaceTask(Generic[Picture]):
-    """One picture to be computed, and the file that keeps it."""
+    """The computation of one picture, a surface or a feature map, and the file that keeps it."""
 
     label: str
     part: str
-    steps: int  # as its progress counts them
+    steps: int  # calls of its progress callback
     path: Path
     kind: type[Picture]
     work: Callable[[StepCallback], Picture]
 
     @property
     def title(self) -> str:
+        """A name for progress."""
         return f"{self.label}, {self.part}"
 
-    def kept(self) -> Picture | None:
-        """The picture if it was computed before, under the label that it has now."""
+    def load(self) -> Picture | None:
+        """The picture with its present label, if it was computed before and its file is not damaged."""
         try:
             return replace(self.kind.load(self.path), label=self.label) if self.path.exists() else None
-        except InputError:  # damaged: it is computed again
+        except InputError:
             return None
 
-    def done(self, progress: StepCallback) -> Picture:
-        """The picture computed and kept."""
+    def compute(self, progress: StepCallback) -> Picture:
+        """Compute the picture and save it."""
         picture = self.work(progress)
         picture.save(self.path)
         return picture
 
 
 def shown_runs(paths: Sequence[Path], data_dir: str | None = None) -> list[ShownRun]:
-    """The runs at `paths`; of a study every method's with its first seed. Raises InputError if there is none."""
+    """The runs at `paths`; of a study those of every method with the first seed. Raises InputError if there is none."""
     found: list[StoredRun] = []
     for path in paths:
         if (path / "study.toml").exists():
@@ -198,32 +200,35 @@ def shown_runs(paths: Sequence[Path], data_dir: str | None = None) -> list[Shown
             found += [run for run in runs if run.seed == runs[0].seed]
         else:
             found.append(StoredRun.open(path))
-    different = {run.directory.path.resolve(): run for run in found}
-    labels = _labels(list(different.values()))
-    return [ShownRun(label, run, data_dir) for label, run in zip(labels, different.values(), strict=True)]
+    runs = list({run.directory.path.resolve(): run for run in found}.values())
+    return [ShownRun(label, run, data_dir) for label, run in zip(_labels(runs), runs, strict=True)]
 
 
 def surface_tasks(
-    bench: LoadedRun, runs: Sequence[ShownRun], settings: SurfaceSettings, folder: Path
+    loaded: LoadedRun, runs: Sequence[ShownRun], settings: SurfaceSettings, folder: Path
 ) -> list[SurfaceTask[Surface]]:
     """A surface in random directions around the model of every run, and around those of some of its clients."""
-    return [job for run in runs for job in _around(bench, run, settings, folder)]
+    return [
+        _random_surface_task(loaded, run, settings, folder, client)
+        for run in runs
+        for client in (None, *run.local_clients(settings.local).tolist())
+    ]
 
 
 def plane_task(
-    bench: LoadedRun, runs: Sequence[ShownRun], settings: SurfaceSettings, folder: Path
+    loaded: LoadedRun, runs: Sequence[ShownRun], settings: SurfaceSettings, folder: Path
 ) -> SurfaceTask[Surface]:
-    """The surface on the plane through the models of `runs`, and of some of their clients."""
+    """The surface on the plane through the models of `runs` and of some of their clients."""
     clients = [run.local_clients(settings.local) for run in runs]
     _check_plane(runs, clients, settings)
     label = ", ".join(run.label for run in runs)
     known = [[run.label, run.identity, some.tolist()] for run, some in zip(runs, clients, strict=True)]
-    sizes = asdict(replace(settings, reach=1.0, seed=0))  # which a plane does not depend on
+    sizes = asdict(replace(settings, reach=1.0, seed=0))  # a plane depends on neither of these two
     path = folder / f"plane-{_key('plane', known, sizes)}.npz"
 
     def work(progress: StepCallback) -> Surface:
-        models = _models(bench, runs, clients)
-        sim = bench.simulation(runs[0])
+        models = _models(loaded, runs, clients)
+        sim = loaded.simulation(runs[0])
         subject = Subject(sim.objective, models[runs[0].label], sim.data, settings.max_samples)
         return _plane_surface(label, subject, models, settings, progress)
 
@@ -231,10 +236,10 @@ def plane_task(
 
 
 def _check_plane(runs: Sequence[ShownRun], clients: Sequence[Index], settings: SurfaceSettings) -> None:
-    """Raise InputError if there are too few models, or some cannot be measured together."""
-    there, needed = sum(1 + len(some) for some in clients), settings.axes + 1
-    if there < needed:
-        raise InputError(f"plane: {needed} models are needed, and there {'is' if there == 1 else 'are'} {there}; "
+    """Raise InputError if there are too few models, or if they differ in architecture or data."""
+    found, needed = sum(1 + len(some) for some in clients), settings.axes + 1
+    if found < needed:
+        raise InputError(f"plane: {needed} models are needed, and there {'is' if found == 1 else 'are'} {found}; "
                          "give more runs, or local models too")  # fmt: skip
     for run in runs[1:]:
         for name in ("model", "data_hash"):
@@ -247,7 +252,7 @@ def _check_plane(runs: Sequence[ShownRun], clients: Sequence[Index], settings: S
 def _plane_surface(
     label: str, subject: Subject, models: dict[str, Tensor], settings: SurfaceSettings, progress: StepCallback
 ) -> Surface:
-    """The surface around `models`, on the samples of `subject`, with its protocol in words."""
+    """The surface on the plane through `models`, on the samples of `subject`, with its protocol in words."""
     plane = plane_through(models, settings.axes)
     x, y = spanned(plane, models, settings.points)
     loss = losses_on(subject.pooled.loss, plane, x, y, progress)
@@ -263,34 +268,27 @@ def _plane_surface(
 
 
 def feature_tasks(
-    bench: LoadedRun, runs: Sequence[ShownRun], settings: SurfaceSettings, folder: Path
+    loaded: LoadedRun, runs: Sequence[ShownRun], settings: SurfaceSettings, folder: Path
 ) -> list[SurfaceTask[FeatureMap]]:
     """A map of the penultimate features of every run's model."""
-    return [_features(bench, run, settings.seed, folder) for run in runs]
+    return [_feature_task(loaded, run, settings.seed, folder) for run in runs]
 
 
-def _around(bench: LoadedRun, run: ShownRun, settings: SurfaceSettings, folder: Path) -> Iterator[SurfaceTask[Surface]]:
-    """The jobs of one run."""
-    yield _surface(bench, run, settings, folder, None)
-    for client in run.local_clients(settings.local).tolist():
-        yield _surface(bench, run, settings, folder, client)
-
-
-def _surface(
-    bench: LoadedRun, run: ShownRun, settings: SurfaceSettings, folder: Path, client: int | None
+def _random_surface_task(
+    loaded: LoadedRun, run: ShownRun, settings: SurfaceSettings, folder: Path, client: int | None
 ) -> SurfaceTask[Surface]:
-    """In random directions around the model of the server, or of one client, on its own samples."""
+    """A surface around the model of the server (`client` None) or of one client, on that client's samples."""
     part = GLOBAL if client is None else f"client {client}"
-    # A global surface does not depend on how many local ones are asked for.
+    # A global surface does not depend on the number of local ones.
     decisive = asdict(settings if client is not None else replace(settings, local=0))
     path = folder / f"{run.spec.label}-{part.replace(' ', '-')}-{_key('random', run.identity, client, decisive)}.npz"
 
     def work(progress: StepCallback) -> Surface:
-        sim, w = bench.simulation(run), bench.model(run)
+        sim, w = loaded.simulation(run), loaded.model(run)
         subject = Subject(sim.objective, w, sim.data, settings.max_samples)
         if client is None:
             return random_surface(run.label, part, subject.pooled, w, subject.samples, settings, progress)
-        local = bench.local(run, run.local_clients(settings.local))[client]
+        local = loaded.local(run, run.local_clients(settings.local))[client]
         own = subject.client(client)
         samples = f"{len(own):,} training samples of this client, after one more round"
         return random_surface(run.label, part, own, local, samples, settings, progress)
@@ -325,11 +323,11 @@ def random_surface(
     return Surface(label, part, RANDOM_AXES, x, y, loss, marks_on(landscape.loss, plane, {"the model": w}), words)
 
 
-def _features(bench: LoadedRun, run: ShownRun, seed: int, folder: Path) -> SurfaceTask[FeatureMap]:
+def _feature_task(loaded: LoadedRun, run: ShownRun, seed: int, folder: Path) -> SurfaceTask[FeatureMap]:
     path = folder / f"{run.spec.label}-features-{_key('features', run.identity, seed)}.npz"
 
     def work(progress: StepCallback) -> FeatureMap:
-        sim, w = bench.simulation(run), bench.model(run)
+        sim, w = loaded.simulation(run), loaded.model(run)
         found = feature_map(sim.objective, w, sim.data, run.label, seed=seed)
         progress(1, 1)
         return found
@@ -337,14 +335,14 @@ def _features(bench: LoadedRun, run: ShownRun, seed: int, folder: Path) -> Surfa
     return SurfaceTask(run.label, "features", 1, path, FeatureMap, work)
 
 
-def _models(bench: LoadedRun, runs: Sequence[ShownRun], clients: Sequence[Index]) -> dict[str, Tensor]:
-    """The models of `runs`, then those of `clients` of each, by name."""
+def _models(loaded: LoadedRun, runs: Sequence[ShownRun], clients: Sequence[Index]) -> dict[str, Tensor]:
+    """The models of `runs`, then the local ones of `clients` of each run, by name."""
     servers: dict[str, Tensor] = {}
     local: dict[str, Tensor] = {}
     for run, some in zip(runs, clients, strict=True):
-        servers[run.label] = bench.model(run)
+        servers[run.label] = loaded.model(run)
         if len(some):
-            local |= {f"{run.label}, client {i}": w for i, w in bench.local(run, some).items()}
+            local |= {f"{run.label}, client {i}": w for i, w in loaded.local(run, some).items()}
     return servers | local
 
 
@@ -353,18 +351,18 @@ def _setting(samples: str) -> str:
 
 
 def _labels(runs: Sequence[StoredRun]) -> list[str]:
-    """The shortest of method, method and seed, and folder that tells the runs apart."""
-    names = [
+    """Labels for runs: the method, else method and seed, else the folder, whichever first are all different."""
+    candidates = [
         [run.method for run in runs],
         [f"{run.method}, seed {run.seed}" for run in runs],
         [run.directory.path.name for run in runs],
     ]
-    for some in names:
-        if max(Counter(some).values()) == 1:
-            return [printable(name) for name in some]
+    for names in candidates:
+        if len(set(names)) == len(names):
+            return [printable(name) for name in names]
     return [printable(str(run.directory.path)) for run in runs]
 
 
 def _key(*parts: Any) -> str:
-    """Ten hexadecimal digits that tell pictures with different settings apart."""
+    """Ten hexadecimal digits for the name of a file, different for pictures with different settings."""
     return hashlib.sha256(json.dumps([VERSION, *parts], sort_keys=True).encode()).hexdigest()[:10]

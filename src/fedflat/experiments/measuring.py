@@ -1,4 +1,4 @@
-"""Measuring finished or stopped runs again: the model, its clients, and the round that would follow."""
+"""Takes measures of finished or stopped runs: of the model, its clients, and the round that would follow."""
 
 from __future__ import annotations
 
@@ -9,44 +9,45 @@ from pydantic import Field
 
 from ..core.errors import InputError
 from ..engine.simulation import Simulation
-from ..metrics.flatness import Flatness, Measure, ProgressCallback
+from ..metrics.flatness import LIGHT, Flatness, Measure, ProgressCallback
 from .config_errors import validated
 from .run_directory import RunDirectory
 from .schema import Section
-from .spec import LIGHT, MeasureSection, StudySpec, build_measure
+from .spec import MeasureSection, StudySpec, build_measure
 from .studies import run_directory
 
 
-class Asked(Section):
-    """Measures as a user writes them: names, or tables with a name and settings."""
+class MeasureList(Section):
+    """Measures as a user gives them: names, or tables with a name and settings."""
 
-    measures: list[MeasureSection] = Field(list(LIGHT), validate_default=True)
-
-
-def asked(measures: Sequence[object]) -> list[Measure]:
-    """Measures from names and tables. Raises InputError that names the one that is wrong."""
-    return [build_measure(one) for one in validated(Asked, {"measures": list(measures)} if measures else {}).measures]
+    measures: list[MeasureSection] = Field(default=list(LIGHT), validate_default=True)
 
 
-def folders_of(paths: Sequence[Path]) -> list[RunDirectory]:
-    """The run folders at or below `paths`: runs, and studies with all runs that have begun."""
-    return [found for path in paths for found in _folders(path)]
+def build_measures(measures: Sequence[object]) -> list[Measure]:
+    """Measures from names and tables; the light ones if there are none. Raises InputError that names a wrong one."""
+    found = validated(MeasureList, {"measures": list(measures)} if measures else {})
+    return [build_measure(one) for one in found.measures]
 
 
-def _folders(path: Path) -> list[RunDirectory]:
-    if (path / "config.toml").exists():
-        return [RunDirectory(path)]
-    if not (path / "study.toml").exists():
-        raise InputError(f"{path} holds neither a run (config.toml) nor a study (study.toml)")
-    spec = StudySpec.load(path / "study.toml")
-    begun = [found for found in (run_directory(one, path) for one in spec.runs()) if found.checkpoint]
-    if not begun:
-        raise InputError(f"{path} holds no run with a checkpoint")
-    return begun
+def run_directories(paths: Sequence[Path]) -> list[RunDirectory]:
+    """The folders of the runs at `paths`, and of all runs with a checkpoint of the studies there. Raises InputError."""
+    found: list[RunDirectory] = []
+    for path in paths:
+        if (path / "config.toml").exists():
+            found.append(RunDirectory(path))
+            continue
+        if not (path / "study.toml").exists():
+            raise InputError(f"{path} holds neither a run (config.toml) nor a study (study.toml)")
+        directories = [run_directory(spec, path) for spec in StudySpec.load(path / "study.toml").runs()]
+        begun = [directory for directory in directories if directory.checkpoint]
+        if not begun:
+            raise InputError(f"{path} holds no run with a checkpoint")
+        found += begun
+    return found
 
 
-def reopened(directory: RunDirectory, data_dir: str | None = None) -> Simulation:
-    """The simulation of a run as its newest checkpoint left it. Raises InputError if there is none."""
+def load_simulation(directory: RunDirectory, data_dir: str | None = None) -> Simulation:
+    """The simulation of a run in the state of its newest checkpoint. Raises InputError if there is none."""
     if directory.checkpoint is None:
         raise InputError(f"{directory.path} has no checkpoint")
     spec = directory.spec()
@@ -62,8 +63,8 @@ def measure_run(
     data_dir: str | None,
     progress: ProgressCallback,
 ) -> Flatness:
-    """Measure the model of a run's newest checkpoint, one measure after another, each kept as soon as it is done."""
-    sim = reopened(directory, data_dir)
+    """Take measures of the model in a run's newest checkpoint, and write each finding as soon as it is there."""
+    sim = load_simulation(directory, data_dir)
     with directory.writing():
         for one in measures:
             directory.add_findings(sim.flatness([one], max_samples, progress).findings)

@@ -15,7 +15,7 @@ from ..engine.workers import WorkerError
 from .interrupt import Interrupted, StopRequest
 from .messages import Commission, Ended, Event
 from .run_directory import RunDirectory
-from .runner import Watcher
+from .runner import RunObserver
 from .spec import RunSpec
 
 Runs = Sequence[tuple[RunSpec, RunDirectory]]
@@ -26,7 +26,7 @@ FAREWELL = 5.0  # seconds for a process to end whose channel is closed
 class SideBySide:
     """At most `number` processes that carry out runs; they end with this object's work, and with this process."""
 
-    def __init__(self, number: int, watcher: Watcher, request: StopRequest, strict: bool = False) -> None:
+    def __init__(self, number: int, watcher: RunObserver, request: StopRequest, strict: bool = False) -> None:
         self._number, self._watcher, self._request, self._strict = number, watcher, request, strict
         self._busy: dict[Connection, tuple[Child, RunSpec]] = {}
         self._stopping = False

@@ -1,7 +1,7 @@
-"""The papers' experiments by name: one TOML file for each table or figure, over a base for each paper.
+"""The papers' experiments by name: one TOML file for each table or figure, and a base file for each paper.
 
-A recipe is a set of cells, and a cell is a study. A file's layers (parts of a study, and methods) are
-merged in the order base, item, chosen options, base's `when`, item's `when`; later ones win.
+A recipe is a set of cells, and a cell is a study. The layers of the files (parts of a study, and of methods) are merged
+in the order base, item, chosen options, the base's `when`, the item's `when`; a later layer overrides an earlier one.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Recipe:
         return self.name.split("/")[0]
 
     def cells(self, chosen: str | None = None) -> list[Cell]:
-        """All cells, or those with every option named in `chosen`, e.g. `cifar10,alpha-0`.
+        """All cells, or those with every option in `chosen`, e.g. `cifar10,alpha-0`.
 
-        Raises InputError if `chosen` names an option that the recipe does not have, or fits no cell.
+        Raises InputError if the recipe does not have one of these options, or no cell has them all.
         """
-        cells = [Cell(self, options) for options in product(*self.item.axes.values()) if self._possible(options)]
+        cells = [Cell(self, options) for options in product(*self.item.axes.values()) if self._makes_a_cell(options)]
         wanted = set(filter(None, (part.strip() for part in (chosen or "").split(","))))
         known = {option for cell in cells for option in cell.options}
         if wanted - known:
@@ -53,41 +53,41 @@ class Recipe:
         return found
 
     def option(self, axis: str, name: str) -> Option:
-        """The option `name` of `axis`, the item's own before the base's."""
+        """The option `name` of `axis`: the item's own, otherwise the base's."""
         for options in (self.item.options, self.base.options):
             if name in options.get(axis, {}):
                 return options[axis][name]
         raise InputError(f"recipe {self.name}: axis {axis!r} has no option {name!r}")
 
-    def _possible(self, options: Sequence[str]) -> bool:
+    def _makes_a_cell(self, options: Sequence[str]) -> bool:
+        """True if every option that needs one of some other options has one of them."""
         needed = [self.option(axis, name).only_with for axis, name in zip(self.item.axes, options, strict=True)]
-        return all(not some or set(some) & set(options) for some in needed)
+        return all(not others or set(others) & set(options) for others in needed)
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One study of a recipe: an option chosen on every axis."""
+    """One study of a recipe, with one option of every axis."""
 
     recipe: Recipe
     options: tuple[str, ...]
 
     @property
     def name(self) -> str:
-        """The options joined by commas; `all` where the recipe has one cell only."""
+        """The options joined by commas; `all` if the recipe has only one cell."""
         return ",".join(self.options) or "all"
 
     @property
     def published(self) -> list[Published]:
         """What the paper prints for this cell."""
-        return [some for some in self.recipe.item.published if set(some.cell) <= set(self.options)]
+        return [numbers for numbers in self.recipe.item.published if set(numbers.cell) <= set(self.options)]
 
     def study(self, scale: float = 1.0, data_dir: str | None = None, only: Sequence[str] | None = None) -> StudySpec:
         """The study, with a fraction `scale` of the rounds, of those the mean is over, and of those between probes.
 
         only: labels of the methods to compare, by default all of the recipe's.
 
-        Raises InputError, naming recipe and field, for a file that does not make a study, or naming a
-        method that the recipe does not have.
+        Raises InputError that names recipe and field if the file makes no study, or a method that the recipe lacks.
         """
         layer = self._merged()
         table: dict[str, Any] = {**layer["study"], "methods": self._methods(layer["methods"], only)}
@@ -97,6 +97,7 @@ class Cell:
         return spec.model_copy(update=shorter | {"data_dir": data_dir})
 
     def _methods(self, known: Mapping[str, Mapping[str, Any]], only: Sequence[str] | None) -> list[dict[str, Any]]:
+        """The tables of the recipe's methods, or of those whose labels are in `only`; FedAvg if it names none."""
         labels = self.recipe.item.use
         missing = [label for label in labels if label not in known]
         if missing:
@@ -107,13 +108,14 @@ class Cell:
 
     def _label(self, wanted: str, labels: Sequence[str]) -> str:
         """The label that a user means; case, `-` and `_` do not matter."""
-        found = next((label for label in labels if plain(label) == plain(wanted)), None)
-        if found is None:
-            there = ", ".join(labels) or "none"
-            raise InputError(f"--only {wanted}: {self.recipe.name} has no such method; it has {there}")
-        return found
+        for label in labels:
+            if plain(label) == plain(wanted):
+                return label
+        known = ", ".join(labels) or "none"
+        raise InputError(f"--only {wanted}: {self.recipe.name} has no such method; it has {known}")
 
     def _merged(self) -> dict[str, Any]:
+        """The tables `study` and `methods` after all layers."""
         recipe, merged = self.recipe, dict[str, Any](study={}, methods={})
         chosen = [recipe.option(axis, name) for axis, name in zip(recipe.item.axes, self.options, strict=True)]
         fitting = [when for when in (*recipe.base.when, *recipe.item.when) if set(when.cell) <= set(self.options)]
@@ -138,32 +140,35 @@ def find_recipe(name: str) -> Recipe:
     recipes = all_recipes()
     if name in recipes:
         return recipes[name]
-    beside = [known for known, recipe in recipes.items() if name.startswith(recipe.paper)]
+    of_paper = [known for known, recipe in recipes.items() if name.startswith(recipe.paper)]
     papers = sorted({recipe.paper for recipe in recipes.values()})
-    known = ", ".join(beside) if beside else f"those of {', '.join(papers)}; see `fedflat recipes list`"
+    known = ", ".join(of_paper) if of_paper else f"those of {', '.join(papers)}; see `fedflat recipes list`"
     raise InputError(f"recipe {name!r} is unknown; known are {known}")
 
 
 def _read(base: Path, file: Path) -> Recipe:
+    """The recipe in `file`. Raises InputError that names the recipe and the field."""
+    name = f"{file.parent.name}/{file.stem}"
     try:
-        parts = [validated(kind, read_toml(path)) for kind, path in ((Base, base), (Item, file))]
+        return Recipe(name, validated(Base, read_toml(base)), validated(Item, read_toml(file)))
     except InputError as error:
-        raise InputError(f"recipe {file.parent.name}/{file.stem}: {error}") from error
-    return Recipe(f"{file.parent.name}/{file.stem}", parts[0], parts[1])  # type: ignore[arg-type]
+        raise InputError(f"recipe {name}: {error}") from error
 
 
 def _natural(path: Path) -> tuple[str, int]:
-    """figure2 before figure10."""
+    """A sorting key with which figure2 comes before figure10."""
     letters = path.stem.rstrip("0123456789")
     return letters, int(path.stem[len(letters) :] or 0)
 
 
 def _over(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """`new` over `old`, table by table; a table that names another kind of partition or model replaces the old one."""
+    """`new` over `old`, table by table; a table with another `name`, of a partition say, replaces the old one."""
     merged = dict(old)
     for key, value in new.items():
         before = merged.get(key)
-        both = isinstance(value, Mapping) and isinstance(before, Mapping)
-        other = both and "name" in value and "name" in before and value["name"] != before["name"]
-        merged[key] = _over(before, value) if both and not other else value
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            other = "name" in value and "name" in before and value["name"] != before["name"]
+            merged[key] = value if other else _over(before, value)
+        else:
+            merged[key] = value
     return merged

@@ -1,4 +1,4 @@
-"""What the files of recipes may hold."""
+"""The schema of the files of recipes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Number = float | list[float]  # a mean, or a mean and its spread
 
 
 class Layer(Section):
-    """A part of a study, and hyper-parameters by a method's label."""
+    """Settings of a study, and hyper-parameters of its methods by label."""
 
-    study: dict[str, Any] = Field({})
-    methods: dict[str, dict[str, Any]] = Field({})
+    study: dict[str, Any] = Field(default={})
+    methods: dict[str, dict[str, Any]] = Field(default={})
 
 
 class Option(Layer):
-    """One choice on an axis."""
+    """One option of an axis."""
 
-    only_with: list[str] = Field([], description="makes cells only together with one of these other options")
+    only_with: list[str] = Field(default=[], description="makes cells only together with one of these other options")
 
 
 class When(Layer):
-    """A layer for the cells in which all the options of `cell` are chosen."""
+    """A layer for the cells that have all options in `cell`."""
 
     cell: list[str]
 
@@ -33,7 +33,7 @@ class When(Layer):
 class Published(Section):
     """Numbers that the paper prints."""
 
-    cell: list[str] = Field([], description="for every cell with all these options")
+    cell: list[str] = Field(default=[], description="for every cell with all these options")
     quantity: str = Field(description="what the numbers are, e.g. test accuracy %")
     where: str = Field(description="where the paper prints them")
     values_by_method: dict[str, Number] = Field(alias="values", description="mean, or mean and spread")
@@ -41,13 +41,13 @@ class Published(Section):
 
 
 class Base(Layer):
-    """What the recipes of one paper share."""
+    """The common settings of the recipes of one paper."""
 
     paper: str
     title: str
-    notes: list[str] = Field([])
-    options: dict[str, dict[str, Option]] = Field({})
-    when: list[When] = Field([])
+    notes: list[str] = Field(default=[])
+    options: dict[str, dict[str, Option]] = Field(default={})
+    when: list[When] = Field(default=[])
 
 
 class Item(Layer):
@@ -56,9 +56,9 @@ class Item(Layer):
     title: str
     items: list[str] = Field(min_length=1)
     kind: Literal["training", "partition"] = "training"
-    use: list[str] = Field([], description="labels of the methods, in the paper's order")
-    axes: dict[str, list[str]] = Field({})
-    notes: list[str] = Field([])
-    options: dict[str, dict[str, Option]] = Field({})
-    when: list[When] = Field([])
-    published: list[Published] = Field([])
+    use: list[str] = Field(default=[], description="labels of the methods, in the paper's order")
+    axes: dict[str, list[str]] = Field(default={})
+    notes: list[str] = Field(default=[])
+    options: dict[str, dict[str, Option]] = Field(default={})
+    when: list[When] = Field(default=[])
+    published: list[Published] = Field(default=[])

@@ -21,12 +21,12 @@ from .config_errors import validated
 from .interrupt import Interrupted, StopRequest, stop_between_rounds
 from .messages import Commission, Ended, Event
 from .run_directory import RunDirectory, StoredRun
-from .runner import carry_out
+from .runner import RunObserver, carry_out
 from .spec import RunSpec
 
 
-class Messenger:
-    """A watcher that sends to the parent what it is told."""
+class Messenger(RunObserver):
+    """An observer that sends to the parent what it is told."""
 
     def __init__(self, send: Callable[[Event], None]) -> None:
         self._send = send

@@ -1,11 +1,10 @@
-"""Carries out runs in folders: resumable, interruptible, and never computing a finished run again."""
+"""Carries out runs in folders: a run can be stopped and resumed, and a finished one is not computed again."""
 
 from __future__ import annotations
 
 import warnings
 from contextlib import closing
 from pathlib import Path
-from typing import Protocol
 
 from ..core.errors import ChangedWarning, InputError, NonFiniteError
 from ..engine.ranks import ALONE, Ranks
@@ -16,74 +15,60 @@ from .run_directory import RunDirectory, StoredRun
 from .spec import RunSpec, build_measure
 
 
-class Watcher(Protocol):
-    """Is told how the work goes on."""
+class RunObserver:
+    """Its methods are called while runs are carried out; here they do nothing. Subclasses show the progress."""
 
     def run_started(self, spec: RunSpec, done: int) -> None:
-        """A run starts, or goes on after `done` rounds; `done == spec.rounds` if it was finished before."""
+        """A run starts, or resumes after `done` rounds; `done == spec.rounds` if it was finished before."""
 
     def round_done(self, spec: RunSpec, result: Round) -> None:
-        """A round is over."""
+        """A round is finished."""
 
     def measuring(self, spec: RunSpec, name: str, done: int, total: int) -> None:
-        """After the last round, the measure `name` is at step `done` of about `total`."""
+        """After the last round, the measure `name` has done `done` of about `total` steps."""
 
     def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
-        """A run is over and on disk."""
+        """A run is finished and on disk."""
 
     def run_failed(self, spec: RunSpec, error: NonFiniteError) -> None:
-        """A run of a study diverged; the others go on."""
+        """A run of a study diverged; the other runs continue."""
 
 
-class Silent:
-    """A watcher that says nothing."""
+def run(spec: RunSpec, path: Path, observer: RunObserver | None = None, strict: bool = False) -> StoredRun:
+    """Carry out `spec` in the folder `path`, from its newest whole checkpoint if it has one.
 
-    def run_started(self, spec: RunSpec, done: int) -> None: ...
+    strict: refuse to resume with other versions or other code than the rounds so far, instead of warning.
 
-    def round_done(self, spec: RunSpec, result: Round) -> None: ...
-
-    def measuring(self, spec: RunSpec, name: str, done: int, total: int) -> None: ...
-
-    def run_finished(self, spec: RunSpec, run: StoredRun) -> None: ...
-
-    def run_failed(self, spec: RunSpec, error: NonFiniteError) -> None: ...
-
-
-def run(spec: RunSpec, path: Path, watcher: Watcher | None = None, strict: bool = False) -> StoredRun:
-    """Carry out `spec` in the folder `path`, going on from its newest whole checkpoint if it has one.
-
-    strict: refuse to go on with other versions or another code than the rounds so far, instead of warning.
-
-    Raises ValueError if the folder cannot be used, NonFiniteError if training diverges, and
-    Interrupted after a signal, with the last full round on disk.
+    Raises ValueError if the folder cannot be used, NonFiniteError if training diverges, and Interrupted after a signal,
+    when the last full round is on disk.
     """
     with stop_between_rounds() as request:
-        return carry_out(spec, RunDirectory(path), watcher or Silent(), request, strict)
+        return carry_out(spec, RunDirectory(path), observer or RunObserver(), request, strict)
 
 
 def carry_out(
-    spec: RunSpec, directory: RunDirectory, watcher: Watcher, request: StopRequest, strict: bool = False
+    spec: RunSpec, directory: RunDirectory, observer: RunObserver, request: StopRequest, strict: bool = False
 ) -> StoredRun:
-    """Carry out `spec` in `directory`, as `run` does, until `request` says to stop."""
-    damaged = directory.damaged()
+    """Carry out `spec` in `directory`, as `run` does, until it is finished or `request` has a signal."""
+    damaged = directory.damaged_files()
     if directory.is_finished and not damaged:
-        directory.refuse_other(spec)
-        directory.clear()
-        watcher.run_started(spec, spec.rounds)
+        directory.check_same_run(spec)
+        directory.remove_temporary_files()
+        observer.run_started(spec, spec.rounds)
     else:
         sim = spec.build(directory.state)
         with directory.writing(), closing(sim):
-            directory.give_up(damaged)
+            directory.remove_damaged(damaged)
             directory.begin(spec, sim)
-            go_on(sim, directory, strict)
+            load_newest_checkpoint(sim, directory, strict)
             directory.add_segment(sim)
-            train(spec, sim, directory, watcher, request)
-            finish(spec, sim, directory, watcher, request)
-    return told(spec, directory, watcher)
+            train(spec, sim, directory, observer, request)
+            finish(spec, sim, directory, observer, request)
+    return open_finished(spec, directory, observer)
 
 
-def go_on(sim: Simulation, directory: RunDirectory, strict: bool = False) -> None:
-    """Load the newest whole checkpoint of `directory` into `sim`, if there is one; damaged ones are named in a warning.
+def load_newest_checkpoint(sim: Simulation, directory: RunDirectory, strict: bool = False) -> None:
+    """Load the newest whole checkpoint of `directory` into `sim`, if there is one, and warn of damaged newer ones.
 
     Raises InputError if all are damaged, or as `Simulation.load` does. Of several ranks, all must call this.
     """
@@ -107,26 +92,28 @@ def train(
     spec: RunSpec,
     sim: Simulation,
     directory: RunDirectory,
-    watcher: Watcher,
+    observer: RunObserver,
     request: StopRequest,
     ranks: Ranks = ALONE,
 ) -> None:
-    """The rounds that are left, with checkpoints. Raises Interrupted if this process, or another rank, is to stop."""
-    watcher.run_started(spec, sim.t)
+    """Compute the rounds that are left and save checkpoints. Raises Interrupted after a signal to any rank."""
+    observer.run_started(spec, sim.t)
     for result in sim:
-        watcher.round_done(spec, result)
-        asked = ranks.most(request.signal_number or 0)
-        if sim.t % spec.checkpoint_every == 0 or sim.t == spec.rounds or asked:
+        observer.round_done(spec, result)
+        signal_number = ranks.most(request.signal_number or 0)
+        if sim.t % spec.checkpoint_every == 0 or sim.t == spec.rounds or signal_number:
             directory.save(sim) if ranks.index == 0 else sim.save(directory.state)
-        if asked and sim.t < spec.rounds:
-            raise Interrupted(asked, f"round {sim.t} of {spec.rounds} of {spec.label} is saved")
+        if signal_number and sim.t < spec.rounds:
+            raise Interrupted(signal_number, f"round {sim.t} of {spec.rounds} of {spec.label} is saved")
 
 
-def finish(spec: RunSpec, sim: Simulation, directory: RunDirectory, watcher: Watcher, request: StopRequest) -> None:
-    """The measures and the summary at the end."""
+def finish(
+    spec: RunSpec, sim: Simulation, directory: RunDirectory, observer: RunObserver, request: StopRequest
+) -> None:
+    """Take the measures of the final model and write the results. Raises Interrupted after a signal."""
 
     def progress(name: str, done: int, total: int) -> None:
-        watcher.measuring(spec, name, done, total)
+        observer.measuring(spec, name, done, total)
         if request.signal_number:
             raise Interrupted(request.signal_number, f"all rounds of {spec.label} are saved, {name} was being measured")
 
@@ -134,8 +121,8 @@ def finish(spec: RunSpec, sim: Simulation, directory: RunDirectory, watcher: Wat
     directory.finish(sim.result(measures, progress), spec.targets)
 
 
-def told(spec: RunSpec, directory: RunDirectory, watcher: Watcher) -> StoredRun:
-    """A finished run, of which the watcher is told."""
+def open_finished(spec: RunSpec, directory: RunDirectory, observer: RunObserver) -> StoredRun:
+    """Open a run that is finished, and report it to the observer."""
     stored = StoredRun.open(directory.path)
-    watcher.run_finished(spec, stored)
+    observer.run_finished(spec, stored)
     return stored

@@ -1,9 +1,9 @@
-"""Configuration schemas, read off the classes that they configure."""
+"""Configuration schemas, made from the classes that they configure."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from math import inf
 from typing import Annotated, Any, Literal, Union, get_type_hints
 
@@ -11,6 +11,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
 from ..core.hyper import Interval
+
+NUMBERS = (int, float, int | None, float | None)
 
 
 class Section(BaseModel):
@@ -20,41 +22,45 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _true_is_no_number(cls, table: Any) -> Any:
-        """Refuse `rounds = true`, which would otherwise count as 1."""
+    def _booleans_are_no_numbers(cls, table: Any) -> Any:
+        """Refuse `rounds = true`, which pydantic would read as 1."""
         for name, value in table.items() if isinstance(table, dict) else ():
             field = cls.model_fields.get(name)
-            if (
-                isinstance(value, bool)
-                and field is not None
-                and field.annotation in (int, float, int | None, float | None)
-            ):
+            if isinstance(value, bool) and field is not None and field.annotation in NUMBERS:
                 raise ValueError(f"{name} must be a number, got {str(value).lower()}")
         return table
 
     def values(self) -> dict[str, Any]:
-        """The keys and values of the section itself."""
+        """The keys and values of the section itself; sections inside it stay sections."""
         return {name: getattr(self, name) for name in type(self).model_fields}
 
 
-def section(cls: type[Any]) -> type[Section]:
+class NamedSection(Section):
+    """A section whose `name` chooses a class; the other keys are the fields of that class."""
+
+    name: str
+
+    def arguments(self) -> dict[str, Any]:
+        """The keys and values other than the name."""
+        return {key: value for key, value in self.values().items() if key != "name"}
+
+
+def section_of(cls: type[Any]) -> type[Section]:
     """A section with the fields of a dataclass: the same names, types, defaults, ranges and meanings."""
     return create_model(cls.__name__, __base__=Section, **_definitions(cls))
 
 
-def choice(classes: Mapping[str, type[Any]], plain: Callable[[str], str], default: str) -> Any:
-    """The type of a section with a `name` that chooses one of `classes`; only that one's keys are accepted.
+def choice_of(classes: Mapping[str, type[Any]], plain: Callable[[str], str], default: str) -> Any:
+    """The type of a section with a `name` that chooses one of `classes`; only the keys of that class are accepted.
 
-    Names are compared as `plain(name)`; the name alone, without a table, is accepted too, and a table
-    without a name is the `default`.
+    Names are compared as `plain(name)`. The name alone is accepted in place of a table, and a table without a name is
+    the `default`.
     """
     known = {plain(name): name for name in classes}
-    options = tuple(
-        create_model(name, __base__=Section, name=(Literal[name], name), **_definitions(cls))
-        for name, cls in classes.items()
-    )
+    named = {name: {"name": (Literal[name], name)} | _definitions(cls) for name, cls in classes.items()}
+    options = tuple(create_model(name, __base__=NamedSection, **fields) for name, fields in named.items())
 
-    def normal(value: Any) -> Any:
+    def with_known_name(value: Any) -> Any:
         table = {"name": value} if isinstance(value, str) else value
         if not isinstance(table, Mapping):
             return value
@@ -62,7 +68,7 @@ def choice(classes: Mapping[str, type[Any]], plain: Callable[[str], str], defaul
         return {**table, "name": known.get(plain(name), name) if isinstance(name, str) else name}
 
     union = options[0] if len(options) == 1 else Annotated[Union[options], Field(discriminator="name")]  # noqa: UP007
-    return Annotated[union, BeforeValidator(normal)]
+    return Annotated[union, BeforeValidator(with_known_name)]
 
 
 def sections_of(kind: Any) -> list[type[Section]]:
@@ -72,17 +78,19 @@ def sections_of(kind: Any) -> list[type[Section]]:
     return [member for argument in getattr(kind, "__args__", ()) for member in sections_of(argument)]
 
 
-def _definitions(cls: type[Any]) -> Any:
+def _definitions(cls: type[Any]) -> dict[str, Any]:
+    """The type and the pydantic field of every field of a dataclass, by name."""
     hints = get_type_hints(cls)
-    return {f.name: (hints[f.name], _field(f)) for f in fields(cls)}
+    return {field.name: (hints[field.name], _pydantic_field(field)) for field in dataclasses.fields(cls)}
 
 
-def _field(f: Any) -> FieldInfo:
-    interval = f.metadata.get("interval", Interval())
+def _pydantic_field(field: dataclasses.Field[Any]) -> FieldInfo:
+    """A dataclass's field with the range and the meaning that `hyper` declared."""
+    interval = field.metadata.get("interval", Interval())
     bounds: dict[str, Any] = {}
     if interval.low > -inf:
         bounds["gt" if interval.open_low else "ge"] = interval.low
     if interval.high < inf:
         bounds["le"] = interval.high
-    info: FieldInfo = Field(default=f.default, description=f.metadata.get("meaning"), **bounds)
+    info: FieldInfo = Field(default=field.default, description=field.metadata.get("meaning"), **bounds)
     return info

@@ -12,7 +12,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class MeanEstimate:
-    """A mean with its spread over n values."""
+    """The mean and the spread of n values."""
 
     mean: float
     std: float | None  # sample standard deviation; None for one value
@@ -30,7 +30,7 @@ class Difference:
 
 
 def mean_estimate(values: Sequence[float]) -> MeanEstimate:
-    """Mean and sample standard deviation of `values`, at least one."""
+    """Mean and sample standard deviation of `values`, of which there must be at least one."""
     a = np.asarray(values, dtype=float)
     with np.errstate(all="ignore"):  # a loss may be infinite, and so is its mean then
         return MeanEstimate(float(a.mean()), float(a.std(ddof=1)) if len(a) > 1 else None, len(a))

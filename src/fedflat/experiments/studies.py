@@ -1,4 +1,4 @@
-"""Carries out studies in folders: every method and seed, one run after another or several side by side."""
+"""Carries out studies in folders: every method with every seed, one run after another or several in parallel."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from ..rounds.device import usable_device
 from .interrupt import StopRequest, stop_between_rounds
 from .parallel import Runs, SideBySide
 from .run_directory import RunDirectory, StoredRun, difference
-from .runner import Silent, Watcher, carry_out
+from .runner import RunObserver, carry_out
 from .spec import RunSpec, StudySpec
 
 Jobs = int | Literal["auto"]
 
 
 def study(
-    spec: StudySpec, path: Path, watcher: Watcher | None = None, jobs: Jobs = 1, strict: bool = False
+    spec: StudySpec, path: Path, observer: RunObserver | None = None, jobs: Jobs = 1, strict: bool = False
 ) -> list[StoredRun]:
-    """Carry out every run of `spec` below the folder `path` and give those that finished.
+    """Carry out every run of `spec` below the folder `path` and return those that finished.
 
     jobs: runs at a time, each in a process of its own with its share of the threads; "auto" is as many as torch has
-    threads, and one where the device is no CPU. They change the time and the memory in use, and no result.
-    strict: refuse to go on with other versions or another code than the rounds so far, instead of warning.
+    threads, or one if the device is not the CPU. They change the time and the memory in use, and no result.
+    strict: refuse to resume with other versions or other code than the rounds so far, instead of warning.
 
-    A run that diverges is told to the watcher and does not stop the others. Raises InputError if the
-    folder cannot be used, NonFiniteError if no run finished, and Interrupted after a signal.
+    A run that diverges is reported to the observer and does not stop the others. Raises InputError if the folder cannot
+    be used, NonFiniteError if no run finished, and Interrupted after a signal.
     """
     if is_launched():
         raise InputError("a study is carried out by one process, with --jobs by several; torchrun is for `fedflat run`")
-    number = _number(jobs, spec)
+    number = _processes(jobs, spec)
     with stop_between_rounds() as request:
         begin_study(spec, path)
         runs = [(one, run_directory(one, path)) for one in spec.runs()]
-        watcher = watcher or Silent()
+        observer = observer or RunObserver()
         failures = (
-            _one_by_one(runs, watcher, request, strict)
+            _one_by_one(runs, observer, request, strict)
             if number == 1
-            else SideBySide(number, watcher, request, strict).carry_out(runs)
+            else SideBySide(number, observer, request, strict).carry_out(runs)
         )
     finished = [StoredRun.open(directory.path) for _, directory in runs if directory.is_finished]
     if failures and not finished:
@@ -50,8 +50,8 @@ def study(
     return finished
 
 
-def _number(jobs: Jobs, spec: StudySpec) -> int:
-    """How many runs at a time. Raises InputError for what is no number of processes."""
+def _processes(jobs: Jobs, spec: StudySpec) -> int:
+    """How many processes carry out runs at a time. Raises InputError if `jobs` is no number of processes."""
     if jobs == "auto":
         most = torch.get_num_threads() if usable_device(spec.device).type == "cpu" else 1
     elif isinstance(jobs, int) and not isinstance(jobs, bool) and jobs >= 1:
@@ -61,46 +61,46 @@ def _number(jobs: Jobs, spec: StudySpec) -> int:
     return min(most, len(spec.runs()))
 
 
-def _one_by_one(runs: Runs, watcher: Watcher, request: StopRequest, strict: bool) -> list[NonFiniteError]:
-    """Carry out the runs, one after another, and give the errors of those that diverged."""
+def _one_by_one(runs: Runs, observer: RunObserver, request: StopRequest, strict: bool) -> list[NonFiniteError]:
+    """Carry out the runs, one after another, and return the errors of those that diverged."""
     failures = []
     for spec, directory in runs:
         try:
-            carry_out(spec, directory, watcher, request, strict)
+            carry_out(spec, directory, observer, request, strict)
         except NonFiniteError as error:
             failures.append(error)
-            watcher.run_failed(spec, error)
+            observer.run_failed(spec, error)
     return failures
 
 
 def run_directory(spec: RunSpec, study_path: Path) -> RunDirectory:
-    """Where a study keeps one of its runs; the same settings always lead to the same folder."""
+    """The folder of one run of a study; the same settings always give the same folder."""
     return RunDirectory(study_path / "runs" / f"{spec.label}-{spec.digest()}")
 
 
 def begin_study(spec: StudySpec, path: Path) -> None:
     """Make the study's folder and write its configuration.
 
-    Raises InputError if it cannot be written, or holds a run, or a study that differs in more than
-    its methods, seeds and protocol, by which a study may grow.
+    Raises InputError if it cannot be written, or holds a run, or a study whose other settings than methods, seeds and
+    protocol differ: a study may be extended by these.
     """
     if (path / "config.toml").exists():
         raise InputError(f"--out {path} holds a run; choose another folder for a study")
     if (path / "study.toml").exists():
-        found = difference(_lasting(StudySpec.load(path / "study.toml")), _lasting(spec))
+        found = difference(_fixed(StudySpec.load(path / "study.toml")), _fixed(spec))
         if found:
             raise InputError(f"--out {path} holds another study: {found}")
     make_folder(path)
     write_atomically(path / "study.toml", lambda file: file.write_text(spec.to_toml()))
 
 
-def _lasting(spec: StudySpec) -> dict[str, Any]:
-    """The settings that stay when a study grows."""
+def _fixed(spec: StudySpec) -> dict[str, Any]:
+    """The settings that an extension of a study does not change."""
     return {name: value for name, value in spec.decisive().items() if name not in ("methods", "seeds", "protocol")}
 
 
 def stored_study(path: Path) -> tuple[StudySpec, list[StoredRun]]:
-    """A study's configuration and its finished runs. Raises ValueError if `path` holds none."""
+    """A study's configuration and its finished runs. Raises InputError if `path` holds none."""
     spec = StudySpec.load(path / "study.toml")
     directories = [run_directory(one, path) for one in spec.runs()]
     runs = [StoredRun(directory) for directory in directories if directory.is_finished]

@@ -1,4 +1,4 @@
-"""What of a run's or a study's folder is whole, what is damaged, and what can be had back."""
+"""Checks the files of a run or a study: which are damaged, and how they can be restored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..core.errors import InputError
 from ..engine.client_store import check_records
 from ..files import TEMPORARY, parsed
 from ..rounds import checkpoint
-from .checksums import FILE
+from .checksums import FILE as CHECKSUMS
 from .run_directory import METRICS, RunDirectory
 from .spec import StudySpec
 from .studies import run_directory
@@ -20,16 +20,16 @@ from .studies import run_directory
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found of one file."""
+    """The result of checking one file."""
 
     path: Path
-    problem: str = ""  # in words; empty if the file is whole
-    remedy: str = ""  # how it can be had back, or why that does not matter
-    note: str = ""  # what there is to say of a whole file
+    problem: str = ""  # in words; empty if the file is not damaged
+    remedy: str = ""  # how it can be restored, or why it need not be
+    note: str = ""  # a remark on a file that is not damaged
 
 
 def verify_study(path: Path) -> Iterator[Verdict]:
-    """The study's own file, and every run that has begun."""
+    """Check the study's own file, and the files of every run that was started."""
     try:
         spec = StudySpec.load(path / "study.toml")
     except InputError as error:
@@ -43,14 +43,14 @@ def verify_study(path: Path) -> Iterator[Verdict]:
 
 
 def verify_run(path: Path) -> Iterator[Verdict]:
-    """The files of a run, then its checkpoints, newest last."""
+    """Check the files of a run, then its checkpoints, the newest last."""
     directory = RunDirectory(path)
-    states = [_state(directory, state) for state in directory.checkpoints]
+    states = [_check_checkpoint(directory, path) for path in directory.checkpoints]
     whole = [verdict for verdict in states if not verdict.problem]
     source = f"`fedflat resume {path}` makes it again from {whole[-1].path.name}" if whole else "no checkpoint is whole"
-    yield from _files(directory, source)
+    yield from _check_files(directory, source)
     if not directory.is_finished and whole:
-        yield _metrics(directory, whole[-1].path)
+        yield _check_metrics(directory, whole[-1].path)
     for verdict in states:
         remedy = "the run is finished without it" if directory.is_finished else _remedy(verdict, whole)
         yield Verdict(verdict.path, verdict.problem, remedy) if verdict.problem else verdict
@@ -59,24 +59,25 @@ def verify_run(path: Path) -> Iterator[Verdict]:
             yield Verdict(left, note="left by a process that was killed; the next one that writes here removes it")
 
 
-def _files(directory: RunDirectory, source: str) -> Iterator[Verdict]:
-    """What SHA256SUMS says of the files beside the checkpoints."""
-    sums = directory.sums
+def _check_files(directory: RunDirectory, source: str) -> Iterator[Verdict]:
+    """Check the files in SHA256SUMS, which has no checkpoints; `source` says from what they can be made again."""
     try:
-        names = sums.names
+        names = directory.checksums.names
     except InputError as error:
-        yield Verdict(directory.path / FILE, str(error), "remove it; nothing can then be said of the files it names")
+        yield Verdict(
+            directory.path / CHECKSUMS, str(error), "remove it; nothing can then be said of the files it names"
+        )
         return
     if not names:
         yield Verdict(directory.path / "config.toml", note="written by an earlier version, without checksums")
     began = "give the command that began the run again, without this file"
     for name in names:
-        path, problem = directory.path / name, sums.problem(name)
+        path, problem = directory.path / name, directory.checksums.problem(name)
         yield Verdict(path, problem, began if name == "config.toml" else source) if problem else Verdict(path)
 
 
-def _metrics(directory: RunDirectory, state: Path) -> Verdict:
-    """metrics.parquet of a run that is not finished, which must have the rows that its newest state has."""
+def _check_metrics(directory: RunDirectory, state: Path) -> Verdict:
+    """Check metrics.parquet of a run that is not finished: it must have the rows that the checkpoint `state` has."""
     path = directory.path / METRICS
     rows = len(checkpoint.load(state)[1].get("history", ()))
     try:
@@ -87,8 +88,8 @@ def _metrics(directory: RunDirectory, state: Path) -> Verdict:
     return Verdict(path, problem, "the next checkpoint has them" if problem else "")
 
 
-def _state(directory: RunDirectory, path: Path) -> Verdict:
-    """One checkpoint, and the clients' records that it refers to."""
+def _check_checkpoint(directory: RunDirectory, path: Path) -> Verdict:
+    """Check one checkpoint, and the clients' records that it refers to."""
     try:
         tensors, meta = checkpoint.load(path, streamed=("clients.",))
         clients = {name.removeprefix("clients."): x for name, x in tensors.items() if name.startswith("clients.")}
@@ -99,7 +100,7 @@ def _state(directory: RunDirectory, path: Path) -> Verdict:
 
 
 def _remedy(damaged: Verdict, whole: list[Verdict]) -> str:
-    """What becomes of a run with a damaged checkpoint."""
+    """How a run with a damaged checkpoint goes on."""
     t = checkpoint.round_of(damaged.path) or 0
     later = [one for one in whole if (checkpoint.round_of(one.path) or 0) > t]
     if later:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from rich import box
 from rich.table import Table
 
-from ..experiments.calibration import Speed
-from ..experiments.estimate import Estimate
+from ..experiments.budget import Budget, Speed
 from ..experiments.recipe import Cell, Recipe
 from ..experiments.recipe_files import Published
 from ..experiments.spec import StudySpec
@@ -22,7 +21,7 @@ LEGEND = (
 )
 
 
-def overview(rows: Iterable[tuple[Recipe, int, Estimate | None, float | None]]) -> Table:
+def overview(rows: Iterable[tuple[Recipe, int, Budget | None, float | None]]) -> Table:
     """One line per recipe: its number of cells, its cost, and hours if they are known."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=LEGEND, caption_justify="left")
     for title in ("recipe", "covers", "cells", "runs", "gradients", "GB sent", "hours here"):
@@ -32,7 +31,7 @@ def overview(rows: Iterable[tuple[Recipe, int, Estimate | None, float | None]]) 
     return table
 
 
-def cell_table(cells: Mapping[Cell, tuple[StudySpec, Estimate | None, float | None]]) -> Table:
+def cell_table(cells: Mapping[Cell, tuple[StudySpec, Budget | None, float | None]]) -> Table:
     """One line per cell, with the rounds of the study that it is here."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in ("cell", "rounds", "runs", "gradients", "GB sent", "hours here"):
@@ -65,7 +64,7 @@ def _published(numbers: Published) -> str:
     return f"paper, {numbers.where}, {where}, {numbers.quantity}: {values}{warning}"
 
 
-def _cost(work: Estimate | None, hours: float | None) -> list[str]:
+def _cost(work: Budget | None, hours: float | None) -> list[str]:
     if work is None:  # only a partition is looked at
         return [UNKNOWN] * 4
     spent = UNKNOWN if hours is None else f"{hours:,.1f}" if hours >= 0.1 else "< 0.1"
@@ -80,6 +79,6 @@ def _short(number: float) -> str:
     return f"{number:.0f}"
 
 
-def hours(work: Estimate, speed: Speed | None) -> float | None:
+def hours(work: Budget, speed: Speed | None) -> float | None:
     """Hours that `work` takes at `speed`, None if that is not known."""
     return None if speed is None else speed.hours(work)

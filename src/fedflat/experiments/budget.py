@@ -1,0 +1,291 @@
+"""What runs will cost before anything is trained: minibatch gradients, bytes sent, memory and hours.
+
+`run_budget` and `study_budget` read a configuration, `simulation_budget` a built simulation, which knows the clients'
+real sizes and can try some steps. `speed_of` measures seconds per gradient, so that `Speed.hours` can give a time.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Annotated
+
+import numpy as np
+import torch
+from pydantic import Field, TypeAdapter, ValidationError
+from torch import Tensor, nn
+
+from ..core.errors import InputError
+from ..core.method import Method
+from ..core.model_check import randomness_of
+from ..core.objective import Batch, Objective
+from ..data import prepare
+from ..data.cache import cache_folder
+from ..data.federated import Index
+from ..data.sources import source
+from ..engine.executors.trial import Trial
+from ..engine.simulation import Simulation
+from ..files import make_folder, read_json, write_atomically
+from ..metrics.accuracy import SAMPLES_AT_ONCE, score
+from ..models import build
+from ..rounds.aggregation import RunningMean
+from ..rounds.cost import full_passes_per_round, gradients_per_step, method_cost
+from ..rounds.device import usable_device
+from ..rounds.local_training import Client
+from ..rounds.randomness import Purpose, generator
+from .environment import device_name
+from .spec import RunSpec, StudySpec, build_client, build_method, participation_of
+
+SIMULATION_ROUNDS = 1000  # of a simulation whose cohorts are drawn; they stand for those that follow
+SPEC_ROUNDS = 100  # the same for a configuration; `fedflat recipes list` has hundreds
+HEADROOM = 1.3  # freed blocks of memory cannot always be used again, less so with the threads of the client store
+SERVER_COPIES = 4  # of the server's state, beside the sums: the old and the new one, the message, and the mean
+TIMED_STEPS = 20
+MOST_SECONDS = 20.0  # of timing, after which fewer steps are enough
+LARGEST_BATCH = 512  # samples of the batch that is timed for clients with full batches
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True)
+class RunBudget:
+    """Expected totals of one run, over all clients and rounds."""
+
+    parameters: int
+    clients_per_round: float
+    gradients: float  # minibatch gradients
+    evaluated_samples: float  # by the global model
+    bytes_down: float
+    bytes_up: float
+    client_state_bytes: int  # once every client has taken part
+    peak_bytes: int | None = None  # of this process's memory; None if it was not measured
+
+    def lines(self) -> list[str]:
+        """The budget as text, one quantity a line."""
+        return [
+            f"model parameters      {self.parameters:,}",
+            f"clients per round     {self.clients_per_round:g}",
+            f"minibatch gradients   {self.gradients:,.0f}",
+            f"sent to clients       {self.bytes_down / 1e6:,.1f} MB",
+            f"sent to the server    {self.bytes_up / 1e6:,.1f} MB",
+            f"kept for all clients  {self.client_state_bytes / 1e6:,.1f} MB",
+            *([] if self.peak_bytes is None else [f"peak of memory        {self.peak_bytes / 1e6:,.0f} MB"]),
+        ]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Expected totals of several runs."""
+
+    runs: int = 0
+    gradients: float = 0.0
+    evaluated_samples: float = 0.0
+    bytes: float = 0.0  # sent both ways
+
+    def __add__(self, other: Budget) -> Budget:
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Budget(*(mine + theirs for mine, theirs in pairs))
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast a device computes one model."""
+
+    gradient: Seconds  # of one minibatch gradient
+    evaluation: Seconds  # of one sample
+
+    def hours(self, budget: Budget) -> float:
+        """The hours of all gradients and evaluations, one after another; a method's other work is not included."""
+        return (budget.gradients * self.gradient + budget.evaluated_samples * self.evaluation) / 3600
+
+
+_SPEEDS = TypeAdapter(dict[str, Speed])
+
+
+def total(budgets: Iterable[Budget]) -> Budget:
+    """The sum of budgets."""
+    return sum(budgets, Budget())
+
+
+def study_budget(study: StudySpec) -> Budget:
+    """The cost of all runs of a study."""
+    runs = map(run_budget, study.runs())
+    return total(Budget(1, run.gradients, run.evaluated_samples, run.bytes_down + run.bytes_up) for run in runs)
+
+
+def run_budget(spec: RunSpec) -> RunBudget:
+    """The cost of one run, as if all clients had equally many samples. No data is read unless `data.partial` is set."""
+    train, test = _sample_counts(spec)
+    clients, share = spec.data.clients, spec.data.validation
+    sizes = np.full(clients, max(1, round((1 - share) * train / clients)), dtype=np.int64)
+    evaluated = -(-spec.rounds // spec.eval_every) * (test + share * train) + train
+    cohorts = _cohorts(json.dumps(spec.participation), clients, spec.seed, min(spec.rounds, SPEC_ROUNDS))
+    method, client, number_bytes = build_method(spec.method), build_client(spec.client), spec.torch_dtype.itemsize
+    return _budget(method, client, sizes, cohorts, spec.rounds, _parameters_of(spec), number_bytes, evaluated)
+
+
+def simulation_budget(sim: Simulation) -> RunBudget:
+    """The cost of a simulation for its real clients and cohorts, with the memory that some steps on trial take."""
+    data, rounds = sim.data, range(min(sim.rounds, SIMULATION_ROUNDS))
+    held_out = (0 if data.test is None else len(data.test[1])) + (
+        0 if data.validation is None else len(data.validation.members)
+    )
+    evaluated = -(-sim.rounds // sim.eval_every) * held_out + len(data.y)
+    d, number_bytes, cohorts = sim.objective.space.d, sim.w.element_size(), [sim.cohort(t) for t in rounds]
+    budget = _budget(sim.method, sim.client, data.sizes, cohorts, sim.rounds, d, number_bytes, evaluated)
+    return replace(budget, peak_bytes=peak_bytes(sim))
+
+
+def _budget(
+    method: Method,
+    client: Client,
+    sizes: Index,
+    cohorts: Sequence[Index],
+    rounds: int,
+    parameters: int,
+    number_bytes: int,
+    evaluated_samples: float,
+) -> RunBudget:
+    """The cost of `rounds` rounds with cohorts like `cohorts`, for clients with `sizes` samples."""
+    scale = rounds / len(cohorts)
+    cost = method_cost(method, parameters)
+    messages = scale * sum(map(len, cohorts))
+    steps = scale * sum(int(client.local_steps(sizes[cohort]).sum()) for cohort in cohorts)
+    batches = scale * sum(int(client.batches_per_epoch(sizes[cohort]).sum()) for cohort in cohorts)
+    return RunBudget(
+        parameters=parameters,
+        clients_per_round=float(np.mean([len(cohort) for cohort in cohorts])),
+        gradients=float(steps * gradients_per_step(method) + batches * full_passes_per_round(method)),
+        evaluated_samples=evaluated_samples,
+        bytes_down=float(messages * cost.down * number_bytes),
+        bytes_up=float(messages * cost.up * number_bytes),
+        client_state_bytes=len(sizes) * cost.client * number_bytes,
+    )
+
+
+@cache
+def _cohorts(participation: str, clients: int, seed: int, rounds: int) -> list[Index]:
+    """The first cohorts of a run, remembered because the methods of a study share them."""
+    rule = participation_of(json.loads(participation))
+    return [rule.cohort(t, clients, generator(seed, Purpose.COHORT, t)) for t in range(rounds)]
+
+
+def _sample_counts(spec: RunSpec) -> tuple[int, int]:
+    """How many training and test samples a run uses; a held-out domain counts as an equal share of the set."""
+    known = source(spec.data.name)
+    if spec.data.partial:  # then the files need not hold the whole set
+        loaded = prepare(spec.data.name, spec.data_dir, partial=True, image_size=spec.data.image_size)
+        train, test = len(loaded.train.y), 0 if loaded.test is None else len(loaded.test.y)
+    else:
+        train, test = (known.sizes.get(part, 0) for part in ("train", "test"))
+    if spec.data.test_domain is not None:
+        test = (train + test) // len(known.domains)
+        train = test * (len(known.domains) - 1)
+    return spec.data.train_samples or train, spec.data.test_samples or test
+
+
+def _parameters_of(spec: RunSpec) -> int:
+    """How many parameters the model of a run has."""
+    known = source(spec.data.name)
+    options = json.dumps({name: value for name, value in spec.model.options.items() if name != "pretrained"})
+    return _parameters(spec.model.name, known.classes, known.sample_shape(spec.data.image_size), options)
+
+
+@cache
+def _parameters(model: str, classes: int, shape: tuple[int, ...], options: str) -> int:
+    with torch.device("meta"):  # no memory and no random numbers
+        built = build(model, classes, shape, **json.loads(options))
+    return sum(p.numel() for p in built.parameters())
+
+
+def peak_bytes(sim: Simulation) -> int | None:
+    """The most memory in bytes that this process will take for all rounds; None where the system does not report it.
+
+    Measured by taking some steps with the largest clients and evaluating once; what the clients of all rounds may keep
+    is added. Neither the number of rounds nor the size of a cohort matters: clients are trained a few at a time.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    Trial(sim.executor, sim.cohort(0)).run()
+    if sim.data.test is not None:
+        x, y = (part[:SAMPLES_AT_ONCE] for part in sim.data.test)
+        score(sim.objective, sim.server.w, x, y, sim.data.preparation)
+    server = sum(x.nbytes for x in sim.server.tensors().values())
+    sums = sum(x.sums.nbytes for x in RunningMean(sim.method, sim.server.w).sums())
+    status = Path("/proc/self/status").read_text().splitlines()
+    so_far = next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024
+    return int(HEADROOM * (so_far + SERVER_COPIES * server + sums + sim.store_bytes))
+
+
+def speed_of(spec: RunSpec, measure: bool = True) -> Speed | None:
+    """The speed of the model of `spec` on its device, from the user's cache or measured and put there.
+
+    None if it is not in the cache and `measure` is false.
+    """
+    device = usable_device(spec.device)
+    batch_size = build_client(spec.client).batch_size
+    model = (spec.data.name, spec.data.image_size, spec.model.name, batch_size, spec.dtype)
+    machine = (device_name(device), torch.get_num_threads(), torch.__version__)
+    key = " ".join(map(str, (*model, *machine)))
+    known = _cached_speeds()
+    if key not in known and measure:
+        known[key] = _measured_speed(spec, device)
+        with suppress(InputError):  # a cache that cannot be written ends no command
+            make_folder(_speed_file().parent)
+            write_atomically(_speed_file(), lambda path: path.write_bytes(_SPEEDS.dump_json(known, indent=2)))
+    return known.get(key)
+
+
+def _cached_speeds() -> dict[str, Speed]:
+    """The speeds in the user's cache; none if the file is missing or damaged, because they can be measured again."""
+    try:
+        return _SPEEDS.validate_python(read_json(_speed_file()))
+    except (InputError, ValidationError):
+        return {}
+
+
+def _speed_file() -> Path:
+    return cache_folder() / "speed.json"
+
+
+def _measured_speed(spec: RunSpec, device: torch.device) -> Speed:
+    """Medians over gradients, and over evaluations, of a batch of random samples of the right shape."""
+    module, batch = _random_batch(spec, device)
+    randomness_of(module, batch.x[:2], source(spec.data.name).classes)  # refuses a model that cannot take the data
+    objective = Objective(module)
+    w = objective.space.flatten(module)
+    gradient = _median_seconds(lambda: objective.gradient(w, batch), device)
+    with torch.inference_mode(), objective.evaluating():
+        evaluation = _median_seconds(lambda: objective.logits(w, batch.x), device)
+    return Speed(gradient, evaluation / len(batch.y))
+
+
+def _random_batch(spec: RunSpec, device: torch.device) -> tuple[nn.Module, Batch]:
+    """The model of `spec`, and a batch of random samples as large as its clients' batches."""
+    known = source(spec.data.name)
+    shape, dtype = known.sample_shape(spec.data.image_size), spec.torch_dtype
+    module = build(spec.model.name, known.classes, shape).to(device, dtype)
+    size = min(build_client(spec.client).batch_size or LARGEST_BATCH, LARGEST_BATCH)
+    pixels = torch.randint(0, 256, (size, *shape), device=device)
+    x = pixels if known.vocabulary_size else (pixels / 255).to(dtype)
+    return module, Batch(x, torch.zeros(size, dtype=torch.int64, device=device))
+
+
+def _median_seconds(work: Callable[[], Tensor], device: torch.device) -> float:
+    """The median time of 20 calls, or of as many as 20 seconds allow; one call before them is not counted."""
+    seconds: list[float] = []
+    start = perf_counter()
+    while len(seconds) <= TIMED_STEPS and (len(seconds) < 2 or perf_counter() - start < MOST_SECONDS):
+        started = perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(perf_counter() - started)
+    return median(seconds[1:])

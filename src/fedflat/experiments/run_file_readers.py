@@ -1,0 +1,250 @@
+"""Readers of the files of a finished run. They check every value, because anybody may have written the files.
+
+Every reader raises InputError, one line that names the file and the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+
+from ..core.errors import InputError, printable
+from ..data.facts import PartitionFacts
+from ..data.federated import Index
+from ..files import parsed, read_bytes
+from ..metrics.flatness import Finding
+from .config_errors import short_repr
+from .spec import MAX_CLIENTS, MAX_ROUNDS
+
+MAX_JSON_BYTES = 2**25  # of summary.json and flatness.json; listed cohorts of a million clients have some millions
+MAX_PARQUET_BYTES = 2**28
+MAX_METRICS = 1000  # columns of metrics.parquet
+MAX_CLASSES = 10**6  # columns of partition.parquet
+MAX_CELLS = 10**8  # of a parquet file: a million clients with 100 classes, 0.8 GB
+MAX_TEXT = 1000  # characters
+MAX_COHORTS_TEXT = 2**24  # characters of the text that may list cohorts
+MAX_CURVE = 100_000  # points
+MAX_NUMBER = 1e300  # so that a mean is finite
+REQUIRED_COLUMNS = ("t", "gradients", "bytes_down", "bytes_up")  # of metrics.parquet
+SHARES = ("test_accuracy", "validation_accuracy")  # columns of metrics.parquet in [0, 1], which may have empty cells
+T = TypeVar("T")
+
+
+def _no_control_characters(text: str) -> str:
+    """Refuse control characters, because labels go to terminals, figures and pages."""
+    if printable(text) != text:
+        raise ValueError("control characters")
+    return text
+
+
+Text = Annotated[str, StringConstraints(max_length=MAX_TEXT), AfterValidator(_no_control_characters)]
+CohortsText = Annotated[str, StringConstraints(max_length=MAX_COHORTS_TEXT), AfterValidator(_no_control_characters)]
+Key = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_no_control_characters)]
+Loss = float  # may be infinite or NaN: so bad a model can still have an accuracy
+Amount = Annotated[float, Field(ge=0, le=MAX_NUMBER)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Scalar = bool | int | float | Text | None
+
+
+class _FilePart(BaseModel):
+    """A part of a JSON file; unknown keys are kept, because a later version may add some."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _Numbers(_FilePart):
+    """The numbers that every summary has; others may be any numbers."""
+
+    __pydantic_extra__: dict[str, Loss]
+    rounds: int = Field(ge=1, le=MAX_ROUNDS)
+    parameters: int = Field(ge=1)
+    vector_bytes: int = Field(ge=1)
+    client_accuracy_mean: Share
+    client_accuracy_std: Share
+    client_accuracy_worst: Share
+    client_accuracy_best: Share
+    gradients: Amount
+    bytes_down: Amount
+    bytes_up: Amount
+    drift: Loss
+    train_loss: Loss
+    seconds: Amount
+
+
+class _TestNumbers(_FilePart):
+    """The further numbers of a summary if there is a test set."""
+
+    test_accuracy: Share
+    test_accuracy_std: Share
+    test_accuracy_evaluations: int = Field(ge=1, le=MAX_ROUNDS)
+    test_accuracy_last: Share
+    test_loss_last: Loss
+
+
+class _ValidationNumbers(_FilePart):
+    """The further numbers of a summary if clients have validation samples."""
+
+    validation_accuracy_mean: Share
+    validation_accuracy_std: Share
+    validation_accuracy_worst: Share
+    validation_accuracy_best: Share
+
+
+class _BestValidationNumbers(_FilePart):
+    """The further numbers of a summary if there are both."""
+
+    best_validation_round: int = Field(ge=1, le=MAX_ROUNDS)
+    test_accuracy_best_validation: Share
+
+
+class _Settings(_FilePart):
+    """The settings that the rounds depend on, in words."""
+
+    __pydantic_extra__: dict[str, Scalar]
+    method: Text
+    client: Text
+    participation: CohortsText
+    weights: Text
+    seed: int
+    data: Text
+    partition_hash: Text
+    data_hash: Text
+    augmentation: Text
+    model: Text
+    model_hash: Text
+    executor: Text
+    hyper: dict[Key, Scalar]
+    split: dict[str, Any]
+
+
+class _Summary(_FilePart):
+    """summary.json."""
+
+    summary: dict[Key, int | float]
+    targets: list[dict[str, Any]] = Field(max_length=1000)
+    settings: _Settings
+    cost: dict[Key, int]
+
+
+FURTHER_NUMBERS: dict[str, type[_FilePart]] = {
+    "test_accuracy": _TestNumbers,
+    "validation_accuracy_mean": _ValidationNumbers,
+    "best_validation_round": _BestValidationNumbers,
+}
+_FINDINGS = TypeAdapter(list[Finding])
+_SPLIT = TypeAdapter(PartitionFacts)
+
+
+def read_summary(path: Path) -> tuple[dict[str, float], dict[str, Any]]:
+    """The numbers and the settings, in words, of summary.json."""
+    content = _validated(path, lambda: _Summary.model_validate_json(read_bytes(path, MAX_JSON_BYTES)))
+    numbers = content.summary
+    kinds: list[type[_FilePart]] = [_Numbers, *(kind for name, kind in FURTHER_NUMBERS.items() if name in numbers)]
+    for kind in kinds:
+        _validated(path, partial(kind.model_validate, numbers), "summary")
+    split = _validated(path, lambda: _SPLIT.validate_python(content.settings.split), "settings", "split")
+    return numbers, content.settings.model_dump() | {"split": vars(split)}
+
+
+def read_findings(path: Path) -> list[Finding]:
+    """The findings of measures in flatness.json."""
+    findings = _validated(path, lambda: _FINDINGS.validate_json(read_bytes(path, MAX_JSON_BYTES), strict=True))
+    for place, finding in enumerate(findings):
+        _check_finding(finding, f"{path}: {place}")
+    return findings
+
+
+def read_metrics(path: Path) -> pa.Table:
+    """The table in metrics.parquet: a row for each round, columns of numbers, among them those that all runs have."""
+    table = _read_table(path, MAX_ROUNDS, MAX_METRICS)
+    missing = [name for name in REQUIRED_COLUMNS if name not in table.column_names]
+    if missing:
+        raise InputError(f"{path} has no column {missing[0]}")
+    _check_column(path, table, "t", 0, MAX_ROUNDS, whole=True)
+    for name in ("gradients", "bytes_down", "bytes_up"):
+        _check_column(path, table, name, 0, MAX_NUMBER)
+    for name in SHARES:
+        if name in table.column_names:
+            _check_column(path, table, name, 0, 1, may_be_empty=True)
+    return table
+
+
+def read_counts(path: Path) -> Index:
+    """The samples per client and class, (clients, classes), in partition.parquet."""
+    table = _read_table(path, MAX_CLIENTS, MAX_CLASSES)
+    for name in table.column_names:
+        _check_column(path, table, name, 0, 2**53, whole=True)
+    counts: Index = np.column_stack([column.to_numpy() for column in table.columns])
+    return counts
+
+
+def _validated(path: Path, validate: Callable[[], T], *place: str) -> T:
+    """The result of `validate()`. Raises InputError that names the file, and the key below `place`."""
+    try:
+        result: T = parsed(path, validate)
+    except InputError as error:
+        cause = error.__cause__
+        raise InputError(_problem(path, cause, place) if isinstance(cause, ValidationError) else str(error)) from error
+    return result
+
+
+def _problem(path: Path, error: ValidationError, place: Sequence[str]) -> str:
+    """The first problem of a file in one line."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    key = printable(".".join(str(part)[:60] for part in (*place, *first["loc"]))[:200])
+    given = "" if first["type"] in ("missing", "json_invalid") else f", got {short_repr(first['input'])}"
+    return printable(f"{path} is damaged: {key + ': ' if key else ''}{first['msg']}{given}")
+
+
+def _check_finding(finding: Finding, where: str) -> None:
+    """Raise InputError for texts or curves that cannot be shown."""
+    curves = finding.curves.values()
+    labels = [text for curve in curves for text in (curve.x_label, curve.y_label)]
+    for text in (finding.measure, finding.protocol, *finding.values, *finding.curves, *labels):
+        if len(text) > 10 * MAX_TEXT or printable(text) != text:
+            raise InputError(f"{where}: a text is too long or has control characters: {short_repr(text)}")
+    for name, curve in finding.curves.items():
+        lengths = {len(values) for values in (curve.x, curve.y, curve.error) if values is not None}
+        if len(lengths) != 1 or not 1 <= lengths.pop() <= MAX_CURVE or not np.isfinite(curve.x).all():
+            raise InputError(
+                f"{where}.curves.{name}: x, y and error must be finite and of one length up to {MAX_CURVE:,}"
+            )
+
+
+def _read_table(path: Path, rows: int, columns: int) -> pa.Table:
+    """A parquet file of numbers; the size that it states is checked before its cells are read."""
+    content = pa.BufferReader(read_bytes(path, MAX_PARQUET_BYTES))
+    file = parsed(path, lambda: pq.ParquetFile(content))
+    facts, names = file.metadata, file.schema_arrow.names
+    if not (1 <= facts.num_rows <= rows and 1 <= len(names) <= columns and facts.num_rows * len(names) <= MAX_CELLS):
+        raise InputError(f"{path} is damaged: it has {facts.num_rows:,} rows and {len(names):,} columns")
+    for field in file.schema_arrow:
+        if not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type)) or names.count(field.name) > 1:
+            raise InputError(printable(f"{path} is damaged: column {short_repr(field.name)} is no column of numbers"))
+        if printable(field.name[: MAX_TEXT + 1]) != field.name or len(field.name) > MAX_TEXT:
+            raise InputError(printable(f"{path} is damaged: the name of a column is {short_repr(field.name)}"))
+    return parsed(path, file.read)
+
+
+def _check_column(
+    path: Path, table: pa.Table, name: str, low: float, high: float, whole: bool = False, may_be_empty: bool = False
+) -> None:
+    """Raise InputError unless all values of a column, apart from cells that `may_be_empty`, are in [low, high]."""
+    column = table[name]
+    if whole and not pa.types.is_integer(column.type):
+        raise InputError(f"{path} is damaged: column {name} has no whole numbers")
+    if column.null_count and not may_be_empty:
+        raise InputError(f"{path} is damaged: column {name} has empty cells")
+    if column.null_count == len(column):
+        return
+    good = pc.and_(pc.greater_equal(column, low), pc.less_equal(column, high))  # both are false for NaN
+    if not pc.all(good).as_py():
+        raise InputError(f"{path} is damaged: column {name} has values outside [{low:g}, {high:g}]")
