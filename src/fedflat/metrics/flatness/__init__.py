@@ -14,7 +14,7 @@ from ...core.objective import Objective
 from ...data.federated import FederatedData
 from .measure import Measure
 from .measured import Curve, Finding, Measured
-from .measures import all_measures
+from .measures import all_measures, find
 from .subject import MAX_SAMPLES, Subject
 
 __all__ = [
@@ -112,15 +112,3 @@ def _measured(one: Measure, subject: Subject, progress: ProgressCallback) -> Fin
         return one.measure(subject, lambda done, total: progress(name, done, total))
     except ArithmeticError as error:
         return Finding(name, f"{name}: not measured, {error}", {})
-
-
-def find(name: str) -> Measure:
-    """The measure called `name` with its default settings; case, `-` and `_` do not matter."""
-    known = {_plain(key): cls for key, cls in all_measures().items()}
-    if _plain(name) not in known:
-        raise InputError(f"unknown measure {name!r}; known are {', '.join(all_measures())}")
-    return known[_plain(name)]()
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
