@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from ..core.errors import InputError, printable
-from ..data.facts import PartitionFacts
+from ..data.partition_statistics import PartitionStatistics
 from ..files import parsed, read_bytes
 from ..metrics.flatness import Finding
 from .config_errors import shown
@@ -132,7 +132,7 @@ class _Summary(_Read):
 
 ADDITIONS = {"test_accuracy": _Tested, "validation_accuracy_mean": _Validated, "best_validation_round": _Best}
 FINDINGS = TypeAdapter(list[Finding])
-SPLIT = TypeAdapter(PartitionFacts)
+SPLIT = TypeAdapter(PartitionStatistics)
 
 
 def read_summary(path: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from importlib import import_module
 
 from ...core.errors import InputError
 from ...core.registry import matching, module_names
-from ..source import Bundled, FileSet
+from ..dataset import BundledDataset, FileDataset
 
 
 def source_names() -> list[str]:
@@ -22,9 +22,9 @@ def known_source(name: str) -> str:
     return known
 
 
-def source(name: str) -> FileSet | Bundled:
+def source(name: str) -> FileDataset | BundledDataset:
     """The description of the data set `name`. Raises InputError for an unknown name."""
-    found: FileSet | Bundled = import_module(f"{__name__}.{known_source(name)}").SOURCE
+    found: FileDataset | BundledDataset = import_module(f"{__name__}.{known_source(name)}").SOURCE
     return found
 
 
