@@ -303,8 +303,8 @@ def test_a_set_that_was_converted_lasts_and_is_whole_or_not_there(
 
 def opened(entry_folder: Path) -> str:
     """The number in the entry of the cache; empty if it is missing or damaged, and would be made again."""
-    found = cache._opened(entry_folder)
-    return "" if found is None else str(found.array("y")[0])
+    found = cache.open_entry(entry_folder)
+    return "" if found is None else str(found.arrays["y"][0])
 
 
 def test_keys_that_were_being_made_are_made_again_or_are_whole(

@@ -19,7 +19,7 @@ import torch
 
 import fedflat as ff
 from fedflat.data import cache as module
-from fedflat.data.cache import Entry, SourceFiles, Writer, cache_folder, check, entry, key
+from fedflat.data.cache import Entry, SourceFiles, Writer, cache_folder, check, entry, key, open_entry
 from fedflat.data.readers.idx import Idx
 from support.files import idx, mnist, random_pictures, refused, write_files
 from support.memory import peak_of_a_load
@@ -67,9 +67,9 @@ def test_arrays_are_bytes_mapped_into_memory(tmp_path: Path, cache: Path) -> Non
     data = load(mnist(tmp_path))
     assert data.x.dtype == data.test[0].dtype == torch.uint8
     (folder,) = entries(cache)
-    kept = module._opened(folder)
-    assert isinstance(kept.array("train-x"), np.memmap)
-    assert kept.array("train-x").mode == "c"
+    kept = open_entry(folder)
+    assert isinstance(kept.arrays["train-x"], np.memmap)
+    assert kept.arrays["train-x"].mode == "c"
 
 
 def test_what_is_written_into_a_loaded_set_stays_out_of_the_cache(tmp_path: Path, conversions: list[Path]) -> None:
@@ -207,20 +207,21 @@ def test_a_changed_description_is_noticed() -> None:
     """Names of domains and the words of a vocabulary have a checksum, too."""
 
     def build(writer: Writer) -> None:
-        writer.facts["domains"] = ["art", "photo"]
+        writer.metadata["domains"] = ["art", "photo"]
         writer.add("train-y", np.arange(3))
 
     made = entry("set", NOTHING, build)
     path = made.folder / "set.json"
     path.write_text(path.read_text().replace("photo", "phono"))
-    assert entry("set", NOTHING, build).facts == {"domains": ["art", "photo"]}
+    assert entry("set", NOTHING, build).metadata == {"domains": ["art", "photo"]}
 
 
-def test_an_older_format_is_made_again(cache: Path) -> None:
-    made = entry("set", NOTHING, lambda writer: writer.add("y", np.arange(3)))
-    module._describe(made.folder, made.described | {"format": made.described["format"] - 1})
-    assert module._opened(made.folder) is None
-    assert entry("set", NOTHING, lambda writer: writer.add("y", np.arange(4))).array("y").tolist() == [0, 1, 2, 3]
+def test_an_older_format_is_made_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(module, "FORMAT", module.FORMAT - 1)
+        made = entry("set", NOTHING, lambda writer: writer.add("y", np.arange(3)))
+    assert open_entry(made.folder) is None
+    assert entry("set", NOTHING, lambda writer: writer.add("y", np.arange(4))).arrays["y"].tolist() == [0, 1, 2, 3]
 
 
 class Stop(BaseException):
@@ -237,7 +238,7 @@ def test_an_interrupted_conversion_leaves_nothing(tmp_path: Path, cache: Path, e
     with pytest.raises(error):
         entry("set", NOTHING, build)
     assert entries(cache) == left_over(cache) == []
-    assert entry("set", NOTHING, lambda writer: writer.add("y", np.arange(3))).has("y")
+    assert entry("set", NOTHING, lambda writer: writer.add("y", np.arange(3))).arrays["y"].size
     assert left_over(cache) == []
 
 
@@ -271,7 +272,7 @@ def test_many_at_once_all_get_the_entry(cache: Path, locks: bool, monkeypatch: p
     with ThreadPoolExecutor(8) as pool:
         for attempt in range(10):
             made = list(pool.map(one, [f"set-{attempt}"] * 8))
-            assert all(np.array_equal(some.array("y"), np.arange(1000)) for some in made)
+            assert all(np.array_equal(some.arrays["y"], np.arange(1000)) for some in made)
             assert len({some.digest for some in made}) == 1
     assert len(entries(cache)) == 10
     assert left_over(cache) == []

@@ -16,8 +16,8 @@ import torch
 
 import fedflat as ff
 from fedflat.data import text
+from fedflat.data.dataset import BundledDataset
 from fedflat.data.preparation import AUGMENTATIONS, Preparation
-from fedflat.data.source import Bundled
 from fedflat.data.sources import source, source_names
 from support.files import picture_column, refused, write_parquet
 
@@ -120,7 +120,7 @@ def test_a_sets_description_is_what_is_published(name: str) -> None:
     sizes = {part: size for part, size in (("train", stated.train), ("test", stated.test)) if size is not None}
     assert (known.classes, dict(known.sizes), known.sample_shape()) == (stated.classes, sizes, stated.shape)
     assert (known.domains, known.vocabulary_size) == (stated.domains, stated.vocabulary)
-    if not isinstance(known, Bundled):
+    if not isinstance(known, BundledDataset):
         assert (known.preparation.mean, known.preparation.std) == (stated.mean, stated.std)
         assert (known.hub and (known.hub.repository, known.hub.folder)) == stated.hub
 

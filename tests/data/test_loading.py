@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fedflat as ff
-from fedflat.data import source as module
+from fedflat.data import dataset as module
 from fedflat.data.partition import Domain, Natural
 from fedflat.data.sources import known_source, source, source_names
 from support.files import (
@@ -402,7 +402,7 @@ def test_the_options_reach_the_data(tmp_path: Path) -> None:
 def test_progress_is_told(tmp_path: Path) -> None:
     grey(tmp_path / "mnist")
     seen = []
-    reading = module.Reading(str(tmp_path), partial=True, progress=lambda *done: seen.append(done))
+    reading = module.ReadOptions(str(tmp_path), partial=True, progress=lambda *done: seen.append(done))
     source("mnist").load("mnist", reading)
     assert seen == [("train", N, N), ("test", M, M)]
     source("mnist").load("mnist", reading)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.data import partition as schemes
-from fedflat.data.facts import partition_facts
 from fedflat.data.partition import Partition, Samples, all_partitions
+from fedflat.data.partition_statistics import partition_statistics
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(5), [40, 30, 20, 60, 50]))
 DOMAIN = np.random.default_rng(1).permutation(np.repeat([0, 2], [90, 110]))
@@ -140,10 +140,10 @@ def test_samples_that_do_not_fit_together() -> None:
 def test_facts_count_what_is_there() -> None:
     data = ff.FederatedData.from_clients([(np.zeros((3, 1)), [0, 1, 1]), (np.zeros((5, 1)), [2] * 5)])
     doubled = ff.FederatedData(data.x, data.y, np.array([0, 0, 1, 3]), np.array([0, 3, 4]), classes=3)
-    facts = partition_facts(data)
+    facts = partition_statistics(data)
     assert (facts.smallest, facts.median, facts.largest) == (3, 4, 5)
     assert (facts.fewest_classes, facts.mean_classes, facts.most_classes) == (1, 1.5, 2)
     assert (facts.unused, facts.duplicated) == (0, 0)
-    assert (partition_facts(doubled).unused, partition_facts(doubled).duplicated) == (5, 1)
-    assert "8 (5 unused, 1 repeated)" in partition_facts(doubled).lines()[1]
+    assert (partition_statistics(doubled).unused, partition_statistics(doubled).duplicated) == (5, 1)
+    assert "8 (5 unused, 1 repeated)" in partition_statistics(doubled).lines()[1]
     assert len(facts.lines()) == 4

@@ -88,7 +88,7 @@ def test_pictures_are_those_of_the_papers_code(
 ) -> None:
     pictures = np.random.default_rng(1).integers(0, 256, (60, channels, *size), dtype=np.uint8)
     found = augmentation(torch.from_numpy(pictures), MANY[:60], preparation)
-    flipped, down, right = augmentation._decisions(MANY[:60])
+    flipped, down, right = augmentation.decisions(MANY[:60])
     assert {*flipped} == {True, False}
     assert len({*down}) > 5
     for i, picture in enumerate(pictures):
@@ -136,7 +136,7 @@ def test_the_border(preparation: Preparation, channels: int) -> None:
 @pytest.mark.parametrize(("augmentation", "crop"), [(FEDGF, 1.0), (FL_SIMULATOR, 0.5)])
 def test_decisions_have_their_chances(augmentation: Augmentation, crop: float, source: str) -> None:
     counted = words(7, Purpose.AUGMENTATION, np.arange(20)[:, None, None], 3, np.arange(100)[:, None], np.arange(100))
-    flipped, down, right = augmentation._decisions(MANY if source == "numpy" else counted.reshape(-1))
+    flipped, down, right = augmentation.decisions(MANY if source == "numpy" else counted.reshape(-1))
     n = len(flipped)
     assert binomtest(int(flipped.sum()), n, 0.5).pvalue > SMALLEST
     chances = np.full(9, crop / 9) + np.where(np.arange(9) == 4, 1 - crop, 0)
@@ -152,7 +152,7 @@ def test_decisions_have_their_chances(augmentation: Augmentation, crop: float, s
 def test_decisions_are_independent_of_each_other_and_of_the_next_sample(augmentation: Augmentation) -> None:
     counted = words(0, Purpose.AUGMENTATION, 0, np.arange(1000)[:, None], 0, np.arange(100))
     for some in (MANY, counted.reshape(-1)):
-        flipped, down, right = augmentation._decisions(some)
+        flipped, down, right = augmentation.decisions(some)
         place = (down + 4) * 9 + right + 4
         table = np.zeros((2, 81))
         np.add.at(table, (flipped.astype(int), place), 1)
@@ -165,8 +165,8 @@ def test_decisions_are_independent_of_each_other_and_of_the_next_sample(augmenta
 
 def test_a_probability_of_nothing_and_of_one() -> None:
     never = Augmentation(crop=0.0, flip=0.0, flip_first=False, border="black")
-    assert not any(decision.any() for decision in never._decisions(MANY))
-    assert Augmentation(crop=0.0, flip=1.0, flip_first=False, border="black")._decisions(MANY)[0].all()
+    assert not any(decision.any() for decision in never.decisions(MANY))
+    assert Augmentation(crop=0.0, flip=1.0, flip_first=False, border="black").decisions(MANY)[0].all()
     pictures = torch.from_numpy(random_pictures(4, 3, 8))
     assert torch.equal(never(pictures, MANY[:4], CIFAR), CIFAR(pictures))
 

@@ -8,23 +8,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedflat.data.dataset import LoadedDataset, SampleArrays
 from fedflat.data.options import DataOptions
-from fedflat.data.selection import selected
-from fedflat.data.source import Arrays, Loaded
+from fedflat.data.selection import select_samples
 from support.files import refused
 
 
-def arrays(n: int, classes: int = 3, seed: int = 0, **groups: np.ndarray) -> Arrays:
+def arrays(n: int, classes: int = 3, seed: int = 0, **groups: np.ndarray) -> SampleArrays:
     """Every sample is its own number, so that it can be told where it has gone."""
     rng = np.random.default_rng(seed)
-    return Arrays(torch.arange(n)[:, None] + 1000 * seed, torch.from_numpy(rng.integers(0, classes, n)), **groups)
+    return SampleArrays(torch.arange(n)[:, None] + 1000 * seed, torch.from_numpy(rng.integers(0, classes, n)), **groups)
 
 
-def loaded(n: int = 100, classes: int = 3) -> Loaded:
-    return Loaded(arrays(n, classes), arrays(40, classes, seed=1), classes, contents="0123abcd")
+def loaded(n: int = 100, classes: int = 3) -> LoadedDataset:
+    return LoadedDataset(arrays(n, classes), arrays(40, classes, seed=1), classes, contents="0123abcd")
 
 
-def numbers(part: Arrays) -> list[int]:
+def numbers(part: SampleArrays) -> list[int]:
     return part.x[:, 0].tolist()
 
 
@@ -32,7 +32,7 @@ def numbers(part: Arrays) -> list[int]:
 def test_a_subset_has_the_number_and_the_shares_of_the_classes(n: int, classes: int, share: float, seed: int) -> None:
     whole = arrays(n, classes, seed)
     number = max(1, round(share * n))
-    part = selected(replace(loaded(), train=whole, classes=classes), DataOptions(train_samples=number)).train
+    part = select_samples(replace(loaded(), train=whole, classes=classes), DataOptions(train_samples=number)).train
     assert len(part.y) == len(set(numbers(part))) == number
     before, after = (torch.bincount(y, minlength=classes).double() for y in (whole.y, part.y))
     assert (after - before * number / n).abs().max() < 1 + 1e-9
@@ -42,15 +42,15 @@ def test_a_subset_has_the_number_and_the_shares_of_the_classes(n: int, classes: 
 
 
 def test_a_subset_is_not_the_beginning() -> None:
-    part = selected(loaded(), DataOptions(train_samples=10)).train
+    part = select_samples(loaded(), DataOptions(train_samples=10)).train
     assert max(numbers(part)) > 50
 
 
 def test_train_and_test_are_cut_apart() -> None:
-    some = selected(loaded(), DataOptions(train_samples=30, test_samples=7))
+    some = select_samples(loaded(), DataOptions(train_samples=30, test_samples=7))
     assert (len(some.train.y), len(some.test.y)) == (30, 7)
     assert set(numbers(some.test)) < set(numbers(loaded().test))
-    assert numbers(selected(loaded(), DataOptions(test_samples=7)).train) == numbers(loaded().train)
+    assert numbers(select_samples(loaded(), DataOptions(test_samples=7)).train) == numbers(loaded().train)
 
 
 def test_a_subset_is_always_the_same_and_marked() -> None:
@@ -60,7 +60,7 @@ def test_a_subset_is_always_the_same_and_marked() -> None:
         DataOptions(train_samples=31),
         DataOptions(test_samples=30),
     ]
-    once, again = ([selected(loaded(), one) for one in options] for _ in "ab")
+    once, again = ([select_samples(loaded(), one) for one in options] for _ in "ab")
     assert [numbers(one.train) for one in once] == [numbers(one.train) for one in again]
     assert [one.contents for one in once] == [one.contents for one in again]
     assert once[0].contents == loaded().contents
@@ -70,29 +70,29 @@ def test_a_subset_is_always_the_same_and_marked() -> None:
 def test_groups_go_with_their_samples() -> None:
     user, domain = np.arange(100) % 7, np.arange(100) % 2
     data = replace(loaded(), train=arrays(100, user=user, domain=domain), domains=("a", "b"))
-    part = selected(data, DataOptions(train_samples=20)).train
+    part = select_samples(data, DataOptions(train_samples=20)).train
     assert part.user.tolist() == [number % 7 for number in numbers(part)]
     assert part.domain.tolist() == [number % 2 for number in numbers(part)]
 
 
 @pytest.mark.parametrize(("field", "there"), [("train_samples", 100), ("test_samples", 40)])
 def test_more_than_there_are(field: str, there: int) -> None:
-    assert len(numbers(selected(loaded(), DataOptions(**{field: there})).train)) == 100
+    assert len(numbers(select_samples(loaded(), DataOptions(**{field: there})).train)) == 100
     with refused(f"data.{field} = {there + 1} is more than the {there} there are"):
-        selected(loaded(), DataOptions(**{field: there + 1}))
+        select_samples(loaded(), DataOptions(**{field: there + 1}))
 
 
-def domains(with_test: bool) -> Loaded:
+def domains(with_test: bool) -> LoadedDataset:
     names = ("art", "photo", "sketch")
     test = arrays(40, seed=1, domain=np.arange(40) % 3) if with_test else None
-    return Loaded(arrays(100, domain=np.arange(100) // 40), test, 3, domains=names, contents="0123abcd")
+    return LoadedDataset(arrays(100, domain=np.arange(100) // 40), test, 3, domains=names, contents="0123abcd")
 
 
 @pytest.mark.parametrize("name", ["art", "photo", "sketch"])
 def test_a_domain_is_held_out(name: str) -> None:
     data = domains(with_test=False)
     number = data.domains.index(name)
-    some = selected(data, DataOptions(test_domain=name))
+    some = select_samples(data, DataOptions(test_domain=name))
     assert set(some.test.domain) == {number}
     assert set(some.train.domain) == {0, 1, 2} - {number}
     assert numbers(some.test) == [i for i in range(100) if i // 40 == number]
@@ -103,7 +103,7 @@ def test_a_domain_is_held_out(name: str) -> None:
 
 def test_a_domain_is_held_out_of_both_parts_of_the_files() -> None:
     data = domains(with_test=True)
-    some = selected(data, DataOptions(test_domain="photo", test_samples=5))
+    some = select_samples(data, DataOptions(test_domain="photo", test_samples=5))
     assert set(some.train.domain) == {0, 2}
     assert set(some.test.domain) == {1}
     assert (len(some.train.y), len(some.test.y)) == (100 - 40 + 40 - 13, 5)
@@ -113,34 +113,34 @@ def test_a_domain_is_held_out_of_both_parts_of_the_files() -> None:
 
 
 def test_every_domain_held_out_is_another_set() -> None:
-    marks = {selected(domains(True), DataOptions(test_domain=name)).contents for name in domains(True).domains}
+    marks = {select_samples(domains(True), DataOptions(test_domain=name)).contents for name in domains(True).domains}
     assert len(marks) == 3
 
 
 def test_domains_that_do_not_work() -> None:
     with refused("data.test_domain = 'real' is unknown; its domains are art, photo, sketch"):
-        selected(domains(with_test=False), DataOptions(test_domain="real"))
+        select_samples(domains(with_test=False), DataOptions(test_domain="real"))
     with refused("data.test_domain = 'photo' is unknown; the set has no domains"):
-        selected(loaded(), DataOptions(test_domain="photo"))
+        select_samples(loaded(), DataOptions(test_domain="photo"))
     with refused("data.test_domain is needed", "no test part; its domains are art, photo, sketch"):
-        selected(domains(with_test=False), DataOptions())
+        select_samples(domains(with_test=False), DataOptions())
     with refused("data.test_domain is needed", "no test part; and it has no domains"):
-        selected(replace(loaded(), test=None), DataOptions())
-    alone = Loaded(arrays(5, domain=np.zeros(5, int)), None, 3, domains=("art",))
+        select_samples(replace(loaded(), test=None), DataOptions())
+    alone = LoadedDataset(arrays(5, domain=np.zeros(5, int)), None, 3, domains=("art",))
     with refused("data.test_domain = 'art' leaves nothing to train on"):
-        selected(alone, DataOptions(test_domain="art"))
+        select_samples(alone, DataOptions(test_domain="art"))
 
 
-def written(sizes: list[int]) -> Loaded:
+def written(sizes: list[int]) -> LoadedDataset:
     """Samples by writers with so many each, in no order."""
     user = np.random.default_rng(3).permutation(np.repeat(np.arange(len(sizes)), sizes))
-    return Loaded(arrays(len(user), user=user), None, 3, contents="0123abcd")
+    return LoadedDataset(arrays(len(user), user=user), None, 3, contents="0123abcd")
 
 
 def test_a_tenth_of_every_writer_is_the_test_set() -> None:
     sizes = [1, 9, 10, 11, 19, 20, 105]
     data = written(sizes)
-    some, again = (selected(data, DataOptions()) for _ in "ab")
+    some, again = (select_samples(data, DataOptions()) for _ in "ab")
     assert np.bincount(some.test.user, minlength=7).tolist() == [size // 10 for size in sizes]
     assert np.bincount(some.train.user, minlength=7).tolist() == [size - size // 10 for size in sizes]
     assert sorted(numbers(some.train) + numbers(some.test)) == list(range(sum(sizes)))
@@ -151,10 +151,10 @@ def test_a_tenth_of_every_writer_is_the_test_set() -> None:
 
 
 def test_the_tenth_is_spread_over_a_writers_samples() -> None:
-    place = np.array(numbers(selected(written([1000]), DataOptions()).test))
+    place = np.array(numbers(select_samples(written([1000]), DataOptions()).test))
     assert np.histogram(place, 4, (0, 1000))[0].min() > 10
 
 
 def test_writers_of_too_little() -> None:
     with refused("no user has 10 samples"):
-        selected(written([9, 3]), DataOptions())
+        select_samples(written([9, 3]), DataOptions())

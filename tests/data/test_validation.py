@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedflat as ff
-from fedflat.data.facts import partition_facts
 from fedflat.data.federated import FederatedData, Holdings
+from fedflat.data.partition_statistics import partition_statistics
 from fedflat.data.validation import hold_out
 from support.files import refused
 
@@ -91,7 +91,7 @@ def test_loaded_by_name() -> None:
 
 
 def test_the_facts_tell_validation_samples_from_unused_ones() -> None:
-    facts = partition_facts(ff.data.load("digits", clients=5, validation=0.2))
+    facts = partition_statistics(ff.data.load("digits", clients=5, validation=0.2))
     assert (facts.unused, facts.duplicated) == (0, 0)
     assert 0.19 * 1347 < facts.validation < 0.21 * 1347
     assert f"{facts.validation} for validation" in "\n".join(facts.lines())

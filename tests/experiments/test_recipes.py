@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedflat.core.errors import InputError
-from fedflat.data.source import Arrays, FileSet, Loaded
+from fedflat.data.dataset import FileDataset, LoadedDataset, SampleArrays
 from fedflat.experiments import spec as specs
 from fedflat.experiments.recipe import Cell, all_recipes, find_recipe
 from fedflat.experiments.spec import RunSpec, federated_data
@@ -66,26 +66,26 @@ def small(spec: RunSpec) -> RunSpec:
     return spec.model_copy(update=changes | {"device": "cpu", "targets": []})
 
 
-def synthetic(known: FileSet, clients: int) -> Loaded:
+def synthetic(known: FileDataset, clients: int) -> LoadedDataset:
     """Samples of the set's shape, some 20 for each client, in all its classes and domains, with test samples."""
 
     domains = max(1, len(known.domains))
 
-    def part(n: int) -> Arrays:
+    def part(n: int) -> SampleArrays:
         x = torch.zeros(known.sample_shape(), dtype=torch.int16 if known.vocabulary_size else torch.uint8)
         x = (x + torch.arange(x.shape[-1]).to(x.dtype)).expand(n, *x.shape)
         place = np.arange(n)
         domain = place % domains if known.domains else None
-        return Arrays(x, torch.from_numpy(place // domains % known.classes), domain, place % clients)
+        return SampleArrays(x, torch.from_numpy(place // domains % known.classes), domain, place % clients)
 
     number = max(20 * (20 if known.domains else clients), 2 * known.classes)
-    return Loaded(part(number), part(4 * domains), known.classes,
+    return LoadedDataset(part(number), part(4 * domains), known.classes,
                   known.preparation, known.domains)  # fmt: skip
 
 
 @pytest.fixture
 def synthetic_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FileSet, "load", lambda known, name, reading: synthetic(known, 200))
+    monkeypatch.setattr(FileDataset, "load", lambda known, name, reading: synthetic(known, 200))
     monkeypatch.setattr(specs, "load_once", cache(specs.load_once.__wrapped__))
     monkeypatch.setitem(vit_b_32.SIZES, "num_hidden_layers", 1)  # of twelve alike; whole, it takes a minute a method
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from fedflat.data.readers.pages import Compact
+from fedflat.data.readers.parquet_headers import ThriftReader
 from support.files import (
     encoded,
     idx,
@@ -180,12 +180,12 @@ def other_columns(content: bytes) -> bytes:
 
 def last_column(footer: bytes) -> tuple[int, int]:
     """Where the last of the columns of the only group begins and ends in the footer of a parquet file."""
-    reader = Compact(footer, footer.index(b"\x19\x1c\x19\x3c") + 4)
+    reader = ThriftReader(footer, footer.index(b"\x19\x1c\x19\x3c") + 4)
     for _ in range(2):
         reader.struct()
-    begin = reader.place
+    begin = reader.position
     reader.struct()
-    return begin, reader.place
+    return begin, reader.position
 
 
 def varint(value: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.progress import MofNCompleteColumn, Progress, TaskID
 
 from ..data import prepare
-from ..data.source import Loaded
+from ..data.dataset import LoadedDataset
 from ..experiments.spec import Experiment
 from .console import Console, usual_columns
 
@@ -18,7 +18,7 @@ def convert(
     partial: bool,
     image_size: int | None,
     revision: str | None = None,
-) -> Loaded:
+) -> LoadedDataset:
     """The set `name`, converted if it was not yet; the bar disappears when it is done."""
     with Progress(*usual_columns(), MofNCompleteColumn(), console=console, transient=True) as bar:
         tasks: dict[str, TaskID] = {}

@@ -9,8 +9,8 @@ import typer
 
 from ..data import source_names
 from ..data.cache import cache_folder
-from ..data.facts import partition_facts
-from ..data.source import FileSet
+from ..data.dataset import FileDataset
+from ..data.partition_statistics import partition_statistics
 from ..data.sources import known_source, source, source_summary
 from ..experiments.spec import RunSpec, federated_data
 from ..reports.partition import shade_map, write_partition_map
@@ -28,7 +28,7 @@ def list_sources() -> None:
         known = source(name)
         console = Console()
         console.say(f"{name:<14} {source_summary(name)}")
-        hub = f"; on the hub: {known.hub.repository}" if isinstance(known, FileSet) and known.hub else ""
+        hub = f"; on the hub: {known.hub.repository}" if isinstance(known, FileDataset) and known.hub else ""
         console.say(f"{'':<14} files: {known.where}{hub}", style="dim")
 
 
@@ -78,7 +78,7 @@ def partition(
     data = federated_data(spec)
     drawn = write_partition_map(data, figure) if figure else None
     console.say(f"{data.name}, {data.partition}, hash {data.partition_hash()}")
-    console.say(*partition_facts(data).lines())
+    console.say(*partition_statistics(data).lines())
     console.say(*shade_map(data.counts(), console.width))
     if drawn:
         console.say(f"heat map: {drawn}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..core.errors import InputError
-from ..data.facts import partition_facts
+from ..data.partition_statistics import partition_statistics
 from ..experiments import studies
 from ..experiments.budget import Budget, speed_of, study_budget, total
 from ..experiments.recipe import Cell, Recipe, all_recipes, find_recipe
@@ -144,7 +144,7 @@ def _show_partitions(console: Console, cells: dict[Cell, StudySpec], folder: Pat
         data = federated_data(study.runs()[0])
         make_folder(folder / cell.name)
         title = f"{cell.name}: {data.name}, {data.partition}, hash {data.partition_hash()}"
-        lines = [title, *partition_facts(data).lines(), ""]
+        lines = [title, *partition_statistics(data).lines(), ""]
         write_atomically(folder / cell.name / "facts.txt", lambda path, lines=lines: path.write_text("\n".join(lines)))
         drawn = write_partition_map(data, folder / cell.name / "partition.svg")
         console.say(*lines[:-1])

@@ -14,17 +14,17 @@ from torch.nn.functional import linear
 
 
 def linear_layers(module: nn.Module) -> list[nn.Linear]:
-    """The layers that `row_major` knows: torch's own, unless somebody gave one another `forward`."""
+    """The layers that `row_major` may change: torch's linear layers, except those with a `forward` of their own."""
     return [layer for layer in module.modules() if type(layer) is nn.Linear and "forward" not in vars(layer)]
 
 
 @contextmanager
 def row_major(layers: Sequence[nn.Linear]) -> Iterator[None]:
-    """Inside the block the gradients of the weights of `layers` come out row-major under `vmap`, as in the flat vector.
+    """Inside the block, `vmap` computes the weight gradients of `layers` in row-major order, as in the flat vector.
 
-    The same numbers, but torch's own product gives them transposed, and the copy against the grain that follows takes
-    half of the time of a small network. As (W x^T)^T the gradient is as wanted; so it is with a gradient of our own,
-    whose forward product is twice as fast and which costs Python a while: that is for steps that are compiled.
+    The numbers are the same. But torch's own product gives the gradients transposed, and copying them into the flat
+    vector takes half of the time of a small network. Computing (W x^T)^T gives row-major gradients. So does a product
+    with a gradient of our own, which is twice as fast forwards but slower in Python: it is used in compiled steps.
     """
     for layer in layers:
         layer.forward = partial(_forward, layer)  # type: ignore[method-assign]
@@ -48,7 +48,7 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """x W^T of (*clients, b, inputs) and (*clients, outputs, inputs), with the gradient of W as the product g^T x."""
+    """x W^T for x (*clients, b, inputs) and W (*clients, outputs, inputs); the gradient of W is the product g^T x."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, int | None], *inputs: Tensor) -> tuple[Tensor, int]:
-        """The client axis comes first; what has none is the same for all clients."""
+        """Put the client axis first; an input without one is the same for all clients."""
         stacked = (
             x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
             for x, dim in zip(inputs, in_dims, strict=True)

@@ -1,4 +1,4 @@
-"""Where a method comes from."""
+"""The paper that describes a method."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Citation:
-    """A paper: enough for one line of text and for a BibTeX entry."""
+    """A paper, with the fields that a line of text and a BibTeX entry need."""
 
     key: str  # BibTeX key
-    authors: str  # "Last, First and Last, First", as BibTeX wants it
+    authors: str  # "Last, First and Last, First", the format of BibTeX
     title: str
     venue: str
     year: int
@@ -22,7 +22,7 @@ class Citation:
 
     @property
     def short(self) -> str:
-        """Who, where and when, e.g. `Qu et al., ICML 2022`."""
+        """Authors, venue and year, e.g. `Qu et al., ICML 2022`."""
         names = [author.split(",")[0] for author in self.authors.split(" and ")]
         who = names[0] if len(names) == 1 else " and ".join(names) if len(names) == 2 else f"{names[0]} et al."
         return f"{who}, {self.year}" if self.venue == "arXiv" else f"{who}, {self.venue} {self.year}"

@@ -1,4 +1,7 @@
-"""Dropout whose masks are a function of a key: the same for one client alone, in a stack, and at every gradient."""
+"""Dropout with masks that depend on a key only: the same for a client alone, in a stack, and at every gradient.
+
+torch's own masks depend on its random state, which `vmap` cannot keep for each client.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 _ELEMENTS = (functional.dropout, torch.dropout, torch.dropout_)
-# Whole channels, of batches with this many axes; other shapes are read in ways that differ between the three.
+# Dropout of whole channels, for batches with this many axes; the three functions read other shapes differently.
 _CHANNELS = {functional.dropout1d: 3, functional.dropout2d: 4, functional.dropout3d: 5}
 _COVERED: tuple[Callable[..., Any], ...] = (*_ELEMENTS, *_CHANNELS)
 
@@ -20,35 +23,35 @@ _COVERED: tuple[Callable[..., Any], ...] = (*_ELEMENTS, *_CHANNELS)
 class SeededDropout(TorchFunctionMode):
     """Inside the block, dropout takes its masks from `key` instead of torch's random state.
 
-    `key`: whole number, an int64 tensor () on the model's device; inside `vmap` it may be batched, which torch's
-    own generators cannot be. A mask depends on the key, on how many dropouts the block has seen before, and on the
-    coordinates of each element: not on the sizes of the axes, so that a short batch, padded in a stack, sees what it
-    sees alone. Covered are dropout of elements and of channels that Python calls; what torch draws inside an
-    operator (attention, recurrent layers, noise) still moves torch's random state.
+    `key` is a whole number, an int64 tensor () on the model's device; inside `vmap` it may be batched, unlike torch's
+    own generators. A mask depends on the key, on the number of earlier dropouts in the block, and on the coordinates
+    of each element, but not on the sizes of the axes: a short batch has the same masks alone and padded in a stack.
+    This covers dropout of elements and of channels that Python calls. Random numbers that torch draws inside an
+    operator (attention, recurrent layers, noise) still change torch's random state.
     """
 
     def __init__(self, key: Tensor) -> None:
         super().__init__()
         self._key = key
-        self.calls = 0  # dropouts seen in this block
+        self.calls = 0  # dropouts in this block so far
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Called by torch for every one of its functions."""
+        """Called by torch for each of its functions."""
         kwargs = kwargs or {}
-        asked = _Asked.of(func, args, kwargs) if func in _COVERED else None
-        shape = None if asked is None else asked.mask_shape(func)
-        if asked is None or shape is None:
+        call = _DropoutCall.of(func, args, kwargs) if func in _COVERED else None
+        shape = None if call is None else call.mask_shape(func)
+        if call is None or shape is None:
             return func(*args, **kwargs)
-        keep = kept(self._key, self.calls, shape, asked.p)
+        keep = kept(self._key, self.calls, shape, call.p)
         self.calls += 1
-        scale = keep.to(asked.input.dtype) / (1 - asked.p)
-        return asked.input.mul_(scale) if asked.inplace else asked.input * scale
+        scale = keep.to(call.input.dtype) / (1 - call.p)
+        return call.input.mul_(scale) if call.inplace else call.input * scale
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _DropoutCall:
     """The arguments of a dropout function, by their names in `torch.nn.functional`."""
 
     input: Tensor
@@ -57,14 +60,14 @@ class _Asked:
     inplace: bool = False
 
     @classmethod
-    def of(cls, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Asked:
+    def of(cls, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _DropoutCall:
         named = {"training" if name == "train" else name: value for name, value in kwargs.items()}
         if func is torch.dropout_:
             named["inplace"] = True
         return cls(*args, **named)
 
     def mask_shape(self, func: Callable[..., Any]) -> tuple[int, ...] | None:
-        """The shape of the mask; None if nothing is drawn, or if torch must read the input's shape."""
+        """The shape of the mask; None if there is no mask, or if torch has to interpret the input's shape."""
         if not (self.training and 0 < self.p < 1):
             return None
         shape = tuple(self.input.shape)
@@ -74,9 +77,9 @@ class _Asked:
 
 
 def kept(key: Tensor, call: int, shape: tuple[int, ...], p: float) -> Tensor:
-    """Which elements dropout keeps, bool of `shape`: each with probability 1 - p, 0 < p < 1.
+    """The elements that dropout keeps, bool of `shape`: each with probability 1 - p, 0 < p < 1.
 
-    SplitMix64's finaliser chained over (key, call, coordinates), as the engine's `words` does.
+    SplitMix64's finaliser chained over (key, call, coordinates), as in `rounds.randomness.words`.
     """
     state = _mixed(key ^ _mixed(torch.full_like(key, call)))
     for length in shape:
@@ -93,7 +96,7 @@ def _mixed(x: Tensor) -> Tensor:
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
-    """`x` moved right by `bits`, with zeros from the left: torch's own shift repeats the sign."""
+    """`x` shifted right by `bits`, filled with zeros: torch's own shift repeats the sign bit."""
     return torch.bitwise_and(x >> bits, 2 ** (64 - bits) - 1)
 
 

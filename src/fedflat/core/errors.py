@@ -1,4 +1,4 @@
-"""Errors that a user is told in one line, apart from errors of the program itself."""
+"""Errors that a user sees as one line, as distinct from errors in the program."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ class NonFiniteError(ArithmeticError):
 
 
 class ChangedWarning(UserWarning):
-    """A run goes on with other versions or other code than it was begun with; its bits may differ."""
+    """A run continues with other versions or other code than before; its results may differ in their bits."""
 
 
 def printable(text: str) -> str:
-    """`text` on one line, with control and formatting characters spelled out: names come from files and networks, and
-    could move a terminal's cursor or begin a line of their own."""
+    """`text` on one line, with control and formatting characters written as escapes.
+
+    Names come from files and networks; such characters could move a terminal's cursor or begin a new line.
+    """
     return "".join(f"\\x{ord(c):02x}" if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") else c for c in text)

@@ -1,7 +1,7 @@
-"""Hyper-parameters of a method: a default, a meaning and a range, declared once on the field.
+"""Hyper-parameters: a default, a meaning and a range, declared once on the field of a dataclass.
 
-The range check of the class, the configuration schema, the command line's help and the
-documentation are all read off this declaration.
+The range check of the class, the configuration schema, the command line's help and the documentation all use this
+declaration.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .errors import InputError
 
 @dataclass(frozen=True)
 class Interval:
-    """The numbers from `low` to `high`; `open_low` leaves `low` itself out."""
+    """The numbers from `low` to `high`; with `open_low`, without `low` itself."""
 
     low: float = -inf
     high: float = inf
@@ -32,7 +32,7 @@ class Interval:
 
 
 def hyper(default: Any, meaning: str, *, low: float = -inf, high: float = inf, open_low: bool = False) -> Any:
-    """Declare a hyper-parameter: its default, what it means (with its unit), and the numbers it may take."""
+    """Declare a hyper-parameter: its default, its meaning (with unit), and the interval of its values."""
     return field(default=default, metadata={"meaning": meaning, "interval": Interval(low, high, open_low)})
 
 
@@ -47,7 +47,7 @@ def check(instance: Any) -> None:
 
 
 def allowed(cls: Any, name: str) -> str:
-    """What the field `name` of a class may be, in words: "in [0, inf)", "true or false", ..."""
+    """The values that the field `name` of a class may have, in words: "a number in [0, inf)", "true or false", ..."""
     kind = get_type_hints(cls)[name]
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(repr, get_args(kind)))

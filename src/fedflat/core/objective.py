@@ -26,21 +26,21 @@ class Batch:
     x: Tensor  # (*clients, b, *shape)
     y: Tensor  # (*clients, b) class indices
     weight: Tensor | None = None  # (*clients, b), sums to 1 per client; None is the plain mean
-    key: Tensor | None = None  # (*clients,) int64, what dropout masks are made of; None leaves them to torch
+    key: Tensor | None = None  # (*clients,) int64, determines the dropout masks; None: torch draws them
 
 
 Penalty = Callable[[Tensor], Tensor]  # scores (*clients, b, classes) -> one number per sample (*clients, b)
 
 
 class Objective:
-    """Mean cross-entropy of `module` at any parameter vector; the module's own parameters are not used.
+    """The mean cross-entropy of `module` at any parameter vector; the module's own parameters are not used.
 
-    Weight decay and any penalty are not part of it. Gradients are taken in training mode; layers that
-    are in evaluation mode inside a module in training mode stay so.
+    It contains neither weight decay nor a penalty. Gradients are computed in training mode, except in layers that
+    are in evaluation mode inside a module in training mode.
     """
 
     def __init__(self, module: nn.Module, bf16: bool = False) -> None:
-        """With `bf16`, gradients in training mode are of a pass in torch's bfloat16 autocast; measures are not.
+        """With `bf16`, gradients in training mode are computed in torch's bfloat16 autocast; measures never are.
 
         Raises ValueError if the module keeps batch statistics, which a federated mean cannot average.
         """
@@ -71,7 +71,7 @@ class Objective:
         return scores
 
     def _stacked_scores(self, key: Tensor | None, x: Tensor, *values: Tensor) -> Tensor:
-        """`_scores` with the parameters one by one, as `vmap` takes them with less ado than in a dictionary."""
+        """`_scores` with the parameters as separate arguments, which `vmap` handles faster than a dictionary."""
         return self._scores(dict(zip(self.space.shapes, values, strict=True)), x, key)
 
     def _scores(self, parameters: dict[str, Tensor], x: Tensor, key: Tensor | None) -> Tensor:
@@ -81,7 +81,7 @@ class Objective:
         return scores
 
     def loss(self, w: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:
-        """Mean loss per client, (*clients,), at `w` (*clients, d), plus a penalty on the scores."""
+        """The mean loss of each client, (*clients,), at `w` (*clients, d), plus a penalty on the scores."""
         scores = self.logits(w, batch.x, batch.key)
         each = cross_entropy(scores.flatten(0, -2), batch.y.flatten(), reduction="none").view(batch.y.shape)
         if penalty is not None:
@@ -89,7 +89,7 @@ class Objective:
         return each.mean(-1) if batch.weight is None else (each * batch.weight).sum(-1)
 
     def gradient(self, w: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:
-        """Gradient of `loss`, (*clients, d), each client at its own row of `w` (*clients, d)."""
+        """The gradient of `loss`, (*clients, d), for each client at its own row of `w` (*clients, d)."""
         w = w.detach().requires_grad_()
         with torch.enable_grad(), self.training_precision():
             total = self.loss(w, batch, penalty).sum()
@@ -97,14 +97,14 @@ class Objective:
         return gradient
 
     def training_precision(self) -> AbstractContextManager[Any]:
-        """Autocast inside the block, if gradients for training are taken in bfloat16 and this is training."""
+        """A context with bfloat16 autocast, if that is chosen and the module is in training mode."""
         if not (self._bf16 and self.module.training):
             return nullcontext()
         return torch.autocast(next(self.module.parameters()).device.type, torch.bfloat16)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Every layer in evaluation mode inside the block, and in its own mode again after it."""
+        """Put every layer into evaluation mode inside the block, and back into its own mode after it."""
         modes = [(layer, layer.training) for layer in self.module.modules()]
         self.module.eval()
         try:
@@ -118,7 +118,7 @@ class Objective:
 class BatchOracle:
     """The gradient oracle of one batch (see `core.oracle.MinibatchOracle`).
 
-    `seeded` is entered for every gradient: it seeds what the model draws besides dropout.
+    `seeded` is a context for every gradient: it seeds torch's random state for what the model draws besides dropout.
     """
 
     objective: Objective
@@ -135,8 +135,8 @@ class BatchOracle:
         """The oracle of the loss with a teacher's penalty; see `core.oracle.with_teacher`."""
 
         def penalty(scores: Tensor) -> Tensor:
-            # In here, so that what the teacher draws is seeded too; its dropout masks are the student's, so that
-            # the two differ by their parameters and not by the masks.
+            # Computed here, inside `seeded`, so that what the teacher draws is seeded too. Its dropout masks are the
+            # student's, so that the two differ only by their parameters.
             with torch.no_grad():
                 teacher = (self.objective.logits(e, self.batch.x, self.batch.key) / tau).log_softmax(-1)
             student = (scores / tau).log_softmax(-1)
@@ -155,7 +155,7 @@ class BatchOracle:
 
 
 def _transformed(batch: Batch, matrix: Tensor, shift: Tensor) -> Tensor:
-    """The samples A x + b, in the shape of the batch's."""
+    """The samples A x + b, in the shape of the batch's samples."""
     channels = round(matrix.shape[-1] ** 0.5)
     numbers = batch.x.numel() // batch.y.numel()
     if shift.shape[-1] != numbers:

@@ -1,4 +1,4 @@
-"""Records: what a party keeps and what crosses the network, declared as types.
+"""Records: the state that a party keeps and the messages that it sends, declared as types.
 
 Communication, memory, checkpoints, network messages, masking and averaging are all computed
 from these declarations, so nothing about them is typed in twice.
@@ -19,7 +19,7 @@ Scalar = Annotated[Tensor, "1"]  # (*clients, 1)
 
 
 def per_round() -> Any:
-    """Mark a client field that is zero when a round starts and is not kept when it ends."""
+    """Mark a client field that is zero at the start of a round and is not kept at its end."""
     return field(metadata={"per_round": True})
 
 
@@ -29,19 +29,19 @@ def uniform_mean() -> Any:
 
 
 def gradient_scale() -> Any:
-    """Mark a field of the size of gradients, where others are of the size of parameters and their changes."""
+    """Mark a field with the scale of gradients; other fields have the scale of parameters and their changes."""
     return field(metadata={"gradient_scale": True})
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(per_round, uniform_mean, gradient_scale))
 @dataclass(frozen=True)
 class Record:
-    """A frozen bundle of named tensors that share their leading axes. Subclasses only list fields.
+    """A frozen set of named tensors with the same leading axes. Subclasses only list fields.
 
     Every field is annotated `Vector` (as wide as the model), `Scalar` (one number),
     `Annotated[Tensor, "name"]`, whose width is the integer attribute `name` of the method, or
-    `Annotated[Tensor, "d", "name"]`, a vector that is there only if the attribute `name` is true
-    and has width 0 otherwise.
+    `Annotated[Tensor, "d", "name"]`, a vector as wide as the model if the attribute `name` is true
+    and of width 0 otherwise.
     """
 
     def __init_subclass__(cls) -> None:
@@ -49,7 +49,7 @@ class Record:
 
     @classmethod
     def widths(cls, d: int, method: object = None) -> dict[str, int]:
-        """Numbers held by each field for a model of `d` parameters."""
+        """The width of each field for a model of `d` parameters."""
         known = {"d": d, "1": 1}
         widths = {}
         for name, (mark, *needed) in cls._marks().items():
@@ -71,12 +71,12 @@ class Record:
     @classmethod
     @cache
     def _marks(cls) -> dict[str, tuple[str, ...]]:
-        """The width mark of every field and what it depends on, read off the annotations."""
+        """The width mark of every field, and the attributes that it depends on, from the annotations."""
         hints = get_type_hints(cls, include_extras=True)
         return {f.name: hints[f.name].__metadata__ for f in fields(cls)}
 
     def map(self, fn: Callable[..., Tensor], *others: Self) -> Self:
-        """`fn` applied field by field; the backbone of stacking, masking, averaging and sending."""
+        """`fn` applied field by field; stacking, masking, averaging and sending all use this."""
         return type(self)(**{f.name: fn(*(getattr(r, f.name) for r in (self, *others))) for f in fields(self)})
 
     def tensors(self) -> dict[str, Tensor]:
@@ -95,6 +95,6 @@ class Model(Record):
 
 
 class Delta(Record):
-    """The change a client made to the model it received."""
+    """The change that a client made to the model it received."""
 
     delta: Vector  # w_i - w, parameters

@@ -1,4 +1,4 @@
-"""Between a module's parameters and one flat vector."""
+"""Conversion between a module's parameters and one flat vector."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .errors import InputError
 class Space:
     """The flat parameter space of a module: d numbers, parameter after parameter in `parameters()` order.
 
-    Weights of two-dimensional convolutions lie in it as (out, height, width, in), so that their views are in
-    channels-last memory format, in which convolutions are faster and their gradients need no copy; everything else
-    is row-major. `row_major` gives the order that others expect.
-    The views of a vector come from one `split`, so the gradient of the vector is one concatenation.
+    Weights of two-dimensional convolutions are stored in it as (out, height, width, in), so that their views have the
+    channels-last memory format, in which convolutions are faster and their gradients need no copy; all other parameters
+    are row-major. `row_major` converts to the order of `torch.nn.utils.parameters_to_vector`.
+    The views of a vector come from one `split`, so that the gradient of the vector is one concatenation.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        """Read names and shapes off `module`; raises ValueError if it has nothing to train."""
+        """Take names and shapes from `module`. Raises ValueError if it has no trainable parameter."""
         trainable = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if any(isinstance(p, nn.UninitializedParameter) for _, p in trainable):
             raise InputError(f"model {type(module).__name__} has lazy layers; pass one batch through it first")
@@ -48,7 +48,7 @@ class Space:
         return {name: _view(piece, shape) for (name, shape), piece in pieces}
 
     def row_major(self, w: Tensor) -> Tensor:
-        """`w` (*clients, d) with every parameter row-major, as `torch.nn.utils.parameters_to_vector` orders them."""
+        """`w` (*clients, d) with every parameter row-major, in the order of `torch.nn.utils.parameters_to_vector`."""
         return torch.cat([view.flatten(w.ndim - 1) for view in self.views(w).values()], dim=-1)
 
     def layers(self) -> Iterator[tuple[str, slice]]:
@@ -65,12 +65,12 @@ class Space:
 
 
 def _channels_last(parameter: Tensor) -> Tensor:
-    """A convolution's weight (out, in, height, width) as (out, height, width, in); others as they are."""
+    """A convolution's weight (out, in, height, width) as (out, height, width, in); other parameters unchanged."""
     return parameter.permute(0, 2, 3, 1) if parameter.ndim == 4 else parameter
 
 
 def _view(piece: Tensor, shape: torch.Size) -> Tensor:
-    """The parameter of `shape` inside its part of a vector (*clients, size)."""
+    """The parameter of `shape` as a view of its part (*clients, size) of a vector."""
     if len(shape) != 4:
         return piece.reshape(*piece.shape[:-1], *shape)
     outputs, inputs, height, width = shape

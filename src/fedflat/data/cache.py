@@ -1,4 +1,4 @@
-"""Sets converted once and kept as arrays on disk, so that a second start maps them into memory at once."""
+"""A cache on disk: data sets are converted to arrays once, and later starts map the arrays into memory."""
 
 from __future__ import annotations
 
@@ -19,29 +19,30 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.format import open_memmap
+from numpy.typing import DTypeLike, NDArray
 from platformdirs import user_cache_path
 
 from ..core.errors import InputError
 from ..files import create_folder, flush_folder, read_json, said_of, write_atomically
-from .readers.bounded import opened
+from .readers.untrusted_files import open_regular
 
 FORMAT = 2
 DESCRIPTION = "set.json"  # written last; an entry without it does not exist
 ARRAY = re.compile(r"[\w-]+\.npy")
-ENTRY = re.compile(r"\w+-[0-9a-f]{12}")  # names of entries: the set's, and what `key` gives
-TEMPORARY = re.compile(r"\.tmp-fedflat-([\w-]+)-[0-9a-f]{16}")  # of an entry that is being made
+ENTRY = re.compile(r"\w+-[0-9a-f]{12}")  # names of entries: the data set's name, and a `key`
+TEMPORARY = re.compile(r"\.tmp-fedflat-([\w-]+)-[0-9a-f]{16}")  # folders of entries that are not complete yet
 
 
 def cache_folder() -> Path:
-    """Where converted sets are kept: $FEDFLAT_CACHE, else the user's cache folder."""
+    """The folder of converted data sets: $FEDFLAT_CACHE, else the user's cache folder."""
     given = os.environ.get("FEDFLAT_CACHE")
     return Path(given).expanduser() if given else user_cache_path("fedflat")
 
 
 def key(folder: Path, **settings: Any) -> str:
-    """Twelve hexadecimal digits that change with the folder of the files and with how they are read.
+    """Twelve hexadecimal digits that depend on the folder of the files and on how they are read.
 
-    Not with the files themselves: changed files replace the entry instead of adding a second one.
+    They do not depend on the files' contents: changed files replace the entry instead of adding a second one.
     """
     text = json.dumps([str(folder.resolve()), settings], sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -55,7 +56,7 @@ class SourceFiles:
 
     @cached_property
     def files(self) -> list[list[Any]]:
-        """Name, size in bytes and time of change in nanoseconds of each, as they were when this was first asked for."""
+        """Name, size in bytes and time of change in nanoseconds of each file, at the first use of this property."""
         with said_of(self._folder, "read"):
             status = [(str(path.relative_to(self._folder)), path.stat()) for path in self._paths]
         return [[name, some.st_size, some.st_mtime_ns] for name, some in status]
@@ -63,107 +64,121 @@ class SourceFiles:
     @cached_property
     def content(self) -> str:
         """A digest of the names and the contents, for which all files are read once."""
-        sums = [[str(path.relative_to(self._folder)), _sum(path)] for path in self._paths]
+        sums = [[str(path.relative_to(self._folder)), _checksum(path)] for path in self._paths]
         return hashlib.sha256(json.dumps(sums).encode()).hexdigest()
 
     def check_unchanged(self) -> None:
-        """Raise InputError if a file is not as it was when this was first asked: what was read may be half of each."""
+        """Raise InputError if a file has changed since `files` was first used: parts of both versions may be read."""
         if SourceFiles(self._folder, self._paths).files != self.files:
             raise InputError(f"data folder {self._folder}: its files changed while they were read; start again")
 
 
 class Writer:
-    """The arrays of an entry that is being made."""
+    """Writes the arrays and the metadata of a new entry."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.facts: dict[str, Any] = {}
+        self.metadata: dict[str, Any] = {}  # such as the names of domains
 
-    def create(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """A new array on disk to be filled row by row; its room is taken at once, as a full disk kills later on."""
+    def create(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.memmap[Any, Any]:
+        """A new array on disk, to be filled row by row.
+
+        Its space is reserved at once: writing to a mapped file on a full disk would end the process.
+        """
         path = self._folder / f"{name}.npy"
         with _writing(self._folder.parent):
-            array: np.ndarray = open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+            array = open_memmap(path, mode="w+", dtype=dtype, shape=shape)
             if hasattr(os, "posix_fallocate"):
                 with path.open("r+b") as file:
                     os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
         return array
 
-    def add(self, name: str, array: np.ndarray) -> None:
-        """Keep a whole array."""
+    def add(self, name: str, array: NDArray[Any]) -> None:
+        """Write a whole array."""
         with _writing(self._folder.parent):
             np.save(self._folder / f"{name}.npy", array, allow_pickle=False)
 
     def finish(self, sources: SourceFiles) -> None:
-        """Write checksums, facts and what it was made from; the entry is whole, and on disk, after this."""
+        """Write the description: checksums, metadata and source files. After this the entry is complete and on disk."""
         with _writing(self._folder.parent):
-            sums = {path.name: _sum(path, flush=True) for path in sorted(self._folder.glob("*.npy"))}
+            sums = {path.name: _checksum(path, flush=True) for path in sorted(self._folder.glob("*.npy"))}
             made_from = {"files": sources.files, "content": sources.content}
             sources.check_unchanged()
-            described = {"format": FORMAT, "sums": sums, "facts": self.facts, "sources": made_from}
-            _describe(self._folder, described)
+            description = {"format": FORMAT, "sums": sums, "facts": self.metadata, "sources": made_from}
+            _write_description(self._folder, description)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A converted set on disk."""
+    """A converted data set on disk."""
 
     folder: Path
-    described: dict[str, Any]  # what its description says
-    arrays: dict[str, np.ndarray]  # mapped into memory copy-on-write: pages are read when they are used
+    description: dict[str, Any]  # the content of its description file
+    arrays: dict[str, NDArray[Any]]  # mapped into memory copy-on-write: pages are read when they are used
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """What else is known of the set, such as the names of its domains."""
-        facts: dict[str, Any] = self.described["facts"]
-        return facts
+    def metadata(self) -> dict[str, Any]:
+        """What the arrays do not hold, such as the names of the domains."""
+        metadata: dict[str, Any] = self.description["facts"]
+        return metadata
 
     @property
     def digest(self) -> str:
-        """Eight hexadecimal digits that tell the arrays of two entries apart."""
-        return hashlib.sha256(json.dumps(self.described["sums"]).encode()).hexdigest()[:8]
-
-    def array(self, name: str) -> np.ndarray:
-        """The array `name`."""
-        return self.arrays[name]
-
-    def has(self, name: str) -> bool:
-        """True if the entry has an array of this name."""
-        return name in self.arrays
+        """Eight hexadecimal digits that differ between entries with different arrays."""
+        return hashlib.sha256(json.dumps(self.description["sums"]).encode()).hexdigest()[:8]
 
     def is_of(self, sources: SourceFiles) -> bool:
         """True if it was made from these files: at once if no time of change differs, else by their contents."""
-        kept = self.described["sources"]
-        if kept["files"] == sources.files:
+        recorded = self.description["sources"]
+        if recorded["files"] == sources.files:
             return True
-        same_names = [some[:2] for some in kept["files"]] == [some[:2] for some in sources.files]
-        return same_names and bool(kept["content"] == sources.content)
+        same_names = [file[:2] for file in recorded["files"]] == [file[:2] for file in sources.files]
+        return same_names and bool(recorded["content"] == sources.content)
 
 
 def entry(name: str, sources: SourceFiles, build: Callable[[Writer], None]) -> Entry:
     """The entry `name` of the cache, made by `build` if it is missing, damaged or made from other contents.
 
-    An entry appears whole or not at all, and its checksums are compared whenever it is opened. One made from the same
-    contents is used, whatever the files' times; one made from others is replaced.
+    An entry appears complete or not at all, and its checksums are compared whenever it is opened. An entry made from
+    the same contents is used, whatever the files' times; one made from other contents is replaced.
     """
     folder = cache_folder() / name
-    found = _opened(folder)
+    found = open_entry(folder)
     if found is not None and found.is_of(sources):
-        _note(found, sources)
+        _record_times(found, sources)
         return found
-    return _built(folder, sources, build)
+    with _writing(folder.parent):
+        create_folder(folder.parent)
+    with _locked(folder) as alone:
+        if alone:
+            _remove_leftovers(folder)
+        found = open_entry(folder)
+        if found is None or not found.is_of(sources):  # no other process has made it in the meantime
+            _make(folder, sources, build)
+            found = open_entry(folder)
+    if found is None:
+        raise InputError(f"cache folder {folder} cannot be read back")
+    return found
+
+
+def open_entry(folder: Path) -> Entry | None:
+    """The entry in `folder`; None if it is missing or damaged."""
+    try:
+        return _read(folder)
+    except InputError:
+        return None
 
 
 def check(folder: Path) -> list[tuple[str, str]]:
-    """Of every entry in the cache folder `folder`: its name, and what is wrong with it in words, empty if nothing is.
+    """The name and the problem, empty if there is none, of every entry in the cache folder `folder`.
 
-    Folders that an ended conversion has left are among them; of one that is going on nothing is said.
+    The list includes folders left by conversions that were ended, but not those of conversions still running.
     """
     found = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if ENTRY.fullmatch(path.name) and path.is_dir():
             found.append((path.name, _problem(path)))
-        elif (match := TEMPORARY.fullmatch(path.name)) and _is_folder(path) and not _busy(folder / match[1]):
+        elif (match := TEMPORARY.fullmatch(path.name)) and _is_folder(path) and not _is_locked(folder / match[1]):
             found.append((path.name, "left by a conversion that was ended; the next one of this set removes it"))
     return found
 
@@ -176,82 +191,92 @@ def _problem(folder: Path) -> str:
     return ""
 
 
-def _opened(folder: Path) -> Entry | None:
-    """The entry if it is there and its files have their checksums."""
-    try:
-        return _read(folder)
-    except InputError:
-        return None
-
-
 def _read(folder: Path) -> Entry:
-    """The entry in `folder`. Raises InputError, saying what is wrong with it."""
+    """The entry in `folder`. Raises InputError that says what is wrong with it."""
     try:
         before = folder.stat()
-        described = _description(folder)
-        wrong = [name for name, found in described["sums"].items() if _sum(folder / name) != found]
+        description = _read_description(folder)
+        sums = description["sums"]
+        wrong = [name for name, expected in sums.items() if _checksum(folder / name) != expected]
         if wrong:
             raise InputError(f"{wrong[0]} is damaged: its checksum differs")
-        arrays = {name.removesuffix(".npy"): _mapped(folder / name) for name in described["sums"]}
+        arrays = {name.removesuffix(".npy"): np.load(folder / name, mmap_mode="c", allow_pickle=False) for name in sums}
         if not os.path.samestat(before, folder.stat()):  # arrays of two conversions must not be mixed
             raise InputError("replaced while it was read")
     except OSError as error:
         raise InputError(f"{Path(error.filename or folder).name}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise error if isinstance(error, InputError) else InputError("damaged") from error
-    return Entry(folder, described, arrays)
+    return Entry(folder, description, arrays)
 
 
-def _description(folder: Path) -> dict[str, Any]:
-    """What the description of an entry says. Raises InputError, KeyError or TypeError if it is not one."""
-    described: dict[str, Any] = read_json(folder / DESCRIPTION)
-    if not isinstance(described, dict) or described.get("format") != FORMAT:
+def _read_description(folder: Path) -> dict[str, Any]:
+    """The description of an entry. Raises InputError, KeyError or TypeError if the file does not hold one."""
+    description: dict[str, Any] = read_json(folder / DESCRIPTION)
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise InputError(f"{DESCRIPTION} is not of format {FORMAT}")
-    if described.pop("sum") != _sum_of_text(described):
+    if description.pop("sum") != _checksum_of(description):
         raise InputError(f"{DESCRIPTION} is damaged: its checksum differs")
-    if not all(ARRAY.fullmatch(name) for name in described["sums"]):
+    if not all(ARRAY.fullmatch(name) for name in description["sums"]):
         raise InputError(f"{DESCRIPTION} names files that are no arrays")
-    return described
+    return description
 
 
-def _describe(folder: Path, described: dict[str, Any]) -> None:
+def _write_description(folder: Path, description: dict[str, Any]) -> None:
     """Write the description of an entry with its own checksum."""
-    text = json.dumps(described | {"sum": _sum_of_text(described)})
+    text = json.dumps(description | {"sum": _checksum_of(description)})
     write_atomically(folder / DESCRIPTION, lambda path: path.write_text(text))
 
 
-def _mapped(path: Path) -> np.ndarray:
-    array: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
-    return array
-
-
-def _note(found: Entry, sources: SourceFiles) -> None:
-    """Keep new times of unchanged files, where that can be written; their contents need not be compared again then."""
-    if found.described["sources"]["files"] == sources.files:
+def _record_times(found: Entry, sources: SourceFiles) -> None:
+    """Write down new times of unchanged files, if the cache can be written, so that contents are not compared again."""
+    if found.description["sources"]["files"] == sources.files:
         return
-    noted = found.described | {"sources": {"files": sources.files, "content": sources.content}}
-    with suppress(InputError, OSError, KeyError, TypeError), _alone(found.folder):
-        if _description(found.folder) == found.described:  # nobody has replaced it meanwhile
-            _describe(found.folder, noted)
+    updated = found.description | {"sources": {"files": sources.files, "content": sources.content}}
+    with suppress(InputError, OSError, KeyError, TypeError), _locked(found.folder):
+        if _read_description(found.folder) == found.description:  # no other process has replaced it
+            _write_description(found.folder, updated)
 
 
-def _built(folder: Path, sources: SourceFiles, build: Callable[[Writer], None]) -> Entry:
+def _make(folder: Path, sources: SourceFiles, build: Callable[[Writer], None]) -> None:
+    """Convert the files in a temporary folder and move it to `folder`."""
+    temporary = folder.with_name(f".tmp-fedflat-{folder.name}-{secrets.token_hex(8)}")
     with _writing(folder.parent):
-        create_folder(folder.parent)
-    with _alone(folder) as alone:
-        if alone:
-            _sweep(folder)
-        made = _opened(folder)
-        if made is None or not made.is_of(sources):  # nobody has made it meanwhile
-            _make(folder, sources, build)
-            made = _opened(folder)
-    if made is None:
-        raise InputError(f"cache folder {folder} cannot be read back")
-    return made
+        temporary.mkdir()  # its mode follows the user's umask
+    try:
+        writer = Writer(temporary)
+        _ = sources.files  # before anything is read, so that a later change is noticed
+        build(writer)
+        writer.finish(sources)
+        with _writing(folder.parent):
+            _replace(temporary, folder, sources)
+            flush_folder(folder.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _sweep(folder: Path) -> None:
-    """Remove what ended conversions of this entry have left; nobody else makes it, as its lock is held."""
+def _replace(temporary: Path, folder: Path, sources: SourceFiles) -> None:
+    """Move the new entry to its place; a process that has mapped the old one keeps it.
+
+    Where the file system has no locks, another process may have made the same entry, which is as good.
+    """
+    old = folder.with_name(f".tmp-fedflat-{folder.name}-{secrets.token_hex(8)}")
+    if folder.exists():
+        found = open_entry(folder)
+        if found is not None and found.is_of(sources):
+            return
+        folder.rename(old)
+    try:
+        temporary.rename(folder)
+    except OSError:
+        if not folder.exists():
+            raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what ended conversions of this entry have left; no other process makes it, because its lock is held."""
     with _writing(folder.parent):
         for path in folder.parent.iterdir():
             match = TEMPORARY.fullmatch(path.name)
@@ -267,55 +292,31 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _make(folder: Path, sources: SourceFiles, build: Callable[[Writer], None]) -> None:
-    temporary = folder.with_name(f".tmp-fedflat-{folder.name}-{secrets.token_hex(8)}")
-    with _writing(folder.parent):
-        temporary.mkdir()  # for whom the user's umask says
-    try:
-        writer = Writer(temporary)
-        _ = sources.files  # before anything is read, so that a later change is noticed
-        build(writer)
-        writer.finish(sources)
-        with _writing(folder.parent):
-            _replace(temporary, folder, sources)
-            flush_folder(folder.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _replace(temporary: Path, folder: Path, sources: SourceFiles) -> None:
-    """Move the new entry to its place; who has mapped an old one keeps it.
-
-    Without locks another process may have made one meanwhile, which is as good.
-    """
-    aside = folder.with_name(f".tmp-fedflat-{folder.name}-{secrets.token_hex(8)}")
-    if folder.exists():
-        found = _opened(folder)
-        if found is not None and found.is_of(sources):
-            return
-        folder.rename(aside)
-    try:
-        temporary.rename(folder)
-    except OSError:
-        if not folder.exists():
-            raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
 @contextmanager
-def _alone(folder: Path) -> Iterator[bool]:
-    """One process at a time makes an entry; the others wait for it. False where the file system has no locks."""
+def _locked(folder: Path) -> Iterator[bool]:
+    """Hold the lock of an entry, so that one process makes it and others wait; False if the file system has none."""
     with _writing(folder.parent):
-        handle = os.open(_lock(folder), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        handle = os.open(_lock_file(folder), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
-        yield _taken(handle, fcntl.LOCK_EX)
+        yield _lock(handle, fcntl.LOCK_EX)
     finally:
         os.close(handle)
 
 
-def _taken(handle: int, kind: int) -> bool:
-    """Take a lock; false if that cannot be."""
+def _is_locked(folder: Path) -> bool:
+    """True if another process holds the lock of an entry, as far as the file system can tell."""
+    try:
+        handle = os.open(_lock_file(folder), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _lock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, kind: int) -> bool:
+    """Take a lock; false if that fails."""
     try:
         fcntl.flock(handle, kind)
     except OSError:
@@ -323,38 +324,26 @@ def _taken(handle: int, kind: int) -> bool:
     return True
 
 
-def _busy(folder: Path) -> bool:
-    """True if some process makes the entry in `folder`, as far as can be told."""
-    try:
-        handle = os.open(_lock(folder), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        return not _taken(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    finally:
-        os.close(handle)
-
-
-def _lock(folder: Path) -> Path:
+def _lock_file(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.lock")
 
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Raises InputError, naming FEDFLAT_CACHE, where the cache `folder` cannot be written or is full."""
+    """Turn OSError into InputError that names the cache `folder`, which cannot be written or is full."""
     try:
         yield
     except OSError as error:
         raise InputError(f"cache folder {folder} cannot be written: {error.strerror}; set FEDFLAT_CACHE") from error
 
 
-def _sum(path: Path, flush: bool = False) -> str:
-    """The SHA-256 of a file, after it is on disk if `flush`."""
-    with opened(path) as file:
+def _checksum(path: Path, flush: bool = False) -> str:
+    """The SHA-256 of a file. With `flush` its content is on disk when this returns."""
+    with open_regular(path) as file:
         if flush:
             os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
-def _sum_of_text(described: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
+def _checksum_of(description: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(description).encode()).hexdigest()

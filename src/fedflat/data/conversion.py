@@ -1,24 +1,23 @@
-"""From what a reader gives to arrays on disk."""
+"""Writing the parts that a reader gives as arrays of a cache entry."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
 from ..core.errors import InputError, printable
 from .cache import Writer
-from .readers.part import Part, Shape
+from .readers.layout import Part, Shape
 from .text import build_vocabulary, encode
 
-NAME = 200  # characters of a domain's or a user's name, which tables and messages show
+MAX_NAME = 200  # characters of a domain's or a user's name, which tables and messages show
 
 Progress = Callable[[str, int, int], None]  # part, samples done, samples in all
 
 
 def write_labels(writer: Writer, what: str, part: str, content: Part, classes: int) -> None:
-    """The class indices of a part. Raises InputError for one outside 0..classes - 1, or if there is none."""
+    """Write the class indices of a part. Raises InputError for one outside 0..classes - 1, or if there is none."""
     labels = content.labels
     if not len(labels):
         raise InputError(f"data: {what} has no samples")
@@ -29,7 +28,7 @@ def write_labels(writer: Writer, what: str, part: str, content: Part, classes: i
 
 
 def write_pictures(writer: Writer, part: str, content: Part, shape: Shape, progress: Progress) -> None:
-    """The pictures of a part, one after another into one array on disk."""
+    """Write the pictures of a part one after another into one array on disk."""
     total = len(content.labels)
     array = writer.create(f"{part}-x", (total, shape.channels, shape.size, shape.size), np.uint8)
     done = 0
@@ -43,30 +42,29 @@ def write_pictures(writer: Writer, part: str, content: Part, shape: Shape, progr
 
 
 def write_texts(writer: Writer, parts: Mapping[str, Part], size: int) -> None:
-    """Token numbers of all parts, and the vocabulary, which is built from the training texts."""
+    """Write the token numbers of all parts, and the vocabulary, which is built from the training texts."""
     texts = {part: list(content.samples) for part, content in parts.items()}
     vocabulary = build_vocabulary(texts["train"], size)
     for part, some in texts.items():
         writer.add(f"{part}-x", encode(some, vocabulary))
-    writer.facts["vocabulary"] = vocabulary
+    writer.metadata["vocabulary"] = vocabulary
 
 
 def write_groups(writer: Writer, parts: Mapping[str, Part]) -> None:
-    """Domains and users as numbers in the order of their names, the same numbers in all parts."""
+    """Write domains and users as numbers in the order of their names, the same numbers in all parts.
+
+    Raises InputError for a name that would break a line or move a terminal's cursor.
+    """
     for group in ("domain", "user"):
-        columns: dict[str, Any] = {part: getattr(content, group) for part, content in parts.items()}
+        columns = {part: getattr(content, group) for part, content in parts.items()}
         if any(column is None for column in columns.values()):
             continue
-        names = sorted({value for column in columns.values() for value in column})
+        names = sorted({name for column in columns.values() for name in column})
         for name in names:
-            _check_name(group, name)
-        number = {value: i for i, value in enumerate(names)}
-        writer.facts[f"{group}s"] = names
+            if len(name) > MAX_NAME or printable(name) != name:
+                shown = printable(name[:MAX_NAME])
+                raise InputError(f"data: a {group} is named {shown!r}; its name must be printable and short")
+        number = {name: i for i, name in enumerate(names)}
+        writer.metadata[f"{group}s"] = names
         for part, column in columns.items():
-            writer.add(f"{part}-{group}", np.array([number[value] for value in column], dtype=np.int64))
-
-
-def _check_name(group: str, name: str) -> None:
-    """Raise InputError for the name of a domain or user that would break a line or move a terminal's cursor."""
-    if len(name) > NAME or printable(name) != name:
-        raise InputError(f"data: a {group} is named {printable(name[:NAME])!r}; its name must be printable and short")
+            writer.add(f"{part}-{group}", np.array([number[name] for name in column], dtype=np.int64))

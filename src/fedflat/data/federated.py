@@ -1,4 +1,4 @@
-"""Samples as tensors and clients as an index, so that 100,000 clients are arrays and not objects."""
+"""Federated data: samples as tensors and clients as index arrays, so that 100,000 clients are not as many objects."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from ..core.errors import InputError
 from .preparation import Augmentation, Preparation
 
 Index = NDArray[np.int64]
-PIECE = 2**20  # members that are looked at as int64 at once
+Members = NDArray[np.int32 | np.int64]  # indices of samples
+AT_ONCE = 2**20  # members that are converted to int64 at once
 
 
 @dataclass(frozen=True)
 class Holdings:
-    """Who holds which samples: client i those at `members[offsets[i] : offsets[i + 1]]`."""
+    """The samples of every client: client i holds `members[offsets[i] : offsets[i + 1]]`."""
 
-    members: Index  # (sum of sizes,) sample indices, client after client
+    members: Members  # (sum of sizes,) sample indices, client after client
     offsets: Index  # (clients + 1,)
 
     @classmethod
-    def of(cls, parts: Sequence[Index]) -> Holdings:
+    def of(cls, parts: Sequence[Members]) -> Holdings:
         """From the sample indices of every client."""
         return cls(np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64))
 
@@ -38,44 +39,44 @@ class Holdings:
         """Samples per client, (clients,)."""
         return np.diff(self.offsets)
 
-    def parts(self) -> list[Index]:
+    def parts(self) -> list[Members]:
         """The sample indices of every client."""
         return np.split(self.members, self.offsets[1:-1])
 
 
 @dataclass(frozen=True, repr=False)
 class FederatedData:
-    """Training samples, who holds which of them, and a test set.
+    """Training samples, which client holds which of them, and a test set.
 
     Client i holds the samples `members[offsets[i] : offsets[i + 1]]`; a sample may belong to several
-    clients or to none. `members` is kept as int32 if that holds it: of a million clients it is most of what there is.
-    Samples are kept as they are stored (pictures as uint8, texts as token numbers);
-    `preparation` makes what a model takes, `augmentation` acts in training only.
+    clients or to none. `members` is int32 where that is enough, because with a million clients it takes most of the
+    memory. Samples are in the form in which they are stored (pictures as uint8, texts as token numbers);
+    `preparation` turns them into the input of a model, `augmentation` changes them in training only.
     """
 
     x: Tensor  # (n, *shape)
     y: Tensor  # (n,) class indices, int64
-    members: NDArray[np.int32 | np.int64]  # (sum of sizes,) sample indices, client after client
+    members: Members  # (sum of sizes,) sample indices, client after client
     offsets: Index  # (clients + 1,)
     classes: int
     test: tuple[Tensor, Tensor] | None = None  # x (m, *shape), y (m,)
     name: str = "data"
-    partition: str = "given"  # how it was split, in words
+    partition: str = "given"  # the scheme that split it, in words
     preparation: Preparation = Preparation()
     augmentation: Augmentation | None = None
     validation: Holdings | None = None  # samples of each client that it does not train on
     vocabulary: tuple[str, ...] = ()  # of texts: the word of each token number
-    contents: str | None = None  # a digest of the samples, where it is known without reading them
-    first: int = 0  # the number of the first client: one that is alone with its data keeps its number in the federation
+    contents: str | None = None  # a digest of the samples, if it is known without reading them
+    first: int = 0  # the number of the first client; not 0 for a client's own data, which keep its number
 
     def __post_init__(self) -> None:
         """Raises ValueError for an empty client, a label out of range, NaN, or tensors that do not fit together."""
         if isinstance(self.classes, bool) or not isinstance(self.classes, int) or self.classes < 1:
             raise InputError(f"data: classes must be a whole number of at least 1, got {self.classes!r}")
         _check_index(self.members, self.offsets, len(self.y))
-        # Not smaller, which torch would take for a mask (uint8) or not at all.
+        # No smaller type: torch would read uint8 as a mask and refuses others as an index.
         kind = np.int32 if len(self.y) <= np.iinfo(np.int32).max else np.int64
-        object.__setattr__(self, "members", self.members.astype(kind, copy=False))  # the one time that it is set
+        object.__setattr__(self, "members", self.members.astype(kind, copy=False))  # set only here: the class is frozen
         _check_samples("training", self.x, self.y, self.classes)
         if self.test is not None:
             _check_samples("test", *self.test, self.classes)
@@ -101,7 +102,7 @@ class FederatedData:
     ) -> FederatedData:
         """Your own data: one `(x, y)` per client, arrays or tensors, x (n_i, *shape), y (n_i,) class indices.
 
-        `classes` is the number of classes; by default the largest label seen plus one. Raises
+        `classes` is the number of classes; by default the largest label plus one. Raises
         ValueError for an empty client, unequal lengths or shapes, a label out of range or NaN.
         """
         if isinstance(clients, dict | str):
@@ -128,7 +129,7 @@ class FederatedData:
         )
 
     def __repr__(self) -> str:
-        """What it is, without the samples."""
+        """Name, sizes and partition, without the samples."""
         size = " x ".join(map(str, self.shape))
         return (
             f"FederatedData({self.name}: {len(self.y):,} samples of {size} in {self.classes} classes, "
@@ -152,40 +153,43 @@ class FederatedData:
 
     @cached_property
     def largest(self) -> int:
-        """The most samples that a client has."""
+        """The number of samples of the largest client."""
         return int(self.sizes.max())
 
     def sizes_of(self, clients: Index) -> Index:
-        """Samples of these clients (c,): (c,)."""
+        """The numbers of samples of these clients (c,): (c,)."""
         sizes: Index = self.offsets[clients - self.first + 1] - self.starts_of(clients)
         return sizes
 
     def starts_of(self, clients: Index) -> Index:
-        """Where in `members` the samples of these clients (c,) begin: (c,)."""
+        """The places in `members` where the samples of these clients (c,) begin: (c,)."""
         starts: Index = self.offsets[clients - self.first]
         return starts
 
     def held(self, places: Index | slice) -> Index:
-        """The samples at these places of `members`, in their shape."""
+        """The sample indices at these places of `members`, in the shape of `places`."""
         return self.members[places].astype(np.int64)
 
     def client(self, i: int) -> tuple[Tensor, Tensor]:
         """The samples of client `i`: x (n_i, *shape), y (n_i,)."""
-        mine = torch.from_numpy(self.held(slice(*self.offsets[i - self.first :][:2])))
-        return self.x[mine], self.y[mine]
+        start, end = self.offsets[i - self.first :][:2]
+        own = torch.from_numpy(self.held(slice(start, end)))
+        return self.x[own], self.y[own]
 
     def alone(self, i: int) -> FederatedData:
-        """What client `i` has by itself: its own training samples, and its number."""
+        """The data that client `i` has on its own device: its training samples; it keeps its number."""
         x, y = self.client(i)
-        own = {"x": x, "y": y, "members": np.arange(len(y)), "offsets": np.array([0, len(y)]), "first": i}
-        return replace(self, **own, test=None, validation=None, contents=None)
+        members, offsets = np.arange(len(y)), np.array([0, len(y)])
+        return replace(
+            self, x=x, y=y, members=members, offsets=offsets, first=i, test=None, validation=None, contents=None
+        )
 
     def inputs(self, samples: Tensor) -> Tensor:
-        """What a model takes for the training samples with these indices (*batch,): (*batch, *shape)."""
+        """The model's input for the training samples with these indices (*batch,): (*batch, *shape)."""
         return self.preparation(self.stored(samples))
 
     def stored(self, samples: Tensor) -> Tensor:
-        """The training samples with these indices (*batch,) as they are stored: (*batch, *shape)."""
+        """The training samples with these indices (*batch,) in their stored form: (*batch, *shape)."""
         return self.x.index_select(0, samples.flatten()).view(*samples.shape, *self.shape)  # 20 times as fast as [...]
 
     def owners(self) -> Index:
@@ -199,29 +203,24 @@ class FederatedData:
         return flat.reshape(self.clients, self.classes).astype(np.int64)
 
     def partition_hash(self) -> str:
-        """Eight hexadecimal digits that tell two splits apart."""
+        """Eight hexadecimal digits that differ between splits."""
         held_out = () if self.validation is None else (self.validation.offsets, self.validation.members)
-        pieces = (self.held(slice(i, i + PIECE)) for i in range(0, len(self.members), PIECE))
-        return _digest(map(torch.from_numpy, chain((self.offsets,), pieces, held_out)))
+        pieces = (self.held(slice(i, i + AT_ONCE)) for i in range(0, len(self.members), AT_ONCE))
+        return digest(map(torch.from_numpy, chain((self.offsets,), pieces, held_out)))
 
     def contents_hash(self) -> str:
-        """Eight hexadecimal digits that tell the samples of two sets apart."""
-        return self.contents or digest(self.x, self.y)
+        """Eight hexadecimal digits that differ between sets of samples."""
+        return self.contents or digest((self.x, self.y))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> FederatedData:
-        """On `device`, samples prepared as `dtype`; the client index stays on the host."""
+        """The data on `device`, with samples prepared as `dtype`; the client index stays on the host."""
         test = None if self.test is None else (_cast(self.test[0], device, dtype), self.test[1].to(device))
-        moved = {"x": _cast(self.x, device, dtype), "y": self.y.to(device), "test": test}
-        return replace(self, **moved, preparation=replace(self.preparation, dtype=dtype))
+        preparation = replace(self.preparation, dtype=dtype)
+        return replace(self, x=_cast(self.x, device, dtype), y=self.y.to(device), test=test, preparation=preparation)
 
 
-def digest(*tensors: Tensor) -> str:
-    """Eight hexadecimal digits that tell the contents of tensors apart."""
-    return _digest(tensors)
-
-
-def _digest(tensors: Iterable[Tensor]) -> str:
-    """The digest of tensors that need not all be there at once; how they are cut makes no difference."""
+def digest(tensors: Iterable[Tensor]) -> str:
+    """Eight hexadecimal digits of the contents of tensors, one in memory at a time; how they are cut has no effect."""
     sha = hashlib.sha256()
     for tensor in tensors:
         sha.update(tensor.detach().cpu().contiguous().numpy().data)
@@ -233,6 +232,7 @@ def _cast(x: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
 
 
 def _tensors(pair: tuple[Any, Any], who: str) -> tuple[Tensor, Tensor]:
+    """Samples and labels as tensors. Raises InputError, naming `who`, for a pair that does not fit together."""
     try:
         x, y = (torch.as_tensor(part) for part in pair)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -247,7 +247,7 @@ def _tensors(pair: tuple[Any, Any], who: str) -> tuple[Tensor, Tensor]:
     return x, y.long()
 
 
-def _check_index(members: Index, offsets: Index, samples: int) -> None:
+def _check_index(members: Members, offsets: Index, samples: int) -> None:
     if len(offsets) < 1 or offsets[0] != 0 or offsets[-1] != len(members) or (np.diff(offsets) < 0).any():
         raise InputError(f"data: offsets must rise from 0 to the {len(members)} members")
     if len(members) and (members.min() < 0 or members.max() >= samples):

@@ -1,4 +1,4 @@
-"""A set by name, split over clients."""
+"""Loading a data set by name and splitting it over clients."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 from ..core.errors import InputError
 from .conversion import Progress
+from .dataset import FileDataset, LoadedDataset, ReadOptions, data_root
 from .federated import FederatedData, Holdings
 from .hub import download
 from .options import DataOptions
 from .partition import IID, Partition
 from .partition.scheme import Samples
 from .preparation import AUGMENTATIONS
-from .selection import selected
-from .source import FileSet, Loaded, Reading, data_root
+from .selection import select_samples
 from .sources import known_source, source
 from .validation import hold_out
 
@@ -29,9 +29,9 @@ def load(
     data_dir: str | None = None,
     **options: Any,
 ) -> FederatedData:
-    """The set `name` split over `clients` clients (default split: IID). The same seed gives the same split.
+    """The data set `name` split over `clients` clients (default split: IID). The same seed gives the same split.
 
-    data_dir: folder that holds a folder with the set's files, by default $FEDFLAT_DATA; the first
+    data_dir: folder that holds a folder with the data set's files, by default $FEDFLAT_DATA; the first
         start converts them, later ones map the result into memory.
     options: the fields of `DataOptions`: augment, partial, train_samples, test_samples, test_domain,
         image_size, validation.
@@ -46,11 +46,11 @@ def load(
         raise InputError(f"partition must be a scheme such as Dirichlet(alpha=0.1), got {partition!r}")
     known = known_source(name)
     chosen = checked_options(options)
-    reading = Reading(data_dir=data_dir, partial=chosen.partial, image_size=chosen.image_size)
-    loaded = selected(source(known).load(known, reading), chosen)
+    reading = ReadOptions(data_dir=data_dir, partial=chosen.partial, image_size=chosen.image_size)
+    loaded = select_samples(source(known).load(known, reading), chosen)
     if chosen.augment != "none" and loaded.train.x.ndim != 4:
         raise InputError(f"data.augment = {chosen.augment!r} goes with pictures; {known} has none")
-    return divide(loaded, known, clients, partition or IID(), seed, chosen)
+    return divide(loaded, known, clients, partition or IID(stratified=False), seed, chosen)
 
 
 def prepare(
@@ -61,29 +61,32 @@ def prepare(
     image_size: int | None = None,
     progress: Progress | None = None,
     revision: str | None = None,
-) -> Loaded:
-    """Convert the files of the set `name` now, so that the first run starts at once; with `hub`, fetch them first.
+) -> LoadedDataset:
+    """Convert the files of the data set `name` now, so that the first run starts at once.
 
-    `revision` is the commit, branch or tag to fetch, by default the commit of the last time. `progress` is told
-    (part, samples done, samples in all). Raises ValueError, naming the field, as `load` does.
+    With `hub` they are fetched first; `revision` is the commit, branch or tag to fetch, by default the last commit
+    that was fetched. `progress` is called with (part, samples done, samples in all). Raises ValueError, naming the
+    field, as `load` does.
     """
     known = source(name)
     if revision is not None and not hub:
         raise InputError(f"--revision {revision} says what to fetch from the hub; give --hub, too")
     if hub:
-        if not isinstance(known, FileSet):
+        if not isinstance(known, FileDataset):
             raise InputError(f"--hub: {known_source(name)} is not on the hub; {known.where}")
         download(known_source(name), known, data_root(data_dir, name), revision)
     checked_options({"image_size": image_size})
-    reading = Reading(data_dir, partial, image_size)
+    reading = ReadOptions(data_dir, partial, image_size)
     return known.load(known_source(name), reading if progress is None else replace(reading, progress=progress))
 
 
 def divide(
-    loaded: Loaded, name: str, clients: int, scheme: Partition, seed: int, options: DataOptions
+    loaded: LoadedDataset, name: str, clients: int, scheme: Partition, seed: int, options: DataOptions
 ) -> FederatedData:
-    """The samples of a set split over clients by `scheme`, with the clients' validation sets if any are asked for."""
+    """The samples of a data set split over clients by `scheme`, with validation sets if `options` ask for them."""
     train = loaded.train
+    whole = source(name).sizes.get("train", len(train.y))
+    used = "" if len(train.y) == whole else f" ({len(train.y):,} of {whole:,} training samples)"
     samples = Samples(train.y.numpy(), loaded.classes, train.domain, loaded.domains, train.user)
     parts = Holdings.of(scheme.split(samples, clients, _generator(seed)))
     data = FederatedData(
@@ -92,8 +95,8 @@ def divide(
         members=parts.members,
         offsets=parts.offsets,
         classes=loaded.classes,
-        test=loaded.test and (loaded.test.x, loaded.test.y),
-        name=_told(name, len(train.y)),
+        test=None if loaded.test is None else (loaded.test.x, loaded.test.y),
+        name=name + used,
         partition=str(scheme),
         preparation=loaded.preparation,
         augmentation=AUGMENTATIONS[options.augment],
@@ -101,12 +104,6 @@ def divide(
         contents=loaded.contents,
     )
     return hold_out(data, options.validation, _generator(seed, 1)) if options.validation else data
-
-
-def _told(name: str, samples: int) -> str:
-    """The set's name, and how much of it is used if that is not all."""
-    whole = source(name).sizes.get("train", samples)
-    return name if samples == whole else f"{name} ({samples:,} of {whole:,} training samples)"
 
 
 def checked_options(options: dict[str, Any]) -> DataOptions:
@@ -119,5 +116,5 @@ def checked_options(options: dict[str, Any]) -> DataOptions:
 
 
 def _generator(seed: int, *counters: int) -> np.random.Generator:
-    """Purpose 0 of the engine's draws: the partition, and with a counter 1 the validation sets."""
+    """Random numbers of purpose 0 (see `rounds.randomness`): of the partition, with a counter 1 of validation sets."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0, *counters)))

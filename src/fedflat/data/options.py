@@ -1,4 +1,4 @@
-"""What a user may say about the samples of a set, beside its name."""
+"""The options of a data set that a user may choose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..core.hyper import check, hyper
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """Which samples of a set are used, and how they are prepared."""
+    """Which samples of a data set are used, and how they are prepared."""
 
     augment: Literal["none", "crop-flip", "fl-simulator"] = hyper(
         "none", "in training: none, crop-flip (FedGF), fl-simulator (FL-Simulator's order and chances)"

@@ -1,4 +1,4 @@
-"""From stored samples to what a model takes: scaling, normalising, augmenting, in batches and on the device."""
+"""Turning stored samples into the input of a model, in batches and on the device: scaling, normalising, augmenting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 PAD = 4  # pixels on each side that a crop may move by
-FIELD = 21  # bits of a 64-bit word that one decision takes
+FIELD = 21  # bits of a 64-bit word that one random decision uses
 
 
 @dataclass(frozen=True)
@@ -24,36 +24,36 @@ class Preparation:
     dtype: torch.dtype = torch.float32
 
     def __call__(self, x: Tensor) -> Tensor:
-        """`x` (*batch, *shape) as the model takes it."""
+        """The model's input for the stored samples `x` (*batch, *shape)."""
         if x.dtype == torch.uint8:
             return self._normalised(x.to(self.dtype).div_(255))
         return x if x.is_floating_point() else x.long()
 
     def _normalised(self, x: Tensor) -> Tensor:
-        """`x`, pixels in [0, 1] that nobody else has, changed in place."""
+        """Normalise the pixels `x` in [0, 1] in place; no other tensor shares their memory."""
         if not self.mean:
             return x
         mean, std = (x.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
         return x.sub_(mean).div_(std)
 
 
-IMAGENET = Preparation(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))  # what photographs are normalised with
+IMAGENET = Preparation(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))  # usual for photographs
 
 
 @dataclass(frozen=True)
 class Augmentation:
     """A random crop of a picture padded by 4 pixels, and a random horizontal flip.
 
-    Every decision comes from a 64-bit word per sample, so whoever has the word makes the same picture.
+    The random decisions for a sample are read off one 64-bit word, so the same word always gives the same picture.
     """
 
     crop: float  # probability of a crop
     flip: float  # probability of a flip
     flip_first: bool  # the flip comes before the crop
-    border: Literal["black", "mean"]  # padding with black pixels, or with the mean colour (zero after normalising)
+    border: Literal["black", "mean"]  # the padding: black pixels, or the mean colour (zero after normalising)
 
     def __call__(self, x: Tensor, words: NDArray[np.uint64], preparation: Preparation) -> Tensor:
-        """`x` (*batch, channels, height, width), stored pictures, with `words` (*batch,): augmented and prepared."""
+        """Augment and prepare the stored pictures `x` (*batch, channels, height, width) by their `words` (*batch,)."""
         pictures = x.flatten(0, -4)
         if self.border == "mean":
             pictures = preparation(pictures)
@@ -61,9 +61,9 @@ class Augmentation:
         return (preparation(moved) if self.border == "black" else moved).view(x.shape)
 
     def _moved(self, x: Tensor, words: NDArray[np.uint64]) -> Tensor:
-        """The pictures `x` (n, channels, height, width), with zeros around them, moved and flipped."""
+        """Pad the pictures `x` (n, channels, height, width) with zeros, move and flip them."""
         height, width = x.shape[-2:]
-        flipped, down, right = (torch.from_numpy(d)[:, None].to(x.device) for d in self._decisions(words))
+        flipped, down, right = (torch.from_numpy(d)[:, None].to(x.device) for d in self.decisions(words))
         right = torch.where(flipped, -right, right) if self.flip_first else right
         columns = torch.arange(width, device=x.device)
         columns = torch.where(flipped, columns.flip(-1), columns) + right + PAD
@@ -72,11 +72,11 @@ class Augmentation:
         framed = pad(x, (PAD, PAD, PAD, PAD)).flatten(-2)
         return framed.gather(-1, place.flatten(1)[:, None].expand(-1, x.shape[1], -1)).view_as(x)
 
-    def _decisions(self, words: NDArray[np.uint64]) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
-        """From the words (n,): flipped or not, and the crop's moves down and right in pixels, -4 to 4."""
+    def decisions(self, words: NDArray[np.uint64]) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
+        """Read off the words (n,): whether to flip, and the crop's moves down and right in pixels, -4 to 4."""
         fields = [(words >> np.uint64(FIELD * i) & np.uint64(2**FIELD - 1)).astype(np.int64) for i in range(3)]
         moves = [(field * (2 * PAD + 1) >> FIELD) - PAD for field in fields[:2]]
-        # The third field decides both questions: its low half the crop, its high half the flip.
+        # The third field decides two questions: its low half whether to crop, its high half whether to flip.
         half = FIELD // 2
         cropped = fields[2] % 2**half < self.crop * 2**half
         flipped = (fields[2] >> half) < self.flip * 2 ** (FIELD - half)
@@ -86,8 +86,8 @@ class Augmentation:
 
 AUGMENTATIONS: dict[str, Augmentation | None] = {
     "none": None,
-    # FedGF (Lee and Yoon, 2024): crop, flip, then normalise, so the border is black.
+    # FedGF (Lee and Yoon, 2024): crop, flip, then normalise; so the border is black.
     "crop-flip": Augmentation(crop=1.0, flip=0.5, flip_first=False, border="black"),
-    # FL-Simulator: normalise, flip, then crop every second picture, so the border has the mean colour.
+    # FL-Simulator: normalise, flip, then crop with probability 1/2; so the border has the mean colour.
     "fl-simulator": Augmentation(crop=0.5, flip=0.5, flip_first=True, border="mean"),
 }

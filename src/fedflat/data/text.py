@@ -15,7 +15,7 @@ WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 
 
 def words(text: str) -> list[str]:
-    """The words of `text` in lower case: letters and digits, with an apostrophe inside."""
+    """The words of `text` in lower case: letters and digits, with at most one apostrophe inside."""
     return WORD.findall(text.lower())
 
 
@@ -31,6 +31,6 @@ def encode(texts: Sequence[str], vocabulary: Sequence[str], length: int = LENGTH
     number = {word: i for i, word in enumerate(vocabulary)}
     rows = np.zeros((len(texts), length), dtype=np.int16)
     for row, text in zip(rows, texts, strict=True):
-        found = [number.get(word, 1) for word in words(text)[:length]]
-        row[: len(found)] = found
+        tokens = [number.get(word, 1) for word in words(text)[:length]]
+        row[: len(tokens)] = tokens
     return rows

@@ -15,8 +15,8 @@ from ..core.errors import InputError, NonFiniteError
 from ..core.method import Context, Method
 from ..core.model_check import randomness_of
 from ..core.objective import Objective
-from ..data.facts import partition_facts
 from ..data.federated import FederatedData, Index, digest
+from ..data.partition_statistics import partition_statistics
 from ..metrics.accuracy import score, validation_accuracies
 from ..metrics.flatness import Flatness, Measure, ProgressCallback, Subject, measure, no_progress
 from ..metrics.flatness.subject import MAX_SAMPLES, NextRound, RoundObserver
@@ -130,7 +130,7 @@ class Simulation:
         self.objective = Objective(module, bf16=precision == "bf16")
         w = self.objective.space.flatten(module)
         self.data = data.to(self.device, w.dtype)
-        self._data_hash, self._model_hash = self.data.contents_hash(), digest(self.objective.space.row_major(w))
+        self._data_hash, self._model_hash = self.data.contents_hash(), digest([self.objective.space.row_major(w)])
         samples = self.data.inputs(torch.arange(min(2, len(data.y)), device=self.device))
         self._randomness = randomness_of(module, samples, data.classes)
         batches = Batches(self.data, self.client, seed, w.dtype)
@@ -223,7 +223,7 @@ class Simulation:
             metrics=metrics_table(self.history),
             summary=summary,
             flatness=self.flatness(flatness, progress=progress),
-            settings=self.settings() | {"hyper": vars(self.method), "split": vars(partition_facts(self.data))},
+            settings=self.settings() | {"hyper": vars(self.method), "split": vars(partition_statistics(self.data))},
             model=self.model,
             w=self.w,
             cost=self._cost,

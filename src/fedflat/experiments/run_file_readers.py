@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from ..core.errors import InputError, printable
-from ..data.facts import PartitionFacts
 from ..data.federated import Index
+from ..data.partition_statistics import PartitionStatistics
 from ..files import parsed, read_bytes
 from ..metrics.flatness import Finding
 from .config_errors import short_repr
@@ -140,7 +140,7 @@ FURTHER_NUMBERS: dict[str, type[_FilePart]] = {
     "best_validation_round": _BestValidationNumbers,
 }
 _FINDINGS = TypeAdapter(list[Finding])
-_SPLIT = TypeAdapter(PartitionFacts)
+_SPLIT = TypeAdapter(PartitionStatistics)
 
 
 def read_summary(path: Path) -> tuple[dict[str, float], dict[str, Any]]:

@@ -1,55 +1,44 @@
-"""The methods. One file each; a new file in this folder is found by itself."""
+"""The federated methods. One file each; a new file in this folder is found without further registration."""
 
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
-from inspect import getmembers, isabstract, isclass
-from pkgutil import iter_modules
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ..core.errors import InputError
 from ..core.method import Method
+from ..core.registry import classes_of, find_class, module_names, plain
+
+__all__ = ["all_methods", "find", "plain"]
 
 
 @cache
 def all_methods() -> dict[str, type[Method]]:
-    """Every method of this folder by class name, in the order of their files' names.
-
-    A class that states its paper is a method; one that does not is a base that methods share.
-    """
-    modules = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
-    return {
-        name: cls
-        for module in modules
-        for name, cls in getmembers(module, isclass)
-        if issubclass(cls, Method)
-        and cls.__module__ == module.__name__
-        and "paper" in vars(cls)
-        and not isabstract(cls)
-    }
-
-
-def plain(name: str) -> str:
-    """A method's name without case, `-` and `_`: `FedLESAM-D`, `fedlesam_d` and `FedLESAM_D` are one."""
-    return name.lower().replace("-", "").replace("_", "")
+    """Every method of this folder by class name, in the order of their files' names."""
+    classes = [cls for module in module_names(__name__) for cls in classes_of(__name__, module, _is_method)]
+    return {cls.__name__: cls for cls in classes}
 
 
 def find(name: str) -> type[Method]:
-    """The method called `name`; raises ValueError that lists the known ones."""
-    for known, cls in all_methods().items():
-        if plain(known) == plain(name):
-            return cls
-    raise InputError(f"unknown method {name!r}; known are {', '.join(all_methods())}")
+    """The method called `name`; case, `-` and `_` do not matter. Raises InputError that lists the known ones."""
+    cls = find_class(__name__, name, _is_method)
+    if cls is None:
+        raise InputError(f"unknown method {name!r}; known are {', '.join(all_methods())}")
+    return cls
+
+
+def _is_method(cls: type[Any]) -> TypeGuard[type[Method]]:
+    """A class that names its paper is a method; one that does not is a base class that methods share."""
+    return issubclass(cls, Method) and "paper" in vars(cls)
 
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> type[Method]:
-        """`fedflat.methods.FedSAM`, for every method there is."""
-        methods = all_methods()
-        if name in methods:
-            return methods[name]
+        """`fedflat.methods.FedSAM`, for every method in the folder."""
+        cls = find_class(__name__, name, _is_method)
+        if cls is not None and cls.__name__ == name:
+            return cls
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,1 +1,1 @@
-"""What is measured on a model: accuracy, spread over clients, drift, flatness."""
+"""Metrics of a model: accuracy, spread over clients, drift, flatness."""

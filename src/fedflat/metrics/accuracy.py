@@ -1,4 +1,4 @@
-"""Accuracy and loss of one model: over a set, and over each client's own samples."""
+"""Accuracy and loss of one model: over a set of samples, and over each client's own samples."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def score(
 ) -> Evaluation:
     """Loss and correctness of the model `w` (d,) on each stored sample, in evaluation mode.
 
-    `prepare` makes what the model takes out of some of the samples `x` (n, *shape).
+    `prepare` turns stored samples, some of `x` (n, *shape), into the model's input.
     """
     losses, correct = [], []
     with torch.inference_mode(), objective.evaluating():
-        for some_x, some_y in zip(x.split(SAMPLES_AT_ONCE), y.split(SAMPLES_AT_ONCE), strict=True):
+        for some_x, some_y in zip(torch.split(x, SAMPLES_AT_ONCE), torch.split(y, SAMPLES_AT_ONCE), strict=True):
             logits = objective.logits(w, prepare(some_x).clone())  # aligned memory: processes agree to the last bit
             losses.append(cross_entropy(logits, some_y, reduction="none"))
             correct.append(logits.argmax(-1) == some_y)
@@ -69,7 +69,10 @@ def per_client(scores: Evaluation, holdings: Holdings | FederatedData) -> NDArra
 
 
 def validation_accuracies(objective: Objective, w: Tensor, data: FederatedData) -> NDArray[np.float64]:
-    """Accuracy of the model `w` (d,) on each client's validation samples, (clients,). Needs data with such."""
+    """Accuracy of the model `w` (d,) on each client's validation samples, (clients,).
+
+    Raises InputError for data without validation samples.
+    """
     if data.validation is None:
         raise InputError("data has no validation samples; set data.validation")
     different, where = np.unique(data.validation.members, return_inverse=True)

@@ -1,4 +1,4 @@
-"""How far clients move away from the model they were given."""
+"""How far clients move away from the model that they received."""
 
 from __future__ import annotations
 
@@ -7,4 +7,5 @@ from torch import Tensor
 
 def drift(local: Tensor, received: Tensor) -> Tensor:
     """||w_i - w^t|| of each client, (clients,), from the local models (clients, d) and the received one (d,)."""
-    return (local - received).norm(dim=-1)
+    distances: Tensor = (local - received).norm(dim=-1)
+    return distances

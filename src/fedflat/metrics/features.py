@@ -1,4 +1,4 @@
-"""What the last layer sees of the test samples, and a map of it (t-SNE)."""
+"""The features of the test samples before the last layer, and a map of them (t-SNE)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ PERPLEXITY = 30
 
 @dataclass(frozen=True, eq=False)
 class FeatureMap:
-    """Test samples as points of a plane, near each other where the model's features are."""
+    """Test samples as points of a plane; points are near each other if the model's features are."""
 
     label: str  # of the method
-    points: NDArray[np.float64]  # (n, 2); distances between far points, and the axes, mean nothing
+    points: NDArray[np.float64]  # (n, 2); the axes, and distances between far points, have no meaning
     classes: NDArray[np.int64]  # (n,) the true class of each
     protocol: str
 
@@ -39,7 +39,7 @@ class FeatureMap:
         return self.label
 
     def about(self) -> dict[str, Any]:
-        """Everything but the numbers, JSON-able."""
+        """The label and the protocol, for JSON."""
         return {"label": self.label, "protocol": self.protocol}
 
     def save(self, path: Path) -> None:
@@ -51,7 +51,7 @@ class FeatureMap:
 
     @classmethod
     def load(cls, path: Path) -> FeatureMap:
-        """What `save` wrote. Raises InputError, naming the file, if it is missing or damaged."""
+        """Read what `save` wrote. Raises InputError, naming the file, if it is missing or damaged."""
         content = read_arrays(path, "points", "classes")
         about = content["about"]
         try:
@@ -68,7 +68,7 @@ def feature_map(
     Of `samples` test samples, evenly spaced; perplexity 30, from principal components. Raises
     InputError without a test set or a linear last layer.
     """
-    from sklearn.manifold import TSNE  # here, because it takes a second to import
+    from sklearn.manifold import TSNE  # here, because the import takes a second
 
     x, y = _test_samples(data, samples)
     features = penultimate_features(objective, w, data.preparation, x, data.classes).double().cpu().numpy()
@@ -87,21 +87,21 @@ def penultimate_features(
 ) -> Tensor:
     """The input of the last linear layer of the model `w` (d,) for stored samples `x` (n, *shape), (n, features).
 
-    In evaluation mode; `prepare` makes what the model takes.
+    In evaluation mode; `prepare` turns stored samples into the model's input.
     """
-    seen: list[Tensor] = []
-    hook = _head(objective.module, classes).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    features: list[Tensor] = []
+    hook = _last_layer(objective.module, classes).register_forward_pre_hook(lambda _, x: features.append(x[0]))
     try:
         with torch.inference_mode(), objective.evaluating():
             for start in range(0, len(x), SAMPLES_AT_ONCE):
                 objective.logits(w, prepare(x[start : start + SAMPLES_AT_ONCE]))
     finally:
         hook.remove()
-    return torch.cat(seen).flatten(1)
+    return torch.cat(features).flatten(1)
 
 
-def _head(module: nn.Module, classes: int) -> nn.Linear:
-    """The last linear layer. Raises InputError if it does not give the scores."""
+def _last_layer(module: nn.Module, classes: int) -> nn.Linear:
+    """The last linear layer. Raises InputError if its outputs are not the scores."""
     layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
     if not layers or layers[-1].out_features != classes:
         raise InputError(f"features need a model whose last layer is nn.Linear with {classes} outputs, "

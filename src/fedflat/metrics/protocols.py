@@ -1,4 +1,4 @@
-"""How a training curve becomes the numbers that papers report. Each protocol once, by name."""
+"""Protocols: how the numbers that papers report are computed from a training curve."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WINDOW = 21  # evaluations under the smoothing window; FedSMOO says Hanning and 
 
 @dataclass(frozen=True)
 class Reached:
-    """When a target accuracy was first reached, and what had been spent until then, by all clients."""
+    """When a target accuracy was first reached, and what all clients together had spent until then."""
 
     rounds: int
     gradients: float  # minibatch gradients
@@ -37,7 +37,7 @@ class AccuracyCurve:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]], vector_bytes: float) -> AccuracyCurve:
-        """From the rows of a run's metrics; rounds without a test accuracy are left out."""
+        """From the rows of a run's metrics. Rounds without a test accuracy are left out."""
         kept = [row for row in rows if row.get("test_accuracy") is not None]
         columns = {name: np.array([row.get(name) for row in kept], dtype=float) for name in _COLUMNS}
         validated = all(row.get("validation_accuracy") is not None for row in kept)
@@ -62,18 +62,18 @@ class AccuracyCurve:
 
     @property
     def best_on_test(self) -> float:
-        """The highest accuracy: chosen on the test set, as FL-Simulator prints it, and so too good."""
+        """The highest accuracy, as FL-Simulator prints it: chosen on the test set, so it is too optimistic."""
         return float(self.accuracy.max())
 
     def best_on_validation(self) -> tuple[int, float] | None:
-        """The round whose validation accuracy was first highest, and its test accuracy; None without validation."""
+        """The first round with the highest validation accuracy, and its test accuracy; None without validation."""
         if self.validation is None:
             return None
         place = int(self.validation.argmax())
         return int(self.rounds[place]), float(self.accuracy[place])
 
     def smoothed(self, window: int = WINDOW) -> Values:
-        """Accuracies (n,) under a Hanning window of `window` evaluations; rescaled at the ends."""
+        """Accuracies (n,) averaged under a Hanning window of `window` evaluations, which is cut at the ends."""
         weights = np.hanning(window + 2)[1:-1]  # without the zeros at its ends
         around = ((window - 1) // 2, window // 2)
         total = np.convolve(np.pad(self.accuracy, around), weights, mode="valid")

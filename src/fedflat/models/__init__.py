@@ -1,23 +1,23 @@
-"""A small zoo without batch normalisation. One file each; a new file is found by itself."""
+"""Models without batch normalisation. One file each; a new file is found without further registration."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from inspect import Parameter, signature
-from pkgutil import iter_modules
-from typing import Any
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InputError
+from ..core.registry import module_names
+
+if TYPE_CHECKING:  # names are listed without torch
+    from torch import nn
 
 
 def model_names() -> list[str]:
-    """The names of all models: their files' names with `-` for `_`; folders hold what models share."""
-    return [module.name.replace("_", "-") for module in iter_modules(__path__) if not module.ispkg]
+    """The names of all models: their files' names with `-` for `_`."""
+    return [name.replace("_", "-") for name in module_names(__name__)]
 
 
 def build(name: str, /, classes: int, shape: tuple[int, ...] | None = None, **options: Any) -> nn.Module:
@@ -30,12 +30,7 @@ def build(name: str, /, classes: int, shape: tuple[int, ...] | None = None, **op
         raise InputError(f"model = {name!r} is unknown; known are {', '.join(model_names())}")
     make: Callable[..., nn.Module] = import_module(f"{__name__}.{name.replace('-', '_')}").build
     accepted = signature(make).parameters
-    unknown = sorted(set(options) - set(_options(accepted)))
-    if unknown:
-        raise InputError(
-            f"model {name!r} has no option {unknown[0]!r} (model.options.{unknown[0]}); "
-            f"it has {', '.join(_options(accepted)) or 'none'}"
-        )
+    _check_options(name, options, accepted)
     if shape is not None:
         options["shape"] = shape
     elif accepted["shape"].default is Parameter.empty:
@@ -47,14 +42,23 @@ def build(name: str, /, classes: int, shape: tuple[int, ...] | None = None, **op
         raise InputError(f"model {name!r} cannot be built with {options}: {str(error).splitlines()[0]}") from error
 
 
+def _check_options(name: str, options: Mapping[str, object], accepted: Mapping[str, Parameter]) -> None:
+    """Raise InputError for an option that the model's `build` does not accept."""
+    known = [option for option in accepted if option not in ("classes", "shape")]
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise InputError(
+            f"model {name!r} has no option {unknown[0]!r} (model.options.{unknown[0]}); "
+            f"it has {', '.join(known) or 'none'}"
+        )
+
+
 def _check_size(make: Callable[[], nn.Module]) -> None:
     """Raise RuntimeError if the parameters alone do not fit in memory; the system would end the process."""
+    import torch  # here, so that names are listed without it
+
     with torch.device("meta"):  # no memory and no random numbers
         needed = sum(p.numel() * p.element_size() for p in make().parameters())
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > there:
-        raise RuntimeError(f"its parameters have {needed / 1e9:,.0f} GB, and there are {there / 1e9:,.0f} GB of memory")
-
-
-def _options(parameters: Any) -> list[str]:
-    return [name for name in parameters if name not in ("classes", "shape")]
+    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > present:
+        raise RuntimeError(f"its parameters have {needed / 1e9:,.0f} GB, the memory has {present / 1e9:,.0f} GB")

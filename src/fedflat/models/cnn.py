@@ -1,4 +1,4 @@
-"""A small convolutional network for images from 8x8 upwards, such as 8x8 digits and 28x28 MNIST."""
+"""A small convolutional network for images of 4x4 or more, such as 8x8 digits and 28x28 MNIST."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ def build(classes: int, shape: tuple[int, ...] = (3, 32, 32)) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(shape[0], 64, 5),
         nn.MaxPool2d(2),
-        nn.ReLU(),  # after the maximum, where it gives the same and has a quarter of the work
+        nn.ReLU(),  # after the maximum: the same result for a quarter of the work
         nn.Conv2d(64, 64, 5),
         nn.MaxPool2d(2),
         nn.ReLU(),

@@ -1,4 +1,4 @@
-"""ResNet-18 with group normalisation and a 3x3 stem, as CIFAR images are usually given to it."""
+"""ResNet-18 with group normalisation and a 3x3 stem, the usual form for CIFAR images."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ class TextCNN(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens).transpose(1, 2)
-        found = [torch.relu(convolution(x)).amax(-1) for convolution in self.convolutions]
-        scores: Tensor = self.out(self.dropout(torch.cat(found, 1)))
+        features = [torch.relu(convolution(x)).amax(-1) for convolution in self.convolutions]
+        scores: Tensor = self.out(self.dropout(torch.cat(features, 1)))
         return scores
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import warnings
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # owner/name
 
 
 class Scores(nn.Module):
-    """A classifier of `transformers`, giving its scores (b, classes) alone."""
+    """A classifier of `transformers` whose output is only its scores (b, classes)."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -36,11 +37,11 @@ class Scores(nn.Module):
 
 
 def build(classes: int, shape: tuple[int, ...] = (3, 224, 224), pretrained: str | None = None) -> nn.Module:
-    """With fresh weights, or those of `pretrained` under a fresh head.
+    """A model with fresh weights, or with those of `pretrained` and a fresh last layer.
 
     `pretrained` is a local folder in the Hugging Face layout, from which safetensors are read and nothing is
-    downloaded, or the id of a repository on the hub, which is asked for it. Attention is the plain one: fused
-    attention has no second derivative. Its softmax is in single precision whatever the model's dtype.
+    downloaded, or the id of a repository on the hub, which is downloaded. Attention is not fused, because fused
+    attention has no second derivative. Its softmax is in single precision, whatever the model's dtype.
     """
     patch = SIZES["patch_size"]
     if len(shape) != 3 or shape[1] % patch or shape[2] % patch or min(shape) < 1:
@@ -57,7 +58,7 @@ def build(classes: int, shape: tuple[int, ...] = (3, 224, 224), pretrained: str 
 
 
 def _library() -> Any:
-    """The `transformers` package, imported when it is asked for: it is optional and takes seconds."""
+    """The `transformers` package, imported here because it is optional and takes seconds to import."""
     try:
         import transformers
     except ImportError as error:
@@ -76,31 +77,31 @@ def _fresh(classes: int, shape: tuple[int, ...]) -> nn.Module:
 
 
 def _folder(pretrained: str) -> Path:
-    """The folder that `pretrained` names, or one with the files of the hub's repository of this id."""
+    """The folder that `pretrained` names, or one with the downloaded files of the hub's repository."""
     folder = Path(pretrained).expanduser()
     if folder.is_dir():
         return folder
     if not _HUB_ID.fullmatch(pretrained):
         raise InputError(f"model option pretrained = {pretrained!r} is neither a folder nor the id of a hub repository")
-    import huggingface_hub  # comes with transformers
+    import huggingface_hub  # installed with transformers
 
-    huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True  # the hub is asked for files and told nothing
+    huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True  # nothing is sent to the hub
     try:  # not by transformers, which asks a service to convert repositories that have no safetensors
         return Path(
             huggingface_hub.snapshot_download(pretrained, allow_patterns=["config.json", "model*.safetensors*"])
         )
-    except Exception as error:  # of whatever kind: the network's, the hub's, the disk's
+    except Exception as error:  # of the network, the hub or the disk, of any type
         raise _unusable(pretrained, error) from error
 
 
 def _loaded(folder: Path, pretrained: str) -> Any:
-    """The classifier in `folder`, in single precision, with whatever head it has."""
+    """The classifier in `folder`, in single precision, with its own last layer."""
     transformers = _library()
     try:
         network, report = transformers.ViTForImageClassification.from_pretrained(
             folder, local_files_only=True, use_safetensors=True, attn_implementation="eager", output_loading_info=True
         )
-    except Exception as error:  # of whatever kind: the files may hold anything
+    except Exception as error:  # of any type: the files may hold anything
         raise _unusable(pretrained, error) from error
     missing = sorted(name for name in report["missing_keys"] if not name.startswith("classifier."))
     if missing:
@@ -114,7 +115,7 @@ def _unusable(pretrained: str, error: Exception) -> InputError:
 
 
 def _check_sizes(config: Any, shape: tuple[int, ...], pretrained: str) -> None:
-    """Raise InputError if what was loaded is another architecture, or for images of another shape."""
+    """Raise InputError if the loaded model has another architecture, or takes images of another shape."""
     for name, size in SIZES.items():
         found = getattr(config, name)
         if found != size:
@@ -126,7 +127,7 @@ def _check_sizes(config: Any, shape: tuple[int, ...], pretrained: str) -> None:
 
 
 def _head(config: Any, classes: int) -> nn.Module:
-    """A linear layer with the weights that `transformers` gives a fresh one."""
+    """A linear layer with fresh weights as `transformers` initialises them."""
     head = nn.Linear(config.hidden_size, classes)
     nn.init.trunc_normal_(head.weight, std=config.initializer_range)
     nn.init.zeros_(head.bias)
@@ -135,15 +136,15 @@ def _head(config: Any, classes: int) -> nn.Module:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No warnings, advice or progress bars of `transformers` and its hub inside the block, then as it was."""
+    """Switch off warnings, advice and progress bars of `transformers` and its hub inside the block."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         log = _library().utils.logging
-        from huggingface_hub.utils import logging as hub_log  # comes with transformers
+        from huggingface_hub.utils import logging as hub_log  # installed with transformers
 
         before, hub_before, bars = log.get_verbosity(), hub_log.get_verbosity(), log.is_progress_bar_enabled()
         log.set_verbosity_error()
-        hub_log.set_verbosity_error()
+        hub_log.set_verbosity(logging.ERROR)
         log.disable_progress_bar()  # the hub's too
         try:
             yield

@@ -1,4 +1,4 @@
-"""WideResNet-28-4 with group normalisation: FedVSSAM's network for CIFAR-100 (which leaves its norm open)."""
+"""WideResNet-28-4 with group normalisation: FedVSSAM's network for CIFAR-100; the paper does not name the norm."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..core.citation import Citation
 from ..core.errors import printable
-from ..data.facts import PartitionFacts
+from ..data.partition_statistics import PartitionStatistics
 from ..files import make_folder, read_bytes, write_atomically
 from ..methods import all_methods
 from . import figures, flatness
@@ -69,7 +69,7 @@ def _content(chapter: Chapter) -> dict[str, Any]:
         "curves": figures.accuracy_curves(comparison),
         "differences": figures.differences(comparison),
         "partition": figures.partition_map(first.counts, f"{first.settings['data']}"),
-        "facts": PartitionFacts(**first.settings["split"]).lines(),
+        "facts": PartitionStatistics(**first.settings["split"]).lines(),
         "settings": _settings(comparison),
         "surfaces": [
             (printable(path.stem), b64encode(read_bytes(path, PICTURE)).decode()) for path in chapter.surfaces

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedflat.core.errors import InputError
 from fedflat.data.partition import Dirichlet, Samples
-from fedflat.data.partition.draws import deal
+from fedflat.data.partition.sampling import draw_without_replacement
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(5), [40, 30, 20, 60, 50]))
 
@@ -85,7 +85,7 @@ def test_shares_have_the_variance_of_the_distribution() -> None:
     rng = np.random.default_rng(0)
     priors = rng.dirichlet(np.full(4, 0.5), 400)
     pools = list(np.arange(100_000).reshape(4, -1))
-    parts = deal(pools, priors, rng.permutation(np.repeat(np.arange(400), 40)), rng)
+    parts = draw_without_replacement(pools, priors, rng.permutation(np.repeat(np.arange(400), 40)), rng)
     shares = np.array([np.bincount(part // 25_000, minlength=4) / 40 for part in parts])
     binomial = np.mean(priors * (1 - priors)) / 40
     assert shares.var() == pytest.approx(0.25 * 0.75 / (4 * 0.5 + 1) + binomial, rel=0.1)
@@ -95,7 +95,7 @@ def test_shares_have_the_variance_of_the_distribution() -> None:
 def test_a_prior_at_the_edge_of_the_number_range_is_followed() -> None:
     """5e-324 times a number above 0.5 is 5e-324 again, which must not lead beyond the last class."""
     pools, priors = [np.arange(10), np.arange(10, 20)], np.array([[5e-324, 0.0], [0.0, 5e-324]])
-    parts = deal(pools, priors, np.repeat([0, 1], 10), np.random.default_rng(0))
+    parts = draw_without_replacement(pools, priors, np.repeat([0, 1], 10), np.random.default_rng(0))
     assert [part.tolist() for part in parts] == [list(range(10)), list(range(10, 20))]
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedflat.core.errors import InputError
 from fedflat.data.partition import DirichletRefill, Partition, PathologicalRefill, Samples
-from fedflat.data.partition.draws import deal_with_refill
+from fedflat.data.partition.sampling import draw_with_refill
 
 N = 50_000
 refilling = st.one_of(
@@ -83,7 +83,7 @@ def test_draws_follow_the_priors_also_at_the_edge_of_the_number_range() -> None:
     """A prior without weight on a class that has samples is replaced by the sizes of the classes."""
     pools = [np.arange(10), np.arange(10, 40), np.arange(0)]
     priors = np.array([[5e-324, 0.0, 0.0], [0.0, 0.3, 0.7], [0.0, 0.0, 1.0]])
-    parts = deal_with_refill(pools, priors, np.repeat([0, 1, 2], 400), np.random.default_rng(0))
+    parts = draw_with_refill(pools, priors, np.repeat([0, 1, 2], 400), np.random.default_rng(0))
     assert (parts[0] < 10).all()
     assert (parts[1] >= 10).all()
     assert (parts[2] < 10).mean() == pytest.approx(0.25, abs=0.1)

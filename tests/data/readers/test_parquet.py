@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from fedflat.data.readers import parquet
+from fedflat.data.readers.layout import Shape
 from fedflat.data.readers.parquet import Parquet
-from fedflat.data.readers.part import Shape
 from support.files import encoded, picture_column, random_labels, random_pictures, refused, write_parquet
 
 GREY, COLOUR = Shape(channels=1, size=28), Shape(channels=3, size=32)
@@ -126,13 +126,13 @@ def test_texts_of_every_kind(tmp_path: Path, kind: pa.DataType, dictionary: bool
 
 def test_texts_may_be_as_long_as_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_parquet(tmp_path / "train.parquet", {"text": ["a" * 10] * 10, "label": [0] * 10})
-    monkeypatch.setattr(parquet, "TEXT", 10)
-    monkeypatch.setattr(parquet, "allowed", lambda packed: 100)
+    monkeypatch.setattr(parquet, "MAX_TEXT", 10)
+    monkeypatch.setattr(parquet, "file_limit", lambda packed: 100)
     assert len(Parquet(text=("text",)).parts(tmp_path, None)["train"].samples) == 10
-    monkeypatch.setattr(parquet, "allowed", lambda packed: 99)
+    monkeypatch.setattr(parquet, "file_limit", lambda packed: 99)
     with refused(str(path), "column 'text' unpacks to more than 99 characters"):
         Parquet(text=("text",)).parts(tmp_path, None)
-    monkeypatch.setattr(parquet, "TEXT", 9)
+    monkeypatch.setattr(parquet, "MAX_TEXT", 9)
     with refused(str(path), "column 'text' has a text of 10 characters, more than 9"):
         Parquet(text=("text",)).parts(tmp_path, None)
 
@@ -140,9 +140,9 @@ def test_texts_may_be_as_long_as_stated(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_part_may_have_as_many_rows_as_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(2):
         write_parquet(tmp_path / f"train-{i:05}-of-00002.parquet", columns(4))
-    monkeypatch.setattr(parquet, "SAMPLES", 8)
+    monkeypatch.setattr(parquet, "MAX_SAMPLES", 8)
     assert len(IMAGES.parts(tmp_path, GREY)["train"].labels) == 8
-    monkeypatch.setattr(parquet, "SAMPLES", 7)
+    monkeypatch.setattr(parquet, "MAX_SAMPLES", 7)
     with refused("its part has 8 rows; at most 7 are read"):
         IMAGES.parts(tmp_path, GREY)
 

@@ -9,15 +9,15 @@ import pytest
 from PIL import Image
 
 from fedflat.data.readers import pictures
-from fedflat.data.readers.part import Shape
-from fedflat.data.readers.pictures import decoded
+from fedflat.data.readers.layout import Shape
+from fedflat.data.readers.pictures import decode_pictures
 from support.files import encoded, random_pictures, refused
 
 GREY, COLOUR = Shape(channels=1, size=28), Shape(channels=3, size=32)
 
 
 def decode(content: bytes, shape: Shape) -> np.ndarray:
-    (picture,) = decoded([("a.png", lambda: content)], shape)
+    (picture,) = decode_pictures([("a.png", lambda: content)], shape)
     return picture
 
 
@@ -26,7 +26,7 @@ def test_many_come_back_in_order(shape: Shape, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(pictures, "AT_ONCE", 7)
     originals = random_pictures(30, shape.channels, shape.size)
     named = [(f"{i}.png", lambda picture=picture: encoded(picture)) for i, picture in enumerate(originals)]
-    found = list(decoded(named, shape))
+    found = list(decode_pictures(named, shape))
     assert np.array_equal(np.stack(found), originals)
     assert {picture.dtype for picture in found} == {np.dtype(np.uint8)}
 
@@ -40,7 +40,7 @@ def test_a_few_are_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
             asked.append(i)
             yield f"{i}.png", lambda: content
 
-    waiting = decoded(named(), GREY)
+    waiting = decode_pictures(named(), GREY)
     next(waiting)
     assert asked == [0, 1, 2, 3]
     waiting.close()
@@ -122,7 +122,7 @@ def test_broken_pictures_are_named(content: bytes) -> None:
 
 def test_a_folder_in_place_of_a_picture_is_named(tmp_path: Path) -> None:
     with refused(f"data file {tmp_path}: not a readable picture"):
-        list(decoded([(str(tmp_path), tmp_path.read_bytes)], GREY))
+        list(decode_pictures([(str(tmp_path), tmp_path.read_bytes)], GREY))
 
 
 @pytest.mark.parametrize("size", [27, 29])

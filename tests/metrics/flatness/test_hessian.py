@@ -12,7 +12,7 @@ from torch import nn
 import fedflat as ff
 from fedflat.core.objective import Batch
 from fedflat.metrics.flatness.hessian import Hessian
-from fedflat.metrics.flatness.passes import _allocated
+from fedflat.metrics.flatness.passes import allocated
 from support.federation import federation, tanh_network
 from support.networks import NETWORKS, attention, convolutions, dense_hessian, landscape
 
@@ -98,7 +98,7 @@ def test_a_stack_of_vectors_takes_no_more_memory_than_there_is(samples: int) -> 
     F.samples, F.memory = F.samples[:samples].repeat(2), samples * 1_000_000
     vectors = some_vectors(50, F.d)
     beside = 6 * vectors.numel() * 8  # the vectors, their products, and copies of both
-    assert F.memory / 3 < max(_allocated(lambda: Hessian(F, w)(vectors))) < F.memory + beside
+    assert F.memory / 3 < max(allocated(lambda: Hessian(F, w)(vectors))) < F.memory + beside
 
 
 @pytest.mark.parametrize("make", [tanh_network, convolutions])

@@ -81,7 +81,6 @@ def test_loss_and_gradient_are_those_of_all_samples_whatever_fits_at_once(at_onc
     expected = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(network.parameters()))])
     assert F.loss(w) == pytest.approx(loss.item(), rel=1e-14)
     torch.testing.assert_close(F.gradient(w), expected, rtol=1e-12, atol=1e-15)
-    torch.testing.assert_close(F.losses(torch.stack([w, w + 1])), torch.tensor([F.loss(w), F.loss(w + 1)]).double())
 
 
 @pytest.mark.parametrize("number", [1, 5, 38, 100])

@@ -1,12 +1,11 @@
-"""Schemes that split labelled samples over clients. One file each; a new file is found by itself."""
+"""Schemes that split labelled samples over clients. One file each; a new file is found without further registration."""
 
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
-from inspect import getmembers, isabstract, isclass
-from pkgutil import iter_modules
+from typing import Any, TypeGuard
 
+from ...core.registry import classes_by_file
 from .balanced_dirichlet import BalancedDirichlet
 from .dirichlet import Dirichlet
 from .dirichlet_refill import DirichletRefill
@@ -39,10 +38,8 @@ __all__ = [
 @cache
 def all_partitions() -> dict[str, type[Partition]]:
     """Every scheme of this folder by its name on the command line: its file's name with `-` for `_`."""
-    modules = {module.name: import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)}
-    return {
-        name.replace("_", "-"): cls
-        for name, module in modules.items()
-        for _, cls in getmembers(module, isclass)
-        if issubclass(cls, Partition) and cls.__module__ == module.__name__ and not isabstract(cls)
-    }
+    return classes_by_file(__name__, _is_partition)
+
+
+def _is_partition(cls: type[Any]) -> TypeGuard[type[Partition]]:
+    return issubclass(cls, Partition)

@@ -4,21 +4,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.hyper import hyper
-from .draws import class_pools, dirichlet_shares
+from .sampling import class_pools, dirichlet_shares
 from .scheme import Index, Partition, Samples, cut, equal_sizes
 
 
 class BalancedDirichlet(Partition):
     """Label skew at equal sizes, client after client: the shares of its classes are drawn from Dir(alpha, ..., alpha).
 
-    The scheme of the CIFAR split files of Hsu et al. (2020), which FedASAM, FedGF and FedGloSS use:
-    every sample is used exactly once, and a client's samples of a class are its share of the size,
-    rounded, not drawn. When a class has fewer left, the client takes those, and what it still lacks
-    in shares drawn anew over the classes that are left; so the last clients take what there is. The
-    files are named by alpha * classes (0.05 and 100 at ten classes are 0.005 and 10 here).
+    The scheme of the CIFAR split files of Hsu et al. (2020), which FedASAM, FedGF and FedGloSS use. Every sample is
+    used exactly once. A client's number of samples of a class is its share of the client's size, rounded. If a class
+    has fewer samples left, the client takes these, and draws new shares over the classes that are left for the samples
+    that it still needs; the last clients therefore get the classes that are left. The files are named by
+    alpha * classes (0.05 and 100 at ten classes are 0.005 and 10 here).
 
-    alpha = 0 is one class per client, clients // classes clients for each class. Where a class is no
-    whole number of clients, its last client takes the rest of it and the first samples of the next.
+    alpha = 0 is one class per client, clients // classes clients for each class. If the size of a class is not a
+    multiple of the size of a client, its last client takes the rest of it and the first samples of the next class.
     """
 
     alpha: float = hyper(0.1, "concentration per class; 0 is one class per client", low=0)
@@ -36,17 +36,17 @@ class BalancedDirichlet(Partition):
         return [np.sort(part) for part in parts]
 
     def _counts(self, left: Index, size: int, rng: np.random.Generator) -> Index:
-        """How many samples of each class a client of `size` takes where `left` (classes,) are left."""
+        """The numbers of samples of each class, (classes,), for a client of `size`, if `left` (classes,) are left."""
         counts = np.zeros_like(left)
         while (missing := size - int(counts.sum())) > 0:  # each pass is the last one or uses up a class
-            there = np.flatnonzero(left > counts)
-            wanted = _rounded(missing * dirichlet_shares(self.alpha, 1, len(there), rng)[0], rng)
-            counts[there] += np.minimum(wanted, (left - counts)[there])
+            available = np.flatnonzero(left > counts)
+            wanted = _rounded(missing * dirichlet_shares(self.alpha, 1, len(available), rng)[0], rng)
+            counts[available] += np.minimum(wanted, (left - counts)[available])
         return counts
 
 
 def _rounded(parts: NDArray[np.float64], rng: np.random.Generator) -> Index:
-    """Whole numbers nearest to `parts`, with their sum: the largest fractions are rounded up, ties at random."""
+    """Whole numbers with the sum of `parts`: the largest fractions are rounded up, ties at random, others down."""
     whole = np.floor(parts).astype(np.int64)
     rest = round(float(parts.sum())) - int(whole.sum())
     whole[np.lexsort((rng.random(len(parts)), whole - parts))[:rest]] += 1

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.hyper import hyper
-from .draws import class_pools, deal_with_refill, dirichlet_shares, random_turns
+from .sampling import class_pools, dirichlet_shares, draw_with_refill, random_turns
 from .scheme import Index, Partition, Samples
 
 
@@ -11,8 +11,8 @@ class DirichletRefill(Partition):
     """Label skew at equal sizes with reuse: as Dirichlet, but a class that runs out is filled again.
 
     The "with replacement" of Sun et al. (2023, FedSMOO): clients keep the priors they drew, sizes
-    stay equal, and class totals become unbalanced. Samples of the wanted classes are held several
-    times, by several clients or twice by one, and as many others by nobody.
+    stay equal, and class totals become unbalanced. Samples of classes that clients prefer are held several
+    times, by several clients or twice by one; as many samples of other classes are held by no client.
     """
 
     alpha: float = hyper(0.1, "concentration per class", low=0, open_low=True)
@@ -20,4 +20,4 @@ class DirichletRefill(Partition):
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> list[Index]:
         priors = dirichlet_shares(self.alpha, clients, samples.classes, rng)
         pools = class_pools(samples, rng)
-        return deal_with_refill(pools, priors, random_turns(samples, clients, rng), rng)
+        return draw_with_refill(pools, priors, random_turns(samples, clients, rng), rng)

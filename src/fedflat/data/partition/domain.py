@@ -9,8 +9,8 @@ from .scheme import Index, Partition, Samples, cut
 class Domain(Partition):
     """Feature skew: every client holds samples of one domain, split inside it at random into equal sizes.
 
-    The setting of Fan et al. (2024, FedLESAM). Domains have equally many clients each, domain after
-    domain in the order of the data.
+    The setting of Fan et al. (2024, FedLESAM). Every domain has the same number of clients, which are numbered
+    domain after domain in the order of the data.
     """
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> list[Index]:

@@ -9,16 +9,16 @@ from .scheme import Index, Partition, Samples, cut, equal_sizes
 class IID(Partition):
     """A random split into equal sizes.
 
-    The IID split of McMahan et al. (2017). Stratified, as Acar et al. (2021) split CIFAR-100, the
-    samples are dealt class after class: clients differ by at most one sample of any class.
+    The IID split of McMahan et al. (2017). With `stratified`, as Acar et al. (2021) split CIFAR-100, the samples
+    are distributed class after class: the numbers of samples of a class differ by at most one between clients.
     """
 
-    stratified: bool = hyper(False, "deal every class evenly over the clients")
+    stratified: bool = hyper(False, "distribute every class evenly over the clients")
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> list[Index]:
         shuffled = rng.permutation(len(samples))
         if not self.stratified:
             return cut(shuffled, clients)
-        equal_sizes(len(samples), clients)  # too many clients are a mistake here too
-        dealt = shuffled[np.argsort(samples.labels[shuffled], kind="stable")]
-        return [np.sort(dealt[client::clients]) for client in range(clients)]
+        equal_sizes(len(samples), clients)  # raises for too many clients
+        by_class = shuffled[np.argsort(samples.labels[shuffled], kind="stable")]
+        return [np.sort(by_class[client::clients]) for client in range(clients)]

@@ -6,16 +6,16 @@ import numpy as np
 
 from ...core.errors import InputError
 from ...core.hyper import hyper
-from .draws import class_pools, dirichlet_shares
+from .sampling import class_pools, dirichlet_shares
 from .scheme import Index, Partition, Samples
 
 
 class LabelDirichlet(Partition):
     """Label and size skew: the shares of each class over the clients are drawn from Dir(alpha, ..., alpha).
 
-    The textbook scheme of Yurochkin et al. (2019) and Li et al. (2022, NIID-Bench), with one change:
-    they draw again until no client is too small, which need not end. Here a client with fewer than
-    `least` samples takes them one at a time, at random, from the client that is the largest just then.
+    The scheme of Yurochkin et al. (2019) and Li et al. (2022, NIID-Bench), with one change: they draw
+    again until no client is too small, which may never end. Here a client with fewer than `least`
+    samples takes random samples, one at a time, from the client that is the largest at that moment.
     """
 
     alpha: float = hyper(0.1, "concentration per client", low=0, open_low=True)
@@ -45,11 +45,11 @@ def _held(owner: Index, clients: int, rng: np.random.Generator) -> list[Index]:
 
 
 def _fill(parts: list[list[int]], least: int) -> None:
-    """Move samples, the last of a part first, to parts with fewer than `least`; as large a part as any gives."""
+    """Move samples from the largest part, its last sample first, to parts with fewer than `least` samples."""
     largest = [(-len(part), client) for client, part in enumerate(parts)]
     heapify(largest)
     for part in parts:
-        # While a part is below the mean another is above it, so the largest never falls below `least`.
+        # While one part is below the mean another is above it, so the largest part never falls below `least`.
         while len(part) < least:
             size, giver = largest[0]
             part.append(parts[giver].pop())

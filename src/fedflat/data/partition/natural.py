@@ -9,8 +9,8 @@ from .scheme import Index, Partition, Samples
 class Natural(Partition):
     """The split the data came with: one client per user, who holds all samples of that user.
 
-    The setting of Caldas et al. (2018, LEAF). With fewer clients than users, so many users are chosen
-    at random, and the samples of the others stay unused. Clients are in the order of the user ids.
+    The setting of Caldas et al. (2018, LEAF). With fewer clients than users, the users are chosen at random,
+    and the samples of the other users stay unused. Clients are in the order of the user ids.
     """
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> list[Index]:

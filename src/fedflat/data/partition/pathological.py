@@ -12,8 +12,8 @@ class Pathological(Partition):
 
     The setting of Sun et al. (2023, FedSMOO) and Xiao et al. (2026, FedVSSAM), without replacement.
     Each client takes the classes that the fewest clients hold so far, ties broken at random, and a
-    class is cut evenly between its holders: every sample is used once, and sizes are as equal as the
-    classes are. With fewer holdings than classes, the classes that nobody took stay unused.
+    class is divided evenly between its holders: every sample is used once, and sizes are as equal as the
+    sizes of the classes. If clients * classes_per_client is below the number of classes, some classes stay unused.
     """
 
     classes_per_client: int = hyper(2, "classes a client holds", low=1)

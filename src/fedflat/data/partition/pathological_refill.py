@@ -4,7 +4,7 @@ import numpy as np
 
 from ...core.errors import InputError
 from ...core.hyper import hyper
-from .draws import class_pools, deal_with_refill, random_turns
+from .sampling import class_pools, draw_with_refill, random_turns
 from .scheme import Index, Partition, Samples
 
 
@@ -12,8 +12,8 @@ class PathologicalRefill(Partition):
     """Label skew at equal sizes with reuse: every client draws from `classes_per_client` random classes alike.
 
     The scheme of Sun et al. (2023, FedSMOO): clients choose independently, and a class that runs out
-    is filled again. Class totals become unbalanced: samples of the wanted classes are held several
-    times, by several clients or twice by one, and others by nobody.
+    is filled again. Class totals become unbalanced: samples of classes that many clients chose are held several
+    times, by several clients or twice by one; other samples are held by no client.
     """
 
     classes_per_client: int = hyper(2, "classes a client holds", low=1)
@@ -28,4 +28,4 @@ class PathologicalRefill(Partition):
         for prior in priors:
             prior[rng.choice(present, self.classes_per_client, replace=False)] = 1.0
         pools = class_pools(samples, rng)
-        return deal_with_refill(pools, priors, random_turns(samples, clients, rng), rng)
+        return draw_with_refill(pools, priors, random_turns(samples, clients, rng), rng)

@@ -1,4 +1,4 @@
-"""What a partition scheme is given, and what it gives back."""
+"""The interface of partition schemes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..federated import Index
 
 @dataclass(frozen=True)
 class Samples:
-    """What a scheme may know of n samples: the label of each and, where the data has them, its domain and its user."""
+    """What a scheme may use of n samples: the label of each and, if the data have them, its domain and its user."""
 
     labels: Index  # (n,) class indices
     classes: int
@@ -57,13 +57,13 @@ class Partition(ABC):
         """
 
     def __str__(self) -> str:
-        """The scheme and its parameters in words, e.g. `Dirichlet(alpha=0.1)`."""
+        """The scheme and its parameters, e.g. `Dirichlet(alpha=0.1)`."""
         values = ", ".join(f"{f.name}={getattr(self, f.name)}" for f in fields(self))  # type: ignore[arg-type]
         return f"{type(self).__name__}({values})"
 
 
 def equal_sizes(n: int, clients: int) -> Index:
-    """n // clients for everyone, and one more for the first n % clients; raises InputError if n < clients."""
+    """n // clients for every client, plus 1 for the first n % clients: (clients,). Raises InputError if n < clients."""
     if n < clients:
         raise InputError(f"data.clients = {clients} is more than the {n} training samples")
     return np.full(clients, n // clients, dtype=np.int64) + (np.arange(clients) < n % clients)

@@ -4,15 +4,15 @@ import numpy as np
 
 from ...core.errors import InputError
 from ...core.hyper import hyper
-from .draws import class_pools
+from .sampling import class_pools
 from .scheme import Index, Partition, Samples
 
 
 class Shards(Partition):
     """Label skew: samples sorted by label, cut into equal shards, and `shards_per_client` random ones to each client.
 
-    The non-IID split of McMahan et al. (2017): most clients hold at most as many classes as shards,
-    fewer where two shards have one class, more where a shard spans two.
+    The non-IID split of McMahan et al. (2017). Most clients hold at most as many classes as shards:
+    fewer if two shards have the same class, more if a shard spans two classes.
     """
 
     shards_per_client: int = hyper(2, "shards a client holds", low=1)
@@ -24,6 +24,6 @@ class Shards(Partition):
                 f"partition.shards_per_client = {self.shards_per_client} with data.clients = {clients} makes "
                 f"{count} shards of {len(samples)} samples"
             )
-        hands = rng.permutation(count).reshape(clients, self.shards_per_client)
+        chosen = rng.permutation(count).reshape(clients, self.shards_per_client)
         shards = np.array_split(np.concatenate(class_pools(samples, rng)), count)
-        return [np.sort(np.concatenate([shards[shard] for shard in hand])) for hand in hands]
+        return [np.sort(np.concatenate([shards[shard] for shard in own])) for own in chosen]

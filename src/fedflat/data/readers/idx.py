@@ -8,10 +8,12 @@ from math import prod
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .bounds import CONTENT, SAMPLES
-from .found import Reader, find
-from .part import Part, Shape, expect
+from .file_search import Reader, find
+from .layout import Part, Shape
+from .limits import MAX_FILE_BYTES, MAX_SAMPLES
+from .read_errors import expect
 
 
 @dataclass(frozen=True)
@@ -19,22 +21,22 @@ class Idx:
     """`PREFIXtrain-images-idx3-ubyte` and its three companions, plain, gzipped or in an archive."""
 
     prefix: str = ""
-    test: str = "t10k"  # how the test files begin
-    transposed: bool = False  # EMNIST keeps rows and columns the other way round
+    test: str = "t10k"  # the beginning of the names of the test files
+    transposed: bool = False  # EMNIST's files hold columns as rows
 
     def parts(self, folder: Path, shape: Shape | None) -> dict[str, Part] | None:
         names = {part: self._names(stem) for part, stem in (("train", "train"), ("test", self.test))}
-        found = find(folder, [name for pair in names.values() for name in pair])
-        if found is None:
+        readers = find(folder, [name for pair in names.values() for name in pair])
+        if readers is None:
             return None
-        return {part: self._part(*pair, found, shape) for part, pair in names.items()}
+        return {part: self._part(*pair, readers, shape) for part, pair in names.items()}
 
     def _names(self, stem: str) -> tuple[str, str]:
         return f"{self.prefix}{stem}-images-idx3-ubyte", f"{self.prefix}{stem}-labels-idx1-ubyte"
 
-    def _part(self, images: str, labels: str, found: dict[str, Reader], shape: Shape | None) -> Part:
-        y, x = _array(labels, found[labels](), 1), _array(images, found[images](), 3)
-        expect(len(y) <= SAMPLES, labels, f"{len(y):,} labels; at most {SAMPLES:,} are read")
+    def _part(self, images: str, labels: str, readers: dict[str, Reader], shape: Shape | None) -> Part:
+        y, x = _array(labels, readers[labels](), 1), _array(images, readers[images](), 3)
+        expect(len(y) <= MAX_SAMPLES, labels, f"{len(y):,} labels; at most {MAX_SAMPLES:,} are read")
         expect(len(x) == len(y), images, f"{len(x)} images, but {labels} has {len(y)} labels")
         if shape is not None:
             fits = x.shape[1:] == (shape.size, shape.size)
@@ -46,13 +48,14 @@ class Idx:
         return f"{self._names('train')[0]}[.gz] and its companions"
 
 
-def _array(name: str, content: bytes, dimensions: int) -> np.ndarray:
+def _array(name: str, content: bytes, dimensions: int) -> NDArray[np.uint8]:
+    """The array of bytes that an idx file holds."""
     start = 4 + 4 * dimensions
     expect(len(content) >= start, name, "truncated: shorter than its header")
     zeros, kind, found = struct.unpack(">HBB", content[:4])
     expect((zeros, kind, found) == (0, 8, dimensions), name, f"not an idx file of bytes with {dimensions} dimension(s)")
     shape = struct.unpack(f">{dimensions}I", content[4:start])
     expect(len(content) - start == prod(shape), name, f"truncated: {len(content) - start} bytes of {prod(shape)}")
-    sides = prod(side or 1 for side in shape)  # no pixels of a huge size are no array either
-    expect(sides <= CONTENT, name, f"its header says {' x '.join(map(str, shape))}")
+    sides = prod(side or 1 for side in shape)  # numpy refuses an empty array with a huge side
+    expect(sides <= MAX_FILE_BYTES, name, f"its header says {' x '.join(map(str, shape))}")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,19 +14,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..federated import Index
-from .bounded import opened
-from .bounds import ENCODED, ENTRIES, FOOTER, SAMPLES, TEXT, allowed
-from .found import plain_files
-from .pages import check, groups
-from .part import Part, Shape, expect, listed, parsing
-from .pictures import decoded
-from .tables import joined
+from .csv_files import join_texts
+from .file_search import plain_files
+from .layout import Part, Shape
+from .limits import MAX_ENCODED_BYTES, MAX_ENTRIES, MAX_FOOTER_BYTES, MAX_SAMPLES, MAX_TEXT, file_limit
+from .parquet_headers import check_pages, row_groups
+from .pictures import decode_pictures
+from .read_errors import expect, listed, parsing
+from .untrusted_files import open_regular
 
 NAME = re.compile(r"(train|test)(?:-(\d+)-of-(\d+))?(?:-[0-9a-f]+)?\.parquet")
 ROWS_AT_ONCE = 1024
-LIMITS = {"thrift_string_size_limit": FOOTER, "thrift_container_size_limit": ENTRIES}
-Files = Mapping[Path, pq.ParquetFile]
-Values = Callable[[Path, pq.ParquetFile, str], list[str]]  # path, file, name of the column
+LIMITS = {"thrift_string_size_limit": MAX_FOOTER_BYTES, "thrift_container_size_limit": MAX_ENTRIES}
 
 
 @dataclass(frozen=True)
@@ -40,39 +39,47 @@ class Parquet:
     user: str | None = None
 
     def parts(self, folder: Path, shape: Shape | None) -> dict[str, Part] | None:
-        split: dict[str, list[tuple[int, int, Path]]] = {}  # of each part: place, how many there are, file
+        split: dict[
+            str, list[tuple[int, int, Path]]
+        ] = {}  # of each part: a file's place, the number of files, its path
         for path in plain_files(folder):
             if match := NAME.fullmatch(path.name):
                 split.setdefault(match[1], []).append((int(match[2] or 0), int(match[3] or 1), path))
         return {part: self._part(_in_order(files), shape) for part, files in split.items()} or None
 
-    def _part(self, files: list[Path], shape: Shape | None) -> Part:
-        tables = {path: _opened(path, self._leaves()) for path in files}
-        rows = sum(file.metadata.num_rows for file in tables.values())
-        expect(rows <= SAMPLES, str(files[0]), f"its part has {rows:,} rows; at most {SAMPLES:,} are read")
-        labels = np.concatenate([_numbers(path, file, self.label) for path, file in tables.items()])
-        groups = [None if key is None else _all(tables, key, _names) for key in (self.domain, self.user)]
-        if self.image is None or shape is None:
-            texts = zip(*(_all(tables, key, _texts) for key in self.text), strict=True)
-            return Part(labels, [joined(list(row)) for row in texts], *groups)
-        for path, file in tables.items():
-            _picture_type(path, file, self.image)
-        return Part(labels, decoded(_pictures(tables, self.image), shape), *groups)
+    def _part(self, paths: list[Path], shape: Shape | None) -> Part:
+        inner = [] if self.image is None else [f"{self.image}.bytes"]  # where the hub's files have encoded pictures
+        files = [(path, _open(path, self._columns() + inner)) for path in paths]
 
-    def _leaves(self) -> list[str]:
-        """The columns, and that of the encoded bytes inside that of pictures."""
-        return self._columns() + ([] if self.image is None else [f"{self.image}.bytes"])
+        def columns(name: str) -> list[_Column]:
+            return [_Column(path, file, name) for path, file in files]
+
+        rows = sum(file.metadata.num_rows for _, file in files)
+        expect(rows <= MAX_SAMPLES, str(paths[0]), f"its part has {rows:,} rows; at most {MAX_SAMPLES:,} are read")
+        labels = np.concatenate([column.numbers() for column in columns(self.label)])
+        domain, user = (
+            None if name is None else [value for column in columns(name) for value in column.names()]
+            for name in (self.domain, self.user)
+        )
+        if self.image is None or shape is None:
+            texts = [[text for column in columns(name) for text in column.texts()] for name in self.text]
+            return Part(labels, [join_texts(list(row)) for row in zip(*texts, strict=True)], domain, user)
+        pictures = columns(self.image)
+        for column in pictures:
+            column.expect_pictures()
+        encoded = (picture for column in pictures for picture in column.pictures())
+        return Part(labels, decode_pictures(encoded, shape), domain, user)
 
     def _columns(self) -> list[str]:
-        wanted = (self.label, self.image, *self.text, self.domain, self.user)
-        return [name for name in wanted if name is not None]
+        names = (self.label, self.image, *self.text, self.domain, self.user)
+        return [name for name in names if name is not None]
 
     def __str__(self) -> str:
         return f"train-*.parquet with columns {', '.join(self._columns())}"
 
 
 def _in_order(files: list[tuple[int, int, Path]]) -> list[Path]:
-    """The files of a part. Raises InputError unless each of as many as their names say is there once."""
+    """The files of a part. Raises InputError unless each of the files that their names count exists exactly once."""
     files = sorted(files)
     _, number, path = files[0]
     whole = [file[:2] for file in files] == [(i, number) for i in range(number)]
@@ -80,138 +87,148 @@ def _in_order(files: list[tuple[int, int, Path]]) -> list[Path]:
     return [path for _, _, path in files]
 
 
-def _opened(path: Path, leaves: list[str]) -> pq.ParquetFile:
-    """A file with columns of those names; what it may ask for is checked before anything of it is unpacked.
+def _open(path: Path, columns: list[str]) -> pq.ParquetFile:
+    """A file with these columns, some of them inside others; what it claims is checked before any page is unpacked.
 
-    Its texts and pictures are read as dictionaries, so that a value that a file has once is in memory once.
+    Texts and pictures are read as dictionaries, so that a value that a file holds once is in memory once.
     """
-    with opened(path) as raw, parsing(str(path), "truncated or not parquet"):
-        found = groups(raw)
+    with open_regular(path) as raw, parsing(str(path), "truncated or not parquet"):
+        groups = row_groups(raw)
         file = pq.ParquetFile(path, **LIMITS)
-        there = file.schema_arrow.names
-        for name in leaves:
-            once = "." in name or there.count(name) == 1
-            expect(once, str(path), f"has no column {name!r}, or several; it has {listed(there)}")
-        columns = [file.schema.column(i) for i in range(len(file.schema.names))]
-        for group in found:
-            expect(len(group.chunks) == len(columns), str(path), "a group of its rows has other columns")
-            for column, chunk in zip(columns, group.chunks, strict=True):
-                if column.path in leaves and group.rows:  # no page is read for no rows, and none need be there
+        names = file.schema_arrow.names
+        for name in columns:
+            exists = "." in name or names.count(name) == 1
+            expect(exists, str(path), f"has no column {name!r}, or several; it has {listed(names)}")
+        schema = [file.schema.column(i) for i in range(len(file.schema.names))]
+        for group in groups:
+            expect(len(group.chunks) == len(schema), str(path), "a group of its rows has other columns")
+            for column, chunk in zip(schema, group.chunks, strict=True):
+                if column.path in columns and group.rows:  # a group without rows need not have a page
                     with parsing(f"{path}, column {column.path.split('.')[0]!r}"):
-                        check(raw, *chunk)
-        varied = [column.path for column in columns if column.path in leaves and column.physical_type == "BYTE_ARRAY"]
+                        check_pages(raw, *chunk)
+        varied = [column.path for column in schema if column.path in columns and column.physical_type == "BYTE_ARRAY"]
         return pq.ParquetFile(path, read_dictionary=varied, pre_buffer=False, **LIMITS)
 
 
-def _all(files: Files, name: str, values: Values) -> list[str]:
-    """One column of all files, its values made by `values`."""
-    return [value for path, file in files.items() for value in values(path, file, name)]
+@dataclass(frozen=True)
+class _Column:
+    """One column of one file."""
 
+    path: Path
+    file: pq.ParquetFile
+    name: str
 
-def _numbers(path: Path, file: pq.ParquetFile, name: str) -> Index:
-    """A column of class numbers, (n,)."""
-    kind = file.schema_arrow.field(name).type
-    expect(pa.types.is_integer(kind), str(path), f"column {name!r} holds {_said(kind)}, expected class numbers")
-    with parsing(f"{path}, column {name!r}"):
-        return _read(path, file, name).cast(pa.int64()).to_numpy()
+    @property
+    def type(self) -> pa.DataType:
+        return self.file.schema_arrow.field(self.name).type
 
+    @property
+    def label(self) -> str:
+        """The column in an error message."""
+        return f"{self.path}, column {self.name!r}"
 
-def _texts(path: Path, file: pq.ParquetFile, name: str) -> list[str]:
-    """A column of texts; those that a file has once are in memory once, and all together are no more than allowed."""
-    kind = _plain(file.schema_arrow.field(name).type)
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    expect(text, str(path), f"column {name!r} holds {_said(kind)}, expected texts")
-    most, total, found = allowed(path.stat().st_size), 0, []
-    for chunk in _read(path, file, name).chunks:
-        with parsing(f"{path}, column {name!r}"):
-            words, places = chunk.dictionary.to_pylist(), chunk.indices.to_numpy()
-        longest = max(map(len, words), default=0)
-        expect(longest <= TEXT, str(path), f"column {name!r} has a text of {longest:,} characters, more than {TEXT:,}")
-        total += int(np.array([len(word) for word in words], np.int64)[places].sum())
-        expect(total <= most, str(path), f"column {name!r} unpacks to more than {most:,} characters")
-        found += [words[place] for place in places]
-    return found
+    def expect(self, condition: bool, problem: str) -> None:
+        """Raise InputError, naming file and column, unless `condition` holds."""
+        expect(condition, str(self.path), f"column {self.name!r} {problem}")
 
+    def numbers(self) -> Index:
+        """Class numbers, (n,)."""
+        self.expect(pa.types.is_integer(self.type), f"holds {_type_name(self.type)}, expected class numbers")
+        with parsing(self.label):
+            numbers: Index = self._read().cast(pa.int64()).to_numpy()
+        return numbers
 
-def _names(path: Path, file: pq.ParquetFile, name: str) -> list[str]:
-    """Texts as they are, numbers by the names that the file gives them, if it does."""
-    kind = file.schema_arrow.field(name).type
-    if not pa.types.is_integer(kind):
-        return _texts(path, file, name)
-    numbers, names = _numbers(path, file, name), _class_names(file, name)
-    if not names:
-        return [str(number) for number in numbers]
-    inside = bool(((numbers >= 0) & (numbers < len(names))).all())
-    expect(inside, str(path), f"column {name!r} has more than its names")
-    return [names[number] for number in numbers]
+    def texts(self) -> list[str]:
+        """Texts; each that the file holds once is in memory once, and together they are no longer than allowed."""
+        kind = _value_type(self.type)
+        text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        self.expect(text, f"holds {_type_name(kind)}, expected texts")
+        limit, total, texts = file_limit(self.path.stat().st_size), 0, []
+        for chunk in self._read().chunks:
+            with parsing(self.label):
+                different, places = chunk.dictionary.to_pylist(), chunk.indices.to_numpy()
+            longest = max(map(len, different), default=0)
+            self.expect(longest <= MAX_TEXT, f"has a text of {longest:,} characters, more than {MAX_TEXT:,}")
+            total += int(np.array([len(text) for text in different], np.int64)[places].sum())
+            self.expect(total <= limit, f"unpacks to more than {limit:,} characters")
+            texts += [different[place] for place in places]
+        return texts
 
+    def names(self) -> list[str]:
+        """Texts as they are; numbers by the names that the file gives them, or as digits if it gives none."""
+        if not pa.types.is_integer(self.type):
+            return self.texts()
+        numbers, names = self.numbers(), self._class_names()
+        if not names:
+            return [str(number) for number in numbers]
+        named = bool(((numbers >= 0) & (numbers < len(names))).all())
+        self.expect(named, "has more than its names")
+        return [names[number] for number in numbers]
 
-def _class_names(file: pq.ParquetFile, name: str) -> list[str]:
-    """The names of a class-number column, from the hub's description in the file; empty if there are none."""
-    try:
-        described = json.loads((file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
-        names = described["info"]["features"][name]["names"]
-        return [str(names[str(i)]) for i in range(len(names))] if isinstance(names, dict) else [str(n) for n in names]
-    except (ValueError, KeyError, TypeError, RecursionError):  # not described, or in some other way
-        return []
+    def _class_names(self) -> list[str]:
+        """The names of class numbers, from the hub's description in the file; empty if there are none."""
+        try:
+            described = json.loads((self.file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
+            names = described["info"]["features"][self.name]["names"]
+            ordered = [names[str(i)] for i in range(len(names))] if isinstance(names, dict) else names
+            return [str(name) for name in ordered]
+        except (ValueError, KeyError, TypeError, RecursionError):  # not described, or in another form
+            return []
 
+    def expect_pictures(self) -> None:
+        """Raise InputError unless the column holds encoded pictures: bytes, or the hub's pairs of bytes and path."""
+        kind = self.type
+        kind = kind.field("bytes").type if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 else kind
+        binary = pa.types.is_binary(_value_type(kind)) or pa.types.is_large_binary(_value_type(kind))
+        self.expect(binary, f"holds {_type_name(self.type)}, expected pictures as bytes")
 
-def _picture_type(path: Path, file: pq.ParquetFile, name: str) -> None:
-    """Raise InputError unless a column holds encoded pictures, as bytes or as the hub's pairs of bytes and path."""
-    kind = file.schema_arrow.field(name).type
-    inner = kind.field("bytes").type if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 else kind
-    fits = pa.types.is_binary(_plain(inner)) or pa.types.is_large_binary(_plain(inner))
-    expect(fits, str(path), f"column {name!r} holds {_said(kind)}, expected pictures as bytes")
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type of the values of a dictionary, any other as it is."""
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-def _said(kind: pa.DataType) -> str:
-    return listed([str(_plain(kind))])
-
-
-def _read(path: Path, file: pq.ParquetFile, name: str) -> pa.ChunkedArray:
-    """A column with a value in every row."""
-    with parsing(f"{path}, column {name!r}"):
-        column = file.read(columns=[name])[name]
-        column.validate(full=True)  # places in a dictionary are not checked by reading
-    expect(column.null_count == 0, str(path), f"column {name!r} has rows without a value")
-    expect(len(column) == file.metadata.num_rows, str(path), f"column {name!r} has {len(column):,} rows")
-    return column
-
-
-def _pictures(files: Files, column: str) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """A name for messages and the encoded bytes of every picture, a few rows in memory at a time."""
-    for path, file in files.items():
+    def pictures(self) -> Iterator[tuple[str, Callable[[], bytes]]]:
+        """Every picture's name in messages and its encoded bytes; only a few rows are in memory at a time."""
         row = 0
-        for some in _batches(path, file, column):
-            pictures = some.column(0)
-            for place in range(len(pictures)):
-                name = f"{path}, column {column!r}, row {row}"
-                yield name, partial(_encoded, name, pictures, place)
+        for batch in self._batches():
+            values = batch.column(0)
+            for place in range(len(values)):
+                name = f"{self.label}, row {row}"
+                yield name, partial(_encoded, name, values, place)
                 row += 1
+
+    def _read(self) -> pa.ChunkedArray:
+        """The whole column, with a value in every row."""
+        with parsing(self.label):
+            column = self.file.read(columns=[self.name])[self.name]
+            column.validate(full=True)  # reading does not check the places in a dictionary
+        self.expect(column.null_count == 0, "has rows without a value")
+        self.expect(len(column) == self.file.metadata.num_rows, f"has {len(column):,} rows")
+        return column
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        """The column in batches of rows."""
+        inner = f"{self.name}.bytes" if pa.types.is_struct(self.type) else self.name
+        batches = self.file.iter_batches(ROWS_AT_ONCE, columns=[inner])
+        while True:
+            with parsing(self.label):
+                batch = next(batches, None)
+                if batch is not None:
+                    batch.validate(full=True)
+            if batch is None:
+                return
+            yield batch
 
 
 def _encoded(name: str, pictures: pa.Array, place: int) -> bytes:
-    """The bytes of one picture of a batch; made only now, as a file may have one picture in all its rows."""
+    """The bytes of one picture of a batch; made only now, because a file may have one picture in all its rows."""
     value = pictures[place]
     value = value["bytes"] if isinstance(value, pa.StructScalar) and value.is_valid else value
     content: bytes = (value.as_py() if value.is_valid else None) or b""
-    expect(len(content) <= ENCODED, name, f"a picture of {len(content):,} bytes; at most {ENCODED:,} are read")
+    size = f"a picture of {len(content):,} bytes; at most {MAX_ENCODED_BYTES:,} are read"
+    expect(len(content) <= MAX_ENCODED_BYTES, name, size)
     return content
 
 
-def _batches(path: Path, file: pq.ParquetFile, column: str) -> Iterator[pa.RecordBatch]:
-    inner = f"{column}.bytes" if pa.types.is_struct(file.schema_arrow.field(column).type) else column
-    batches = file.iter_batches(ROWS_AT_ONCE, columns=[inner])
-    while True:
-        with parsing(f"{path}, column {column!r}"):
-            some = next(batches, None)
-            if some is not None:
-                some.validate(full=True)
-        if some is None:
-            return
-        yield some
+def _value_type(kind: pa.DataType) -> pa.DataType:
+    """The type of the values of a dictionary; any other type unchanged."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _type_name(kind: pa.DataType) -> str:
+    return listed([str(_value_type(kind))])

@@ -1,4 +1,4 @@
-"""Encoded pictures to arrays, several at once."""
+"""Decoding pictures into arrays, several at once."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ...core.errors import InputError
-from .bounds import LARGE, PIXELS
-from .part import Shape, expect, refusal
+from .layout import Shape
+from .limits import LARGE_PIXELS, MAX_PIXELS
+from .read_errors import expect, file_error
 
 Picture = NDArray[np.uint8]
 AT_ONCE = 1024  # pictures decoded ahead
@@ -26,51 +27,52 @@ FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # no others: for PostScript, Pillow wo
 ONE_LARGE = Lock()
 
 
-def decoded(encoded: Iterable[tuple[str, Callable[[], bytes]]], shape: Shape) -> Iterator[Picture]:
-    """The pictures (channels, size, size) of (name, how to get the bytes); decoding uses all cores."""
-    waiting = iter(encoded)
+def decode_pictures(encoded: Iterable[tuple[str, Callable[[], bytes]]], shape: Shape) -> Iterator[Picture]:
+    """The pictures (channels, size, size) of pairs (name, function that reads the bytes); decoding uses all cores."""
+    remaining = iter(encoded)
     with ThreadPoolExecutor() as pool, warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)  # it is told by our own error
-        while some := list(islice(waiting, AT_ONCE)):
-            for found in pool.map(partial(_decode, shape=shape), some):
-                if isinstance(found, InputError):
-                    raise found
-                yield found
+        warnings.simplefilter("error", Image.DecompressionBombWarning)  # our own error says it
+        while some := list(islice(remaining, AT_ONCE)):
+            for picture in pool.map(partial(_decoded, shape=shape), some):
+                if isinstance(picture, InputError):
+                    raise picture
+                yield picture
 
 
-def _decode(encoded: tuple[str, Callable[[], bytes]], shape: Shape) -> Picture | InputError:
-    """The picture, or what is wrong with it: a raised error would keep the picture's bytes until it is looked at."""
+def _decoded(encoded: tuple[str, Callable[[], bytes]], shape: Shape) -> Picture | InputError:
+    """The picture or the error: one that is raised would keep the picture's bytes in memory until it is handled."""
     try:
-        return _picture(*encoded, shape)
+        return _decode(*encoded, shape)
     except InputError as error:
         return InputError(str(error))
 
 
-def _picture(name: str, read: Callable[[], bytes], shape: Shape) -> Picture:
+def _decode(name: str, read: Callable[[], bytes], shape: Shape) -> Picture:
     try:
         with Image.open(io.BytesIO(read()), formats=FORMATS) as image:
             size, resized = image.size, _resized(image.size, shape)
             fits = shape.resize or size == (shape.size, shape.size)
             expect(fits, name, f"a picture of {size}, expected {shape.size} x {shape.size}")
-            expect(max(prod(size), prod(resized)) <= PIXELS, name, _too_large(size, resized))
-            with ONE_LARGE if max(prod(size), prod(resized)) > LARGE else nullcontext():
+            pixels = max(prod(size), prod(resized))
+            expect(pixels <= MAX_PIXELS, name, _too_large(size, resized))
+            with ONE_LARGE if pixels > LARGE_PIXELS else nullcontext():
                 return _pixels(image, resized, shape)
     except InputError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise refusal(name, f"a picture of more than {PIXELS:,} pixels") from error
+        raise file_error(name, f"a picture of more than {MAX_PIXELS:,} pixels") from error
     except Exception as error:  # a damaged picture may fail in any way
-        raise refusal(name, "not a readable picture") from error
+        raise file_error(name, "not a readable picture") from error
 
 
 def _too_large(size: tuple[int, int], resized: tuple[int, int]) -> str:
     (width, height), (wide, high) = size, resized
     becomes = "" if size == resized else f" that would become one of {wide:,} x {high:,}"
-    return f"a picture of {width:,} x {height:,} pixels{becomes}; at most {PIXELS:,} pixels are read"
+    return f"a picture of {width:,} x {height:,} pixels{becomes}; at most {MAX_PIXELS:,} pixels are read"
 
 
 def _resized(size: tuple[int, int], shape: Shape) -> tuple[int, int]:
-    """Of a photograph of `size`, its size before the central square is cut out."""
+    """The size to which a photograph of `size` is resized before its central square is cut out."""
     if not shape.resize or size == (shape.size, shape.size):
         return size
     scale = round(shape.size * 8 / 7) / max(min(size), 1)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from ..dataset import FileDataset, HubRepository
+from ..readers.csv_files import Csv
 from ..readers.parquet import Parquet
-from ..readers.tables import Csv
-from ..source import FileSet, Hub
 
-SOURCE = FileSet(
+SOURCE = FileDataset(
     classes=4,
     sizes={"train": 120_000, "test": 7_600},
     layouts=(Parquet(text=("text",)), Csv(columns=2)),
     vocabulary_size=30_000,
-    hub=Hub("fancyzhx/ag_news"),
+    hub=HubRepository("fancyzhx/ag_news"),
     folders=("ag_news_csv",),
 )

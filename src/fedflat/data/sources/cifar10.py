@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from ..dataset import FileDataset, HubRepository
 from ..preparation import Preparation
-from ..readers.batches import BinaryBatches, PythonBatches
+from ..readers.cifar import BinaryBatches, PythonBatches
+from ..readers.layout import Shape
 from ..readers.parquet import Parquet
-from ..readers.part import Shape
-from ..source import FileSet, Hub
 
-SOURCE = FileSet(
+SOURCE = FileDataset(
     classes=10,
     sizes={"train": 50_000, "test": 10_000},
     layouts=(
@@ -18,6 +18,6 @@ SOURCE = FileSet(
     ),
     picture=Shape(channels=3, size=32),
     preparation=Preparation(mean=(0.491, 0.482, 0.446), std=(0.247, 0.243, 0.261)),  # FedGF's constants
-    hub=Hub("uoft-cs/cifar10", "plain_text"),
+    hub=HubRepository("uoft-cs/cifar10", "plain_text"),
     folders=("cifar-10", "cifar-10-batches-py", "cifar-10-batches-bin"),
 )

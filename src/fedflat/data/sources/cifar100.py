@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from ..dataset import FileDataset, HubRepository
 from ..preparation import Preparation
-from ..readers.batches import BinaryBatches, PythonBatches
+from ..readers.cifar import BinaryBatches, PythonBatches
+from ..readers.layout import Shape
 from ..readers.parquet import Parquet
-from ..readers.part import Shape
-from ..source import FileSet, Hub
 
-SOURCE = FileSet(
+SOURCE = FileDataset(
     classes=100,
     sizes={"train": 50_000, "test": 10_000},
     layouts=(
@@ -18,6 +18,6 @@ SOURCE = FileSet(
     ),
     picture=Shape(channels=3, size=32),
     preparation=Preparation(mean=(0.5071, 0.4867, 0.4408), std=(0.2675, 0.2565, 0.2761)),  # FedGF's constants
-    hub=Hub("uoft-cs/cifar100", "cifar100"),
+    hub=HubRepository("uoft-cs/cifar100", "cifar100"),
     folders=("cifar-100", "cifar-100-python", "cifar-100-binary"),
 )

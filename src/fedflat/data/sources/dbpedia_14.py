@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from ..dataset import FileDataset, HubRepository
+from ..readers.csv_files import Csv
 from ..readers.parquet import Parquet
-from ..readers.tables import Csv
-from ..source import FileSet, Hub
 
-SOURCE = FileSet(
+SOURCE = FileDataset(
     classes=14,
     sizes={"train": 560_000, "test": 70_000},
     layouts=(Parquet(text=("title", "content")), Csv(columns=2)),
     vocabulary_size=30_000,
-    hub=Hub("fancyzhx/dbpedia_14", "dbpedia_14"),
+    hub=HubRepository("fancyzhx/dbpedia_14", "dbpedia_14"),
     folders=("dbpedia_csv",),
 )

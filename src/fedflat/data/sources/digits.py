@@ -10,10 +10,10 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from ..source import Arrays, Bundled, Loaded
+from ..dataset import BundledDataset, LoadedDataset, SampleArrays
 
 
-def read() -> Loaded:
+def read() -> LoadedDataset:
     """All 1,797 images, x (n, 1, 8, 8) float32."""
     digits = load_digits()
     images = (digits.images / 16.0).astype("float32")[:, None]
@@ -22,10 +22,10 @@ def read() -> Loaded:
     )
     # Copied into memory that torch aligned: full-batch products round by the address, and numpy's differ by process.
     x, test_x, y, test_y = (torch.from_numpy(part).clone() for part in split)
-    return Loaded(Arrays(x, y), Arrays(test_x, test_y), classes=10)
+    return LoadedDataset(SampleArrays(x, y), SampleArrays(test_x, test_y), classes=10)
 
 
-SOURCE = Bundled(
+SOURCE = BundledDataset(
     read,
     classes=10,
     shape=(1, 8, 8),

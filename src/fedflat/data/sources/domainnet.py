@@ -5,15 +5,15 @@ At the papers' 224x224 the converted set takes 88 GB of disk; `data.image_size` 
 
 from __future__ import annotations
 
+from ..dataset import FileDataset, HubRepository
 from ..preparation import IMAGENET
-from ..readers.folders import ImageFolders
+from ..readers.image_folders import ImageFolders
+from ..readers.layout import Shape
 from ..readers.parquet import Parquet
-from ..readers.part import Shape
-from ..source import FileSet, Hub
 
 DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 
-SOURCE = FileSet(
+SOURCE = FileDataset(
     classes=345,
     sizes={"train": 409_832, "test": 176_743},
     layouts=(
@@ -23,6 +23,6 @@ SOURCE = FileSet(
     picture=Shape(channels=3, size=224, resize=True),
     preparation=IMAGENET,
     domains=DOMAINS,
-    hub=Hub("wltjr1007/DomainNet"),
+    hub=HubRepository("wltjr1007/DomainNet"),
     folders=("DomainNet",),
 )

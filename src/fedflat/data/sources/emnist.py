@@ -5,12 +5,12 @@ Pixels are scaled to [0, 1] and not normalised. The original files keep pictures
 
 from __future__ import annotations
 
+from ..dataset import FileDataset
 from ..readers.idx import Idx
+from ..readers.layout import Shape
 from ..readers.parquet import Parquet
-from ..readers.part import Shape
-from ..source import FileSet
 
-SOURCE = FileSet(
+SOURCE = FileDataset(
     classes=62,
     sizes={"train": 697_932, "test": 116_323},
     layouts=(Idx(prefix="emnist-byclass-", test="test", transposed=True), Parquet(image="image")),

@@ -5,14 +5,14 @@ A fixed tenth of every writer's pictures is the test set. Pixels are scaled to [
 
 from __future__ import annotations
 
+from ..dataset import FileDataset, HubRepository
+from ..readers.layout import Shape
 from ..readers.parquet import Parquet
-from ..readers.part import Shape
-from ..source import FileSet, Hub
 
-SOURCE = FileSet(
+SOURCE = FileDataset(
     classes=62,
     sizes={},
     layouts=(Parquet(image="image", label="character", user="writer_id"),),
     picture=Shape(channels=1, size=28),
-    hub=Hub("flwrlabs/femnist"),
+    hub=HubRepository("flwrlabs/femnist"),
 )

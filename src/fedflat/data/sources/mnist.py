@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from ..dataset import FileDataset, HubRepository
 from ..preparation import Preparation
 from ..readers.idx import Idx
+from ..readers.layout import Shape
 from ..readers.parquet import Parquet
-from ..readers.part import Shape
-from ..source import FileSet, Hub
 
-SOURCE = FileSet(
+SOURCE = FileDataset(
     classes=10,
     sizes={"train": 60_000, "test": 10_000},
     layouts=(Parquet(image="image"), Idx()),
     picture=Shape(channels=1, size=28),
     preparation=Preparation(mean=(0.1307,), std=(0.3081,)),
-    hub=Hub("ylecun/mnist", "mnist"),
+    hub=HubRepository("ylecun/mnist", "mnist"),
     folders=("MNIST",),
 )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from ..dataset import FileDataset, HubRepository
 from ..preparation import IMAGENET
-from ..readers.folders import ImageFolders
+from ..readers.image_folders import ImageFolders
+from ..readers.layout import Shape
 from ..readers.parquet import Parquet
-from ..readers.part import Shape
-from ..source import FileSet, Hub
 
 DOMAINS = ("Art", "Clipart", "Product", "Real World")
 
-SOURCE = FileSet(
+SOURCE = FileDataset(
     classes=65,
     sizes={"train": 15_588},
     layouts=(
@@ -20,6 +20,6 @@ SOURCE = FileSet(
     picture=Shape(channels=3, size=224, resize=True),
     preparation=IMAGENET,
     domains=DOMAINS,
-    hub=Hub("flwrlabs/office-home"),
+    hub=HubRepository("flwrlabs/office-home"),
     folders=("OfficeHome", "OfficeHomeDataset_10072016"),
 )

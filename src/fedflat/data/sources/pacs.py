@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from ..dataset import FileDataset, HubRepository
 from ..preparation import IMAGENET
-from ..readers.folders import ImageFolders
+from ..readers.image_folders import ImageFolders
+from ..readers.layout import Shape
 from ..readers.parquet import Parquet
-from ..readers.part import Shape
-from ..source import FileSet, Hub
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 
-SOURCE = FileSet(
+SOURCE = FileDataset(
     classes=7,
     sizes={"train": 9_991},
     layouts=(
@@ -20,6 +20,6 @@ SOURCE = FileSet(
     picture=Shape(channels=3, size=224, resize=True),
     preparation=IMAGENET,
     domains=DOMAINS,
-    hub=Hub("flwrlabs/pacs"),
+    hub=HubRepository("flwrlabs/pacs"),
     folders=("PACS",),
 )

@@ -1,4 +1,4 @@
-"""Flatness of a model, each measure with its protocol stated and an error where there is one."""
+"""Flatness of a model: measures with a stated protocol and, if they are random, an error."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ...core.errors import InputError
 from ...core.objective import Objective
 from ...data.federated import FederatedData
 from .measure import Measure
-from .measured import Curve, Finding, Measured
-from .measures import all_measures
+from .measures import all_measures, find
+from .results import Curve, Finding, Measured
 from .subject import MAX_SAMPLES, Subject
 
 __all__ = [
@@ -37,12 +37,12 @@ LIGHT = ("eigenvalues", "sharpness")
 
 
 def no_progress(name: str, done: int, total: int) -> None:
-    """Progress that nobody wants to hear."""
+    """Ignore the progress of measures."""
 
 
 @dataclass(frozen=True)
 class Flatness(Mapping[str, Measured]):
-    """What was measured on one model: numbers by name, and the findings with curves and protocols."""
+    """The results of all measures on one model: numbers by name, and the findings with curves and protocols."""
 
     findings: tuple[Finding, ...]
 
@@ -106,21 +106,9 @@ def measure(subject: Subject, measures: Sequence[str | Measure], progress: Progr
 
 
 def _measured(one: Measure, subject: Subject, progress: ProgressCallback) -> Finding:
-    """What `one` finds; nothing, with the reason, where a round that it looks at diverges."""
+    """The finding of `one`; without values, but with the reason, if the round that it looks at diverges."""
     name = type(one).__name__
     try:
         return one.measure(subject, lambda done, total: progress(name, done, total))
     except ArithmeticError as error:
         return Finding(name, f"{name}: not measured, {error}", {})
-
-
-def find(name: str) -> Measure:
-    """The measure called `name` with its default settings; case, `-` and `_` do not matter."""
-    known = {_plain(key): cls for key, cls in all_measures().items()}
-    if _plain(name) not in known:
-        raise InputError(f"unknown measure {name!r}; known are {', '.join(all_measures())}")
-    return known[_plain(name)]()
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")

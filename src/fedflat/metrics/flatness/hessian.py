@@ -9,26 +9,26 @@ import torch
 from torch import Tensor, nn
 
 from .landscape import Landscape
-from .passes import gradient_with_graph, multiplied
+from .passes import gradient_with_graph, hessian_products
 
 NUMBERS_AT_ONCE = 2_000_000  # in the vectors that are multiplied in one pass
-VECTORS_TO_A_GRAPH = 8  # that is built again for each: it costs an eighth of a gradient then
+VECTORS_PER_GRAPH = 8  # if a graph is built for each call: it then costs an eighth of a gradient per vector
 
 
 @dataclass(frozen=True)
 class _Graph:
-    """The gradient on some samples, ready to be differentiated again."""
+    """The gradient on some samples with its graph, so that it can be differentiated again."""
 
-    share: float  # of all samples
+    share: float  # of these samples among all
     w: Tensor
     gradient: Tensor
 
 
 class Hessian:
-    """H at `w` (d,), the Hessian of `landscape`; call it to multiply.
+    """The Hessian H of `landscape` at `w` (d,). Calling it multiplies vectors with H.
 
-    The graph of the gradient is kept for all samples if it fits into the landscape's memory: a product
-    then costs 1.8 gradients (measured on LeNet), else 2.8 for one vector and towards 1.8 for many.
+    The graph of the gradient is kept if that for all samples fits into the landscape's memory: a product
+    then costs 1.8 gradients (measured on LeNet), otherwise 2.8 for one vector and nearly 1.8 for many.
     """
 
     def __init__(self, landscape: Landscape, w: Tensor) -> None:
@@ -36,24 +36,24 @@ class Hessian:
         self.products = 0  # vectors multiplied so far
         footprint = landscape.footprint
         self._chunk = landscape.at_once(footprint.graph + footprint.product)  # samples in one pass
-        self._kept = list(self._graphs()) if self._chunk == len(landscape) else None
+        self._kept = list(self._graphs()) if self._chunk == len(landscape) else None  # None: built for each call
 
     def __call__(self, v: Tensor) -> Tensor:
-        """H v for one vector (d,) or for each of several, (k, d); float64, as samples are summed."""
+        """H v for one vector (d,) or each of several (k, d), in float64, the precision of the sum over samples."""
         vectors = v.reshape(-1, v.shape[-1]).to(self.w.dtype)
         total = torch.zeros(vectors.shape, dtype=torch.float64, device=self.w.device)
         for graph in self._kept or self._graphs():
             for start in range(0, len(vectors), self._together):
-                here = slice(start, start + self._together)
-                keep = self._kept is not None or here.stop < len(vectors)
-                total[here] += graph.share * multiplied(graph.gradient, graph.w, vectors[here], keep)
+                some = slice(start, start + self._together)
+                keep = self._kept is not None or some.stop < len(vectors)
+                total[some] += graph.share * hessian_products(graph.gradient, graph.w, vectors[some], keep)
         if not torch.isfinite(total).all():
             raise FloatingPointError("products with the Hessian of the loss are not finite")
         self.products += len(vectors)
         return total.reshape(v.shape)
 
     def _graphs(self) -> Iterator[_Graph]:
-        """Chunk by chunk."""
+        """The graphs of all samples, chunk by chunk."""
         for some in torch.split(self.landscape.samples, self._chunk):
             batch = self.landscape.batch(some)
             w = self.w.clone().requires_grad_()
@@ -61,17 +61,17 @@ class Hessian:
 
     @property
     def block(self) -> int:
-        """How many vectors are best multiplied by one call."""
+        """The best number of vectors for one call."""
         if self._kept is not None:
             return self._together
-        fits = self.landscape.memory // (16 * self.landscape.d)  # each with its product
-        return max(self._together, min(VECTORS_TO_A_GRAPH, fits))
+        fits = self.landscape.memory // (16 * self.landscape.d)  # vectors and their products
+        return max(self._together, min(VECTORS_PER_GRAPH, fits))
 
     @property
     def _together(self) -> int:
-        """How many vectors are multiplied in one pass: as many as memory allows of a dense model, one of any other.
+        """The number of vectors in one pass: with convolutions one, otherwise as many as the memory allows.
 
-        Convolutions are slower for a stack of vectors than for one after another (measured: 2.4 to 1.7).
+        Convolutions are slower with a stack of vectors than with one after another (measured: 2.4 to 1.7).
         """
         modules = self.landscape.objective.module.modules()
         if any(isinstance(module, nn.modules.conv._ConvNd) for module in modules):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...core.objective import Batch, Objective
-from ...data.federated import FederatedData, Index
+from ...data.federated import FederatedData, Members
 from .passes import Footprint
 
 MEMORY = 512 * 2**20  # bytes that the samples of a gradient or of Hessian products may take at once
@@ -19,10 +19,10 @@ MEMORY = 512 * 2**20  # bytes that the samples of a gradient or of Hessian produ
 class Landscape:
     """F: the mean cross-entropy over `samples`, without weight decay, the model in evaluation mode.
 
-    Sums over samples are taken chunk by chunk, in float64, each chunk as large as `memory` allows.
+    Sums over samples are computed chunk by chunk, in float64; a chunk is as large as `memory` allows.
     """
 
-    def __init__(self, objective: Objective, data: FederatedData, samples: Index, memory: int = MEMORY) -> None:
+    def __init__(self, objective: Objective, data: FederatedData, samples: Members, memory: int = MEMORY) -> None:
         """`data` is on the device and in the dtype of the model; `samples` (n,) are indices into it."""
         self.objective, self.data, self.memory = objective, data, memory
         self.samples = torch.from_numpy(samples.astype(np.int64)).to(data.y.device)
@@ -38,8 +38,10 @@ class Landscape:
         return self.objective.space.d
 
     def parts(self, number: int) -> list[Landscape]:
-        """The same loss on every `number`-th sample: that many landscapes, or one per sample; F is their mean,
-        weighted by their numbers of samples."""
+        """`number` landscapes, or one per sample if there are fewer, each on every `number`-th sample.
+
+        F is their mean, weighted by their numbers of samples.
+        """
         parts = [copy(self) for _ in range(min(number, len(self)))]
         for i, part in enumerate(parts):
             part.samples = self.samples[i :: len(parts)]
@@ -52,10 +54,6 @@ class Landscape:
             parts = [self.share(batch) * self.objective.loss(w, batch).double() for batch in chunks]
         return float(torch.stack(parts).sum())
 
-    def losses(self, points: Tensor) -> Tensor:
-        """F at each of `points` (k, d), as (k,) float64."""
-        return torch.tensor([self.loss(point) for point in points], dtype=torch.float64)
-
     def gradient(self, w: Tensor) -> Tensor:
         """The gradient of F at `w` (d,), (d,)."""
         total = torch.zeros(self.d, dtype=torch.float64, device=w.device)
@@ -65,18 +63,18 @@ class Landscape:
         return total.to(w.dtype)
 
     def batches(self, bytes_per_sample: float) -> Iterator[Batch]:
-        """All samples, in as many at once as fit into the memory at so many bytes each."""
+        """All samples, in batches as large as the memory allows at `bytes_per_sample`."""
         for some in torch.split(self.samples, self.at_once(bytes_per_sample)):
             yield self.batch(some)
 
     def at_once(self, bytes_per_sample: float) -> int:
-        """How many samples fit into the memory at so many bytes each; at least 1."""
+        """How many samples the memory holds at `bytes_per_sample`; at least 1."""
         return min(len(self), max(1, int(self.memory // max(1.0, bytes_per_sample))))
 
     def batch(self, samples: Tensor) -> Batch:
-        """The samples of these indices (b,) as the model takes them."""
+        """The samples with these indices (b,), prepared for the model."""
         return Batch(self.data.inputs(samples), self.data.y[samples])
 
     def share(self, batch: Batch) -> float:
-        """The batch's share of the samples."""
+        """The share of the samples that is in `batch`."""
         return len(batch.y) / len(self)

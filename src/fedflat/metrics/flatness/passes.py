@@ -1,4 +1,4 @@
-"""Passes of a model that can be differentiated twice, and the memory they take."""
+"""Gradients that can be differentiated again, Hessian products, and the memory that they need."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from ...core.objective import Batch, Objective
 
 
 def gradient_with_graph(objective: Objective, w: Tensor, batch: Batch) -> Tensor:
-    """The gradient at `w` (d,), which requires one, as something that can be differentiated again.
+    """The gradient at `w` (d,), which requires a gradient, with its graph, so that it can be differentiated again.
 
-    Fused attention has no second derivative, so attention runs its plain kernel here.
+    Fused attention has no second derivative, so attention uses its plain kernel here.
     """
     with torch.enable_grad(), objective.evaluating(), sdpa_kernel(SDPBackend.MATH):
         gradient: Tensor = torch.autograd.grad(objective.loss(w, batch), w, create_graph=True)[0]
     return gradient
 
 
-def multiplied(gradient: Tensor, w: Tensor, vectors: Tensor, keep: bool) -> Tensor:
-    """Hessian products with `vectors` (k, d) by one pass through the graph of `gradient`, left for more if `keep`."""
+def hessian_products(gradient: Tensor, w: Tensor, vectors: Tensor, keep: bool) -> Tensor:
+    """Hessian products with `vectors` (k, d) by one pass through the graph of `gradient`, which is kept if `keep`."""
     if not gradient.requires_grad:  # it does not depend on w
         return torch.zeros_like(vectors)
     together = len(vectors) > 1
     with sdpa_kernel(SDPBackend.MATH):
-        found: Tensor = torch.autograd.grad(
+        products: Tensor = torch.autograd.grad(
             gradient,
             w,
             vectors if together else vectors[0],
@@ -40,16 +40,16 @@ def multiplied(gradient: Tensor, w: Tensor, vectors: Tensor, keep: bool) -> Tens
             is_grads_batched=together,
             materialize_grads=True,
         )[0]
-    return found if together else found[None]
+    return products if together else products[None]
 
 
 class Footprint:
-    """Bytes that one more sample takes in a pass of a model, at the peak.
+    """Bytes by which the peak memory of a pass grows with one more sample.
 
-    Counted where torch allocates, on two and on three samples, operation by operation: the two passes are
-    alike, so the largest difference is the growth of the peak of any larger batch (a process with LeNet
-    grows by 1.30 MB a sample, the count is 1.28; ResNet-18 14.5 and 14.3). What a library allocates by itself
-    and what does not grow with the samples is not in it.
+    torch's allocations are counted after each operation, on two and on three samples. Both passes have the same
+    operations, so the largest difference is the growth of the peak for any larger batch (a process with LeNet
+    grows by 1.30 MB a sample, the count is 1.28; ResNet-18 14.5 and 14.3). It does not contain what libraries
+    allocate by themselves or what does not grow with the samples.
     """
 
     def __init__(self, objective: Objective, sample: Batch) -> None:
@@ -58,22 +58,22 @@ class Footprint:
 
     @cached_property
     def gradient(self) -> float:
-        """Of a gradient."""
+        """In a gradient."""
         return max(_growth(self._gradient))
 
     @cached_property
     def graph(self) -> float:
-        """Of a gradient that is kept to be differentiated again."""
+        """In a gradient that is kept with its graph."""
         return self._twice[0]
 
     @cached_property
     def product(self) -> float:
-        """Of a Hessian product with one vector, beside the graph."""
+        """In a Hessian product with one vector, in addition to the graph."""
         return self._twice[1] - self._twice[0]
 
     @cached_property
     def _twice(self) -> tuple[float, float]:
-        """The graph, and the peak of a product that keeps it."""
+        """Of the graph, and of a product that keeps the graph."""
         graph = _growth(self._graph)
         return graph[-1], max(graph + _growth(self._product))
 
@@ -86,7 +86,7 @@ class Footprint:
     def _product(self, n: int) -> Tensor:
         w = self._parameters().requires_grad_()
         gradient = gradient_with_graph(self.objective, w, self._samples(n))
-        return multiplied(gradient, w, w.detach()[None], keep=True)
+        return hessian_products(gradient, w, w.detach()[None], keep=True)
 
     def _parameters(self) -> Tensor:
         return self.objective.space.flatten(self.objective.module)
@@ -96,27 +96,27 @@ class Footprint:
         return Batch(x.repeat(n, *[1] * (x.ndim - 1)), y.repeat(n))
 
 
-def _growth(run: Callable[[int], Any]) -> list[float]:
-    """By how much the allocated bytes grow with a sample, after each operation of `run`, a pass over n samples.
+def _growth(run: Callable[[int], object]) -> list[float]:
+    """The growth of the allocated bytes per sample after each operation of `run`, a pass over n samples.
 
-    Where the operations depend on n, what three samples take at the peak and at the end, for each of them.
+    If the operations depend on n: a third of what three samples need at the peak and at the end.
     """
-    two, three = _allocated(lambda: run(2)), _allocated(lambda: run(3))
+    two, three = allocated(lambda: run(2)), allocated(lambda: run(3))
     if len(two) == len(three):
         return [b - a for a, b in zip(two, three, strict=True)]
     return [max(three) / 3, three[-1] / 3]
 
 
-def _allocated(run: Callable[[], Any]) -> list[int]:
-    """Bytes in the tensors made by `run` that are alive after each of its operations, what it gives back included."""
+def allocated(run: Callable[[], object]) -> list[int]:
+    """Bytes of the tensors that `run` has made and that are alive after each of its operations; its result is alive."""
     allocations = _Allocations()
     with allocations:
-        _held = run()
+        _result = run()
     return allocations.after_each
 
 
 class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
-    """Counts the bytes of all storages that operations make while they are alive."""
+    """Counts the bytes of the storages that operations make, as long as these are alive."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -127,11 +127,11 @@ class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         made = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(made):
             if isinstance(tensor, Tensor):
-                self._note(tensor.untyped_storage())
+                self._add(tensor.untyped_storage())
         self.after_each.append(sum(self._alive.values()))
         return made
 
-    def _note(self, storage: torch.UntypedStorage) -> None:
+    def _add(self, storage: torch.UntypedStorage) -> None:
         key = storage._cdata
         if key not in self._alive:
             self._alive[key] = storage.nbytes()

@@ -1,4 +1,4 @@
-"""What is measured: a model, the data of its clients, and the round that would follow."""
+"""The subject of a measure: a model, the data of its clients, and the round that would follow."""
 
 from __future__ import annotations
 
@@ -12,41 +12,43 @@ from torch import Tensor
 
 from ...core.errors import InputError
 from ...core.objective import Objective
-from ...data.federated import FederatedData, Index
+from ...data.federated import FederatedData, Index, Members
 from .landscape import MEMORY, Landscape
 
 MAX_SAMPLES = 2000
 
 
 class RoundObserver:
-    """Is shown a round while it is worked out, keeps what it needs, and changes nothing. This one keeps nothing."""
+    """Observes a dry round: records what it needs and changes nothing. This base class records nothing."""
 
     def step(self, clients: Index, k: int, w: Tensor, perturbation: Tensor) -> None:
-        """Local step `k` of `clients` (c,): their models `w` (c, d) before it, and how far from there the method
-        took its descent gradient, `perturbation` (c, d)."""
+        """Called before local step `k` of `clients` (c,) with their models `w` (c, d).
+
+        The method takes its descent gradient at `w + perturbation`, (c, d).
+        """
 
     def done(self, clients: Index, w: Tensor) -> None:
-        """The local models `w` (c, d) of `clients` (c,) at the end of the round."""
+        """Called at the end of the round of `clients` (c,) with their local models `w` (c, d)."""
 
 
 @dataclass(frozen=True)
 class NextRound:
-    """Where the round leads that was worked out and not taken."""
+    """The result of a dry round: a round that is computed without changing the run."""
 
     clients: Index  # (c,)
-    after: Tensor  # (d,) the server's model after it
+    after: Tensor  # (d,) the server's model after the round
     lr_sum: float  # mean over clients of the sum of their local step sizes
 
 
-Rehearsal = Callable[[Index | None, RoundObserver], NextRound]  # clients (None: the next cohort), and who watches them
+DryRound = Callable[[Index | None, RoundObserver], NextRound]  # clients (None: the next cohort) and their observer
 
 
 @dataclass(frozen=True)
 class Subject:
     """A model `w` (d,) on the training samples of its clients, in evaluation mode and without weight decay.
 
-    Pooled samples are at most `max_samples`, evenly spaced over the clients' samples, the same for
-    every model; a client's are all of its own, at most `max_samples`.
+    The pooled samples are at most `max_samples`, evenly spaced over the clients' samples, the same for every model.
+    The samples of a client are all its own, or `max_samples` of them, evenly spaced.
     """
 
     objective: Objective
@@ -54,7 +56,7 @@ class Subject:
     data: FederatedData  # on the device and in the dtype of the model
     max_samples: int = MAX_SAMPLES
     memory: int = MEMORY
-    dry_round: Rehearsal | None = None  # None: the model is all that is known
+    dry_round: DryRound | None = None  # None: there is no run, only a model
 
     @cached_property
     def pooled(self) -> Landscape:
@@ -78,18 +80,18 @@ class Subject:
         return f"{used:,} of {all_:,} training samples" if used < all_ else f"all {all_:,} training samples"
 
     def some_clients(self, number: int) -> Index:
-        """`number` clients, or all if there are no more, evenly spaced over all and the same for every model, (c,)."""
+        """`number` clients, or all if there are fewer, evenly spaced over all and the same for every model, (c,)."""
         return np.linspace(0, self.data.clients, min(number, self.data.clients), endpoint=False).astype(np.int64)
 
-    def next_round(self, clients: Index | None, watch: RoundObserver) -> NextRound:
-        """Rehearse the round that follows, or one with other `clients` (c,), for `watch`.
+    def next_round(self, clients: Index | None, observer: RoundObserver) -> NextRound:
+        """Compute the round that follows, or one with other `clients` (c,), as a dry round seen by `observer`.
 
-        Raises InputError if the model is all that is known.
+        Raises InputError if there is no run.
         """
         if self.dry_round is None:
             raise InputError("this measure looks at a round of training; measure a run, not a model alone")
-        return self.dry_round(clients, watch)
+        return self.dry_round(clients, observer)
 
-    def _landscape(self, samples: Index) -> Landscape:
+    def _landscape(self, samples: Members) -> Landscape:
         step = -(-len(samples) // self.max_samples)
         return Landscape(self.objective, self.data, samples[::step], self.memory)

@@ -22,23 +22,19 @@ from ...core.errors import InputError
 from ...core.objective import Objective
 from ...core.space import Space
 from ...files import read_bytes, write_atomically
-from .measure import StepCallback
+from .measure import StepCallback, no_step_progress
 
-Loss = Callable[[Tensor], float]  # of a model (d,)
+Loss = Callable[[Tensor], float]  # model (d,) -> loss
 Numbers = NDArray[np.float64]
 
 NORMALISATIONS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
-MOST = 2**28  # bytes of the arrays in a file, packed and unpacked; ours have at most some megabytes
-FINEST = 2001  # points on an axis; 4 million losses, each over all samples, are more than anybody waits for
-DAMAGE = (
+MAX_BYTES = 2**28  # of the arrays in a file, packed and unpacked; ours have at most some megabytes
+MAX_POINTS = 2001  # on an axis; 4 million losses, each over all samples, take longer than anybody waits
+PARSING_ERRORS = (
     EOFError, KeyError, ValueError, TypeError, NotImplementedError, RuntimeError, MemoryError, SyntaxError,
     zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError,
-)  # fmt: skip  # what zipfile, numpy and json say of hostile bytes
-MARGIN = 0.25  # of the models' extent, on each side of the part of a plane that is shown
-
-
-def unwatched(done: int, total: int) -> None:
-    """Progress that nobody wants to see."""
+)  # fmt: skip  # that zipfile, numpy and json raise for hostile content
+MARGIN = 0.25  # around the models on each side of the shown part of a plane, relative to their extent
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,7 @@ class Plane:
         return point.to(self.origin.dtype)
 
     def place(self, w: Tensor) -> tuple[float, float, float]:
-        """Coordinates x and y of the model nearest to `w` (d,), and how far away it is."""
+        """The coordinates x and y of the model w(x, y) nearest to `w` (d,), and its distance from `w`."""
         basis = [direction.double() for direction in self.directions]
         away = w.double() - self.origin.double()
         gram = torch.stack([torch.stack([one @ other for other in basis]) for one in basis])
@@ -69,7 +65,7 @@ class Plane:
 
 @dataclass(frozen=True)
 class Mark:
-    """A model's place on a surface."""
+    """The place of a model on a surface."""
 
     label: str
     x: float
@@ -80,20 +76,20 @@ class Mark:
 
 @dataclass(frozen=True, eq=False)
 class Surface:
-    """The loss on a grid, where models lie on it, and how it was measured; one row of y is a profile."""
+    """The loss on a grid, the places of models on it, and the protocol; with a single y it is a profile."""
 
     label: str  # of the method or the models
-    part: str  # "global model", "client 7", ... : whose model, or which models
-    axes: tuple[str, str]  # what x and y are, with unit
+    part: str  # the models: "global model", "client 7", ...
+    axes: tuple[str, str]  # meaning and unit of x and y
     x: Numbers  # (n,)
     y: Numbers  # (m,)
-    loss: Numbers  # (m, n), at w(x, y); infinite or NaN where the model's scores are
+    loss: Numbers  # (m, n), at w(x, y); infinite or NaN if the model's scores are
     marks: tuple[Mark, ...]
     protocol: str
 
     @property
     def title(self) -> str:
-        """The name of this surface among others."""
+        """A name that distinguishes this surface from others."""
         return f"{self.label}, {self.part}"
 
     @property
@@ -103,10 +99,10 @@ class Surface:
         return middle
 
     def about(self) -> dict[str, Any]:
-        """Everything but the numbers of the grid, JSON-able."""
+        """Everything except the arrays, for JSON."""
         marks = [asdict(mark) for mark in self.marks]
-        words = {"label": self.label, "part": self.part, "axes": list(self.axes), "protocol": self.protocol}
-        return words | {"marks": marks}
+        texts = {"label": self.label, "part": self.part, "axes": list(self.axes), "protocol": self.protocol}
+        return texts | {"marks": marks}
 
     def save(self, path: Path) -> None:
         """Write to `path` (.npz), atomically: x, y and loss as arrays, the rest as a JSON text in `about`."""
@@ -115,7 +111,7 @@ class Surface:
 
     @classmethod
     def load(cls, path: Path) -> Surface:
-        """What `save` wrote. Raises InputError, naming the file, if it is missing or damaged."""
+        """Read what `save` wrote. Raises InputError, naming the file, if it is missing or damaged."""
         content = read_arrays(path, "x", "y", "loss")
         about, (x, y, loss) = content["about"], (content[name].astype(float) for name in ("x", "y", "loss"))
         try:
@@ -127,18 +123,18 @@ class Surface:
 
 
 def read_arrays(path: Path, *names: str) -> dict[str, Any]:
-    """The arrays of these names in an .npz file and the JSON text `about` read. Nothing is unpickled.
+    """The arrays of these names in an .npz file, and under `about` the content of its JSON text. Nothing is unpickled.
 
     Raises InputError, naming the file, if it is missing or damaged.
     """
     try:
-        content = io.BytesIO(read_bytes(path, MOST))
+        content = io.BytesIO(read_bytes(path, MAX_BYTES))
         unpacked = sum(member.file_size for member in zipfile.ZipFile(content).infolist())
-        if unpacked > MOST:
+        if unpacked > MAX_BYTES:
             raise ValueError(f"it unpacks to {unpacked:,} bytes")
         with np.load(content, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in names} | {"about": json.loads(str(arrays["about"]))}
-    except DAMAGE as error:
+    except PARSING_ERRORS as error:
         raise InputError(f"{path} is missing or damaged: {error}") from error
 
 
@@ -146,8 +142,8 @@ def grid(points: int, reach: float) -> Numbers:
     """`points` coordinates from -reach to reach, (points,); an odd number, so that 0 is one of them."""
     if points < 3 or points % 2 == 0:
         raise InputError(f"points = {points} must be an odd number of at least 3, so that the model is on the grid")
-    if points > FINEST:
-        raise InputError(f"points = {points} must be at most {FINEST}")
+    if points > MAX_POINTS:
+        raise InputError(f"points = {points} must be at most {MAX_POINTS}")
     if not 0 < reach < float("inf"):
         raise InputError(f"range = {reach} must be a number above 0")
     half = points // 2
@@ -155,18 +151,18 @@ def grid(points: int, reach: float) -> Numbers:
 
 
 def random_plane(objective: Objective, w: Tensor, axes: int = 2, seed: int = 0) -> Plane:
-    """Through the model `w` (d,) along filter-normalised random directions (Li et al., 2018, section 4).
+    """The plane through the model `w` (d,) along filter-normalised random directions (Li et al., 2018, section 4).
 
-    The same seed gives models of one architecture the same directions before they are normalised.
+    With one seed, models of the same architecture have the same directions before normalisation.
     """
     raw = random_directions(objective, axes, seed)
     return Plane(w, tuple(filter_normalised(objective.space, d.to(w), w) for d in raw))
 
 
 def random_directions(objective: Objective, count: int, seed: int) -> list[Tensor]:
-    """`count` Gaussian directions (d,), orthogonal to each other, zero on all that is no filter.
+    """`count` Gaussian directions (d,), orthogonal to each other, zero on parameters that are not filters.
 
-    Gram-Schmidt in float64 comes before filter normalisation, which does not keep angles.
+    They are orthogonalised (Gram-Schmidt in float64) before filter normalisation, which does not preserve angles.
     """
     rng = torch.Generator().manual_seed(seed)
     moved = _is_filter(objective)
@@ -180,12 +176,12 @@ def random_directions(objective: Objective, count: int, seed: int) -> list[Tenso
 
 
 def filter_normalised(space: Space, direction: Tensor, w: Tensor) -> Tensor:
-    """d_f <- d_f ||w_f|| / ||d_f|| for every filter f, an entry of the first axis of a parameter; (d,)."""
+    """d_f ||w_f|| / ||d_f|| for every filter f of `direction`, an entry of the first axis of a parameter; (d,)."""
     scaled = torch.zeros_like(direction)
-    for out, d, there in zip(*(space.views(v).values() for v in (scaled, direction, w)), strict=True):
+    for out, d, weight in zip(*(space.views(v).values() for v in (scaled, direction, w)), strict=True):
         if d.ndim >= 2:
-            ours, theirs = (one.flatten(1).norm(dim=1) for one in (d, there))
-            factor = torch.where(ours > 0, theirs / ours, 0.0)
+            lengths, wanted = (parameter.flatten(1).norm(dim=1) for parameter in (d, weight))
+            factor = torch.where(lengths > 0, wanted / lengths, 0.0)
             out.copy_(d * factor.reshape(-1, *[1] * (d.ndim - 1)))
     return scaled
 
@@ -205,10 +201,10 @@ def _is_filter(objective: Objective) -> Tensor:
 
 
 def plane_through(models: Mapping[str, Tensor], axes: int = 2) -> Plane:
-    """Through the first three of `models`, each (d,), or along the line through the first two.
+    """The plane through the first three of `models`, each (d,), or with `axes` = 1 the line through the first two.
 
-    The first is the origin; the directions have length one and are orthogonal (Garipov et al., 2018,
-    appendix), so that x and y are distances in parameters. Raises InputError if there is no such plane.
+    The first is the origin; the directions have length one and are orthogonal (Garipov et al., 2018, appendix), so
+    that x and y are distances in parameters. Raises InputError if the models do not define such a plane.
     """
     if len(models) < axes + 1:
         raise InputError(f"a plane needs {axes + 1} models, got {len(models)}: {', '.join(models) or 'none'}")
@@ -228,27 +224,26 @@ def plane_through(models: Mapping[str, Tensor], axes: int = 2) -> Plane:
 
 
 def spanned(plane: Plane, models: Mapping[str, Tensor], points: int) -> tuple[Numbers, Numbers]:
-    """`points` coordinates on each axis, (points,) each, around all `models` in one scale; y = [0] on a line."""
+    """`points` coordinates on each axis, (points,), around all `models`, with one scale; y = [0] on a line."""
     if points < 3:
         raise InputError(f"points = {points} must be at least 3")
     places = np.array([plane.place(w)[:2] for w in models.values()])
     low, high = places.min(axis=0), places.max(axis=0)
     half = (0.5 + MARGIN) * float((high - low).max())  # the same on both axes, so that distances look right
-    x, y = (np.linspace(middle - half, middle + half, points) for middle in (low + high) / 2)
+    x, y = (np.linspace(center - half, center + half, points) for center in (low + high) / 2)
     return x, y if len(plane.directions) > 1 else np.zeros(1)
 
 
-def losses_on(loss: Loss, plane: Plane, x: Numbers, y: Numbers, progress: StepCallback = unwatched) -> Numbers:
+def losses_on(loss: Loss, plane: Plane, x: Numbers, y: Numbers, progress: StepCallback = no_step_progress) -> Numbers:
     """`loss` at every w(x, y), (m, n) for x (n,) and y (m,), one model in memory at a time."""
-    found = np.empty((len(y), len(x)))
-    for j, down in enumerate(y):
-        for i, right in enumerate(x):
-            found[j, i] = loss(plane.at(float(right), float(down)))
-            progress(j * len(x) + i + 1, found.size)
-    return found
+    losses = np.empty((len(y), len(x)))
+    for j, i in np.ndindex(losses.shape):
+        losses[j, i] = loss(plane.at(float(x[i]), float(y[j])))
+        progress(j * len(x) + i + 1, losses.size)
+    return losses
 
 
 def marks_on(loss: Loss, plane: Plane, models: Mapping[str, Tensor]) -> tuple[Mark, ...]:
-    """Where `models` lie on the plane or are nearest to it, each with its own loss."""
+    """The places of `models` on the plane, or of the nearest points on it, each with the model's own loss."""
     places = {label: plane.place(w) for label, w in models.items()}
     return tuple(Mark(label, x, y, loss(models[label]), away) for label, (x, y, away) in places.items())

@@ -1,1 +1,1 @@
-"""What several models are made of."""
+"""Building blocks that several models share."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ...core.errors import InputError
 from .convolution import Convolution
 
-Norm = Callable[[int], nn.Module]  # channels -> a normalisation of that many
+Norm = Callable[[int], nn.Module]  # number of channels -> normalisation
 
 
 class BasicBlock(nn.Module):
@@ -42,12 +42,12 @@ def resnet18(stem: nn.Module, norm: Norm, classes: int) -> nn.Module:
 
 
 def two_groups(channels: int) -> nn.Module:
-    """Group normalisation with 2 groups, as the released code has it."""
+    """Group normalisation with 2 groups, as in the released code."""
     return nn.GroupNorm(2, channels)
 
 
 def check_image(name: str, shape: tuple[int, ...], least: int = 8) -> None:
-    """Raise InputError if `shape` is no image of at least `least` x `least`."""
+    """Raise InputError unless `shape` is that of an image of at least `least` x `least` pixels."""
     if len(shape) != 3 or min(shape[1:]) < least:
         raise InputError(
             f"model {name!r} takes images (channels, height, width) of at least {least}x{least}, got {shape}"

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ....core.hyper import hyper
 from ..measure import Measure, StepCallback
-from ..measured import Finding, Measured
+from ..results import Finding, Measured
 from ..subject import Subject
 from .sharpness import worst_rise
 
@@ -18,13 +18,13 @@ class AdaptiveSharpness(Measure):
     ASAM's adaptive sharpness (Kwon et al., 2021, eq. 2), with steps = 1 at its first-order point
     delta = rho T^2 grad F / ||T grad F|| (eq. 3). With T = |w| it does not change when the incoming
     weights and bias of ReLU units are multiplied by a > 0 and their outgoing weights divided by it.
-    FedASAM's T is eta = 0.2 with biases = "one", which gives that up.
+    FedASAM's T has eta = 0.2 and biases = "one", with which it does change.
     """
 
     rho: float = hyper(0.5, "radius of the ball, in units of the weights' size", low=0)
     steps: int = hyper(1, "ascent steps; each costs a gradient on all samples", low=1)
     eta: float = hyper(0.0, "added to |w|, in the unit of the parameters", low=0)
-    biases: Literal["size", "one"] = hyper("size", "T on biases: as on weights, or 1 as released codes have it")
+    biases: Literal["size", "one"] = hyper("size", "T on biases: as on weights, or 1 as in released codes")
 
     def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         rise = worst_rise(subject.pooled, subject.w, self.rho, self.steps, progress, self._scale(subject))

@@ -4,21 +4,21 @@ from dataclasses import asdict
 
 from ...accuracy import per_client, score, spread
 from ..measure import Measure, StepCallback
-from ..measured import Finding, Measured
+from ..results import Finding, Measured
 from ..subject import Subject
 
 
 class ClientAccuracy(Measure):
     """Accuracy of the model on each client's training samples: mean, population standard deviation, worst, best.
 
-    In [0, 1], clients counting the same; FedSAM's "mean (std)" (Qu et al., 2022, Table 1). All samples of
-    every client are used.
+    In [0, 1], with the same weight for every client; FedSAM's "mean (std)" (Qu et al., 2022, Table 1). All samples
+    of every client are used.
     """
 
     def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         data = subject.data
         scores = score(subject.objective, subject.w, data.x, data.y, data.preparation)
         progress(1, 1)
-        found = asdict(spread(per_client(scores, data)))
-        values = {f"client_accuracy_{name}": Measured(value) for name, value in found.items()}
+        statistics = asdict(spread(per_client(scores, data)))
+        values = {f"client_accuracy_{name}": Measured(value) for name, value in statistics.items()}
         return self.finding(subject, values, samples=f"all {len(data.members):,} training samples")

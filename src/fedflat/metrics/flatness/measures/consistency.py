@@ -8,15 +8,15 @@ from torch import Tensor
 from ....core.hyper import hyper
 from ....data.federated import Index
 from ..measure import Measure, StepCallback
-from ..measured import Finding, Measured
+from ..results import Finding, Measured
 from ..subject import RoundObserver, Subject
 
 
 class Consistency(Measure):
     """How far local models end from the server's next one: mean over the cohort of ||w_i - w^{t+1}||^2.
 
-    FedSMOO's consistency (Sun et al., 2023, Table 2), worked out for the round that follows. The text and
-    the code measure from w^{t+1}, the head of the table from w^t: origin = "current". Small is consistent.
+    FedSMOO's consistency (Sun et al., 2023, Table 2), computed for the round that follows. The paper's text and
+    code measure from w^{t+1}, the head of its table from w^t: origin = "current". A small value is consistent.
     """
 
     needs_round = True
@@ -31,7 +31,7 @@ class Consistency(Measure):
 
 
 class _Moves(RoundObserver):
-    """Sums of the clients' moves m_i = w_i - w^t and of their squares, so that no local model is kept."""
+    """Sums the clients' moves m_i = w_i - w^t and their squares, so that no local model is kept."""
 
     def __init__(self, w: Tensor, progress: StepCallback) -> None:
         self.w, self.progress = w.double(), progress
@@ -42,9 +42,9 @@ class _Moves(RoundObserver):
         self.total += moves.sum(0)
         self.squares += float((moves**2).sum())
         self.clients += len(clients)
-        self.progress(self.clients, self.clients + 1)  # how many come nobody knows before the round is over
+        self.progress(self.clients, self.clients + 1)  # the number of clients is known only after the round
 
     def mean_square_from(self, origin: Tensor) -> float:
         """mean ||w_i - a||^2 = mean ||m_i||^2 - 2 <mean m_i, a - w^t> + ||a - w^t||^2 for the point a (d,)."""
-        there = origin.double() - self.w
-        return self.squares / self.clients - 2 * float(self.total @ there) / self.clients + float(there @ there)
+        a = origin.double() - self.w
+        return self.squares / self.clients - 2 * float(self.total @ a) / self.clients + float(a @ a)

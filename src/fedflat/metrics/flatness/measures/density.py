@@ -10,7 +10,7 @@ from ....core.hyper import hyper
 from ..hessian import Hessian
 from ..lanczos import rademacher, tridiagonals
 from ..measure import Measure, StepCallback
-from ..measured import Curve, Finding, Measured, mean_with_interval
+from ..results import Curve, Finding, Measured, mean_with_interval
 from ..subject import Subject
 
 Array = NDArray[np.float64]
@@ -22,21 +22,22 @@ class Density(Measure):
     Stochastic Lanczos quadrature (Ghorbani et al., 2019): the mean over random signs z of Gauss quadratures of
     z' f(H) z / d, each eigenvalue broadened to a normal density. Errors are Student's 95 % intervals over
     probes. `eigenvalue_mean` and `eigenvalue_rms` are the mean and the root mean square of all eigenvalues,
-    tr(H) / d and ||H||_F / sqrt(d); two steps are enough for each probe to be exact for these. What would
-    be worth knowing beside them, the share of negative eigenvalues, is not: around zero, where most are, fifty
-    steps do not tell the sign.
+    tr(H) / d and ||H||_F / sqrt(d); with two steps or more each probe is exact for these. The share of negative
+    eigenvalues is not given: most eigenvalues are near zero, where fifty steps do not determine the sign.
 
-    Steps and width belong together. On an MLP 64-64-10 without training, whose spectrum is broad, the curve
-    of 50 steps and width 0.01 was 0.007 (L1 norm) from that of 160 steps, the scatter between probes 0.035; with
-    30 steps 0.08, with half the width 0.10. After training 20 steps were enough.
+    A smaller width needs more steps. On an MLP 64-64-10 without training, whose spectrum is broad, the curve of 50
+    steps and width 0.01 differed from that of 160 steps by 0.007 (L1 norm), and curves of single probes by 0.035; with
+    30 steps it differed by 0.08, with half the width by 0.10. After training 20 steps were enough.
     """
 
     precision = ("probes", "steps", "seed")
 
     probes: int = hyper(10, "random vectors", low=1)
     steps: int = hyper(50, "Lanczos steps from each; each costs a Hessian product", low=2)
-    width: float = hyper(0.01, "standard deviation of the broadening, by the range of the spectrum", low=1e-3, high=1)
-    seed: int = hyper(0, "of the random vectors", low=0)
+    width: float = hyper(
+        0.01, "standard deviation of the broadening, relative to the range of the spectrum", low=1e-3, high=1
+    )
+    seed: int = hyper(0, "seed of the random vectors", low=0)
 
     def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         nodes, weights = self._quadratures(Hessian(subject.pooled, subject.w), progress)
@@ -48,29 +49,29 @@ class Density(Measure):
 
     def _quadratures(self, hessian: Hessian, progress: StepCallback) -> tuple[Array, Array]:
         """Nodes and weights (probes, steps) of the quadrature of each probe."""
-        random, found = np.random.default_rng(self.seed), []
+        random, matrices = np.random.default_rng(self.seed), []
         steps = min(self.steps, hessian.landscape.d)
 
-        def told() -> None:
+        def step_done() -> None:
             progress(hessian.products, self.probes * steps)
 
         for first in range(0, self.probes, hessian.block):
             z = rademacher(random, min(hessian.block, self.probes - first), hessian.w)
-            found.append(tridiagonals(hessian, z, steps, told))
-        nodes, vectors = torch.linalg.eigh(torch.cat(found))
+            matrices.append(tridiagonals(hessian, z, steps, step_done))
+        nodes, vectors = torch.linalg.eigh(torch.cat(matrices))
         return nodes.numpy(), (vectors[:, 0] ** 2).numpy()
 
 
 def _root(square: Measured) -> Measured:
-    """The square root, whose interval covers better: it is less skewed."""
+    """The square root; its interval covers better, because its distribution is less skewed."""
     value = sqrt(square.value)
     return Measured(value, square.error and square.error / (2 * value), square.kind)
 
 
 def broadened(nodes: Array, weights: Array, width: float) -> Curve:
-    """The mean over probes of normal densities at `nodes` with `weights` (probes, steps), four points to a width.
+    """The mean over probes of normal densities at `nodes` with `weights` (probes, steps), four points per width.
 
-    `width` is relative to the range of the nodes; to their size, or to 1, where they are all equal.
+    `width` is relative to the range of the nodes or, if they are all equal, to their size or to 1.
     """
     low, high = float(nodes.min()), float(nodes.max())
     sigma = width * next(size for size in (high - low, abs(high), 1.0) if size > 0)

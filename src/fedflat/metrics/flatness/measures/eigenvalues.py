@@ -6,7 +6,7 @@ from ....core.hyper import hyper
 from ..hessian import Hessian
 from ..lanczos import Krylov, gaussian
 from ..measure import Measure, StepCallback
-from ..measured import Finding, Measured
+from ..results import Finding, Measured
 from ..subject import Subject
 
 
@@ -15,15 +15,15 @@ class Eigenvalues(Measure):
 
     Thick-restart Lanczos (Wu and Simon, 2000) from a fixed random vector, until all their residuals
     ||H v - lambda v|| are within the tolerance. The error of an eigenvalue is its residual: some exact
-    eigenvalue is no farther than that (and as a rule much closer). An eigenvalue that is exactly multiple
+    eigenvalue is no farther than that (and usually much closer). An eigenvalue that is exactly multiple
     is found once, unless the basis spans the whole space.
     """
 
     precision = ("k", "tol", "most")
 
-    k: int = hyper(1, "how many", low=1)
+    k: int = hyper(1, "number of eigenvalues", low=1)
     tol: float = hyper(1e-4, "residual at which to stop, relative to the eigenvalue", low=0, open_low=True)
-    most: int = hyper(1000, "Hessian products at most; the residuals are stated whatever they are", low=1)
+    most: int = hyper(1000, "Hessian products at most; the residuals are stated in any case", low=1)
 
     def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         hessian = Hessian(subject.pooled, subject.w)
@@ -36,8 +36,8 @@ class Eigenvalues(Measure):
 
 
 def eigenpairs(hessian: Hessian, k: int, tol: float, most: int, progress: StepCallback) -> list[tuple[float, float]]:
-    """The `k` largest eigenvalues, falling, each with its residual."""
-    # Twice the room saved a product in thirty at most, on MLPs and LeNet before and after training.
+    """The `k` largest eigenvalues, descending, each with its residual."""
+    # A basis twice as large saved at most one product in thirty, on MLPs and LeNet before and after training.
     krylov = Krylov(hessian, gaussian(np.random.default_rng(0), hessian.w), room=2 * k + 8)
     while True:
         krylov.grow()
@@ -51,7 +51,7 @@ def eigenpairs(hessian: Hessian, k: int, tol: float, most: int, progress: StepCa
 
 
 def _done(krylov: Krylov, k: int, tol: float, most: int) -> bool:
-    """Whether to stop. A space of few dimensions is spanned whole: multiple eigenvalues are all found there."""
+    """Whether to stop. A space of few dimensions is spanned completely, which finds all multiple eigenvalues."""
     if krylov.m == krylov.d or krylov.hessian.products >= most:
         return True
     values, _, residuals = krylov.ritz(k)

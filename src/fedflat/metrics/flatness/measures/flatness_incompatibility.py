@@ -9,7 +9,7 @@ from ....core.hyper import hyper
 from ....core.oracle import unit
 from ....data.federated import Index
 from ..measure import Measure, StepCallback
-from ..measured import Finding, Measured
+from ..results import Finding, Measured
 from ..subject import RoundObserver, Subject
 
 
@@ -20,7 +20,7 @@ class FlatnessIncompatibility(Measure):
     number of clients, evenly spaced over all. d_i is the gradient of F_i (Def. 1); or, as in the paper's
     Fig. 8, the direction in which the method itself perturbs client i at the first local step of the round
     that follows, for FedVSSAM (1 - gamma_l) h + gamma_l g_i. Clients that the method does not perturb are
-    left out. One client has no variance, so fewer than two give no value.
+    left out. One client has no variance, so fewer than two clients give no value.
     """
 
     precision = ("clients",)
@@ -33,19 +33,20 @@ class FlatnessIncompatibility(Measure):
 
     def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         chosen = subject.some_clients(self.clients)
-        taken = _Rises(subject, self.rho, len(chosen), progress)
+        observer = _Rises(subject, self.rho, len(chosen), progress)
         if self.direction == "gradient":
             for i in chosen.tolist():
-                taken.add(i, subject.client(i).gradient(subject.w))
+                observer.add(i, subject.client(i).gradient(subject.w))
         else:
-            subject.next_round(chosen, taken)
-        values = {"flatness_incompatibility": Measured(float(np.var(taken.rises)))} if len(taken.rises) > 1 else {}
+            subject.next_round(chosen, observer)
+        rises = observer.rises
+        values = {"flatness_incompatibility": Measured(float(np.var(rises)))} if len(rises) > 1 else {}
         samples = f"{len(chosen)} of {subject.data.clients} clients, of each at most {subject.max_samples:,} samples"
         return self.finding(subject, values, samples=samples)
 
 
 class _Rises(RoundObserver):
-    """The rises s_i of some clients, each along its direction; as a watch, along the method's first perturbations."""
+    """The rises s_i of some clients, along given directions or, in an observed round, the method's perturbations."""
 
     def __init__(self, subject: Subject, rho: float, clients: int, progress: StepCallback) -> None:
         self.subject, self.rho, self.clients, self.progress = subject, rho, clients, progress

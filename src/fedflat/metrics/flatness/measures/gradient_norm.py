@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 from ..measure import Measure, StepCallback
-from ..measured import Finding, Measured
+from ..results import Finding, Measured
 from ..subject import Subject
 
 
 class GradientNorm(Measure):
     """The length of the gradient of the training loss, ||grad F(w)||: how far w is from a stationary point.
 
-    Readings of curvature mean most where it is small.
+    Measures of curvature say most about a model near a stationary point.
     """
 
     def measure(self, subject: Subject, progress: StepCallback) -> Finding:

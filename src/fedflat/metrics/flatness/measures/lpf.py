@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ....core.hyper import hyper
 from ..measure import Measure, StepCallback
-from ..measured import Finding, mean_with_interval
+from ..results import Finding, mean_with_interval
 from ..subject import Subject
 
 
@@ -16,9 +16,9 @@ class LPF(Measure):
     """The training loss averaged over Gaussian noise on the parameters: E F(w + tau), tau ~ N(0, sigma^2 I).
 
     The low-pass filter of Bisla et al. (2022), with their sigma and number of draws; the loss itself,
-    not its rise. The noise comes from `seed` alone, so models of one size all see the same. Its length
-    is about sigma sqrt(d). `relative` averages |F(w + tau) - F(w)| / F(w) instead, which a loss of
-    exactly 0 leaves undefined: then there is no value.
+    not its rise. The noise depends on `seed` alone, so all models of one size have the same. Its length
+    is about sigma sqrt(d). `relative` averages |F(w + tau) - F(w)| / F(w) instead, which is undefined for a
+    loss of exactly 0: then there is no value.
     """
 
     precision = ("draws", "seed")
@@ -41,7 +41,7 @@ class LPF(Measure):
 
 
 def gaussians(seed: int, number: int, like: Tensor) -> Iterator[Tensor]:
-    """`number` independent N(0, I) vectors (d,), one at a time; the first ones of a larger number."""
+    """`number` independent N(0, I) vectors (d,), one at a time; a larger number begins with the same vectors."""
     rng = np.random.default_rng(seed)
     for _ in range(number):
         yield torch.from_numpy(rng.standard_normal(len(like))).to(like)

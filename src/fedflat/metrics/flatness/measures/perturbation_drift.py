@@ -7,7 +7,7 @@ from ....core.hyper import hyper
 from ....core.oracle import unit
 from ....data.federated import Index
 from ..measure import Measure, StepCallback
-from ..measured import Finding, Measured
+from ..results import Finding, Measured
 from ..subject import RoundObserver, Subject
 
 
@@ -17,7 +17,7 @@ class PerturbationDrift(Measure):
     PD = mean over clients i and local steps k of ||delta_k - delta_ik|| / 2 in the round that follows, all
     of length 1: delta_ik is where the method takes client i's descent gradient, seen from w_ik, and
     delta_k = unit(grad F(w_k)) with w_k = w^t + mean_i (w_ik - w^t), the server's model with server_lr = 1
-    if the round ended there. Clients whose training is over stay where they are. F is the pooled loss of
+    if the round ended there. Clients that have finished keep their last model. F is the pooled loss of
     all clients: the paper's sum of their gradients, if they hold equally many samples.
 
     The local steps are evenly spaced over those of the client with the most samples. Where a method does
@@ -28,7 +28,7 @@ class PerturbationDrift(Measure):
     needs_round = True
     precision = ("steps",)
 
-    steps: int = hyper(5, "at most how many local steps to look at, each costs a gradient; 0 is all", low=0)
+    steps: int = hyper(5, "local steps to look at, at most; each costs a gradient; 0 is all", low=0)
 
     def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         stride = -(-_most_steps(subject) // self.steps) if self.steps else 1
@@ -39,9 +39,9 @@ class PerturbationDrift(Measure):
 
     @staticmethod
     def _drift(subject: Subject, models: _GlobalModels, progress: StepCallback) -> float:
-        """PD from the global models: their gradients, then the round once more."""
+        """PD from the global models: compute their gradients, then observe the round again."""
         directions: dict[int, Tensor] = {}
-        total = len(models.moves) + 2  # both rounds and the gradients between them
+        total = len(models.moves) + 2  # two rounds and the gradients between them
         for k in models.moves:
             progress(1 + len(directions), total)
             directions[k] = unit(subject.pooled.gradient(models.mean(k)))
@@ -53,7 +53,7 @@ class PerturbationDrift(Measure):
 
 
 def _most_steps(subject: Subject) -> int:
-    """Local steps of the client with the most samples."""
+    """The number of local steps of the client with the most samples."""
     steps = _Steps()
     subject.next_round(np.array([subject.data.sizes.argmax()]), steps)
     return steps.most
@@ -74,9 +74,9 @@ class _GlobalModels(RoundObserver):
     def __init__(self, w: Tensor, stride: int) -> None:
         self.w, self.stride = w, stride
         self.moves: dict[int, Tensor] = {}  # by local step: the sum over clients, (d,) float64
-        self.clients: dict[int, int] = {}  # by local step: how many are in the sum
-        self.perturbed = False  # whether the method perturbed anybody at these steps
-        self._training: dict[int, int] = {}  # by local step: how many of the present clients took it
+        self.clients: dict[int, int] = {}  # by local step: the number of clients in the sum
+        self.perturbed = False  # whether the method perturbed any client at these steps
+        self._training: dict[int, int] = {}  # by local step: how many clients of the current group took it
 
     def step(self, clients: Index, k: int, w: Tensor, perturbation: Tensor) -> None:
         if k % self.stride == 0:
@@ -85,7 +85,7 @@ class _GlobalModels(RoundObserver):
             self.perturbed = self.perturbed or bool(perturbation.any())
 
     def done(self, clients: Index, w: Tensor) -> None:
-        # Those who train longest come first, of all clients and among these, so every step is known by now.
+        # The clients with the most steps come first, of all clients and in each group, so every step is known by now.
         for k in self.moves:
             self._add(k, w[self._training.pop(k, 0) :])
 
@@ -116,5 +116,5 @@ class _Drifts(RoundObserver):
 
     @property
     def mean(self) -> float:
-        """Over all clients and steps that were perturbed."""
+        """The mean over all clients and steps that were perturbed."""
         return self.total / self.number

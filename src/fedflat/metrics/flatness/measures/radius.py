@@ -10,7 +10,7 @@ from torch import Tensor
 from ....core.hyper import hyper
 from ....core.oracle import unit
 from ..measure import Measure, StepCallback
-from ..measured import Curve, Finding, mean_with_interval
+from ..results import Curve, Finding, mean_with_interval
 from ..subject import Subject
 from .lpf import gaussians
 
@@ -18,8 +18,8 @@ from .lpf import gaussians
 class Radius(Measure):
     """The training loss over the distance from the model: F(w + r v), ||v|| = 1 (Lee & Yoon, 2024, Figs 5, 9, 14).
 
-    The paper does not say which v: by default the mean over Gaussian directions of length 1, from
-    `seed` alone, with 95 % intervals of that mean; or the direction of the gradient, uphill. A curve,
+    The paper does not say which v: by default the mean over Gaussian directions of length 1, which depend on
+    `seed` alone, with 95 % intervals of that mean; or the direction of the gradient. The result is a curve
     and no number.
     """
 
@@ -33,7 +33,7 @@ class Radius(Measure):
 
     def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         radii = np.linspace(0, self.largest, self.points)
-        losses = np.array(list(self._rows(subject, radii, progress)))
+        losses = np.array(list(self._losses(subject, radii, progress)))
         means = [mean_with_interval(column) for column in losses.T]
         curve = Curve(
             x=radii.tolist(),
@@ -44,7 +44,7 @@ class Radius(Measure):
         )
         return self.finding(subject, {}, {"loss_along_radius": curve})
 
-    def _rows(self, subject: Subject, radii: NDArray[np.float64], progress: StepCallback) -> Iterator[list[float]]:
+    def _losses(self, subject: Subject, radii: NDArray[np.float64], progress: StepCallback) -> Iterator[list[float]]:
         """The loss at all radii, along one direction after another."""
         start, steps = subject.pooled.loss(subject.w), len(radii) - 1
         total = steps * (self.directions if self.along == "random" else 1)

@@ -7,7 +7,7 @@ from ....core.hyper import hyper
 from ....core.oracle import unit
 from ..landscape import Landscape
 from ..measure import Measure, StepCallback
-from ..measured import Finding, Measured
+from ..results import Finding, Measured
 from ..subject import Subject
 
 
@@ -15,8 +15,8 @@ class Sharpness(Measure):
     """The rise of the training loss at the worst point of a ball: max F(w + delta) - F(w), ||delta|| <= rho.
 
     With steps = 1 the first-order point w + rho unit(grad F(w)), FedLESAM's global sharpness (Fan et
-    al., 2024). Each further step ascends by rho and is projected onto the ball, and the highest point on
-    the way counts, so more steps never find less.
+    al., 2024). Each further step ascends by rho and is projected onto the ball, and the highest of all points
+    counts, so that more steps never give less.
     """
 
     rho: float = hyper(0.05, "radius of the ball, in the unit of the parameters", low=0)
@@ -30,11 +30,11 @@ class Sharpness(Measure):
 def worst_rise(
     F: Landscape, w: Tensor, rho: float, steps: int, progress: StepCallback, scale: Tensor | float = 1.0
 ) -> float:
-    """max F(w + scale e) - F(w) over the points e, ||e|| <= rho, that `steps` of ascent visit, at `w` (d,).
+    """max F(w + scale e) - F(w) at `w` (d,) over the points e, ||e|| <= rho, that `steps` of ascent visit.
 
-    `scale` (d,) stretches the ball. The ascent is in e, along unit(scale grad F). Its stride is rho however
-    many steps there are: on a quadratic it then turns like a power iteration with (H + lambda_max I) / 2,
-    where strides that shrink with the number of steps would stop short of the worst point.
+    `scale` (d,) stretches the ball. The ascent moves e along unit(scale grad F). Its step length is rho for any
+    number of steps: on a quadratic e then turns like a power iteration with (H + lambda_max I) / 2; with lengths
+    that decrease with the number of steps it would stop before the worst point.
     """
     start, e, highest = F.loss(w), torch.zeros_like(w), float("-inf")
     for step in range(steps):
@@ -48,7 +48,3 @@ def _into_ball(e: Tensor, rho: float) -> Tensor:
     """The point of the ball ||e|| <= rho that is closest to `e` (d,)."""
     length = float(torch.linalg.vector_norm(e))
     return e if length <= rho else e * (rho / length)
-
-
-def unheard(done: int, total: int) -> None:
-    """The progress of an ascent that is a small part of a measure."""

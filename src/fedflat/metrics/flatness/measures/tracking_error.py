@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
-from torch import Tensor
 
 from ....core.hyper import hyper
 from ....core.oracle import unit
 from ..landscape import Landscape
 from ..measure import Measure, StepCallback
-from ..measured import Finding, Measured
+from ..results import Finding, Measured
 from ..subject import RoundObserver, Subject
 
 
@@ -16,9 +15,9 @@ class TrackingError(Measure):
 
     h = (w^t - w^{t+1}) / sum of lr is the step of the round that follows, per unit of local step size: for
     any method a gradient, for FedVSSAM with equal numbers of local steps and server_lr = 1, relative, the h
-    that it has after the round. Any other server_lr multiplies h; `tracking_cosine`, the cosine between h
-    and the gradient, does not feel it. The gradient is the mean over random batches from `seed` alone, the
-    same for every model, or over all training samples where the batches would hold as many.
+    that it has after the round. Any other server_lr multiplies h, but not `tracking_cosine`, the cosine between h
+    and the gradient. The gradient is the mean over random batches that depend on `seed` alone, the same for every
+    model, or over all training samples if the batches would hold as many.
     """
 
     needs_round = True
@@ -32,7 +31,8 @@ class TrackingError(Measure):
         F = self._landscape(subject)
         gradient = F.gradient(subject.w)
         progress(1, 2)
-        h = _direction(subject)
+        following = subject.next_round(None, RoundObserver())
+        h = (subject.w - following.after) / following.lr_sum
         progress(2, 2)
         error = float(((h - gradient).double() ** 2).sum())
         values = {"tracking_error": Measured(error), "tracking_cosine": Measured(float(unit(h) @ unit(gradient)))}
@@ -40,14 +40,8 @@ class TrackingError(Measure):
         return self.finding(subject, values, samples=samples)
 
     def _landscape(self, subject: Subject) -> Landscape:
-        """The loss on the batches, which together make one mean."""
+        """The mean loss over the samples of all batches."""
         members, number = subject.data.members, self.batches * self.batch_size
         if number < len(members):
             members = members[np.random.default_rng(self.seed).integers(len(members), size=number)]
         return Landscape(subject.objective, subject.data, members, subject.memory)
-
-
-def _direction(subject: Subject) -> Tensor:
-    """The server's step of the round that follows, at the scale of a gradient, (d,)."""
-    following = subject.next_round(None, RoundObserver())
-    return (subject.w - following.after) / following.lr_sum

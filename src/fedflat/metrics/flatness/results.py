@@ -1,4 +1,4 @@
-"""What a measure gives: numbers with their errors, perhaps a curve, and how they were obtained."""
+"""Results of a measure: numbers with their errors, curves, and the protocol by which they were obtained."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Kind = Literal["interval", "residual"]  # half of a 95 % interval, or a bound on
 
 @dataclass(frozen=True)
 class Measured:
-    """A number and what is known of its error; an exact one has no error."""
+    """A number and its error; an exact number has none."""
 
     value: float
     error: float | None = None  # in the unit of the value
@@ -30,7 +30,7 @@ def mean_with_interval(draws: NDArray[np.float64]) -> Measured:
     n = len(draws)
     if n < 2:
         return Measured(float(draws.mean()))
-    from scipy.stats import t as student  # takes half a second to import
+    from scipy.stats import t as student  # here, because the import takes half a second
 
     half = float(student.ppf(0.975, n - 1)) * float(draws.std(ddof=1)) / sqrt(n)
     return Measured(float(draws.mean()), half, "interval")
@@ -38,22 +38,22 @@ def mean_with_interval(draws: NDArray[np.float64]) -> Measured:
 
 @dataclass(frozen=True)
 class Curve:
-    """One measured function."""
+    """A measured function."""
 
     x: list[float]
     y: list[float]
     x_label: str  # with unit
     y_label: str
     error: list[float] | None = None  # half of 95 % intervals of y
-    logarithmic: bool = False  # y is shown on a logarithmic axis
+    logarithmic: bool = False  # figures show y on a logarithmic axis
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one measure found on one model."""
+    """The result of one measure on one model."""
 
     measure: str  # its name
-    protocol: str  # how, in words, with the settings
+    protocol: str  # how it was measured, in words, with the settings
     values: dict[str, Measured]
     curves: dict[str, Curve] = field(default_factory=dict)
 
@@ -63,7 +63,7 @@ class Finding:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Finding:
-        """Back from `to_dict`."""
+        """The finding that `to_dict` wrote."""
         values = {name: Measured(**value) for name, value in content["values"].items()}
         curves = {name: Curve(**curve) for name, curve in content["curves"].items()}
         return cls(content["measure"], content["protocol"], values, curves)

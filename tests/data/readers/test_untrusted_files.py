@@ -10,44 +10,45 @@ import numpy as np
 import pytest
 
 from fedflat.core.errors import InputError
-from fedflat.data.readers import bounded, bounds, found, pictures, tables
-from fedflat.data.readers.bounded import Bounded, content, gathered, opened
-from fedflat.data.readers.bounds import allowed
-from fedflat.data.readers.found import find, plain_files
-from fedflat.data.readers.part import Shape, expect, in_one_line, listed, parsing
-from fedflat.data.readers.pictures import decoded
-from fedflat.data.readers.tables import Csv
+from fedflat.data.readers import csv_files, file_search, limits, pictures, untrusted_files
+from fedflat.data.readers.csv_files import Csv
+from fedflat.data.readers.file_search import find, plain_files
+from fedflat.data.readers.layout import Shape
+from fedflat.data.readers.limits import file_limit
+from fedflat.data.readers.pictures import decode_pictures
+from fedflat.data.readers.read_errors import expect, in_one_line, listed, parsing
+from fedflat.data.readers.untrusted_files import LimitedStream, open_regular, read_regular, read_stream
 from support.files import encoded, random_pictures, refused, write_files, write_tar, write_zip, zipped
 
 
 def test_a_file_may_have_as_many_bytes_as_stated_and_no_more(tmp_path: Path) -> None:
     write_files(tmp_path, {"one": b"12345"})
-    assert content(tmp_path / "one", most=5) == b"12345"
+    assert read_regular(tmp_path / "one", limit=5) == b"12345"
     with refused(str(tmp_path / "one"), "5 bytes; at most 4 are read"):
-        content(tmp_path / "one", most=4)
+        read_regular(tmp_path / "one", limit=4)
 
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with refused(str(tmp_path / "pipe"), "not a file"), opened(tmp_path / "pipe"):
+    with refused(str(tmp_path / "pipe"), "not a file"), open_regular(tmp_path / "pipe"):
         pass
 
 
 @pytest.mark.parametrize("piece", [1, 3, 5, 100])
 def test_what_is_unpacked_is_whole_up_to_the_bound(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded, "PIECE", piece)
-    assert gathered(io.BytesIO(b"12345"), "one", 5) == b"12345"
+    monkeypatch.setattr(untrusted_files, "CHUNK_BYTES", piece)
+    assert read_stream(io.BytesIO(b"12345"), "one", 5) == b"12345"
     with refused("data file one: it unpacks to more than 4 bytes"):
-        gathered(io.BytesIO(b"12345"), "one", 4)
+        read_stream(io.BytesIO(b"12345"), "one", 4)
 
 
 def test_a_stream_is_read_up_to_its_bounds() -> None:
-    def stream(most: int = 10, once: int = 10) -> Bounded:
-        return Bounded(io.BytesIO(b"0123456789"), "one", most, once)
+    def stream(limit: int = 10, chunk: int = 10) -> LimitedStream:
+        return LimitedStream(io.BytesIO(b"0123456789"), "one", limit, chunk)
 
     assert stream().read(10) == stream().read() == b"0123456789"
     assert stream().seek(5) == 5
-    for ask in (lambda: stream(most=9).read(10), lambda: stream(once=9).read(), lambda: stream(most=4).seek(5)):
+    for ask in (lambda: stream(limit=9).read(10), lambda: stream(chunk=9).read(), lambda: stream(limit=4).seek(5)):
         with refused("data file one: it unpacks to more than"):
             ask()
     with refused("data file one: a part of it says that it has 100 bytes; at most 10 are read"):
@@ -55,9 +56,9 @@ def test_a_stream_is_read_up_to_its_bounds() -> None:
 
 
 def test_small_files_may_unpack_to_more_times_their_size_than_large_ones() -> None:
-    assert allowed(0) == allowed(1) == bounds.SMALL
-    assert allowed(bounds.MIB) == bounds.RATIO * bounds.MIB
-    assert allowed(2**60) == bounds.CONTENT
+    assert file_limit(0) == file_limit(1) == limits.ALWAYS_ALLOWED_BYTES
+    assert file_limit(limits.MIB) == limits.MAX_RATIO * limits.MIB
+    assert file_limit(2**60) == limits.MAX_FILE_BYTES
 
 
 CONTENT = {"one": bytes(5_000), "two": b"second"}
@@ -76,9 +77,8 @@ def test_every_way_of_packing_is_bounded(tmp_path: Path, kind: str, monkeypatch:
     }
     write[kind]()
     assert find(tmp_path, list(CONTENT))["one"]() == CONTENT["one"]
-    for module in (bounds, found):
-        monkeypatch.setattr(module, "SMALL", 4_999)
-        monkeypatch.setattr(module, "RATIO", 1)
+    monkeypatch.setattr(limits, "ALWAYS_ALLOWED_BYTES", 4_999)
+    monkeypatch.setattr(limits, "MAX_RATIO", 1)
     with refused("data file", "it unpacks to more than"):
         find(tmp_path, list(CONTENT))["one"]()
 
@@ -95,9 +95,9 @@ def test_zips_that_take_memory_as_they_say_are_refused(tmp_path: Path, kind: int
 @pytest.mark.parametrize("name", ["a.zip", "a.tar"])
 def test_archives_of_too_many_files_are_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (write_zip if name.endswith("zip") else write_tar)(tmp_path / name, CONTENT)
-    monkeypatch.setattr(found, "MEMBERS", 2)
+    monkeypatch.setattr(file_search, "MAX_MEMBERS", 2)
     assert find(tmp_path, list(CONTENT)) is not None
-    monkeypatch.setattr(found, "MEMBERS", 1)
+    monkeypatch.setattr(file_search, "MAX_MEMBERS", 1)
     with refused(str(tmp_path / name), "more than 1 files in an archive"):
         find(tmp_path, list(CONTENT))
 
@@ -149,13 +149,13 @@ def test_pictures_may_have_as_many_pixels_as_stated(
     photograph = encoded(random_pictures(1, 3, max(size))[0][:, : shape[0], : shape[1]])
     becomes = round(9 / min(size) * max(size)) * 9
     most = max(size[0] * size[1], becomes)
-    read = lambda: list(decoded([("a.png", lambda: photograph)], Shape(3, 8, resize=True)))  # noqa: E731
+    read = lambda: list(decode_pictures([("a.png", lambda: photograph)], Shape(3, 8, resize=True)))  # noqa: E731
     for large in (0, most):
-        monkeypatch.setattr(pictures, "LARGE", large)
-        monkeypatch.setattr(pictures, "PIXELS", most)
+        monkeypatch.setattr(pictures, "LARGE_PIXELS", large)
+        monkeypatch.setattr(pictures, "MAX_PIXELS", most)
         (found,) = read()
         assert found.shape == (3, 8, 8)
-    monkeypatch.setattr(pictures, "PIXELS", most - 1)
+    monkeypatch.setattr(pictures, "MAX_PIXELS", most - 1)
     with refused("data file a.png: a picture of", f"at most {most - 1:,} pixels are read"):
         read()
 
@@ -163,13 +163,13 @@ def test_pictures_may_have_as_many_pixels_as_stated(
 def test_rows_of_a_csv_file_may_be_as_long_as_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = b'1,"a\nb",c\n' * 3
     write_files(tmp_path, {"train.csv": rows, "test.csv": rows})
-    monkeypatch.setattr(tables, "ROW", 10)
+    monkeypatch.setattr(csv_files, "MAX_ROW", 10)
     assert list(Csv(columns=2).parts(tmp_path, None)["train"].samples) == ["a\nb c"] * 3
-    monkeypatch.setattr(tables, "ROW", 9)
+    monkeypatch.setattr(csv_files, "MAX_ROW", 9)
     with refused("data file train.csv: a row of more than 9 characters"):
         Csv(columns=2).parts(tmp_path, None)
-    monkeypatch.setattr(tables, "ROW", 10)
-    monkeypatch.setattr(tables, "SAMPLES", 2)
+    monkeypatch.setattr(csv_files, "MAX_ROW", 10)
+    monkeypatch.setattr(csv_files, "MAX_SAMPLES", 2)
     with refused("data file train.csv: more than 2 rows"):
         Csv(columns=2).parts(tmp_path, None)
 
@@ -199,7 +199,7 @@ def test_a_mistake_of_ours_is_not_taken_for_a_damaged_file() -> None:
 def test_large_pictures_are_the_same_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
     photograph = encoded(random_pictures(1, 3, 50)[0])
     shape = Shape(3, 16, resize=True)
-    (usual,) = decoded([("a.png", lambda: photograph)], shape)
-    monkeypatch.setattr(pictures, "LARGE", 0)
-    (large,) = decoded([("a.png", lambda: photograph)], shape)
+    (usual,) = decode_pictures([("a.png", lambda: photograph)], shape)
+    monkeypatch.setattr(pictures, "LARGE_PIXELS", 0)
+    (large,) = decode_pictures([("a.png", lambda: photograph)], shape)
     assert np.array_equal(usual, large)

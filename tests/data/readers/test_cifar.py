@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedflat.data.readers.batches import BinaryBatches, PythonBatches
-from fedflat.data.readers.part import Shape
+from fedflat.data.readers.cifar import BinaryBatches, PythonBatches
+from fedflat.data.readers.layout import Shape
 from support.files import (
     pickled,
     pickled_by_python_2,

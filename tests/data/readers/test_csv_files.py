@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedflat.data.readers.tables import Csv, joined
+from fedflat.data.readers.csv_files import Csv, join_texts
 from support.files import refused, write_files, write_tar
 
 TRAIN = (
@@ -68,5 +68,5 @@ def test_damaged_files_are_named(tmp_path: Path, content: str, problem: str) -> 
 
 
 def test_empty_texts_leave_no_gap() -> None:
-    assert joined(["", "b"]) == "b"
-    assert joined(["a", "b"]) == "a b"
+    assert join_texts(["", "b"]) == "b"
+    assert join_texts(["a", "b"]) == "a b"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedflat.data.readers.found import find, plain_files
+from fedflat.data.readers.file_search import find, plain_files
 from support.files import refused, write_files, write_tar, write_zip, zipped
 
 CONTENT = {"one": b"first" * 100, "two": b"second"}

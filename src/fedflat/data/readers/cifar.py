@@ -5,36 +5,50 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...core.errors import InputError
-from .bounds import OPCODES, SAMPLES, TUPLES
-from .found import find
-from .part import Part, Shape, expect, in_one_line, refusal
+from ..federated import Index
+from .file_search import find
+from .layout import Part, Shape
+from .limits import MAX_OPCODES, MAX_SAMPLES, MAX_TUPLES
+from .read_errors import expect, file_error, in_one_line
 
 PIXELS = 3 * 32 * 32
 
 
 @dataclass(frozen=True)
-class BinaryBatches:
-    """Records of `label_bytes` bytes, the last one the label, and 3,072 bytes of one picture."""
+class _BatchFiles(ABC):
+    """The batches of the train and the test part, one file each."""
 
     train: tuple[str, ...]
     test: tuple[str, ...]
-    label_bytes: int = 1
 
     def parts(self, folder: Path, shape: Shape | None) -> dict[str, Part] | None:
-        found = find(folder, [*self.train, *self.test])
-        if found is None:
+        readers = find(folder, [*self.train, *self.test])
+        if readers is None:
             return None
         return {
-            part: self._part([(name, found[name]()) for name in names])
+            part: self._part([(name, readers[name]()) for name in names])
             for part, names in (("train", self.train), ("test", self.test))
         }
+
+    @abstractmethod
+    def _part(self, files: list[tuple[str, bytes]]) -> Part:
+        """One part from the names and contents of its files."""
+
+
+@dataclass(frozen=True)
+class BinaryBatches(_BatchFiles):
+    """Records of `label_bytes` bytes, the last one the label, and 3,072 bytes of one picture."""
+
+    label_bytes: int = 1
 
     def _part(self, files: list[tuple[str, bytes]]) -> Part:
         record = self.label_bytes + PIXELS
@@ -50,51 +64,43 @@ class BinaryBatches:
 
 
 @dataclass(frozen=True)
-class PythonBatches:
+class PythonBatches(_BatchFiles):
     """Dictionaries with `data` (n, 3072) and labels under the key `label`."""
 
-    train: tuple[str, ...]
-    test: tuple[str, ...]
     label: str = "labels"
 
-    def parts(self, folder: Path, shape: Shape | None) -> dict[str, Part] | None:
-        found = find(folder, [*self.train, *self.test])
-        if found is None:
-            return None
-        return {
-            part: self._part([(name, found[name]()) for name in names])
-            for part, names in (("train", self.train), ("test", self.test))
-        }
-
     def _part(self, files: list[tuple[str, bytes]]) -> Part:
-        batches = [_dictionary(name, content) for name, content in files]
-        pairs = [self._pair(name, batch) for (name, _), batch in zip(files, batches, strict=True)]
-        labels, pictures = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
-        return Part(labels.astype(np.int64), pictures.reshape(-1, 3, 32, 32))
+        batches = [self._batch(name, _unpickled(name, content)) for name, content in files]
+        labels, pictures = zip(*batches, strict=True)
+        return Part(np.concatenate(labels), np.concatenate(pictures).reshape(-1, 3, 32, 32))
 
-    def _pair(self, name: str, batch: dict[Any, Any]) -> tuple[np.ndarray, np.ndarray]:
+    def _batch(self, name: str, batch: dict[object, object]) -> tuple[Index, NDArray[np.uint8]]:
+        """Labels (n,) and pixels (n, 3072) of one file."""
         labels, data = (batch.get(key, batch.get(key.encode())) for key in (self.label, "data"))
-        for key, value, kind in ((self.label, labels, list), ("data", data, _Array)):
-            expect(isinstance(value, kind), name, f"has no {key!r}, or not as CIFAR has it")
+        if not isinstance(labels, list):
+            raise file_error(name, f"has no {self.label!r}, or not as CIFAR has it")
+        if not isinstance(data, _Array):
+            raise file_error(name, "has no 'data', or not as CIFAR has it")
         expect(all(type(label) is int for label in labels), name, f"{self.label!r} are not all whole numbers")
-        outside = next((label for label in labels if not 0 <= label < SAMPLES), None)
-        expect(outside is None, name, f"{self.label!r} has one that is no class number")
+        valid = all(0 <= label < MAX_SAMPLES for label in labels)
+        expect(valid, name, f"{self.label!r} has one that is no class number")
         pixels = data.bytes()
-        expect(pixels is not None, name, "'data' is not an array of bytes, row after row")
+        if pixels is None:
+            raise file_error(name, "'data' is not an array of bytes, row after row")
         expect(len(pixels) == PIXELS * len(labels), name, f"{len(pixels)} bytes of pixels for {len(labels)} labels")
-        return np.asarray(labels), np.frombuffer(pixels, np.uint8).reshape(-1, PIXELS)
+        return np.array(labels, dtype=np.int64), np.frombuffer(pixels, np.uint8).reshape(-1, PIXELS)
 
     def __str__(self) -> str:
         return f"{self.train[0]} (python version)"
 
 
 class _Array:
-    """Stands for numpy's array, or its type, while a file is read: keeps what it is made of, runs nothing of numpy's.
+    """Replaces numpy's array and its type while a file is read: keeps their arguments and runs no code of numpy.
 
-    An array is made of nothing and then given a state, or, from pickle's protocol 5 on, made of its parts.
+    An array is created empty and then given a state or, from pickle's protocol 5 on, created from its parts.
     """
 
-    _parts: tuple[Any, ...] = ()  # here, as a file may make one without calling it
+    _parts: tuple[Any, ...] = ()  # defaults of the class, because a file may create one without calling `__init__`
     _state: Any = ()
 
     def __init__(self, *parts: Any) -> None:
@@ -104,7 +110,7 @@ class _Array:
         self._state = state
 
     def bytes(self) -> bytes | None:
-        """The bytes of the array, row after row; None if it is of other numbers or in another order."""
+        """The bytes of the array, row after row; None if it has another type of number or another order."""
         match (self._state, self._parts):
             case ((_, _, _Array(_parts=("u1" | b"u1", *_)), False | 0, bytes() as content), _):
                 return content
@@ -114,7 +120,7 @@ class _Array:
 
 
 class _OnlyArrays(pickle.Unpickler):
-    """Reads containers, numbers, text and the few names of a numpy array; every other name is refused."""
+    """Reads containers, numbers, text and the few names of a numpy array; refuses every other name."""
 
     def find_class(self, module: str, name: str) -> Any:
         known = {"_reconstruct": _Array, "_frombuffer": _Array, "ndarray": _Array, "dtype": _Array}
@@ -125,21 +131,24 @@ class _OnlyArrays(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it names {module}.{name}, which no batch needs")
 
 
-def _dictionary(name: str, content: bytes) -> dict[Any, Any]:
+def _unpickled(name: str, content: bytes) -> dict[object, object]:
+    """The dictionary in a file."""
     try:
         _check_opcodes(content)
         batch = _OnlyArrays(io.BytesIO(content), encoding="bytes").load()
-    except Exception as error:  # a damaged stream may fail in any way; nothing of it was run
-        raise refusal(name, f"truncated or not a CIFAR batch ({in_one_line(error)})") from error
-    expect(isinstance(batch, dict), name, "not a CIFAR batch")
+    except Exception as error:  # a damaged stream may fail in any way; no code of it was run
+        raise file_error(name, f"truncated or not a CIFAR batch ({in_one_line(error)})") from error
+    if not isinstance(batch, dict):
+        raise file_error(name, "not a CIFAR batch")
     return batch
 
 
 def _check_opcodes(content: bytes) -> None:
-    """Raises ValueError for a pickle that asks for more than its size: of memory by a number, of stack by its depth."""
+    """Raise ValueError for a pickle whose numbers ask for much memory, or whose depth asks for much stack."""
     tuples = 0
     for number, (opcode, argument, _) in enumerate(pickletools.genops(content)):
         tuples += opcode.name.startswith("TUPLE") or opcode.name == "FROZENSET"
-        slot = int(argument or 0) if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") else 0  # of a table as large
-        if max(number, slot) >= OPCODES or tuples > TUPLES:
+        # The unpickler makes a table as large as the largest slot.
+        slot = int(argument or 0) if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") else 0
+        if max(number, slot) >= MAX_OPCODES or tuples > MAX_TUPLES:
             raise InputError("it has more parts than any batch")

@@ -1,4 +1,4 @@
-"""What a split really is: sizes, classes per client, unused and duplicated samples."""
+"""Statistics of a split over clients: sizes, classes per client, unused and duplicated samples."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .federated import FederatedData
 
 
 @dataclass(frozen=True)
-class PartitionFacts:
-    """The realised split in numbers."""
+class PartitionStatistics:
+    """A split of a data set over clients in numbers."""
 
     clients: int
     samples: int  # in the training set
@@ -22,11 +22,11 @@ class PartitionFacts:
     mean_classes: float
     most_classes: int
     unused: int  # samples that no client holds
-    duplicated: int  # holdings beyond the first of a sample
+    duplicated: int  # repetitions: holdings of a sample that a client, or another client, holds already
     validation: int = 0  # samples that their client does not train on
 
     def lines(self) -> list[str]:
-        """The facts as text, one a line."""
+        """The numbers as lines of text."""
         return [
             f"clients             {self.clients}",
             f"training samples    {self.samples} ({self.unused} unused, {self.duplicated} repeated"
@@ -36,22 +36,20 @@ class PartitionFacts:
         ]
 
 
-def partition_facts(data: FederatedData) -> PartitionFacts:
-    """Measure the split of `data`."""
-    held = (data.counts() > 0).sum(axis=1)
-    distinct = len(np.unique(data.members))
-    apart = np.empty(0, np.int64) if data.validation is None else data.validation.members
-    used = len(np.union1d(data.members, apart))
-    return PartitionFacts(
+def partition_statistics(data: FederatedData) -> PartitionStatistics:
+    """The statistics of the split of `data`."""
+    classes = (data.counts() > 0).sum(axis=1)
+    validation = np.empty(0, np.int64) if data.validation is None else data.validation.members
+    return PartitionStatistics(
         clients=data.clients,
         samples=len(data.y),
         smallest=int(data.sizes.min()),
         median=float(np.median(data.sizes)),
         largest=int(data.sizes.max()),
-        fewest_classes=int(held.min()),
-        mean_classes=float(held.mean()),
-        most_classes=int(held.max()),
-        unused=len(data.y) - used,
-        duplicated=len(data.members) - distinct,
-        validation=len(apart),
+        fewest_classes=int(classes.min()),
+        mean_classes=float(classes.mean()),
+        most_classes=int(classes.max()),
+        unused=len(data.y) - len(np.union1d(data.members, validation)),
+        duplicated=len(data.members) - len(np.unique(data.members)),
+        validation=len(validation),
     )

@@ -1,0 +1,51 @@
+"""One scan for all registries: a package's modules are its entries, so a new file is a new entry and no list is edited.
+
+Methods, models, data sets, partition schemes and measures are found this way. Listing modules imports none of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from inspect import getmembers, isabstract, isclass
+from pkgutil import iter_modules
+from typing import Any, TypeGuard, TypeVar
+
+Entry = TypeVar("Entry")
+Qualifies = Callable[[type[Any]], TypeGuard[type[Entry]]]  # whether a class is an entry
+
+
+def plain(name: str) -> str:
+    """`name` in lower case without `-` and `_`: `FedLESAM-D`, `fedlesam_d` and `FedLESAM_D` are the same name."""
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def matching(name: str, known: Iterable[str]) -> str | None:
+    """The one of `known` that `name` means; case, `-` and `_` do not matter. None if there is none."""
+    return next((one for one in known if plain(one) == plain(name)), None)
+
+
+def module_names(package: str) -> list[str]:
+    """The modules of the imported `package` in alphabetical order, without its sub-packages."""
+    return [module.name for module in iter_modules(sys.modules[package].__path__) if not module.ispkg]
+
+
+def classes_of(package: str, module: str, qualifies: Qualifies[Entry]) -> list[type[Entry]]:
+    """Import `module` of `package` and give the classes that it defines itself, that qualify and are not abstract."""
+    loaded = import_module(f"{package}.{module}")
+    own = [cls for _, cls in getmembers(loaded, isclass) if cls.__module__ == loaded.__name__ and not isabstract(cls)]
+    return [cls for cls in own if qualifies(cls)]
+
+
+def classes_by_file(package: str, qualifies: Qualifies[Entry]) -> dict[str, type[Entry]]:
+    """The class of every module by the name that users write: its file's name with `-` for `_`."""
+    names = module_names(package)
+    return {name.replace("_", "-"): cls for name in names for cls in classes_of(package, name, qualifies)}
+
+
+def find_class(package: str, name: str, qualifies: Qualifies[Entry]) -> type[Entry] | None:
+    """The class that `name` means; None if there is none. The module of that name is searched before all others."""
+    modules = sorted(module_names(package), key=lambda module: plain(module) != plain(name))
+    classes = (cls for module in modules for cls in classes_of(package, module, qualifies))
+    return next((cls for cls in classes if plain(cls.__name__) == plain(name)), None)

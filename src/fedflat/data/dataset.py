@@ -1,0 +1,212 @@
+"""What a data set is, and loading it from the files it comes in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..core.errors import InputError, printable
+from .cache import Entry, SourceFiles, Writer, entry, key
+from .conversion import Progress, write_groups, write_labels, write_pictures, write_texts
+from .federated import Index
+from .preparation import Preparation
+from .readers.file_search import plain_files
+from .readers.layout import Layout, Shape
+from .text import LENGTH
+
+PIN = "hub.json"  # in a data set's folder: the commit and the repository that it was fetched from
+
+
+@dataclass(frozen=True)
+class SampleArrays:
+    """The train or test part of a data set in memory."""
+
+    x: Tensor  # (n, *shape)
+    y: Tensor  # (n,) int64
+    domain: Index | None = None  # (n,) numbers of domains
+    user: Index | None = None  # (n,) numbers of users
+
+
+@dataclass(frozen=True)
+class LoadedDataset:
+    """A labelled data set before it is split over clients."""
+
+    train: SampleArrays
+    test: SampleArrays | None
+    classes: int
+    preparation: Preparation = Preparation()
+    domains: tuple[str, ...] = ()
+    vocabulary: tuple[str, ...] = ()
+    contents: str | None = None  # a digest of all samples
+
+
+@dataclass(frozen=True)
+class HubRepository:
+    """The repository of a data set on the Hugging Face hub."""
+
+    repository: str
+    folder: str = ""  # inside the repository; empty: all parquet files
+    revision: str = "main"  # a branch or a commit; the commit is looked up and kept when the data set is fetched
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How the files of a data set are read."""
+
+    data_dir: str | None = None  # None: $FEDFLAT_DATA
+    partial: bool = False  # fewer samples than the whole data set are accepted
+    image_size: int | None = None  # of photographs; None: the data set's own
+    progress: Progress = field(default=lambda part, done, total: None, compare=False)
+
+
+@dataclass(frozen=True)
+class BundledDataset:
+    """A data set that a dependency contains."""
+
+    read: Callable[[], LoadedDataset]
+    classes: int
+    shape: tuple[int, ...]
+    sizes: Mapping[str, int]  # samples of each part
+    where: str  # the dependency, in words
+    domains: tuple[str, ...] = ()
+    vocabulary_size: int = 0
+
+    def sample_shape(self, image_size: int | None = None) -> tuple[int, ...]:
+        """The shape of one sample. Raises InputError for an `image_size`, which a bundled data set cannot have."""
+        if image_size is not None:
+            raise _fixed_size(image_size)
+        return self.shape
+
+    def load(self, name: str, options: ReadOptions) -> LoadedDataset:
+        """The data set. Raises InputError for options with an image size."""
+        self.sample_shape(options.image_size)
+        return self.read()
+
+
+@dataclass(frozen=True)
+class FileDataset:
+    """A data set that the user has as files."""
+
+    classes: int
+    sizes: Mapping[str, int]  # samples of each part; empty where the number is not certain
+    layouts: tuple[Layout, ...]
+    picture: Shape | None = None  # None: texts
+    preparation: Preparation = Preparation()
+    vocabulary_size: int = 0  # of texts
+    hub: HubRepository | None = None
+    domains: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()  # other names that its folder may have
+
+    def sample_shape(self, image_size: int | None = None) -> tuple[int, ...]:
+        """The shape of one sample, of photographs resized to `image_size` pixels if that is given."""
+        picture = self._picture_shape(image_size)
+        return (LENGTH,) if picture is None else (picture.channels, picture.size, picture.size)
+
+    @property
+    def where(self) -> str:
+        """The files to look for, in words."""
+        return "; ".join(map(str, self.layouts))
+
+    def load(self, name: str, options: ReadOptions) -> LoadedDataset:
+        """The data set from the files in the data folder, converted once and then kept in the cache.
+
+        Raises InputError, naming folder, file or field, if the files are missing, damaged or not those of `name`.
+        """
+        folder = self._folder(name, options.data_dir)
+        picture = self._picture_shape(options.image_size)
+        how = (name, picture, self.layouts, self.classes, self.vocabulary_size, LENGTH)
+
+        def build(writer: Writer) -> None:
+            self._convert(name, folder, picture, writer, options.progress)
+
+        try:
+            files = [path for path in plain_files(folder) if path != folder / PIN]
+            converted = entry(f"{name}-{key(folder, how=how)}", SourceFiles(folder, files), build)
+        except InputError as error:  # the message may contain names of files and columns
+            raise InputError(printable(str(error))) from error
+        parts = {part: _samples(converted, part) for part in ("train", "test") if f"{part}-y" in converted.arrays}
+        if not options.partial:
+            self._check_sizes(name, {part: len(samples.y) for part, samples in parts.items()})
+        return LoadedDataset(
+            train=parts["train"],
+            test=parts.get("test"),
+            classes=self.classes,
+            preparation=self.preparation,
+            domains=tuple(converted.metadata.get("domains", ())),
+            vocabulary=tuple(converted.metadata.get("vocabulary", ())),
+            contents=converted.digest,
+        )
+
+    def _folder(self, name: str, data_dir: str | None) -> Path:
+        """The folder with the data set's files: DATA/NAME, DATA with one of its other names, or DATA itself."""
+        root = data_root(data_dir, name)
+        for candidate in (root / name, *(root / other for other in self.folders)):
+            if candidate.is_dir():
+                return candidate
+        if root.name in (name, *self.folders) or self._holds_one_set(root):
+            return root
+        raise InputError(f"data_dir = {str(root)!r} has no folder {name!r}; it should hold {self.where}")
+
+    def _holds_one_set(self, root: Path) -> bool:
+        """True if `root` holds files, and no folders except those of the hub's copy of this data set."""
+        content = [path for path in root.iterdir() if not path.name.startswith(".")]
+        own = {"data", self.hub.folder if self.hub else "data"}
+        return len(content) > 0 and all(path.is_file() or path.name in own for path in content)
+
+    def _picture_shape(self, image_size: int | None) -> Shape | None:
+        """The shape of the pictures, resized to `image_size` pixels if that is given; None for texts."""
+        if image_size is None:
+            return self.picture
+        if self.picture is None or not self.picture.resize:
+            raise _fixed_size(image_size)
+        return Shape(self.picture.channels, image_size, resize=True)
+
+    def _convert(self, name: str, folder: Path, picture: Shape | None, writer: Writer, progress: Progress) -> None:
+        """Write the arrays of the first layout that fits the files."""
+        parts = next(filter(None, (layout.parts(folder, picture) for layout in self.layouts)), None)
+        if parts is None or "train" not in parts:
+            raise InputError(f"data folder {folder} has no files of {name}; expected {self.where}")
+        for part, content in parts.items():
+            write_labels(writer, f"{name} {part}", part, content, self.classes)
+            if picture is not None:
+                write_pictures(writer, part, content, picture, progress)
+        if picture is None:
+            write_texts(writer, parts, self.vocabulary_size)
+        write_groups(writer, parts)
+
+    def _check_sizes(self, name: str, found: Mapping[str, int]) -> None:
+        """Raise InputError if parts have other numbers of samples than the data set; parts may be split otherwise."""
+        if found.keys() != self.sizes.keys() and sum(found.values()) == sum(self.sizes.values()):
+            return
+        for part, expected in self.sizes.items():
+            if found.get(part, 0) != expected:
+                raise InputError(
+                    f"data.name = {name!r}: {part} has {found.get(part, 0):,} samples, the set has {expected:,}; "
+                    "to use a part of a set give --data.partial true (data prepare: --partial)"
+                )
+
+
+def data_root(data_dir: str | None, name: str) -> Path:
+    """The folder of all data sets: `data_dir`, else $FEDFLAT_DATA. Raises InputError if there is none."""
+    given = data_dir or os.environ.get("FEDFLAT_DATA")
+    if not given:
+        raise InputError(f"data.name = {name!r} needs files: give --data-dir or set FEDFLAT_DATA")
+    root = Path(given).expanduser()
+    if not root.is_dir():
+        raise InputError(f"data_dir = {given!r} is not a folder")
+    return root
+
+
+def _samples(converted: Entry, part: str) -> SampleArrays:
+    arrays = converted.arrays
+    x, y = (torch.from_numpy(arrays[f"{part}-{name}"]) for name in "xy")
+    return SampleArrays(x, y, arrays.get(f"{part}-domain"), arrays.get(f"{part}-user"))
+
+
+def _fixed_size(image_size: int) -> InputError:
+    return InputError(f"data.image_size = {image_size} goes with photographs; the samples of this set have one size")

@@ -1,0 +1,94 @@
+"""Reading files whose content is not trusted: regular files only, and never more bytes than a stated limit."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Protocol
+
+from ...core.errors import InputError
+from ...files import read_bytes, said_of
+from .limits import CHUNK_BYTES, MAX_FILE_BYTES
+from .read_errors import expect, file_error
+
+
+class ByteStream(Protocol):
+    """A source of bytes, such as an open file."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; none at the end."""
+
+
+@contextmanager
+def open_regular(path: Path) -> Iterator[IO[bytes]]:
+    """A regular file, open for reading. Raises InputError for anything else; a pipe is refused and not waited for."""
+    with said_of(path, "read"):
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    with file:
+        expect(stat.S_ISREG(os.fstat(file.fileno()).st_mode), str(path), "not a file")
+        yield file
+
+
+def file_size(file: IO[bytes]) -> int:
+    """The size of an open file in bytes."""
+    return os.fstat(file.fileno()).st_size
+
+
+def read_regular(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
+    """The content of a regular file of at most `limit` bytes; a larger one is refused before any of it is read."""
+    with open_regular(path) as file:
+        expect(file_size(file) <= limit, str(path), f"{file_size(file):,} bytes; at most {limit:,} are read")
+    return read_bytes(path, limit)
+
+
+def read_stream(stream: ByteStream, name: str, limit: int) -> bytes:
+    """The content of a stream. Raises InputError, naming the file, as soon as it has more than `limit` bytes."""
+    content = io.BytesIO()
+    while piece := stream.read(CHUNK_BYTES):
+        expect(content.tell() + len(piece) <= limit, name, f"it unpacks to more than {limit:,} bytes")
+        content.write(piece)
+    return content.getvalue()
+
+
+class LimitedStream(io.RawIOBase):
+    """A stream that raises InputError, naming the file, beyond byte `limit` or for more than `chunk` bytes at once.
+
+    Libraries that read archives take lengths from the archive and read as many bytes at once as it claims.
+    """
+
+    def __init__(self, stream: IO[bytes] | gzip.GzipFile, name: str, limit: int, chunk: int) -> None:
+        super().__init__()
+        self._stream, self._name, self._limit, self._chunk = stream, name, limit, chunk
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        if whence == os.SEEK_SET and offset > self._limit:
+            raise self._too_large()
+        return self._stream.seek(offset, whence)
+
+    def read(self, size: int | None = -1) -> bytes:
+        wanted = self._chunk + 1 if size is None or size < 0 else size
+        if wanted > self._chunk + 1:
+            problem = f"a part of it says that it has {wanted:,} bytes; at most {self._chunk:,} are read"
+            raise file_error(self._name, problem)
+        content = self._stream.read(wanted)
+        if len(content) > self._chunk or self._stream.tell() > self._limit:
+            raise self._too_large()
+        return content
+
+    def _too_large(self) -> InputError:
+        problem = f"it unpacks to more than {self._limit:,} bytes, or has a part of {self._chunk:,}"
+        return file_error(self._name, problem)

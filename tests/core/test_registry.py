@@ -1,0 +1,133 @@
+"""Each registry finds its entries by their files: a file that is added is found, and listing names imports nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import fedflat as ff
+from fedflat.core.registry import matching, plain
+from fedflat.data import partition, sources
+from fedflat.metrics.flatness import measures
+
+METHOD = """
+from fedflat.core.citation import Citation
+from fedflat.methods.fedavg import FedAvg
+class Added(FedAvg):
+    paper = Citation("k", "A, B", "T", "V", 2020)
+class Shared(FedAvg):
+    pass
+"""
+PARTITION = """
+from fedflat.data.partition.iid import IID
+from fedflat.data.partition.scheme import Partition
+class Unfinished(Partition):
+    pass
+class Added(IID):
+    pass
+"""
+MEASURE = """
+from fedflat.metrics.flatness.measures.sharpness import Sharpness
+class Added(Sharpness):
+    pass
+"""
+MODEL = """
+from torch import nn
+def build(classes, shape):
+    return nn.Linear(shape[0], classes)
+"""
+SOURCE = '"""A set."""\nSOURCE = "described"\n'
+
+REGISTRIES = {
+    ff.methods: (METHOD, ff.methods.all_methods),
+    partition: (PARTITION, partition.all_partitions),
+    measures: (MEASURE, measures.all_measures),
+    ff.models: (MODEL, ff.models.model_names),
+    sources: (SOURCE, sources.source_names),
+}
+
+
+@contextmanager
+def added(package: ModuleType, folder: Path, file: str = "added") -> Iterator[None]:
+    """A registry with one more file inside the block."""
+    content, listed = REGISTRIES[package]
+    (folder / f"{file}.py").write_text(content)
+    forget = getattr(listed, "cache_clear", lambda: None)
+    forget()
+    package.__path__.append(str(folder))
+    try:
+        yield
+    finally:
+        package.__path__.remove(str(folder))
+        forget()
+        sys.modules.pop(f"{package.__name__}.{file}", None)
+        vars(package).pop(file, None)
+
+
+@pytest.mark.parametrize("package", REGISTRIES, ids=[package.__name__ for package in REGISTRIES])
+def test_a_new_file_is_a_new_entry(package: ModuleType, tmp_path: Path) -> None:
+    """And the only one: neither a folder, an imported class, nor a base class is an entry."""
+    content, listed = REGISTRIES[package]
+    before = list(listed())
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "__init__.py").touch()
+    with added(package, tmp_path):
+        assert list(listed()) == [*before, "Added" if content is METHOD else "added"]
+        if content is MODEL:
+            assert ff.models.build("added", classes=2, shape=(3,)).weight.shape == (2, 3)
+        elif content is SOURCE:
+            assert sources.source("ADDED") == "described"
+            assert sources.source_summary("added") == "A set."
+        else:
+            assert list(listed().values())[-1].__module__ == f"{package.__name__}.added"
+    assert list(listed()) == before
+
+
+def test_a_method_is_found_whatever_its_file_is_called(tmp_path: Path) -> None:
+    with added(ff.methods, tmp_path, file="other_name"):
+        assert ff.methods.find("a-d-d-e-d") is ff.methods.Added
+        with pytest.raises(AttributeError, match="has no attribute 'added'"):
+            getattr(ff.methods, "added")  # noqa: B009
+        with pytest.raises(ValueError, match=r"unknown method 'Shared'; known are FedACG, .*, Added$"):
+            ff.methods.find("Shared")
+
+
+@pytest.mark.parametrize("name", ["FedLESAM-D", "fedlesam_d", "FEDLESAMD", "Fed-LESAM_d"])
+def test_case_hyphens_and_underscores_do_not_matter(name: str) -> None:
+    assert plain(name) == "fedlesamd"
+    assert matching(name, ["FedLESAM", "FedLESAM_D"]) == "FedLESAM_D"
+    assert ff.methods.find(name) is ff.methods.FedLESAM_D
+
+
+def test_what_is_no_known_name_matches_nothing() -> None:
+    assert matching("FedLESAM_S", ["FedLESAM", "FedLESAM_D"]) is None
+    assert matching("FedSAM", []) is None
+
+
+ONE = """
+import sys
+import fedflat as ff
+from fedflat.data.sources import source_names
+from fedflat.metrics.flatness.measures import find
+
+def loaded(package):
+    return sorted(name.rpartition(".")[2] for name in sys.modules if name.startswith(f"fedflat.{package}."))
+
+ff.models.model_names(), source_names()
+print(loaded("models"), loaded("data.sources"), loaded("methods"), loaded("metrics.flatness.measures"))
+ff.methods.find("fedsam"), ff.methods.FedProx, find("gradient-norm"), ff.models.build("mlp", classes=2, shape=(2,))
+print(loaded("models"), loaded("data.sources"), loaded("methods"), loaded("metrics.flatness.measures"))
+"""
+
+
+def test_only_the_entries_that_are_used_are_imported() -> None:
+    done = subprocess.run([sys.executable, "-c", ONE], capture_output=True, text=True, check=True)
+    before, after = done.stdout.splitlines()
+    assert before == "[] [] [] []"
+    assert after == "['mlp'] [] ['fedavg', 'fedprox', 'fedsam'] ['gradient_norm']", "FedSAM is a FedAvg"
