@@ -1,4 +1,4 @@
-"""What a real federation costs and survives: rounds over Flower with TLS and keys on the loopback, and programs killed.
+"""Measures a real federation: seconds of rounds over Flower with TLS and keys on the loopback, and killed programs.
 
 python -m benchmarks.federation --rounds 8 --out docs/federation.json
 
@@ -39,7 +39,7 @@ LIMIT = 1800.0  # seconds for one run
 
 
 def main() -> None:
-    """Measure, and write what was found."""
+    """Measure, and write the results."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--rounds", type=int, default=8, help="of each run, at least 6")
     arguments.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="the others stay as --out has them")
@@ -57,13 +57,13 @@ def all_rounds(rounds: int) -> dict[str, Any]:
 
 
 def all_kills(rounds: int) -> dict[str, Any]:
-    """What becomes of runs in which a program is killed."""
-    kills = {"SuperLink": kill_link, "SuperNode, no keys": kill_node, "SuperNode with a key": kill_node}
+    """The effects of killing a program during a run."""
+    kills = {"SuperLink": kill_superlink, "SuperNode, no keys": kill_node, "SuperNode with a key": kill_node}
     return {name: killed(kill, rounds, secure="no keys" not in name) for name, kill in kills.items()}
 
 
 def spec_of(hidden: list[int], rounds: int) -> RunSpec:
-    """Scaffold: a vector at the server, one at each client, and two each way."""
+    """Scaffold: a vector at the server, one at each client, and two sent in each direction."""
     return RunSpec(
         data={"name": "digits", "clients": CLIENTS}, model={"name": "mlp", "options": {"hidden": hidden}},
         client={"lr": 0.05, "steps": 2, "batch_size": 20}, method="scaffold", participation=1.0, rounds=rounds,
@@ -75,31 +75,31 @@ def timed(hidden: list[int], rounds: int) -> dict[str, Any]:
     """Seconds of the rounds after the first."""
     sizes = [64, *hidden, 10]
     parameters = sum((before + 1) * after for before, after in pairwise(sizes))
-    with tempfile.TemporaryDirectory() as place, started(Path(place), spec_of(hidden, rounds), True) as (_, events):
-        times = [moment(event) for event in heard(events) if event["event"] == "round"]
+    with tempfile.TemporaryDirectory() as place, submitted(Path(place), spec_of(hidden, rounds), True) as (_, events):
+        times = [seconds_of(event) for event in printed(events) if event["event"] == "round"]
     return {"parameters": parameters, "seconds": [after - before for before, after in pairwise(times)]}
 
 
 def killed(kill: Callable[[LocalFederation, threading.Event], None], rounds: int, secure: bool) -> dict[str, Any]:
-    """A run in whose third round a program is killed: what became of it."""
+    """Kill a program in the third round of a run: how the run goes on, and whether the model is the simulator's."""
     spec, over = spec_of(SIZES["small"], rounds), threading.Event()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        with started(folder, spec, secure) as (federation, events):
-            for event in heard(events):
+        with submitted(folder, spec, secure) as (federation, events):
+            for event in printed(events):
                 if event["event"] == "round" and event["t"] == 1:
-                    sleep(3)  # orders are out
+                    sleep(3)  # the requests are sent
                     kill(federation, over)
             over.set()
         runner.run(spec, folder / "simulation")
         models = [(folder / where / "model.safetensors").read_bytes() for where in ("out", "simulation")]
-        return {"asked": rounds, "equal": models[0] == models[1], **told(list(event_log.read(folder / "out")))}
+        return {"asked": rounds, "equal": models[0] == models[1], **summary(list(event_log.read(folder / "out")))}
 
 
-def told(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """The rounds of a run: how long they took, and who was missing."""
+def summary(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """The rounds of a run: how long they took, and which clients were missing."""
     rounds = [event for event in events if event["event"] == "round"]
-    times = [moment(event) for event in rounds]
+    times = [seconds_of(event) for event in rounds]
     seconds = [after - before for before, after in pairwise(times)]
     return {
         "rounds": len({event["t"] for event in rounds}),
@@ -110,15 +110,15 @@ def told(events: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def kill_link(federation: LocalFederation, over: threading.Event) -> None:
-    """The SuperLink dies, and is started again."""
+def kill_superlink(federation: LocalFederation, over: threading.Event) -> None:
+    """Kill the SuperLink, and start it again."""
     federation.processes.kill("superlink")
     sleep(RESTART)
-    federation.start_link()
+    federation.start_superlink()
 
 
 def kill_node(federation: LocalFederation, over: threading.Event) -> None:
-    """A SuperNode dies, and is started again, and again if it is refused, as a supervisor would."""
+    """Kill a SuperNode, and start it again, repeatedly if it is refused, as a supervisor would."""
     federation.processes.kill("client-1")
     threading.Thread(target=supervise, args=(federation, "client-1", over), daemon=True).start()
 
@@ -126,13 +126,13 @@ def kill_node(federation: LocalFederation, over: threading.Event) -> None:
 def supervise(federation: LocalFederation, name: str, over: threading.Event) -> None:
     """Start a SuperNode whenever it has ended, until the run is over; it ends with this thread."""
     while not over.wait(RESTART):
-        if not federation.processes.lives(name):
+        if not federation.processes.is_running(name):
             federation.start_node(name)
 
 
 @contextmanager
-def started(folder: Path, spec: RunSpec, secure: bool) -> Iterator[tuple[LocalFederation, Iterator[dict[str, Any]]]]:
-    """A federation that runs `spec`, and what happens in it."""
+def submitted(folder: Path, spec: RunSpec, secure: bool) -> Iterator[tuple[LocalFederation, Iterator[dict[str, Any]]]]:
+    """A federation to which a run of `spec` is submitted, and the events of the run."""
     out = folder / "out"
     export(spec, RunSettings(clients=CLIENTS, out=str(out), deadline=DEADLINE), folder / "app")
     nodes = {f"client-{i}": {"partition-id": i, "state": str(folder / "state")} for i in range(CLIENTS)}
@@ -141,15 +141,15 @@ def started(folder: Path, spec: RunSpec, secure: bool) -> Iterator[tuple[LocalFe
         yield federation, follow(out)
 
 
-def heard(events: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The events, shown as they come."""
+def printed(events: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The events, each one printed as it arrives."""
     for event in events:
         print(json.dumps(event), file=sys.stderr)
         yield event
 
 
 def follow(out: Path) -> Iterator[dict[str, Any]]:
-    """What happens, whatever programs end."""
+    """The events of a run as they happen, even if programs of the federation end meanwhile."""
     seen, end = 0, monotonic() + LIMIT
     while monotonic() < end:
         for event in list(event_log.read(out))[seen:]:
@@ -161,8 +161,8 @@ def follow(out: Path) -> Iterator[dict[str, Any]]:
     raise FederationError(f"the run was not over after {LIMIT:g} seconds")
 
 
-def moment(event: dict[str, Any]) -> float:
-    """When it happened, in seconds."""
+def seconds_of(event: dict[str, Any]) -> float:
+    """The time of an event."""
     return datetime.fromisoformat(event["time"]).timestamp()
 
 

@@ -1,4 +1,4 @@
-"""What a real federation costs and survives, as tables."""
+"""Tables of the results of `benchmarks/federation.py`, and of the settings of federations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .tables import Table, seconds
 
 
 def settings_table(section: type[BaseModel]) -> Table:
-    """The keys of a configuration of Flower's, as it spells them."""
+    """The keys of a section of Flower's configuration, in its spelling."""
     rows = []
     for name, info in section.model_fields.items():
         default = "" if info.default in (None, "") or info.is_required() else f"`{info.default}`"
@@ -29,7 +29,7 @@ def cost_table(content: dict[str, Any]) -> Table:
 
 
 def kills_table(content: dict[str, Any]) -> Table:
-    """What became of runs in whose third round a program was killed."""
+    """Runs in whose third round a program was killed."""
     return Table(
         ("killed in round 2", "rounds lost", "longest round, beside usual", "missing", "final model"),
         [_kill(name, case) for name, case in content["kills"].items()],

@@ -236,7 +236,12 @@ TRIALS = (
     Trial(
         "`flower run` SIGKILL",
         "5: 4, once a server app alive",
-        of_tests("tests/federation/flower/test_endings.py", "-k", "killed"),
+        of_tests(
+            "tests/federation/launch/test_local_deployment.py",
+            "tests/federation/launch/test_processes.py",
+            "-k",
+            "killed",
+        ),
     ),
 )
 

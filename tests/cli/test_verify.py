@@ -13,7 +13,7 @@ from fedflat.data import load
 from fedflat.experiments import runner, studies
 from support.effort import effort
 from support.files import mnist
-from support.flower_fixtures import Tried, study_of
+from support.flower_fixtures import GridFederation, study_of
 from support.hostile_runs import cases
 from support.studies import run_spec, study_spec
 
@@ -58,7 +58,7 @@ def test_a_study_is_whole_until_something_is_damaged(fedflat, tmp_path: Path) ->
 
 
 def test_a_federation(fedflat, tmp_path: Path) -> None:
-    tried = Tried(study_of(rounds=4), tmp_path)
+    tried = GridFederation(study_of(rounds=4), tmp_path)
     tried.serve()
     assert fedflat(f"verify {tried.out}")[0] == 0
     (tried.out / "metrics.parquet").unlink()

@@ -1,8 +1,8 @@
-"""Ten clients with parts of the digits, one of which does what it likes; over the coordinator itself."""
+"""A federation of ten clients with parts of the digits, one of which is malicious."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,42 +21,42 @@ from fedflat.rounds.participation import participation
 from support.studies import run_spec
 
 CLIENT = ff.Client(lr=0.1, epochs=2, batch_size=20)
-LIAR = "c-0"
-Attack = Callable[[TrainRequest, TrainReply], TrainReply]
+ATTACKER = "c-0"
+Attack = Callable[[TrainRequest, TrainReply], TrainReply]  # the honest reply -> the one that is sent
 
 
-def every_number(value: float, of: int = 0) -> Attack:
-    """All numbers of the message's vectors are `value`, from round `of` on."""
+def every_number(value: float, from_round: int = 0) -> Attack:
+    """Replace all numbers of the reply by `value`."""
 
-    def attack(order: TrainRequest, answer: TrainReply) -> TrainReply:
-        def lie(x):
+    def attack(request: TrainRequest, reply: TrainReply) -> TrainReply:
+        def change(x):
             return replace(x, data=np.full(x.shape, value, "<f4").tobytes())
 
-        return answer if order.t < of else replace(answer, up={name: lie(x) for name, x in answer.up.items()})
+        return reply if request.t < from_round else replace(reply, up={name: change(x) for name, x in reply.up.items()})
 
     return attack
 
 
-def times(factor: float) -> Attack:
-    """What was trained, multiplied."""
+def scaled(factor: float) -> Attack:
+    """Multiply the update by `factor`."""
 
-    def attack(order: TrainRequest, answer: TrainReply) -> TrainReply:
-        def lie(x):
+    def attack(request: TrainRequest, reply: TrainReply) -> TrainReply:
+        def change(x):
             return replace(x, data=(np.frombuffer(x.data, "<f4") * np.float32(factor)).tobytes())
 
-        return replace(answer, up={name: lie(x) for name, x in answer.up.items()})
+        return replace(reply, up={name: change(x) for name, x in reply.up.items()})
 
     return attack
 
 
-class Crowd:
-    """Ten participants, the first of which passes its answers through `attack`."""
+class AttackedFederation:
+    """Ten clients and their server. The first client sends what `attack` makes of its reply."""
 
     def __init__(self, method: Method, folder: Path, attack: Attack | None = None, **terms: float) -> None:
         spec = run_spec(data={"name": "digits", "clients": 10}, partition={"name": "dirichlet", "alpha": 0.5})
         self.data, self.attack = federated_data(spec), attack
         names, sizes = [f"c-{i}" for i in range(10)], self.data.sizes.tolist()
-        self.participants = {
+        self.clients = {
             name: FederatedClient(method, self.module(), self.data.alone(i), CLIENT, 0, folder / name, "study")
             for i, name in enumerate(names)
         }
@@ -73,13 +73,13 @@ class Crowd:
             torch.nn.Flatten(), torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10)
         )
 
-    def exchange(self, orders, deadline):
-        for name in sorted(orders):
-            answer = self.participants[name].train(orders[name])
-            yield name, self.attack(orders[name], answer) if self.attack and name == LIAR else answer
+    def exchange(self, requests: Mapping[str, TrainRequest], deadline: float) -> Iterator[tuple[str, TrainReply]]:
+        for name in sorted(requests):
+            reply = self.clients[name].train(requests[name])
+            yield name, self.attack(requests[name], reply) if self.attack and name == ATTACKER else reply
 
     def run(self, rounds: int) -> float:
-        """Accuracy on the test samples after so many rounds."""
+        """Carry out so many rounds; return the accuracy on the test samples."""
         for _ in range(rounds):
             self.missing.append(dict(self.server.round(self).missing))
         data = self.data.to(self.server.w.device, self.server.w.dtype)

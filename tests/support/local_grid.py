@@ -35,7 +35,7 @@ class LocalGrid(Grid):
 
     def __init__(self, nodes: Mapping[int, Node], run_config: Mapping[str, Any]) -> None:
         self.nodes, self._config = dict(nodes), dict(run_config)
-        self._replies: dict[str, tuple[str, Contents]] = {}
+        self.replies: dict[str, tuple[str, Contents]] = {}
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, SUPERLINK, 3
         self.pushed: list[Message] = []
 
@@ -61,18 +61,18 @@ class LocalGrid(Grid):
         reply = node.app(received, context)
         contents = node.tamper(number, _written(reply))
         if contents is not None:
-            self._replies[number] = (reply.object_id, contents)
+            self.replies[number] = (reply.object_id, contents)
         return number
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        found = [self._replies.pop(number) for number in message_ids if number in self._replies]
+        found = [self.replies.pop(number) for number in message_ids if number in self.replies]
         return [_read(number, contents) for number, contents in found]
 
     def lose(self, node: int, sent: Message) -> None:
         """A node goes, and the network answers for it."""
         del self.nodes[node]
         reply = Message(Error(UNAVAILABLE, "Node Unavailable"), reply_to=sent)
-        self._replies[sent.metadata.message_id] = (reply.object_id, _written(reply))
+        self.replies[sent.metadata.message_id] = (reply.object_id, _written(reply))
 
     def set_run(self, run: Run) -> None: ...
 

@@ -1,13 +1,13 @@
-"""Watches whom Python processes speak to: a start-up file that notes every connection and every name looked up."""
+"""Records which hosts Python processes contact: a start-up file that logs every connection and every name lookup."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-WATCHER = """
+START_UP_FILE = """
 import sys
 
-def _note(event, arguments):
+def _log_contact(event, arguments):
     if event == "socket.connect":
         where = arguments[1]
         host = where[0] if isinstance(where, tuple) else "local"
@@ -19,20 +19,20 @@ def _note(event, arguments):
     with open({path!r}, "a") as file:
         print(event, host, " ".join(sys.argv)[:200], sep="\\t", file=file)
 
-sys.addaudithook(_note)
+sys.addaudithook(_log_contact)
 """
 LOOPBACK = {"127.0.0.1", "localhost", "::1", "local", "None", ""}
 
 
-def watch(folder: Path) -> tuple[str, Path]:
-    """A folder for PYTHONPATH, and the file that will have what is noted."""
-    notes, place = folder / "contacts.tsv", folder / "watching"
-    place.mkdir(parents=True)
-    notes.touch()
-    (place / "sitecustomize.py").write_text(WATCHER.format(path=str(notes)))
-    return str(place), notes
+def monitor_network(folder: Path) -> tuple[str, Path]:
+    """A folder for PYTHONPATH, and the file to which processes with this PYTHONPATH log their contacts."""
+    log, site = folder / "contacts.tsv", folder / "site"
+    site.mkdir(parents=True)
+    log.touch()
+    (site / "sitecustomize.py").write_text(START_UP_FILE.format(path=str(log)))
+    return str(site), log
 
 
-def outside(notes: Path) -> list[str]:
-    """What was not the loopback."""
-    return [line for line in notes.read_text().splitlines() if line.split("\t")[1] not in LOOPBACK]
+def external_contacts(log: Path) -> list[str]:
+    """The contacts other than the loopback."""
+    return [line for line in log.read_text().splitlines() if line.split("\t")[1] not in LOOPBACK]

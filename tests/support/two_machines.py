@@ -1,4 +1,4 @@
-"""Two network namespaces with an address each and a cable between them: two machines, as far as the network goes."""
+"""Two network namespaces with a virtual cable between them: for the network, they are two machines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Machine:
 
 @contextmanager
 def two_machines() -> Iterator[tuple[Machine, Machine]]:
-    """The two; gone after the block. Skips the test, saying why, where namespaces are not permitted."""
+    """Two machines, removed after the block. Skips the test where network namespaces are not permitted."""
     names = (f"ff{os.getpid()}{end}" for end in "ab")
     one, other = (Machine(name, name, f"10.231.7.{i}") for i, name in enumerate(names, start=1))
     made: list[Machine] = []
@@ -44,8 +44,8 @@ def two_machines() -> Iterator[tuple[Machine, Machine]]:
             _ip("link", "add", one.interface, "netns", one.name, "type", "veth", "peer", "name", other.interface,
                 "netns", other.name)  # fmt: skip
         except (OSError, subprocess.CalledProcessError) as error:
-            said = getattr(error, "stderr", None) or str(error)
-            pytest.skip(f"network namespaces are not permitted here: {said.strip()}")
+            reason = getattr(error, "stderr", None) or str(error)
+            pytest.skip(f"network namespaces are not permitted here: {reason.strip()}")
         for machine in made:
             inside = ("-n", machine.name)
             _ip(*inside, "addr", "add", f"{machine.address}/24", "dev", machine.interface)

@@ -74,7 +74,7 @@ def export_study(
     number = known if clients is None else clients
     if number is None:
         raise InputError("--clients is missing: with how many clients of their own samples the federation begins")
-    settings = RunSettings.of("flower export", {**given, "clients": number, "out": f"runs/{spec.label}-federation"})
+    settings = RunSettings.parse("flower export", {**given, "clients": number, "out": f"runs/{spec.label}-federation"})
     export(spec, settings, folder)
     Console().say(f"app in {folder}; start it with `flwr run {folder} LINK`")
 

@@ -1,4 +1,5 @@
-"""Real federations: each client trains where its data is, and a server that trusts nobody averages what they send.
+"""Real federations: each client trains where its data is, and the server checks every update before averaging it.
 
-What is here knows no network: orders go out and answers come in as bytes, through whatever carries them.
+The modules in this folder use no network. A `Transport` (messages.py) exchanges requests and replies; `flower/` has
+the one over Flower, and `launch/` starts a whole federation on one machine.
 """

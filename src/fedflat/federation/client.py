@@ -63,7 +63,7 @@ class FederatedClient:
         ctx = self._contexts.of(request.t, request.share, request.sampled)
         with one_thread(self._like.device):
             result = self._executor.train(np.array([self._data.first]), record, down, ctx)
-        self._state.keep(request.t, result.client.map(lambda x: x[0]), {request.since, *request.safe})
+        self._state.save(request.t, result.client.map(lambda x: x[0]), {request.since, *request.safe})
         return TrainReply(
             t=request.t,
             samples=len(self._data.y),
@@ -89,4 +89,4 @@ class FederatedClient:
     def _record(self, since: int, down: Any) -> Any:
         """This client's record (1, width) as it was after round `since`."""
         first = self._method.init_client(down.map(lambda x: x[None])).map(lambda x: x[0])
-        return self._state.after(since, first).map(lambda x: aligned(x.to(self._like.dtype)[None]))
+        return self._state.load(since, first).map(lambda x: aligned(x.to(self._like.dtype)[None]))

@@ -1,4 +1,4 @@
-"""Which client is where, by what clients say of themselves."""
+"""The clients of a federation and the network nodes they are at."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .messages import ClientInfo
 
 
 class ClientRegistry:
-    """Clients by name, and the node of the network that each was last found at."""
+    """Registers clients by name if they fit the federation, and remembers the node of each one."""
 
     def __init__(
         self,
@@ -18,80 +18,81 @@ class ClientRegistry:
         digest: str,
         version: str,
         members: Mapping[str, int] | None = None,
-        most: int | None = None,
+        max_clients: int | None = None,
         begun: bool = True,
-        most_samples: int = 2**53,
+        max_samples: int = 2**53,
     ) -> None:
-        """What all clients must have in common.
+        """shape, digest, version: all clients must have these.
 
-        members: samples by name, if it is settled who they are, else the first `most` are. begun: whether it is settled
-        because the federation has begun, and not by its operator. most_samples: that a client may have if it is not.
+        members: samples by name if it is known who may register; otherwise the first `max_clients` may. begun: whether
+        `members` are those of a federation that has begun; otherwise the run-config names them. max_samples: limit for
+        clients that `members` does not list.
         """
         self._common = {"shape": shape, "digest": digest, "version": version}
-        self._members, self._most, self._begun, self._most_samples = members, most, begun, most_samples
+        self._members, self._max_clients, self._begun, self._max_samples = members, max_clients, begun, max_samples
         self._nodes: dict[str, int] = {}
         self._samples: dict[str, int] = {}
-        self.refused: dict[int, str] = {}  # nodes that are no client, and why
+        self.refused: dict[int, str] = {}  # nodes that could not be registered, with the reason
 
     @property
     def members(self) -> dict[str, int]:
-        """Numbers of samples of all that have introduced themselves."""
+        """Numbers of samples of all clients that have registered, by name, whether their nodes are connected or not."""
         return dict(self._samples)
 
-    def node(self, name: str) -> int | None:
-        """Where a client was last found."""
-        return self._nodes.get(name)
+    def node(self, client: str) -> int | None:
+        """The node of a client, or None if it is not connected."""
+        return self._nodes.get(client)
 
-    def knows(self, node: int) -> bool:
-        """Whether a client was last found there."""
+    def has_node(self, node: int) -> bool:
+        """Whether a client is registered at this node."""
         return node in self._nodes.values()
 
-    def lose(self, present: set[int]) -> list[str]:
-        """Forget nodes that are not among those present, and give the clients that were there; they may come back."""
-        lost = sorted(name for name, node in self._nodes.items() if node not in present)
-        self._nodes = {name: node for name, node in self._nodes.items() if node in present}
-        self.refused = {node: why for node, why in self.refused.items() if node in present}
-        return lost
+    def register(self, node: int, info: ClientInfo, key_name: str | None = None) -> bool:
+        """Register the client at a node, or record in `refused` why not. True if it was registered.
 
-    def hear(self, node: int, said: ClientInfo, registered: str | None = None) -> bool:
-        """Take up a client, if it fits; else note why not. True if it was taken up.
-
-        registered: the name that the node has proved to have, by its key, if its key has a name.
+        key_name: the name that the node has proved by its key, if its key was registered with one.
         """
         try:
-            self._check(node, said, registered)
+            self._check(node, info, key_name)
         except InputError as error:
             self.refuse(node, str(error))
             return False
         self.refused.pop(node, None)
-        self._nodes = {name: place for name, place in self._nodes.items() if place != node}
-        self._nodes[said.name], self._samples[said.name] = node, said.samples
-        if self._members is None and len(self._samples) == self._most:
+        self._nodes = {client: other for client, other in self._nodes.items() if other != node}
+        self._nodes[info.name], self._samples[info.name] = node, info.samples
+        if self._members is None and len(self._samples) == self._max_clients:
             self._members, self._begun = self.members, True
         return True
 
-    def refuse(self, node: int, why: str) -> None:
-        """Note why a node is no client, on one line: it may repeat what the node has said."""
-        self.refused[node] = printable(why)
+    def refuse(self, node: int, reason: str) -> None:
+        """Record why a node is not registered; the reason may repeat what the node sent, so it is put on one line."""
+        self.refused[node] = printable(reason)
 
-    def _check(self, node: int, said: ClientInfo, registered: str | None) -> None:
-        name = checked_name(said.name)
-        if registered not in (None, name):
-            raise InputError(f"{name}: its key was registered with the name {registered}")
-        for what, value in self._common.items():
-            if getattr(said, what) != value:
-                raise InputError(f"{name}: {what} is {str(getattr(said, what))[:64]}, the server's {value}")
-        if type(said.samples) is not int or not 1 <= said.samples < 2**53:
-            raise InputError(f"{name}: has {str(said.samples)[:20]} samples, at least one is needed")
+    def disconnect_others(self, connected: set[int]) -> list[str]:
+        """Forget the nodes that are not among the connected ones; return the clients that were there, sorted."""
+        lost = sorted(client for client, node in self._nodes.items() if node not in connected)
+        self._nodes = {client: node for client, node in self._nodes.items() if node in connected}
+        self.refused = {node: reason for node, reason in self.refused.items() if node in connected}
+        return lost
+
+    def _check(self, node: int, info: ClientInfo, key_name: str | None) -> None:
+        name = checked_name(info.name)
+        if key_name not in (None, name):
+            raise InputError(f"{name}: its key was registered with the name {key_name}")
+        for field, value in self._common.items():
+            if getattr(info, field) != value:
+                raise InputError(f"{name}: {field} is {str(getattr(info, field))[:64]}, the server's {value}")
+        if type(info.samples) is not int or not 1 <= info.samples < 2**53:
+            raise InputError(f"{name}: has {str(info.samples)[:20]} samples, at least one is needed")
         if self._nodes.get(name, node) != node:
             raise InputError(f"{name}: another node has this name")
-        settled = {name: said.samples} if self._members is None else self._members
-        if name not in settled:
-            why = "came after the federation had begun, and waits for the next"
-            raise InputError(f"{name}: {why if self._begun else 'is not one of the run-config members'}")
-        if settled[name] != said.samples:
-            known = f"had {settled[name]} when the federation began"
-            known = known if self._begun else f"the run-config members say {settled[name]}"
-            raise InputError(f"{name}: has {said.samples} samples, and {known}")
-        if self._members is None and said.samples > self._most_samples:
-            raise InputError(f"{name}: says {said.samples} samples, max-samples is {self._most_samples}")
+        members = {name: info.samples} if self._members is None else self._members
+        if name not in members:
+            reason = "came after the federation had begun, and waits for the next"
+            raise InputError(f"{name}: {reason if self._begun else 'is not one of the run-config members'}")
+        if members[name] != info.samples:
+            known = f"had {members[name]} when the federation began"
+            known = known if self._begun else f"the run-config members say {members[name]}"
+            raise InputError(f"{name}: has {info.samples} samples, and {known}")
+        if self._members is None and info.samples > self._max_samples:
+            raise InputError(f"{name}: says {info.samples} samples, max-samples is {self._max_samples}")

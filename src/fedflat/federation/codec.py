@@ -1,4 +1,8 @@
-"""Records as bytes, and back again for a reader who does not trust the sender."""
+"""Converts records to bytes, and back for a receiver that does not trust the sender.
+
+It is written by hand because the usual formats (npy, safetensors, pickle) begin with a header by the sender, which the
+receiver would have to believe. Here the receiver knows dtype and shape beforehand and only compares.
+"""
 
 from __future__ import annotations
 
@@ -10,66 +14,72 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.errors import printable
 from ..core.records import Record
 
-KINDS = {torch.float32: "<f4", torch.float64: "<f8"}  # as numpy writes them: little-endian
+DTYPES = {torch.float32: "<f4", torch.float64: "<f8"}  # in numpy's notation: little-endian
+QUOTED = 60  # characters of a received value that an error message repeats
 R = TypeVar("R", bound=Record)
-SHOWN = 60  # characters of what was sent, in a message about it
 
 
 class RefusedError(ValueError):
-    """What was sent is not what was asked for; the message says in what."""
+    """A received message is not what was expected; the error names the field."""
 
 
 @dataclass(frozen=True)
-class Packed:
-    """A tensor on its way: numbers one after another, without a header that could say something else."""
+class PackedTensor:
+    """A tensor as bytes: its numbers one after another, without a header."""
 
-    kind: str  # of the numbers, as in `KINDS`
+    dtype: str  # one of `DTYPES`
     shape: tuple[int, ...]
     data: bytes
 
 
-def pack(record: Record) -> dict[str, Packed]:
-    """The fields of a record (width,), by name; those that are not there for this method, of width 0, are not sent."""
-    return {name: _packed(x) for name, x in record.tensors().items() if x.numel()}
+def pack(record: Record) -> dict[str, PackedTensor]:
+    """Convert the fields of a record (width,). Fields of width 0, which the method does not use, are left out."""
+    packed = {}
+    for name, x in record.tensors().items():
+        if x.numel():
+            dtype = DTYPES[x.dtype]
+            numbers = x.detach().cpu().contiguous().numpy().astype(dtype, copy=False)
+            packed[name] = PackedTensor(dtype, tuple(x.shape), numbers.tobytes())
+    return packed
 
 
-def _packed(x: Tensor) -> Packed:
-    numbers = x.detach().cpu().contiguous().numpy()
-    kind = KINDS[x.dtype]
-    return Packed(kind, tuple(x.shape), numbers.astype(kind, copy=False).tobytes())
+def unpack(record: type[R], widths: Mapping[str, int], dtype: torch.dtype, packed: Mapping[str, PackedTensor]) -> R:
+    """The record (width,) that was given to `pack`, in newly allocated memory.
 
-
-def unpack(record: type[R], widths: Mapping[str, int], dtype: torch.dtype, packed: Mapping[str, Packed]) -> R:
-    """The record (width,) that `pack` was given, in memory of its own.
-
-    widths: numbers of each field, see `Record.widths`. Raises RefusedError, naming the field, unless there are exactly
-    these fields, each with numbers of this kind, as many as expected in as many bytes, all finite. Nothing is
-    interpreted, and no memory is taken, before that is known of a field.
+    widths: of each field, see `Record.widths`. Raises RefusedError, naming the field, unless `packed` has exactly the
+    fields whose width is not 0, and each one has the expected dtype, shape and number of bytes and only finite numbers.
+    Memory for a field is allocated only after these comparisons.
     """
     expected = {name for name, width in widths.items() if width}
     if packed.keys() != expected:
-        raise RefusedError(f"the fields are {_told(sorted(map(str, packed)))}, expected {_told(sorted(expected))}")
+        raise RefusedError(f"the fields are {quoted(sorted(map(str, packed)))}, expected {quoted(sorted(expected))}")
     empty = torch.empty(0, dtype=dtype)
-    return record(**{n: _unpacked(n, width, dtype, packed[n]) if width else empty for n, width in widths.items()})
+    return record(**{n: _unpack_tensor(n, width, dtype, packed[n]) if width else empty for n, width in widths.items()})
 
 
-def _unpacked(name: str, width: int, dtype: torch.dtype, packed: Packed) -> Tensor:
-    kind = KINDS[dtype]
-    expected = {"kind": kind, "shape": (width,), "bytes": width * dtype.itemsize}
-    found = {"kind": packed.kind, "shape": tuple(packed.shape), "bytes": len(packed.data)}
+def _unpack_tensor(name: str, width: int, dtype: torch.dtype, packed: PackedTensor) -> Tensor:
+    expected = {"dtype": DTYPES[dtype], "shape": (width,), "bytes": width * dtype.itemsize}
+    found = {"dtype": packed.dtype, "shape": tuple(packed.shape), "bytes": len(packed.data)}
     for what, value in expected.items():
         if found[what] != value:
-            raise RefusedError(f"{name}: {what} is {_told(found[what])}, expected {value}")
-    x = torch.from_numpy(np.frombuffer(packed.data, kind).astype(kind[1:]))
+            raise RefusedError(f"{name}: {what} is {quoted(found[what])}, expected {value}")
+    # Copied: what was received is read-only, and may not be aligned.
+    x = torch.from_numpy(np.frombuffer(packed.data, DTYPES[dtype]).astype(DTYPES[dtype][1:]))
     broken = int((~torch.isfinite(x)).sum())
     if broken:
         raise RefusedError(f"{name}: {broken:,} of {width:,} numbers are NaN or infinite")
     return x
 
 
-def _told(value: object) -> str:
-    """What was sent, cut short: a message shall not grow with it."""
-    text = repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+def quoted(value: object) -> str:
+    """A received value for an error message, see `cut`."""
+    return cut(repr(value), QUOTED)
+
+
+def cut(text: str, limit: int) -> str:
+    """Received text for an error message: on one line, and at most `limit` characters, however long it is."""
+    text = printable(text[: limit + 1])
+    return text if len(text) <= limit else f"{text[:limit]}..."

@@ -1,4 +1,4 @@
-"""Who takes part in a federation, for as long as it lasts."""
+"""The clients of a federation, which are fixed when it begins, and what may be a name."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from pathlib import Path
 from ..core.errors import InputError
 from ..rounds import checkpoint
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # of a client; it can be a folder's
-TOKEN = re.compile(r"[0-9a-f]{16}")  # the name of a federation
+CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # also safe as the name of a folder
+FEDERATION_NAME = re.compile(r"[0-9a-f]{16}")
 
 
 class FederationError(RuntimeError):
-    """A federation that cannot go on; the message is one line."""
+    """A federation cannot continue; the message is one line."""
 
 
 @dataclass(frozen=True)
 class Membership:
-    """The clients, and a name that no other federation has, even one of the same study."""
+    """The clients, and the federation's name, which is random: another federation of the same study has another."""
 
     members: Mapping[str, int]  # numbers of samples by client
     name: str
 
     @classmethod
-    def founded(cls, members: Mapping[str, int]) -> Membership:
-        """A new one."""
+    def new(cls, members: Mapping[str, int]) -> Membership:
+        """The membership of a federation that begins now."""
         return cls(dict(members), secrets.token_hex(8))
 
     @classmethod
-    def stored(cls, path: Path) -> Membership:
-        """That of a checkpoint. Raises InputError, naming the file, if it is none of a federation."""
+    def load(cls, path: Path) -> Membership:
+        """Read the membership from a checkpoint. Raises InputError, naming the file, if it is not a federation's."""
         settings = checkpoint.load(path)[1].get("settings", {})
         if "members" not in settings or "federation" not in settings:
             raise InputError(f"checkpoint {path} is not that of a federation")
@@ -41,8 +41,8 @@ class Membership:
 
 
 def checked_name(name: object) -> str:
-    """`name`, if it can be a client's. Raises InputError."""
-    if not isinstance(name, str) or not NAME.fullmatch(name):
+    """`name`, if a client may have it. Raises InputError."""
+    if not isinstance(name, str) or not CLIENT_NAME.fullmatch(name):
         raise InputError(
             f"name {str(name)[:64]!r} must be up to 64 letters, digits, '.', '-' and '_', "
             "of which the first is a letter or a digit"
@@ -51,7 +51,7 @@ def checked_name(name: object) -> str:
 
 
 def checked_federation(name: object) -> str:
-    """`name`, if it can be a federation's. Raises InputError."""
-    if not isinstance(name, str) or not TOKEN.fullmatch(name):
+    """`name`, if a federation may have it. Raises InputError."""
+    if not isinstance(name, str) or not FEDERATION_NAME.fullmatch(name):
         raise InputError(f"federation {str(name)[:64]!r} must be sixteen hexadecimal digits")
     return name

@@ -1,4 +1,7 @@
-"""What server and clients say to each other."""
+"""The messages between server and clients, and the interface of what exchanges them.
+
+The fields' names are sent over the network: nodes of another version read them too, so they must not change.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from .codec import Packed
+from .codec import PackedTensor
 
 
 @dataclass(frozen=True)
@@ -14,19 +17,19 @@ class TrainRequest:
     """The server asks a client to train in round `t`."""
 
     t: int
-    since: int  # the client's last round that counted, -1 for none: its record is as of then
-    safe: tuple[int, ...]  # the same in each of the states that the server has saved, and may go back to
-    number: int  # of the client: its place among all names, in order
+    since: int  # last round in which the server accepted this client's update, -1 if none; the client starts from there
+    safe: tuple[int, ...]  # the same for each checkpoint that the server may go back to; the client keeps these states
+    number: int  # of the client: its position among all names, sorted
     share: float  # sampled clients / all clients
     sampled: int  # clients that take part in the round
-    federation: str  # which the client's records belong to
+    federation: str  # name of the federation, under which the client stores its state
     digest: str  # of the study
-    down: Mapping[str, Packed] = field(repr=False, default_factory=dict)
+    down: Mapping[str, PackedTensor] = field(repr=False, default_factory=dict)  # the server's broadcast
 
 
 @dataclass(frozen=True)
 class ClientInfo:
-    """A client says who it is, and what it has."""
+    """A client's name and what it must have in common with the server."""
 
     name: str
     samples: int
@@ -37,28 +40,32 @@ class ClientInfo:
 
 @dataclass(frozen=True)
 class TrainReply:
-    """A client has trained."""
+    """The result of a client's training."""
 
     t: int
-    samples: int  # that it holds
-    steps: int  # local steps that it has taken
-    gradients: int  # minibatch gradients
+    samples: int  # that the client holds
+    steps: int  # local steps that it took
+    gradients: int  # minibatch gradients that it computed
     drift: float  # ||w_i - w^t||
-    up: Mapping[str, Packed] = field(repr=False, default_factory=dict)
+    up: Mapping[str, PackedTensor] = field(repr=False, default_factory=dict)  # the client's update
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A client has not trained, and says why."""
+    """A client, or the network on its behalf, gives the reason why there is no result."""
 
     reason: str
 
 
-class Transport(Protocol):
-    """Carries orders to clients, by name, and their answers back."""
+Reply = TrainReply | Failure
 
-    def exchange(
-        self, orders: Mapping[str, TrainRequest], deadline: float
-    ) -> Iterator[tuple[str, TrainReply | Failure]]:
-        """Send the orders, and give answers as they come, with the name that the carrier knows them by, for at most
-        `deadline` seconds. Who does not answer is left out."""
+
+class Transport(Protocol):
+    """Sends requests to clients and returns their replies."""
+
+    def exchange(self, requests: Mapping[str, TrainRequest], deadline: float) -> Iterator[tuple[str, Reply]]:
+        """Send each client, by name, its request, and yield names and replies as they arrive, for `deadline` seconds.
+
+        A client that does not reply is not yielded. The name is the one that the transport identified the sender by,
+        whatever the reply claims.
+        """

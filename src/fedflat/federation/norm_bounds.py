@@ -1,4 +1,4 @@
-"""How large the vectors of a client may be."""
+"""Upper bounds on the norms of what clients send."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from .codec import RefusedError
 
 @dataclass(frozen=True)
 class NormBounds:
-    """A bound for each field of what the server averages: a multiple of the largest norm seen in earlier rounds.
+    """A bound for each field that the server averages: a multiple of the largest norm seen in earlier rounds.
 
-    A mean is a convex combination, for weights are positive and divided by their sum: its norm is at most the largest
-    of the norms that went into it, so it has the same bound.
+    The server's mean obeys the same bound: weights are positive and divided by their sum, so the mean is a convex
+    combination, whose norm is at most the largest norm in it.
     """
 
-    multiple: float  # at least 1; infinity is no bound
-    start: float  # stands for earlier rounds in the first: the norm of the initial model, in parameter units
-    seen: Mapping[str, float] = field(default_factory=dict)  # by field
+    multiple: float  # at least 1; infinity means no bound
+    start: float  # norm of the initial model, in parameter units; used where no larger norm was seen
+    seen: Mapping[str, float] = field(default_factory=dict)  # the largest norm of earlier rounds, by field
 
-    def of(self, received: Record, lr_sum: float) -> dict[str, float]:
-        """The norms of one client's fields (1, width); `lr_sum` is the sum of its local step sizes.
+    def check(self, received: Record, lr_sum: float) -> dict[str, float]:
+        """The norm of each field of one client's record (1, width); `lr_sum` is the sum of its local step sizes.
 
-        Raises RefusedError, naming the field, if one is beyond its bound.
+        Raises RefusedError, naming the field, if a norm is above its bound.
         """
-        found = {
+        norms = {
             name: float(torch.linalg.vector_norm(x, dtype=torch.float64)) for name, x in received.tensors().items()
         }
         gradients = received.marked("gradient_scale")
-        for name, norm in found.items():
-            # A gradient as large as this moves the model, in the client's local steps, by as much as `start`.
+        for name, norm in norms.items():
+            # A gradient of norm `start / lr_sum` moves the model by `start` in the client's local steps.
             start = self.start / lr_sum if name in gradients else self.start
             bound = self.multiple * max(self.seen.get(name, 0.0), start)
             if not norm <= bound:
@@ -42,16 +42,17 @@ class NormBounds:
                     f"{name}: norm is {norm:.3g}, at most {bound:.3g} is allowed, "
                     f"norm-multiple = {self.multiple:g} times the largest seen before"
                 )
-        return found
+        return norms
 
-    def after(self, round_: Iterable[Mapping[str, float]]) -> Self:
-        """With the norms of the clients that counted in a round.
+    def updated(self, accepted: Iterable[Mapping[str, float]]) -> Self:
+        """The bounds after a round, from the norms of each accepted reply.
 
-        A round counts with the norm that more than half of its clients have reached (the lower median): with the
-        largest, one client could send as much as it may in every round, and so raise the bound exponentially.
+        A round contributes the lower median of its clients' norms, which more than half of them reach. With the
+        maximum, a single client could send the largest norm allowed in every round and so raise the bound
+        exponentially.
         """
-        clients, seen = list(round_), dict(self.seen)
-        for name in clients[0]:
-            reached = sorted(norms[name] for norms in clients)[(len(clients) - 1) // 2]
-            seen[name] = max(seen.get(name, 0.0), reached)
+        replies, seen = list(accepted), dict(self.seen)
+        for name in replies[0]:
+            median = sorted(norms[name] for norms in replies)[(len(replies) - 1) // 2]
+            seen[name] = max(seen.get(name, 0.0), median)
         return replace(self, seen=seen)

@@ -27,7 +27,7 @@ from .codec import pack
 from .membership import FederationError, Membership
 from .messages import TrainRequest, Transport
 from .norm_bounds import NormBounds
-from .update_aggregator import Expected, UpdateAggregator
+from .update_aggregator import ExpectedReply, UpdateAggregator
 
 NAMED = 3  # clients in a message
 
@@ -134,12 +134,12 @@ class FederatedServer:
         aggregator = UpdateAggregator(self._server.method, self.server.w, ctx, self._expected(cohort), self._norms)
         with one_thread(self.server.w.device):
             for name, answer in transport.exchange(self._requests(cohort, ctx), self._terms.deadline):
-                aggregator.hear(name, answer)
+                aggregator.add(name, answer)
             self._require(aggregator, len(cohort))
             state = self._updated(aggregator, ctx)
         self._server.take(state)
-        self._norms = aggregator.norms
-        self._counted |= dict.fromkeys(aggregator.heard, ctx.t)
+        self._norms = aggregator.next_bounds
+        self._counted |= dict.fromkeys(aggregator.accepted, ctx.t)
         metrics = aggregator.metrics()
         metrics["gradients"] += before
         self._server.report(metrics)
@@ -193,21 +193,20 @@ class FederatedServer:
         """The last rounds of a client that counted, in the checkpoints that are kept; one each."""
         return tuple(saved.get(name, -1) for saved in self._saved.values())
 
-    def _expected(self, cohort: Index) -> dict[str, Expected]:
+    def _expected(self, cohort: Index) -> dict[str, ExpectedReply]:
         """What is known of the clients of a cohort."""
         sizes = self._samples[cohort]
         steps, weights = self._client.local_steps(sizes), mean_weights(self._weights, sizes, torch.device("cpu"))
         known = zip(cohort, sizes, steps, weights, strict=True)
-        return {self.names[i]: Expected(int(size), int(count), float(weight)) for i, size, count, weight in known}
+        return {self.names[i]: ExpectedReply(int(size), int(count), float(weight)) for i, size, count, weight in known}
 
     def _require(self, aggregator: UpdateAggregator, asked: int) -> None:
         """Raise RoundFailedError if too few answers count."""
         needed = ceil(Fraction(str(self._terms.quorum)) * asked)  # as written: the float 0.55 * 20 is more than 11
-        if aggregator.counted < needed:
+        counted = len(aggregator.accepted)
+        if counted < needed:
             why = "; ".join(f"{name}: {reason}" for name, reason in list(aggregator.missing.items())[:NAMED])
-            raise RoundFailedError(
-                f"round {self.t}: {aggregator.counted} of {asked} clients have answered, {needed} must ({why})"
-            )
+            raise RoundFailedError(f"round {self.t}: {counted} of {asked} clients have answered, {needed} must ({why})")
 
     def _updated(self, aggregator: UpdateAggregator, ctx: Context) -> Any:
         """The server's next state. Raises RoundFailedError, naming the client to suspect, if it is not finite."""
@@ -215,7 +214,7 @@ class FederatedServer:
             return self._server.updated(*aggregator.mean(), ctx)
         except NonFiniteError as error:
             raise RoundFailedError(
-                f"{error}; the model is unchanged; the largest numbers came from {aggregator.loudest}"
+                f"{error}; the model is unchanged; the largest numbers came from {aggregator.largest}"
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""The answers of a round: which of them count, and their mean."""
+"""Checks the replies of a round and computes the mean of those that are accepted."""
 
 from __future__ import annotations
 
@@ -6,128 +6,125 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, float64
 
 from ..core.method import Context, Method
 from ..rounds.aggregation import RunningMean
-from .codec import RefusedError, unpack
-from .messages import Failure, TrainReply
+from .codec import RefusedError, quoted, unpack
+from .messages import Failure, Reply, TrainReply
 from .norm_bounds import NormBounds
 
-LATE = "no answer before the deadline"
-LARGEST = 1e150  # drift that is believed; sums of it are finite
-SHOWN = 20  # characters of what was sent, in a message about it
+NO_REPLY = "no answer before the deadline"
+MAX_DRIFT = 1e150  # the sum of as many drifts as there can be clients is still finite
 
 
 @dataclass(frozen=True)
-class Expected:
-    """What is known of a client before it answers."""
+class ExpectedReply:
+    """What the server knows of a client's reply in advance."""
 
     samples: int
     steps: int  # local steps in this round
     weight: float  # in the mean
 
 
+@dataclass(frozen=True)
+class AcceptedReply:
+    """What the server keeps of a reply after adding its vectors to the sums."""
+
+    drift: float
+    gradients: int
+    norms: Mapping[str, float]  # of each field that is averaged
+    largest: float  # absolute value of the largest number sent
+
+
 class UpdateAggregator:
-    """Adds up answers as they come; nothing that is not checked reaches the sum, which the order does not change."""
+    """Adds replies to running sums as they arrive, each one only after it has passed every check.
+
+    The result does not depend on the order of the replies.
+    """
 
     def __init__(
-        self, method: Method, like: Tensor, ctx: Context, expected: Mapping[str, Expected], norms: NormBounds
+        self, method: Method, like: Tensor, ctx: Context, expected: Mapping[str, ExpectedReply], bounds: NormBounds
     ) -> None:
-        """`like` (d,) gives size, precision and device; `expected` are the clients that were asked, by name; `norms`
-        bounds what they send, as of the beginning of the round, so that it does not matter who answers first."""
-        self._method, self._like, self._ctx, self._expected = method, like, ctx, expected
-        self._norms, self._found = norms, dict[str, dict[str, float]]()
+        """`like` (d,) gives size, precision and device; `expected` lists the clients that were asked, by name;
+        `bounds` are those at the beginning of the round, so that it does not matter whose reply comes first."""
+        self._method, self._like, self._ctx, self._expected, self._bounds = method, like, ctx, expected, bounds
         self._widths = method.up.widths(like.shape[-1], method)
         self._mean = RunningMean(method, like)
-        self._answers: dict[str, TrainReply] = {}
-        self._refused: dict[str, str] = {}
-        self._largest: dict[str, float] = {}  # number of each client's message
+        self._accepted: dict[str, AcceptedReply] = {}
+        self._rejected: dict[str, str] = {}  # with the reason
 
-    def hear(self, name: str, answer: TrainReply | Failure) -> None:
-        """Count an answer, or note why it does not count; what nobody has asked for is not noted."""
-        if name not in self._expected or name in self._answers or name in self._refused:
+    def add(self, client: str, reply: Reply) -> None:
+        """Accept or reject a reply. One that was not asked for, or a client's second one, is ignored."""
+        if client not in self._expected or client in self._accepted or client in self._rejected:
             return
         try:
-            if isinstance(answer, Failure):
-                raise RefusedError(answer.reason)
-            self._check(answer, self._expected[name])
-            up = unpack(self._method.up, self._widths, self._like.dtype, answer.up)
-            self._found[name] = self._add(up, self._expected[name])
-            self._largest[name] = max(float(x.abs().max()) for x in up.tensors().values() if x.numel())
+            if isinstance(reply, Failure):
+                raise RefusedError(reply.reason)
+            self._accepted[client] = self._add_to_sums(reply, self._expected[client])
         except RefusedError as error:
-            self._refused[name] = str(error)
-        else:
-            self._answers[name] = replace(answer, up={})
+            self._rejected[client] = str(error)
+
+    def _add_to_sums(self, reply: TrainReply, expected: ExpectedReply) -> AcceptedReply:
+        """Check a reply, and add what the method's `receive` makes of it to the sums, as the simulator does.
+
+        Raises RefusedError, before anything is added, if a check fails.
+        """
+        self._check_numbers(reply, expected)
+        up = unpack(self._method.up, self._widths, self._like.dtype, reply.up)
+        steps = self._like.new_full((1, 1), float(expected.steps))
+        ctx = replace(self._ctx, steps=steps, lr_sum=steps * self._ctx.lr)
+        received = self._method.receive(up.map(lambda x: x[None].to(self._like.device)), ctx)
+        received = received.map(lambda x: x.to(self._like.dtype))
+        norms = self._bounds.check(received, expected.steps * self._ctx.lr)
+        largest = max(float(x.abs().max()) for x in up.tensors().values() if x.numel())
+        self._mean.add(received, steps, self._like.new_full((1, 1), expected.weight, dtype=float64))
+        return AcceptedReply(reply.drift, reply.gradients, norms, largest)
+
+    def _check_numbers(self, reply: TrainReply, expected: ExpectedReply) -> None:
+        """Raise RefusedError, naming the field, if a number of the reply is not what it must be."""
+        known = {"t": self._ctx.t, "samples": expected.samples, "steps": expected.steps}
+        for field, value in known.items():
+            found = getattr(reply, field)
+            if type(found) is not int or found != value:
+                raise RefusedError(f"{field} is {quoted(found)}, expected {value}")
+        if type(reply.drift) is not float or not 0 <= reply.drift < MAX_DRIFT:
+            raise RefusedError(f"drift is {quoted(reply.drift)}, expected a finite number of at least 0")
+        if type(reply.gradients) is not int or not 0 <= reply.gradients < 2**53:
+            raise RefusedError(f"gradients is {quoted(reply.gradients)}, expected a count")
 
     @property
-    def counted(self) -> int:
-        """How many answers count."""
-        return len(self._answers)
-
-    @property
-    def heard(self) -> list[str]:
-        """The clients whose answers count."""
-        return sorted(self._answers)
-
-    @property
-    def norms(self) -> NormBounds:
-        """The bounds for the next round, of the answers that count."""
-        return self._norms.after(self._found.values())
-
-    @property
-    def loudest(self) -> str:
-        """The client whose message had the largest number, and that."""
-        name = max(self._largest, key=lambda name: self._largest[name])
-        return f"{name} ({self._largest[name]:.3g})"
+    def accepted(self) -> list[str]:
+        """The clients whose replies are in the mean, sorted."""
+        return sorted(self._accepted)
 
     @property
     def missing(self) -> dict[str, str]:
-        """The clients whose answers do not count, and why."""
-        silent = {name: LATE for name in self._expected if name not in self._answers}
-        return dict(sorted((silent | self._refused).items()))
+        """The clients whose replies are not in the mean, sorted, with the reason."""
+        unanswered = {client: NO_REPLY for client in self._expected if client not in self._accepted}
+        return dict(sorted((unanswered | self._rejected).items()))
+
+    @property
+    def next_bounds(self) -> NormBounds:
+        """The bounds for the next round."""
+        return self._bounds.updated(reply.norms for reply in self._accepted.values())
+
+    @property
+    def largest(self) -> str:
+        """The client that sent the largest number, and that number, for a message."""
+        client = max(self._accepted, key=lambda name: self._accepted[name].largest)
+        return f"{client} ({self._accepted[client].largest:.3g})"
 
     def mean(self) -> tuple[Any, Tensor]:
-        """The mean record, and the mean of local steps (1,), of the answers that count."""
+        """The mean record, and the mean number of local steps (1,), of the accepted replies."""
         return self._mean.value(), self._mean.steps
 
     def metrics(self) -> dict[str, float]:
-        """What the round reports."""
-        answers = [self._answers[name] for name in sorted(self._answers)]
+        """The round's row in the history; `gradients` are those of this round alone."""
+        replies = [self._accepted[client] for client in self.accepted]
         return {
             "lr": self._ctx.lr,
-            "clients": float(len(answers)),
-            "drift": sum(answer.drift for answer in answers) / len(answers),
-            "gradients": float(sum(answer.gradients for answer in answers)),
+            "clients": float(len(replies)),
+            "drift": sum(reply.drift for reply in replies) / len(replies),
+            "gradients": float(sum(reply.gradients for reply in replies)),
         }
-
-    def _check(self, answer: TrainReply, expected: Expected) -> None:
-        """Raise RefusedError unless the numbers beside the vectors are what they must be."""
-        known = {"t": self._ctx.t, "samples": expected.samples, "steps": expected.steps}
-        for what, value in known.items():
-            found = getattr(answer, what)
-            if type(found) is not int or found != value:
-                raise RefusedError(f"{what} is {_told(found)}, expected {value}")
-        if type(answer.drift) is not float or not 0 <= answer.drift < LARGEST:
-            raise RefusedError(f"drift is {_told(answer.drift)}, expected a finite number of at least 0")
-        if type(answer.gradients) is not int or not 0 <= answer.gradients < 2**53:
-            raise RefusedError(f"gradients is {_told(answer.gradients)}, expected a count")
-
-    def _add(self, up: Any, expected: Expected) -> dict[str, float]:
-        """Add what the server makes of a client's message, as the simulator does; gives the norms of its fields.
-
-        Raises RefusedError if one of them is beyond its bound.
-        """
-        steps = self._like.new_full((1, 1), float(expected.steps))
-        at_client = replace(self._ctx, steps=steps, lr_sum=steps * self._ctx.lr)
-        received = self._method.receive(up.map(lambda x: x[None].to(self._like.device)), at_client)
-        received = received.map(lambda x: x.to(self._like.dtype))
-        norms = self._norms.of(received, expected.steps * self._ctx.lr)
-        weight = self._like.new_full((1, 1), expected.weight, dtype=torch.float64)
-        self._mean.add(received, steps, weight)
-        return norms
-
-
-def _told(value: object) -> str:
-    return repr(value)[:SHOWN]

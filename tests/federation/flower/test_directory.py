@@ -1,9 +1,7 @@
-"""The server's folder: states that can be gone back to, metrics that are made of them, and what is wrong with it."""
+"""The server's folder: checkpoints to go back to, metrics that come from them, and damage that is named."""
 
 from __future__ import annotations
 
-import io
-import json
 import shutil
 import subprocess
 import sys
@@ -11,21 +9,21 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from safetensors.torch import load_file
 
 from fedflat.core.errors import InputError
-from fedflat.federation.flower import directory as folders
-from fedflat.federation.flower import event_log
+from fedflat.experiments import runner
+from fedflat.federation.flower import directory, event_log
 from fedflat.federation.flower.directory import FederationDirectory, check
 from fedflat.files import locked
-from support.flower_fixtures import Tried, failing, hurried, study_of  # noqa: F401 (a fixture)
+from support.flower_fixtures import GridFederation, failing, study_of
 from support.local_grid import LocalGrid
 
 ROUNDS = 6
+METHODS = ("fedavg", "scaffold", "fedsmoo")
 
 
 class Crash(BaseException):
-    """The process is gone."""
+    """The server's process ends."""
 
 
 def ending_in(t: int) -> type[LocalGrid]:
@@ -43,70 +41,77 @@ def ending_in(t: int) -> type[LocalGrid]:
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Finished federations, which tests copy; clients take part now and then, and some keep records."""
-    made = {}
-    patch = pytest.MonkeyPatch()
-    patch.setattr("fedflat.federation.flower.transport.POLL", 0.001)
-    patch.setattr("fedflat.federation.flower.transport.LOOK", 0.0)
-    for method in ("fedavg", "scaffold", "fedsmoo"):
-        made[method] = tmp_path_factory.mktemp("federations") / method
-        Tried(study_of(method=method, rounds=ROUNDS), made[method]).serve()
-    patch.undo()
-    return made
+    """Finished federations, which tests copy. Not all clients take part in each round, and some methods have state."""
+    folders = {method: tmp_path_factory.mktemp(method) for method in METHODS}
+    for method, folder in folders.items():
+        GridFederation(study_of(method=method, rounds=ROUNDS), folder).serve()
+    return folders
 
 
-def states(tried: Tried) -> list[int]:
-    return list(FederationDirectory(tried.out).states)
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same, stopped in the middle of round 5: clients have the state of it, and of all checkpoints."""
+    folders = {method: tmp_path_factory.mktemp(method) for method in METHODS}
+    for method, folder in folders.items():
+        with pytest.raises(Crash):
+            GridFederation(study_of(method=method, rounds=ROUNDS), folder).serve(grid=ending_in(5))
+    return folders
+
+
+def copied(folders: dict[str, Path], method: str, folder: Path) -> GridFederation:
+    """A copy of a federation, to be changed by one test."""
+    shutil.copytree(folders[method], folder, dirs_exist_ok=True)
+    return GridFederation(study_of(method=method, rounds=ROUNDS), folder)
+
+
+def states(federation: GridFederation) -> list[int]:
+    return list(FederationDirectory(federation.out).states)
 
 
 @pytest.mark.parametrize("back", [3, 4, 5])
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedsmoo"])
+@pytest.mark.parametrize("method", METHODS)
 def test_going_back_and_on_again_ends_with_the_same_bits(
-    method: str, back: int, uninterrupted: dict[str, Path], tmp_path: Path
+    method: str, back: int, uninterrupted: dict[str, Path], interrupted: dict[str, Path], tmp_path: Path
 ) -> None:
-    """Stopped in the middle of round 5: clients have records of it, and of all that the server can go back to."""
-    tried = Tried(study_of(method=method, rounds=ROUNDS), tmp_path)
-    with pytest.raises(Crash):
-        tried.serve(grid=ending_in(5))
-    assert states(tried) == [3, 4, 5]
-    aside = FederationDirectory(tried.out).roll_back(back)
-    assert states(tried) == [t for t in (3, 4, 5) if t <= back]
+    federation = copied(interrupted, method, tmp_path)
+    assert states(federation) == [3, 4, 5]
+    aside = FederationDirectory(federation.out).roll_back(back)
+    assert states(federation) == [t for t in (3, 4, 5) if t <= back]
     assert len(aside) == 5 - back
-    assert all((tried.out / name).exists() for name in aside)
-    assert pq.read_table(tried.out / "metrics.parquet")["t"].to_pylist() == list(range(back))
-    assert tried.serve() == (uninterrupted[method] / "out" / "model.safetensors").read_bytes()
-    assert [event["done"] for event in tried.events("begun")] == [0, back]
-    assert [(event["done"], event["set_aside"]) for event in tried.events("rolled back")] == [(back, aside)]
-    assert states(tried) == [4, 5, 6]
-    same_metrics(tried.out, uninterrupted[method] / "out")
-    assert wrong(tried.out) == {}
+    assert all((federation.out / name).exists() for name in aside)
+    assert pq.read_table(federation.out / "metrics.parquet")["t"].to_pylist() == list(range(back))
+    assert federation.serve() == (uninterrupted[method] / "out" / "model.safetensors").read_bytes()
+    assert [event["done"] for event in federation.events("begun")] == [0, back]
+    assert [(event["done"], event["set_aside"]) for event in federation.events("rolled back")] == [(back, aside)]
+    assert states(federation) == [4, 5, 6]
+    same_metrics(federation.out, uninterrupted[method] / "out")
+    assert problems(federation.out) == {}
 
 
 def same_metrics(one: Path, other: Path) -> None:
     assert pq.read_table(one / "metrics.parquet").equals(pq.read_table(other / "metrics.parquet"))
 
 
-def wrong(path: Path) -> dict[str, str]:
-    return {name: why for name, why in check(path) if why}
+def problems(path: Path) -> dict[str, str]:
+    return {name: problem for name, problem in check(path) if problem}
 
 
 def test_going_back_from_the_end_and_twice(uninterrupted: dict[str, Path], tmp_path: Path) -> None:
-    """The model and its result are set aside with the states; back once more, a client's record of then is there."""
-    shutil.copytree(uninterrupted["scaffold"], tmp_path / "f")
-    tried = Tried(study_of(method="scaffold", rounds=ROUNDS), tmp_path / "f")
-    model = (tried.out / "model.safetensors").read_bytes()
-    aside = FederationDirectory(tried.out).roll_back(5)
+    """The model and the result are set aside too. For a second, earlier checkpoint clients still have their state."""
+    federation = copied(uninterrupted, "scaffold", tmp_path)
+    model = (federation.out / "model.safetensors").read_bytes()
+    aside = FederationDirectory(federation.out).roll_back(5)
     assert [name.rpartition(".")[0] for name in aside] == [
         "result.json", "model.safetensors", "checkpoint/round-000006.safetensors"
     ]  # fmt: skip
-    assert not (tried.out / "result.json").exists()
-    assert not (tried.out / "model.safetensors").exists()
-    FederationDirectory(tried.out).roll_back(4)
-    assert tried.serve() == model
-    assert wrong(tried.out) == {}
+    assert not (federation.out / "result.json").exists()
+    assert not (federation.out / "model.safetensors").exists()
+    FederationDirectory(federation.out).roll_back(4)
+    assert federation.serve() == model
+    assert problems(federation.out) == {}
 
 
-def test_what_cannot_be_gone_back_to(uninterrupted: dict[str, Path], tmp_path: Path) -> None:
+def test_checkpoints_that_cannot_be_gone_back_to(uninterrupted: dict[str, Path], tmp_path: Path) -> None:
     shutil.copytree(uninterrupted["fedavg"] / "out", tmp_path / "out")
     folder = FederationDirectory(tmp_path / "out")
     before = sorted(path.name for path in (tmp_path / "out").rglob("*"))
@@ -141,7 +146,8 @@ def test_the_command(fedflat, uninterrupted: dict[str, Path], tmp_path: Path) ->
     assert (code, err) == (2, "fedflat: out has no state after 5 rounds; kept is that after 4\n")
 
 
-def test_folders_are_checked_and_gone_back_in_without_flower() -> None:
+@pytest.mark.slow
+def test_checking_and_rolling_back_need_no_flower() -> None:
     program = (
         "import sys, fedflat.federation.flower.directory; "
         "print([name for name in sys.modules if name.startswith('flwr')])"
@@ -152,11 +158,11 @@ def test_folders_are_checked_and_gone_back_in_without_flower() -> None:
 
 @pytest.mark.parametrize("name", ["metrics", "model", "result"])
 @pytest.mark.parametrize("t", [2, ROUNDS])
-def test_a_crash_after_a_state_loses_nothing_that_is_made_of_it(
+def test_a_crash_after_a_checkpoint_loses_no_file_that_is_derived_from_it(
     name: str, t: int, uninterrupted: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also after the last round, when nothing is left to do but what was not written."""
-    original, calls = folders.write_atomically, []
+    """Also after the last round, when only the file that was not written is left to do."""
+    original, calls = directory.write_atomically, []
     at = {"metrics": "metrics.parquet", "result": "result.json"}.get(name)
 
     def crashing(path: Path, write, private: bool = False) -> None:
@@ -169,136 +175,103 @@ def test_a_crash_after_a_state_loses_nothing_that_is_made_of_it(
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(folders, "write_atomically", crashing)
+        patch.setattr(directory, "write_atomically", crashing)
         if name == "model":
-            patch.setattr(folders, "save_model", crash)
-        tried = Tried(study_of(rounds=ROUNDS), tmp_path)
+            patch.setattr(directory, "save_model", crash)
+        federation = GridFederation(study_of(rounds=ROUNDS), tmp_path)
         with pytest.raises(Crash):
-            tried.serve()
-    assert tried.serve() == (uninterrupted["fedavg"] / "out" / "model.safetensors").read_bytes()
-    same_metrics(tried.out, uninterrupted["fedavg"] / "out")
-    assert wrong(tried.out) == {}
+            federation.serve()
+    assert federation.serve() == (uninterrupted["fedavg"] / "out" / "model.safetensors").read_bytes()
+    same_metrics(federation.out, uninterrupted["fedavg"] / "out")
+    assert problems(federation.out) == {}
 
 
-def test_a_damaged_state_is_named_and_the_one_before_it_is_taken(
-    uninterrupted: dict[str, Path], tmp_path: Path
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
+    uninterrupted: dict[str, Path], interrupted: dict[str, Path], tmp_path: Path
 ) -> None:
-    tried = Tried(study_of(method="fedsmoo", rounds=ROUNDS), tmp_path)
-    with pytest.raises(Crash):
-        tried.serve(grid=ending_in(5))
-    folder = FederationDirectory(tried.out)
+    federation = copied(interrupted, "fedsmoo", tmp_path)
+    folder = FederationDirectory(federation.out)
     for t in (4, 5):
         damage(folder.states[t])
-    assert tried.serve() == (uninterrupted["fedsmoo"] / "out" / "model.safetensors").read_bytes()
-    told = tried.events("damaged state")
-    assert [event["instead"] for event in told] == ["round-000003.safetensors"] * 2
-    assert ["round-000005" in told[0]["reason"], "round-000004" in told[1]["reason"]] == [True, True]
-    assert [event["done"] for event in tried.events("begun")] == [0, 3]
-    same_metrics(tried.out, uninterrupted["fedsmoo"] / "out")
+    assert federation.serve() == (uninterrupted["fedsmoo"] / "out" / "model.safetensors").read_bytes()
+    damaged = federation.events("damaged state")
+    assert [event["instead"] for event in damaged] == ["round-000003.safetensors"] * 2
+    assert ["round-000005" in damaged[0]["reason"], "round-000004" in damaged[1]["reason"]] == [True, True]
+    assert [event["done"] for event in federation.events("begun")] == [0, 3]
+    same_metrics(federation.out, uninterrupted["fedsmoo"] / "out")
 
 
-def test_if_every_state_is_damaged_nothing_begins_anew(tmp_path: Path) -> None:
-    tried = Tried(study_of(rounds=2), tmp_path)
-    tried.serve()
-    for file in FederationDirectory(tried.out).states.values():
+def test_if_every_checkpoint_is_damaged_the_federation_does_not_start_again(tmp_path: Path) -> None:
+    federation = GridFederation(study_of(rounds=2), tmp_path)
+    federation.serve()
+    for file in FederationDirectory(federation.out).states.values():
         damage(file)
     with failing(InputError, "round-000002.safetensors"):
-        tried.serve()
+        federation.serve()
 
 
-def spoil_study(out: Path) -> None:
+def damage_study(out: Path) -> None:
     (out / "federated-study.toml").write_text("rounds = [")
 
 
-def spoil_metrics(out: Path) -> None:
+def damage_metrics(out: Path) -> None:
     table = pq.read_table(out / "metrics.parquet")
     pq.write_table(table.slice(0, len(table) - 1), out / "metrics.parquet")
 
 
-def spoil_events(out: Path) -> None:
+def damage_events(out: Path) -> None:
     with (out / "events.jsonl").open("a") as file:
         file.write("17\n")
 
 
-SPOILT = {
-    "federated-study.toml": spoil_study,
-    "metrics.parquet": spoil_metrics,
-    "events.jsonl": spoil_events,
+DAMAGE = {
+    "federated-study.toml": damage_study,
+    "metrics.parquet": damage_metrics,
+    "events.jsonl": damage_events,
     "checkpoint/round-000005.safetensors": lambda out: damage(out / "checkpoint" / "round-000005.safetensors"),
     "model.safetensors": lambda out: (out / "model.safetensors").write_bytes(b"other"),
     "result.json": lambda out: (out / "result.json").write_text('{"model_sha256": 5}'),
 }
 
 
-@pytest.mark.parametrize("name", SPOILT)
-def test_a_check_says_what_is_wrong(name: str, uninterrupted: dict[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_check_names_the_damaged_file(name: str, uninterrupted: dict[str, Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
     shutil.copytree(uninterrupted["fedavg"] / "out", out)
-    names = [found for found, why in check(out) if not why]
+    names = [file for file, problem in check(out) if not problem]
     assert names == ["federated-study.toml", *(f"checkpoint/round-{t:06d}.safetensors" for t in (4, 5, 6)),
                      "metrics.parquet", "result.json", "model.safetensors", "events.jsonl"]  # fmt: skip
-    SPOILT[name](out)
-    found = wrong(out)
+    DAMAGE[name](out)
+    found = problems(out)
     assert name in found
-    assert set(found) <= {name, "model.safetensors"}, "without its result a model is not known"
-    assert all(why.isprintable() and why for why in found.values())
+    assert set(found) <= {name, "model.safetensors"}, "without the result, the digest of the model is unknown"
+    assert all(problem.isprintable() for problem in found.values())
 
 
-def test_a_check_of_a_state_that_is_another_rounds(uninterrupted: dict[str, Path], tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_round_is_a_problem(uninterrupted: dict[str, Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
     shutil.copytree(uninterrupted["fedavg"] / "out", out)
     shutil.copy(out / "checkpoint" / "round-000004.safetensors", out / "checkpoint" / "round-000005.safetensors")
-    assert list(wrong(out)) == ["checkpoint/round-000005.safetensors"]
+    assert list(problems(out)) == ["checkpoint/round-000005.safetensors"]
 
 
-def test_a_line_that_a_power_failure_has_cut_is_not_wrong(uninterrupted: dict[str, Path], tmp_path: Path) -> None:
+def test_an_incomplete_event_is_no_problem(uninterrupted: dict[str, Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
     shutil.copytree(uninterrupted["fedavg"] / "out", out)
     with (out / "events.jsonl").open("a") as file:
         file.write('{"time": "2026')
-    assert wrong(out) == {}
-    event_log.EventLog(out).tell("begun")
-    assert wrong(out) == {}
-    assert list(wrong(tmp_path / "nothing")) == ["federated-study.toml"]
+    assert problems(out) == {}
+    event_log.EventLog(out).append("begun")
+    assert problems(out) == {}
+    assert list(problems(tmp_path / "nothing")) == ["federated-study.toml"]
 
 
-def test_what_a_client_says_stays_on_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """In the events, in Flower's log, and on the terminal, whatever it says."""
-    from fedflat.cli.console import Console
-    from fedflat.cli.flower import _lines
-
-    nasty = "no\x1b[2J\nfinished  model_sha256 0\u2028\u202e"
-    tried = Tried(study_of(participation=1.0, rounds=1), tmp_path, quorum=0.5)
-    honest = tried.nodes[100].app
-
-    def saying(message, context):
-        reply = honest(message, context)
-        if message.metadata.message_type == "train":
-            from flwr.app import Message
-
-            from fedflat.federation.flower.records import to_records
-            from fedflat.federation.messages import Failure
-
-            return Message(to_records(Failure(nasty)), reply_to=message)
-        return reply
-
-    tried.nodes[100].app = saying
-    with caplog.at_level("INFO", logger="flwr"):
-        tried.serve()
-    [event] = tried.events("round")
-    said = event["missing"]["client-0"]
-    assert said == "no\\x1b[2J\\x0afinished  model_sha256 0\\x2028\\x202e"
-    assert all(record.getMessage().isprintable() for record in caplog.records if "fedflat" in record.getMessage())
-    with io.StringIO() as screen:
-        Console(file=screen, width=500).say(*_lines({**event, "missing": {"client-0": nasty}}))
-        shown = screen.getvalue().splitlines()
-    assert [line.isprintable() for line in shown] == [True, True]
-    assert json.loads((tried.out / "result.json").read_text())["rounds"] == 1
-    assert load_file(tried.out / "model.safetensors")
-
-
-def test_the_log_has_a_line_for_an_event_whatever_is_in_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", logger="flwr"):
-        event_log.EventLog(tmp_path).tell("failed", reason="one\ntwo\x1b[2J")
-    assert caplog.messages == ["fedflat: failed reason=one\\x0atwo\\x1b[2J"]
-    assert [event["reason"] for event in event_log.read(tmp_path)] == ["one\ntwo\x1b[2J"]
+def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
+    federation = GridFederation(study_of(rounds=1), tmp_path / "federation")
+    federation.serve()
+    other = GridFederation(study_of(rounds=1, seed=3), tmp_path / "other", out=str(federation.out))
+    with failing(InputError, "holds another federation: seed"):
+        other.serve()
+    runner.run(study_of(rounds=1), tmp_path / "run")
+    with failing(InputError, "holds a run; choose another folder"):
+        GridFederation(study_of(), tmp_path / "third", out=str(tmp_path / "run")).serve()

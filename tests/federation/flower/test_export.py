@@ -1,24 +1,19 @@
-"""Exported apps, certificates, and the commands that make them."""
+"""Exported apps, and folders that are left alone."""
 
 from __future__ import annotations
 
-import ssl
-import stat
 import tomllib
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
+from typer.testing import CliRunner
 
+from fedflat.cli.app import app as cli
 from fedflat.core.errors import InputError
 from fedflat.federation.flower.export import export
 from fedflat.federation.flower.settings import RunSettings
-from fedflat.federation.launch.certificates import Certificates
 from support.flower_fixtures import failing, study_of
 
 
@@ -76,77 +71,66 @@ def test_a_folder_that_is_there_is_not_written_over(tmp_path: Path) -> None:
         export(study_of(), RunSettings(clients=5), tmp_path)
 
 
-def test_certificates_are_what_tls_accepts(tmp_path: Path) -> None:
-    """The authority's signature holds, names are the server's, and a handshake between the two ends succeeds."""
-    keys = Certificates(tmp_path)
-    keys.make(["fl.example.org", "127.0.0.1", "::1"], ["clinic-a"], days=30)
-    authority, server = (x509.load_pem_x509_certificate(path.read_bytes()) for path in (keys.authority, keys.server))
-    server.verify_directly_issued_by(authority)
-    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["fl.example.org"]
-    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "::1"]
-    assert not server.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    assert timedelta(days=29) < server.not_valid_after_utc - datetime.now(UTC) < timedelta(days=31)
-    for name, works in (("fl.example.org", True), ("other.example.org", False)):
-        assert handshake(keys, name) is works
+def export_again(folder: Path, **changes) -> None:
+    export(study_of(**changes), RunSettings(clients=5), folder, replace=True)
 
 
-def handshake(keys: Certificates, name: str) -> bool:
-    """Whether a client that trusts the authority accepts the server as `name`; in memory."""
-    client, server = ssl.create_default_context(cafile=keys.authority), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(keys.server, keys.server_key)
-    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = [client.wrap_bio(down, up, server_hostname=name), server.wrap_bio(up, down, server_side=True)]
-    for _ in range(6):
-        for end in ends:
-            try:
-                end.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-            except ssl.SSLCertVerificationError:
-                return False
-    return ends[0].version() == "TLSv1.3"
+def test_an_app_is_written_over_one_that_was_exported(tmp_path: Path) -> None:
+    """Also with other settings; files that running the app has left stay in the folder."""
+    app = tmp_path / "app"
+    export_again(app, rounds=3)
+    (app / "federated" / "__pycache__").mkdir()
+    (app / "federated" / "__pycache__" / "server.cpython-311.pyc").touch()
+    export_again(app, rounds=7)
+    assert "rounds = 7" in (app / "study.toml").read_text()
+    fresh = tmp_path / "fresh"
+    export(study_of(rounds=7), RunSettings(clients=5), fresh)
+    for path in fresh.rglob("*.*"):
+        assert (app / path.relative_to(fresh)).read_bytes() == path.read_bytes()
 
 
-def test_keys_are_private_and_never_written_over(tmp_path: Path) -> None:
-    keys = Certificates(tmp_path / "keys")
-    made = keys.make(["localhost"], ["a", "b"])
-    secret = [path for path in made if stat.S_IMODE(path.stat().st_mode) == 0o600]
-    assert {path.name for path in secret} == {"ca.key", "server.key", "a", "b"}
-    assert {path.name for path in made} - {path.name for path in secret} == {"ca.crt", "server.crt", "a.pub", "b.pub"}
-    before = {path: path.read_bytes() for path in made}
-    assert [path.name for path in keys.make([], ["b", "c"])] == ["c", "c.pub"]
-    assert all(path.read_bytes() == content for path, content in before.items())
-    private = serialization.load_ssh_private_key(keys.node_key("a").read_bytes(), None)
-    public = serialization.load_ssh_public_key(keys.node_key("a").with_name("a.pub").read_bytes())
-    assert isinstance(private.curve, ec.SECP384R1)
-    assert private.public_key() == public
+@pytest.mark.parametrize("name", ["thesis.tex", "federated/data.csv", "deep/er/x", ".git/config", "study.tomlx"])
+def test_users_files_in_the_place_of_an_app_are_left_alone(name: str, tmp_path: Path) -> None:
+    app = tmp_path / "app"
+    export_again(app)
+    (app / name).parent.mkdir(parents=True, exist_ok=True)
+    (app / name).write_text("mine")
+    before = {path: path.read_bytes() for path in app.rglob("*") if path.is_file()}
+    first = app / name.split("/")[0] if "/" in name and not name.startswith("federated") else app / name
+    with failing(InputError, f"{first} is not what fedflat exports; move it away"):
+        export_again(app, rounds=9)
+    assert {path: path.read_bytes() for path in app.rglob("*") if path.is_file()} == before
 
 
-def test_the_servers_certificate_is_renewed_by_the_same_authority(tmp_path: Path) -> None:
-    keys = Certificates(tmp_path)
-    keys.make(["localhost"], [])
-    authority, offline = keys.authority.read_bytes(), (tmp_path / "ca.key").read_bytes()
-    keys.server.unlink()
-    (tmp_path / "ca.key").unlink()
-    with failing(InputError, "ca.key is missing, which signs the server's certificate; bring it back"):
-        keys.make(["localhost"], [])
-    (tmp_path / "ca.key").write_bytes(offline)
-    assert [path.name for path in keys.make(["fl.example.org"], [])] == ["server.key", "server.crt"]
-    assert keys.authority.read_bytes() == authority
-    assert handshake(keys, "fl.example.org")
-    keys.make([], ["a"])
-    keys.node_key("a").with_name("a.pub").unlink()
-    assert [path.name for path in keys.make([], ["a"])] == ["a.pub"]
+@pytest.mark.parametrize("name", ["pyproject.toml", "federated/client.py", "federated/server.py"])
+def test_users_versions_of_an_apps_files_are_left_alone(name: str, tmp_path: Path) -> None:
+    app = tmp_path / "app"
+    export_again(app)
+    (app / name).write_text("# mine\n")
+    with failing(InputError, f"{app / name} is not what fedflat exports"):
+        export_again(app)
+    assert (app / name).read_text() == "# mine\n"
 
 
-@pytest.mark.parametrize(
-    ("hosts", "nodes", "days", "line"),
-    [([], [], 1, "host is missing"), (["a b"], [], 1, "host 'a b' is neither a name nor an address"),
-     (["a"], ["x.pub"], 1, "ends as public keys do"), (["a"], ["../x"], 1, "name '../x' must be up to 64"),
-     (["a"], [], 0, "days must be at least 1")],
-)  # fmt: skip
-def test_certificates_that_cannot_be_made(tmp_path: Path, hosts, nodes, days: int, line: str) -> None:
-    with failing(InputError, line):
-        Certificates(tmp_path / "keys").make(hosts, nodes, days)
-    assert not list((tmp_path / "keys").rglob("*.key"))
+def test_an_app_that_is_somewhere_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    for target in ("elsewhere", "nowhere"):
+        link = tmp_path / f"to-{target}"
+        link.symlink_to(tmp_path / target)
+        with failing(InputError, f"{link} is not what fedflat exports"):
+            export_again(link)
+    (tmp_path / "file").write_text("mine")
+    with failing(InputError, "is not what fedflat exports"):
+        export_again(tmp_path / "file")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_the_command_writes_the_settings(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(study_of().to_toml())
+    members = "clinic-a=9 clinic-b=4"
+    words = ["flower", "export", str(tmp_path / "run.toml"), str(tmp_path / "app"), "--shape", "6", "--classes", "3"]
+    done = CliRunner().invoke(cli, [*words, "--members", members, "--max-samples", "50", "--norm-multiple", "20"])
+    assert done.exit_code == 0, done.output
+    table = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    found = {key: table[key] for key in ("members", "clients", "max-samples", "norm-multiple")}
+    assert found == {"members": members, "clients": 2, "max-samples": 50, "norm-multiple": 20.0}

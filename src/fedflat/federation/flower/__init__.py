@@ -1,1 +1,1 @@
-"""Real federations by Flower: it connects machines and carries messages; who trains, when, and what counts is ours."""
+"""Federations over Flower: it connects the machines and transfers messages; the rounds themselves are fedflat's."""

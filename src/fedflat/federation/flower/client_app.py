@@ -1,11 +1,10 @@
-"""The client's side: a `ClientApp` that says who it is, and trains when it is asked to."""
+"""The client's side: a Flower `ClientApp` that replies to the server's messages."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -16,77 +15,82 @@ from ..client import FederatedClient
 from ..codec import RefusedError
 from ..membership import checked_federation
 from ..messages import ClientInfo, Failure, TrainReply
-from .records import Said, read_train_request, to_records
-from .samples import Samples, own, part, stored
+from .records import read_train_request, to_records
+from .samples import SampleLoader, own_samples, partition_samples, stored
 from .settings import NodeSettings, RunSettings
 from .study import Study, version
 
 log = logging.getLogger("flwr")
 
 
-def client_app(folder: Path, samples: Samples = stored) -> ClientApp:
-    """The client's app of the study in `folder`.
+def client_app(folder: Path, samples: SampleLoader = stored) -> ClientApp:
+    """The `ClientApp` of the study in `folder`.
 
-    samples: where clients have their own samples, gives them, x (n, *shape) and y (n,), from the configuration of the
-    node; by default those in its folder `data`. Flower starts a process for every message, so it is called each time.
+    samples: returns a client's own samples, x (n, *shape) and y (n,), from the configuration of its node; by default
+    those in its folder `data`. Flower starts a process for every message, and each one calls it.
     """
     app = ClientApp()
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
-        return _replied(message, lambda: ClientSession(folder, context, samples).introduction())
+        return _reply(message, lambda: ClientSession(folder, context, samples).info())
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return _replied(message, lambda: ClientSession(folder, context, samples).train(message))
+        return _reply(message, lambda: ClientSession(folder, context, samples).train(message))
 
     return app
 
 
 class ClientSession:
-    """A client for the time of one message."""
+    """A client while it processes one message."""
 
-    def __init__(self, folder: Path, context: Context, samples: Samples) -> None:
+    def __init__(self, folder: Path, context: Context, samples: SampleLoader) -> None:
         """Raises InputError, naming the key, for a configuration that cannot work."""
-        self._node = NodeSettings.of("node-config", context.node_config)
-        self._study = Study.load(folder, RunSettings.of("run-config", context.run_config))
-        self._name = self._node.client_name(self._study.settings.clients, self._study.own)
-        self._samples: Callable[[], tuple[Any, Any]] = lambda: samples(context.node_config)
+        self._node = NodeSettings.parse("node-config", context.node_config)
+        self._study = Study.load(folder, RunSettings.parse("run-config", context.run_config))
+        self._name = self._node.client_name(self._study.settings.clients, self._study.own_samples)
+        self._samples, self._node_config = samples, context.node_config
 
-    def introduction(self) -> ClientInfo:
-        """Who this is."""
+    def info(self) -> ClientInfo:
+        """The client's name, and what the server compares before it registers the client."""
         data = self._data(0)
         return ClientInfo(self._name, len(data.y), data.shape, self._study.digest, version())
 
     def train(self, message: Message) -> TrainReply:
-        """Carry out the order in `message`. Raises what `FederatedClient.train` does."""
-        order, study = read_train_request(message.content), self._study
-        folder = self._node.kept / checked_federation(order.federation) / self._name
-        participant = FederatedClient(
+        """Train as the request in `message` says. Raises what `FederatedClient.train` does."""
+        request, study = read_train_request(message.content), self._study
+        client = FederatedClient(
             method=study.method,
             module=study.module(),
-            data=self._data(order.number),
+            data=self._data(request.number),
             client=study.client,
             seed=study.spec.seed,
-            folder=folder,
+            folder=self._node.state_folder / checked_federation(request.federation) / self._name,
             digest=study.digest,
             bf16=study.spec.precision == "bf16",
         )
-        return participant.train(order)
+        return client.train(request)
 
     def _data(self, number: int) -> FederatedData:
-        """This client's samples; `number` is its own where the server gives numbers out."""
-        return own(self._study, self._samples(), number) if self._study.own else part(self._study, self._node)
+        """This client's samples. Own samples get `number`, which the server assigns; parts of a named set have one."""
+        if self._study.own_samples:
+            return own_samples(self._study, self._samples(self._node_config), number)
+        return partition_samples(self._study, self._node)
 
 
-def _replied(message: Message, work: Callable[[], Said]) -> Message:
-    """The reply to `message`: what `work` gives, or why it has failed, in words that tell nothing of samples."""
+def _reply(message: Message, work: Callable[[], ClientInfo | TrainReply]) -> Message:
+    """Reply with the result of `work`, or with the reason why it failed.
+
+    The text of an unexpected error stays in the client's log, because it might contain values of samples.
+    """
+    result: ClientInfo | TrainReply | Failure
     try:
-        said = work()
+        result = work()
     except (InputError, RefusedError, NonFiniteError) as error:
         log.error("%s", printable(str(error)))
-        said = Failure(str(error))
+        result = Failure(str(error))
     except Exception as error:
         log.exception("a message could not be answered")
-        said = Failure(f"{type(error).__name__}, of which the client's log has more")
-    return Message(to_records(said), reply_to=message)
+        result = Failure(f"{type(error).__name__}, of which the client's log has more")
+    return Message(to_records(result), reply_to=message)

@@ -1,4 +1,4 @@
-"""The server's folder of a federation: safe to read at any time, written by one process at once."""
+"""The server's folder of a federation: readable at any time, written by one process at a time."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ STUDY, METRICS, MODEL, RESULT = "federated-study.toml", "metrics.parquet", "mode
 
 
 @dataclass(frozen=True)
-class State:
-    """What the server had after so many rounds, in a file that is whole."""
+class SavedState:
+    """An undamaged checkpoint of the server."""
 
     rounds: int
     path: Path
     history: Sequence[dict[str, float]]
-    damaged: tuple[str, ...] = ()  # what is wrong with newer files, a line each
+    damaged: tuple[str, ...] = ()  # what is wrong with newer checkpoints, a line each
 
 
 @dataclass(frozen=True)
 class FederationDirectory:
-    """federated-study.toml, events.jsonl, metrics.parquet, checkpoint/ with the last three states and, at the end,
-    model.safetensors and result.json. What tells the truth is the state; metrics are made of it."""
+    """federated-study.toml, events.jsonl, metrics.parquet, checkpoint/ with the last three checkpoints and, at the end,
+    model.safetensors and result.json. The checkpoint decides; metrics are derived from it."""
 
     path: Path
 
     @property
     def states(self) -> dict[int, Path]:
-        """The files of states by their rounds, oldest first, whole or not."""
+        """The checkpoints by their rounds, oldest first, damaged or not."""
         files = RunDirectory(self.path).checkpoints
         return {checkpoint.round_of(path) or 0: path for path in files}
 
-    def newest(self) -> State | None:
-        """The newest state whose file is whole; None if there is no state.
+    def newest(self) -> SavedState | None:
+        """The newest undamaged checkpoint; None if there is no checkpoint.
 
-        Raises InputError if there are files of states, and none is whole.
+        Raises InputError if there are checkpoints and all are damaged.
         """
         damaged: list[str] = []
         for rounds, path in reversed(self.states.items()):
             try:
-                return State(rounds, path, _history(path), tuple(damaged))
+                return SavedState(rounds, path, _read_history(path), tuple(damaged))
             except InputError as error:
                 damaged.append(str(error))
         if damaged:
@@ -68,7 +68,7 @@ class FederationDirectory:
         return None
 
     def refuse_other(self, study: Study) -> None:
-        """Raise InputError if the folder holds something else than a federation of `study`; nothing is touched."""
+        """Raise InputError if the folder holds anything but a federation of `study`; nothing is written."""
         if RunDirectory(self.path).has_begun:
             raise InputError(f"out {self.path} holds a run; choose another folder for a federation")
         file = self.path / STUDY
@@ -78,98 +78,95 @@ class FederationDirectory:
 
     @contextmanager
     def writing(self, study: Study) -> Iterator[None]:
-        """The folder made and locked. Raises InputError if it cannot be written, is being written, or holds something
-        else."""
+        """Create the folder and hold its lock inside the block.
+
+        Raises InputError if another process writes it, it cannot be written, or it holds anything else.
+        """
         self.refuse_other(study)
         with RunDirectory(self.path).writing():
             self.refuse_other(study)
             write_atomically(self.path / STUDY, lambda path: path.write_text(study.spec.to_toml()))
             yield
 
-    def save(self, coordinator: FederatedServer) -> None:
-        """Write the state, and metrics of it; older states than the last three go once the new one is safe."""
+    def save(self, server: FederatedServer) -> None:
+        """Write a checkpoint and the metrics in it; then remove the oldest checkpoint of more than three."""
         folder = RunDirectory(self.path).state
-        coordinator.save(checkpoint.path_of(folder, coordinator.t))
-        self.write_metrics(coordinator.history)
-        checkpoint.retire(folder, coordinator.t)
+        server.save(checkpoint.path_of(folder, server.t))
+        self.write_metrics(server.history)
+        checkpoint.retire(folder, server.t)
 
     def write_metrics(self, history: Sequence[Mapping[str, float]]) -> None:
-        """Write the metrics of a state's history."""
+        """Write the metrics of a server's history."""
         table = metrics_table([dict(row) for row in history])
         write_atomically(self.path / METRICS, lambda path: pq.write_table(table, path))
 
-    def finish(self, coordinator: FederatedServer) -> str:
-        """Write the model, and what there is to say of it; gives the SHA-256 of the model's file."""
+    def finish(self, server: FederatedServer) -> str:
+        """Write the model and the result; return the SHA-256 of the model's file."""
         file = self.path / MODEL
-        write_atomically(file, lambda path: save_model(path, coordinator.model))
+        write_atomically(file, lambda path: save_model(path, server.model))
         digest = digest_of(file)
-        last = coordinator.history[-1]
-        result = {"rounds": coordinator.t, "clients": coordinator.names, "model_sha256": digest, "last_round": last}
+        result = {"rounds": server.t, "clients": server.names, "model_sha256": digest, "last_round": server.history[-1]}
         write_atomically(self.path / RESULT, lambda path: path.write_text(json.dumps(result, indent=2) + "\n"))
         return digest
 
     def roll_back(self, rounds: int) -> list[str]:
-        """Go back to the state after so many rounds, if it is among those that are kept; gives the names of the files
-        that were set aside, under other names.
+        """Make the checkpoint after so many rounds the newest one; return the new names of the files set aside.
 
-        Started again after it was killed, it goes on. Raises InputError if there is no federation, if it is being
-        written, or if that state is not kept.
+        Killed in between, it can be called again. Raises InputError if there is no federation, if a process is writing
+        it, or if there is no such checkpoint.
         """
         if not (self.path / STUDY).exists():
             raise InputError(f"{self.path} holds no federation")
         with RunDirectory(self.path).writing():
             states = self.states
             if rounds not in states:
-                raise InputError(f"{self.path} has no state after {rounds} rounds; {_kept(list(states))}")
-            history = _history(states[rounds])
+                raise InputError(f"{self.path} has no state after {rounds} rounds; {_available(list(states))}")
+            history = _read_history(states[rounds])
             later = [path for number, path in reversed(states.items()) if number > rounds]
-            # What follows from states first: it must not be there beside an older one.
+            # In this order: model and result must not be there without the checkpoint that they come from.
             aside = self._set_aside([self.path / RESULT, self.path / MODEL, *later])
             self.write_metrics(history)
-            EventLog(self.path).tell("rolled back", done=rounds, set_aside=aside)
+            EventLog(self.path).append("rolled back", done=rounds, set_aside=aside)
         return aside
 
     def _set_aside(self, files: Sequence[Path]) -> list[str]:
-        """Rename what is there of `files`, so that it no longer counts; gives the new names."""
-        stamp, named = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f"), []
+        """Rename those of `files` that exist, so that nothing reads them any more; return the new names."""
+        stamp, renamed = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f"), []
         for file in files:
             with said_of(file, "set aside"), suppress(FileNotFoundError):
                 aside = file.with_name(f"{file.name}.{stamp}")
                 os.rename(file, aside)
-                flush_folder(file.parent)  # or a later state may be back, or a result without it, when power fails
-                named.append(str(aside.relative_to(self.path)))
-        return named
+                flush_folder(file.parent)  # or after a power failure the earlier files of this list might be back
+                renamed.append(str(aside.relative_to(self.path)))
+        return renamed
 
 
 def check(path: Path) -> list[tuple[str, str]]:
-    """What is in a federation's folder: the names of its files, each with "" if it is whole, else with what is wrong.
+    """The files of a federation's folder, each with what is wrong with it, or "" if nothing is.
 
-    States are checked by themselves, metrics against the newest that is whole, the model against result.json.
+    Each checkpoint is checked by itself, metrics against the newest undamaged checkpoint, the model against the result.
     """
-    folder = FederationDirectory(path)
-    found = [(STUDY, _told(lambda: RunSpec.load(path / STUDY)))]
-    found += [(f"checkpoint/{file.name}", _told(partial(_history, file))) for file in folder.states.values()]
-    if folder.states or (path / METRICS).exists():
-        found.append((METRICS, _told(lambda: _check_metrics(folder))))
+    states = FederationDirectory(path).states
+    checks: dict[str, Callable[[], object]] = {STUDY: lambda: RunSpec.load(path / STUDY)}
+    checks |= {f"checkpoint/{file.name}": partial(_read_history, file) for file in states.values()}
+    if states or (path / METRICS).exists():
+        checks[METRICS] = lambda: _check_metrics(path)
     if (path / RESULT).exists():
-        found.append((RESULT, _told(lambda: _result(path))))
-        found.append((MODEL, _told(lambda: _check_model(path))))
+        checks |= {RESULT: lambda: _model_digest(path), MODEL: lambda: _check_model(path)}
     if (path / event_log.FILE).exists():
-        found.append((event_log.FILE, _told(lambda: _check_events(path))))
+        checks[event_log.FILE] = lambda: _check_events(path / event_log.FILE)
+    found = []
+    for name, run in checks.items():
+        try:
+            run()
+            found.append((name, ""))
+        except InputError as error:
+            found.append((name, str(error)))
     return found
 
 
-def _told(look: Callable[[], object]) -> str:
-    """What a look says is wrong, or ""."""
-    try:
-        look()
-    except InputError as error:
-        return str(error)
-    return ""
-
-
-def _history(file: Path) -> list[dict[str, float]]:
-    """The history in the file of a state. Raises InputError unless it is whole, of a federation, and of its round."""
+def _read_history(file: Path) -> list[dict[str, float]]:
+    """The history in a checkpoint. Raises InputError if it is damaged, not a federation's, or of another round."""
     _, meta = checkpoint.load(file)
     history, rounds = meta.get("history"), meta.get("t")
     named = checkpoint.round_of(file)
@@ -180,16 +177,21 @@ def _history(file: Path) -> list[dict[str, float]]:
     return history
 
 
-def _check_metrics(folder: FederationDirectory) -> None:
-    file, state = folder.path / METRICS, folder.newest()
+def _check_metrics(path: Path) -> None:
+    file, state = path / METRICS, FederationDirectory(path).newest()
     with said_of(file, "read"):
         table: pa.Table = parsed(file, lambda: pq.read_table(file))
     if state is None or not table.equals(metrics_table([dict(row) for row in state.history])):
         raise InputError(f"{file} is not that of the newest state")
 
 
-def _result(path: Path) -> str:
-    """The SHA-256 that result.json gives of the model."""
+def _check_model(path: Path) -> None:
+    if digest_of(path / MODEL) != _model_digest(path):
+        raise InputError(f"{path / MODEL} is not the one of {RESULT}: its SHA-256 is another")
+
+
+def _model_digest(path: Path) -> str:
+    """The SHA-256 of the model according to the result."""
     result = read_json(path / RESULT)
     digest = result.get("model_sha256") if isinstance(result, dict) else None
     if not isinstance(digest, str):
@@ -197,18 +199,12 @@ def _result(path: Path) -> str:
     return digest
 
 
-def _check_model(path: Path) -> None:
-    if digest_of(path / MODEL) != _result(path):
-        raise InputError(f"{path / MODEL} is not the one of {RESULT}: its SHA-256 is another")
-
-
-def _check_events(path: Path) -> None:
-    """Every line is an event, but for those that were being written when a machine stopped."""
-    file = path / event_log.FILE
+def _check_events(file: Path) -> None:
+    """Every line must be an event, except incomplete ones, which were being written when a machine stopped."""
     with said_of(file, "read"), file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
-            torn = line.startswith(b"{") and not line.endswith(b"}\n")
-            if not torn and not _is_event(line):
+            incomplete = line.startswith(b"{") and not line.endswith(b"}\n")
+            if not incomplete and not _is_event(line):
                 raise InputError(f"{file}: line {number} is not an event")
 
 
@@ -219,8 +215,11 @@ def _is_event(line: bytes) -> bool:
     return False
 
 
-def _kept(rounds: Sequence[int]) -> str:
-    """The states that are kept, in words."""
-    *most, last = map(str, rounds or [0])
-    return f"kept are those after {', '.join(most)} and {last}" if most else (
-        f"kept is that after {last}" if rounds else "none is kept")  # fmt: skip
+def _available(rounds: Sequence[int]) -> str:
+    """The checkpoints that can be gone back to, for a message."""
+    if not rounds:
+        return "none is kept"
+    if len(rounds) == 1:
+        return f"kept is that after {rounds[0]}"
+    *most, last = map(str, rounds)
+    return f"kept are those after {', '.join(most)} and {last}"

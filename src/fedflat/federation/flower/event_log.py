@@ -1,4 +1,4 @@
-"""What happens in a federation, a line each, for people and for programs that follow it."""
+"""The events of a federation, one JSON object a line, for people and for programs that follow it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ FILE = "events.jsonl"
 
 
 class EventLog:
-    """Appends to a file, and to Flower's log."""
+    """Appends events to a file and to Flower's log."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
         if self._path.exists() and not self._path.read_bytes().endswith(b"\n"):
             with self._path.open("a") as file:
-                file.write("\n")  # after a line that was being written when the machine stopped
+                file.write("\n")  # ends a line that was being written when the machine stopped
 
-    def tell(self, event: str, **facts: Any) -> None:
-        """Note an event, such as "round", with what there is to say of it."""
+    def append(self, event: str, **facts: Any) -> None:
+        """Append an event, such as "round", with its JSON-able facts."""
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **facts}
         with said_of(self._path, "written"), self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
@@ -35,7 +35,7 @@ class EventLog:
 
 
 def read(folder: Path) -> Iterator[dict[str, Any]]:
-    """The events in a federation's folder so far; a line that was not written to its end is left out."""
+    """The events in a federation's folder so far; a line that is not complete is skipped."""
     path = folder / FILE
     for line in path.read_text().splitlines() if path.exists() else ():
         with suppress(json.JSONDecodeError):

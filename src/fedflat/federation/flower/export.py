@@ -1,4 +1,4 @@
-"""A study as a Flower app: a folder of a few small files, for `flwr run`."""
+"""Writes a study as a Flower app: a folder of a few small files, for `flwr run`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ...files import TEMPORARY, read_text, read_toml, said_of, write_atomically
 from .settings import RunSettings
 from .study import FILE, Study, version
 
+PUBLISHER = "fedflat"
 PACKAGE = "federated"
 SERVER = '''"""The server of the study in study.toml."""
 
@@ -24,7 +25,7 @@ from fedflat.flower.server import server_app
 
 app = server_app(Path(__file__).parents[1])
 '''
-PARTS = '''"""A client of the study in study.toml, with part number `partition-id` of the study's set."""
+PARTITION_CLIENT = '''"""A client of the study in study.toml, with part number `partition-id` of the study's set."""
 
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from fedflat.flower.client import client_app
 
 app = client_app(Path(__file__).parents[1])
 '''
-OWN = '''"""A client of the study in study.toml, with its own samples."""
+OWN_SAMPLES_CLIENT = '''"""A client of the study in study.toml, with its own samples."""
 
 from pathlib import Path
 
@@ -53,77 +54,59 @@ app = client_app(Path(__file__).parents[1], samples)
 '''
 
 
-PUBLISHER = "fedflat"
-PROGRAMS = {f"{PACKAGE}/__init__.py": "", f"{PACKAGE}/server.py": SERVER, f"{PACKAGE}/client.py": PARTS}
+def export(spec: RunSpec, settings: RunSettings, folder: Path, replace: bool = False) -> None:
+    """Write the app of a study into a new folder or, with `replace`, also over an app that was exported before.
 
-
-def export(spec: RunSpec, settings: RunSettings, folder: Path) -> None:
-    """Write the app of a study. Raises InputError, naming the field, for a study that no federation can carry out, and
-    for a folder that is not empty."""
-    study = _study(spec, settings)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    Raises InputError, naming the field, for a study that no federation can carry out, and for a folder that holds
+    anything else; then nothing is written.
+    """
+    study = Study(spec.model_copy(update={"data_dir": None}), settings)  # each machine has its own data folder
+    if replace:
+        for path in [folder, *sorted(folder.rglob("*"))]:
+            if os.path.lexists(path) and not _is_exported(path, folder):
+                raise InputError(f"{path} is not what fedflat exports; move it away")
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already; an app needs a new folder")
-    _write(study, folder)
-
-
-def export_again(spec: RunSpec, settings: RunSettings, folder: Path) -> None:
-    """Write the app of a study, also over one that was exported before. Raises InputError, and writes nothing, if the
-    folder holds anything else."""
-    study = _study(spec, settings)
-    for path in [folder, *sorted(folder.rglob("*"))]:
-        if os.path.lexists(path) and not _is_ours(path, folder):
-            raise InputError(f"{path} is not what fedflat exports; move it away")
-    _write(study, folder)
-
-
-def _study(spec: RunSpec, settings: RunSettings) -> Study:
-    return Study(spec.model_copy(update={"data_dir": None}), settings)  # machines have their own
-
-
-def _write(study: Study, folder: Path) -> None:
     with said_of(folder, "written"):
         (folder / PACKAGE).mkdir(parents=True, exist_ok=True)
-    for name, text in _files(study).items():
-        write_atomically(folder / name, partial(_put, text))
+    client = OWN_SAMPLES_CLIENT.replace("{shape}", ", ".join(map(str, study.shape)))
+    files = {
+        "pyproject.toml": tomli_w.dumps(_project(study)),
+        FILE: study.spec.to_toml(),
+        f"{PACKAGE}/__init__.py": "",
+        f"{PACKAGE}/server.py": SERVER,
+        f"{PACKAGE}/client.py": client if study.own_samples else PARTITION_CLIENT,
+    }
+    for name, text in files.items():
+        write_atomically(folder / name, partial(Path.write_text, data=text))
 
 
-def _put(text: str, path: Path) -> None:
-    path.write_text(text)
+def _is_exported(path: Path, folder: Path) -> bool:
+    """Whether a path in the folder of an app was written by `export`, or by running the app.
 
-
-def _is_ours(path: Path, folder: Path) -> bool:
-    """Whether a path in the folder of an app is one that was exported, or that running it has left."""
+    A program that the user has changed, or that another version of fedflat wrote, is not.
+    """
     name = path.relative_to(folder).as_posix()
     if path.is_symlink():
         return False
     if path.is_dir():
         return name in (".", PACKAGE, f"{PACKAGE}/__pycache__")
     if name == "pyproject.toml":
-        return bool(_publisher(read_toml(path)) == PUBLISHER)
-    if name.endswith(".py"):  # a user's own changes are not written over
-        return read_text(path) == PROGRAMS.get(name)
+        return _publisher(read_toml(path)) == PUBLISHER
+    if name.endswith(".py"):
+        programs = {f"{PACKAGE}/__init__.py": "", f"{PACKAGE}/server.py": SERVER}
+        return read_text(path) == (programs | {f"{PACKAGE}/client.py": PARTITION_CLIENT}).get(name)
     return name == FILE or name.startswith(f"{PACKAGE}/__pycache__/") or bool(TEMPORARY.fullmatch(path.name))
 
 
-def _publisher(project: Any) -> Any:
+def _publisher(project: object) -> object:
     for key in ("tool", "flwr", "app", "publisher"):
         project = project.get(key) if isinstance(project, dict) else None
     return project
 
 
-def _files(study: Study) -> dict[str, str]:
-    """The contents of the app's files."""
-    client = OWN.replace("{shape}", ", ".join(map(str, study.shape))) if study.own else PARTS
-    return {
-        "pyproject.toml": tomli_w.dumps(_project(study)),
-        FILE: study.spec.to_toml(),
-        f"{PACKAGE}/__init__.py": "",
-        f"{PACKAGE}/server.py": SERVER,
-        f"{PACKAGE}/client.py": client,
-    }
-
-
 def _project(study: Study) -> dict[str, Any]:
+    """The app's pyproject.toml."""
     return {
         "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
         "project": {

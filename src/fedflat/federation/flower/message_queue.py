@@ -1,4 +1,4 @@
-"""Sends messages to nodes and finds their replies; a reply that cannot be read harms nobody but its sender."""
+"""Sends messages to nodes and collects their replies; an unreadable or slow reply affects only its sender."""
 
 from __future__ import annotations
 
@@ -14,114 +14,120 @@ from flwr.serverapp import Grid
 
 from ...core.errors import printable
 from ..messages import Failure
-from .bounds import pulling_until
+from .limits import pull_deadline
 
-GONE = Failure("its node has gone")  # or its reply has: what the network answers, and the order can be sent again
+NODE_GONE = Failure("its node has gone")  # the network's answer for a node, a message or a reply that it has lost
+_UNAVAILABLE = (3, 4, 5)  # Flower's error codes for these three
+ERROR_LENGTH = 200  # characters of an error
 THREAD = "fedflat reply"
-_UNAVAILABLE = (3, 4, 5)  # Flower's codes for a message, a reply and a node that cannot be had
-SHOWN = 200  # characters of an error
-PATIENCE = 5.0  # seconds for a reply until the next is looked at; it may be that its sender never sends the rest
-STRANGERS = 16  # replies of nodes that nobody knows yet, of which the rest is waited for at once
+PULL_SECONDS = 5.0  # for one reply, until the next one is tried while a thread waits for the rest of this one
+UNKNOWN_SENDERS = 16  # threads that may wait for replies of nodes at which no client is registered
 
 
 @dataclass(frozen=True)
-class Sent:
-    """A message that a reply is expected to."""
+class SentMessage:
+    """A message to which a reply is expected."""
 
     node: int
-    kind: str  # Flower's type of message
-    name: str  # of the client, or "" where it is not known
+    kind: str  # Flower's message type
+    client: str  # name, or "" if it is not known who is at the node
     group: str  # the round
-    until: float  # when it is no longer waited for
+    expires: float  # on the monotonic clock
 
 
 class MessageQueue:
-    """The messages under way in one federation."""
+    """The messages of one federation that have been sent and not replied to."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        self._open: dict[str, Sent] = {}
-        self._slow: dict[str, Future[list[Message]]] = {}  # replies whose parts have not all come
-        self._pulling: dict[str, tuple[Sent, Future[list[Message]]]] = {}  # those that a thread is at, wanted or not
+        self._open: dict[str, SentMessage] = {}  # by Flower's message id
+        self._partial: dict[str, Future[list[Message]]] = {}  # replies of which only a part has arrived
+        self._pulls: list[tuple[SentMessage, Future[list[Message]]]] = []  # running threads, also for closed messages
 
-    def present(self) -> dict[int, str | None]:
-        """The nodes that the network says are there, with the name that each one's key was registered with, if any."""
-        nodes = self._grid.get_nodes()
-        return {node.node_id: node.name if node.HasField("name") else None for node in nodes}
+    def nodes(self) -> dict[int, str | None]:
+        """The connected nodes, with the name that each one's key was registered with, if any."""
+        return {node.node_id: node.name if node.HasField("name") else None for node in self._grid.get_nodes()}
 
-    def send(self, sent: Sent, content: RecordDict) -> None:
-        """Send a message; the network throws it and its reply away when `sent.until` has passed."""
-        seconds = max(sent.until - monotonic(), 1.0)
-        message = Message(content, sent.node, sent.kind, ttl=seconds, group_id=sent.group)
-        for number in self._grid.push_messages([message]):
-            if number:  # none if the node has gone meanwhile
-                self._open[number] = sent
+    def send(self, sent: SentMessage, content: RecordDict) -> None:
+        """Send a message. The network deletes it, and its reply, when it expires."""
+        ttl = max(sent.expires - monotonic(), 1.0)
+        message = Message(content, sent.node, sent.kind, ttl=ttl, group_id=sent.group)
+        for message_id in self._grid.push_messages([message]):
+            if message_id:  # none if the node has disconnected meanwhile
+                self._open[message_id] = sent
 
-    def forget(self, kind: str) -> None:
-        """Wait no longer for replies to messages of a kind."""
-        for number in [number for number, sent in self._open.items() if sent.kind == kind]:
-            self._close(number)
+    def cancel(self, kind: str) -> None:
+        """Ignore replies to the messages of a kind that were sent so far."""
+        for message_id in [message_id for message_id, sent in self._open.items() if sent.kind == kind]:
+            self._close(message_id)
 
-    def collect(self) -> Iterator[tuple[Sent, RecordDict | Failure]]:
-        """The replies that are there, one after another, so that no two are held at once but those that come slowly."""
-        for number, sent in list(self._open.items()):
-            if monotonic() > sent.until:
-                self._close(number)
+    def collect(self) -> Iterator[tuple[SentMessage, RecordDict | Failure]]:
+        """Yield the messages whose replies have arrived, with what the replies contain.
+
+        Replies are read one at a time: no two are in memory at once, unless they arrive slowly.
+        """
+        for message_id, sent in list(self._open.items()):
+            if monotonic() > sent.expires:
+                self._close(message_id)
                 continue
-            reply = self._reply(number, sent)
-            if reply is not None:
-                self._close(number)
-                yield sent, reply
+            try:
+                replies = self._pull(message_id, sent)
+                content = _content(replies[0], sent.node) if replies else None
+            except httpx.HTTPError:
+                raise  # the network has failed, not the sender
+            except Exception as error:  # decoding what a sender made up may raise anything
+                reason = f"its reply cannot be read: {type(error).__name__}: {str(error)[:ERROR_LENGTH]}"
+                content = Failure(printable(reason))
+            if content is not None:
+                self._close(message_id)
+                yield sent, content
 
-    def _close(self, number: str) -> None:
-        del self._open[number]
-        self._slow.pop(number, None)
+    def _close(self, message_id: str) -> None:
+        del self._open[message_id]
+        self._partial.pop(message_id, None)
 
-    def _reply(self, number: str, sent: Sent) -> RecordDict | Failure | None:
-        """The reply to a message, or None if it has not come, or not all of it."""
-        try:
-            replies = self._pulled(number, sent)
-        except httpx.HTTPError:
-            raise  # the network's fault, not the sender's
-        except Exception as error:  # decoding may raise anything
-            return Failure(printable(f"its reply cannot be read: {type(error).__name__}: {str(error)[:SHOWN]}"))
-        if not replies:
-            return None
-        reply = replies[0]
-        if reply.has_error() and reply.error.code in _UNAVAILABLE:
-            return GONE
-        if reply.has_error():
-            return Failure(printable(f"{reply.error.reason or 'no reason given'}"[:SHOWN]))
-        if reply.metadata.src_node_id != sent.node:
-            return Failure(f"its reply came from node {reply.metadata.src_node_id}")
-        return reply.content
+    def _pull(self, message_id: str, sent: SentMessage) -> list[Message]:
+        """The complete reply to a message in a list, or an empty list. Raises what reading the reply raises.
 
-    def _pulled(self, number: str, sent: Sent) -> list[Message]:
-        """Replies to a message that have come whole, none or one. Raises what reading it raises."""
-        pull, patience = self._slow.get(number), 0.0
+        Flower blocks until a reply that was announced has arrived completely. So a thread pulls it, for which this
+        method waits a few seconds once, and afterwards only asks whether it has ended.
+        """
+        pull, seconds = self._partial.get(message_id), 0.0
         if pull is None:
-            if not self._may_pull(sent):
+            if not self._may_start_thread(sent):
                 return []
-            pull, patience = self._slow.setdefault(number, Future()), PATIENCE
-            self._pulling[number] = sent, pull
-            # Flower waits for the rest of a reply that is announced; others must not wait with it.
-            threading.Thread(target=self._pull, args=(number, sent, pull), name=THREAD, daemon=True).start()
-        if pull not in wait([pull], timeout=patience).done:
+            pull, seconds = self._partial.setdefault(message_id, Future()), PULL_SECONDS
+            self._pulls.append((sent, pull))
+            threading.Thread(target=self._run_pull, args=(message_id, sent, pull), name=THREAD, daemon=True).start()
+        if pull not in wait([pull], timeout=seconds).done:
             return []
-        del self._slow[number]
+        del self._partial[message_id]
         return pull.result()
 
-    def _may_pull(self, sent: Sent) -> bool:
-        """Whether another thread may wait for a reply: one at most for each node, and some for those nobody knows. So
-        nodes that announce replies and do not send them take a bounded number of threads, and time of nobody else."""
-        self._pulling = {number: (of, pull) for number, (of, pull) in self._pulling.items() if not pull.done()}
-        waited = [of for of, _ in self._pulling.values()]
-        strangers = sum(not of.name for of in waited)
-        return sent.node not in {of.node for of in waited} and (bool(sent.name) or strangers < STRANGERS)
+    def _may_start_thread(self, sent: SentMessage) -> bool:
+        """Limit the threads: one for each node, and `UNKNOWN_SENDERS` for nodes without a registered client.
 
-    def _pull(self, number: str, sent: Sent, pull: Future[list[Message]]) -> None:
+        A node that announces replies and never sends them can therefore neither use up threads nor delay others.
+        """
+        self._pulls = [(other, pull) for other, pull in self._pulls if not pull.done()]
+        waiting = [other for other, _ in self._pulls]
+        unknown = sum(not other.client for other in waiting)
+        return all(other.node != sent.node for other in waiting) and (bool(sent.client) or unknown < UNKNOWN_SENDERS)
+
+    def _run_pull(self, message_id: str, sent: SentMessage, pull: Future[list[Message]]) -> None:
         try:
-            with pulling_until(sent.until):
-                pull.set_result(list(self._grid.pull_messages([number])))
+            with pull_deadline(sent.expires):
+                pull.set_result(list(self._grid.pull_messages([message_id])))
         except BaseException as error:
             pull.set_exception(error)
+
+
+def _content(reply: Message, node: int) -> RecordDict | Failure:
+    """The records in a reply, or the error that the network or the client app put there; `node` must be its sender."""
+    if reply.has_error():
+        if reply.error.code in _UNAVAILABLE:
+            return NODE_GONE
+        return Failure(printable(f"{reply.error.reason or 'no reason given'}"[:ERROR_LENGTH]))
+    if reply.metadata.src_node_id != node:
+        return Failure(f"its reply came from node {reply.metadata.src_node_id}")
+    return reply.content

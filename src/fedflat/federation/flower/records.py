@@ -1,4 +1,4 @@
-"""What server and clients say to each other, as Flower's records."""
+"""Converts messages to Flower's records, and back for a receiver that does not trust the sender."""
 
 from __future__ import annotations
 
@@ -8,83 +8,76 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from ...core.errors import printable
-from ..codec import Packed, RefusedError
-from ..messages import ClientInfo, Failure, TrainReply, TrainRequest
+from ..codec import PackedTensor, RefusedError, cut
+from ..messages import ClientInfo, Failure, Reply, TrainReply, TrainRequest
 
-PLAIN = "fedflat.plain"  # how arrays are written: numbers one after another, without a header
-SHOWN = 300  # characters of a client's reason
-VECTORS = {TrainRequest: "down", TrainReply: "up"}  # the field that holds them
-Said = TrainRequest | TrainReply | Failure | ClientInfo
+AnyMessage = TrainRequest | TrainReply | Failure | ClientInfo
+# What the record with a message's plain fields is called. All versions use these names, so that a node of another
+# version can read that its version does not fit.
+RECORD = {TrainRequest: "order", TrainReply: "answer", Failure: "failure", ClientInfo: "introduction"}
+VECTORS = {TrainRequest: "down", TrainReply: "up"}  # the field with vectors; their record has the field's name
+SERIALIZATION = "fedflat.plain"  # of arrays: the numbers one after another, without a header
+REASON_LENGTH = 300  # characters of a client's reason
 
 
-def to_records(said: Said) -> RecordDict:
-    """A message as records: its plain fields, under the message's name, and its vectors, under their field's."""
-    vectors = VECTORS.get(type(said), "")
-    plain = {f.name: _plain(getattr(said, f.name)) for f in fields(said) if f.name != vectors}
-    content = RecordDict({_title(type(said)): ConfigRecord(plain)})
+def to_records(message: AnyMessage) -> RecordDict:
+    """Put a message's plain fields into one record, and its vectors, if it has any, into another."""
+    vectors = VECTORS.get(type(message))
+    plain = {f.name: getattr(message, f.name) for f in fields(message) if f.name != vectors}
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+    content = RecordDict({RECORD[type(message)]: ConfigRecord(plain)})
     if vectors:
-        content[vectors] = _arrays(getattr(said, vectors))
+        packed: Mapping[str, PackedTensor] = getattr(message, vectors)
+        arrays = {name: Array(x.dtype, x.shape, SERIALIZATION, x.data) for name, x in packed.items()}
+        content[vectors] = ArrayRecord(arrays)
     return content
 
 
 def read_train_request(content: RecordDict) -> TrainRequest:
-    """An order. Raises RefusedError if it is none."""
-    order: TrainRequest = _read(content, TrainRequest)
-    safe: Any = order.safe
+    """The request in a message. Raises RefusedError if there is none."""
+    request: TrainRequest = _read(content, TrainRequest)
+    safe: Any = request.safe
     if not isinstance(safe, list) or not all(type(t) is int for t in safe):
-        raise RefusedError(f"safe is {_short(safe)}, expected rounds")
-    return replace(order, safe=tuple(safe))
+        raise RefusedError(f"safe is {_quoted(safe)}, expected rounds")
+    return replace(request, safe=tuple(safe))
 
 
-def read_train_reply(content: RecordDict) -> TrainReply | Failure:
-    """A client's answer, of which nothing is checked but that it has an answer's fields. Raises RefusedError."""
-    answer: TrainReply | Failure = _read(content, Failure if _title(Failure) in content else TrainReply)
-    return Failure(_short(answer.reason)) if isinstance(answer, Failure) else answer
+def read_train_reply(content: RecordDict) -> Reply:
+    """The reply in a message; only the names of its fields are checked. Raises RefusedError."""
+    if RECORD[Failure] in content:
+        return Failure(_quoted(_read(content, Failure).reason))
+    reply: TrainReply = _read(content, TrainReply)
+    return reply
 
 
 def read_client_info(content: RecordDict) -> ClientInfo:
-    """What a client says of itself. Raises RefusedError, with the client's reason if it gives one."""
-    if _title(Failure) in content:
-        raise RefusedError(_short(_read(content, Failure).reason))
-    said = _read(content, ClientInfo)
-    return ClientInfo(**vars(said) | {"shape": tuple(said.shape) if isinstance(said.shape, list) else said.shape})
+    """What a client sends about itself. Raises RefusedError; if the client gives a reason, with that."""
+    if RECORD[Failure] in content:
+        raise RefusedError(_quoted(_read(content, Failure).reason))
+    info: ClientInfo = _read(content, ClientInfo)
+    return replace(info, shape=tuple(info.shape)) if isinstance(info.shape, list) else info
 
 
 def _read(content: RecordDict, kind: type[Any]) -> Any:
-    vectors = VECTORS.get(kind)
-    expected = {_title(kind)} | ({vectors} if vectors else set())
+    """A message of this kind, with its plain fields as they came. Raises RefusedError for other records or fields."""
+    record, vectors = RECORD[kind], VECTORS.get(kind)
+    expected = {record, vectors} - {None}
     if set(content) != expected:
-        raise RefusedError(f"the records are {_short(sorted(content))}, expected {sorted(expected)}")
-    plain, names = content[_title(kind)], {f.name for f in fields(kind)} - {vectors}
+        raise RefusedError(f"the records are {_quoted(sorted(content))}, expected {sorted(filter(None, expected))}")
+    plain, names = content[record], {f.name for f in fields(kind)} - {vectors}
     if not isinstance(plain, ConfigRecord) or set(plain) != names:
-        raise RefusedError(f"{_title(kind)} has the fields {_short(sorted(plain))}, expected {sorted(names)}")
+        raise RefusedError(f"{record} has the fields {_quoted(sorted(plain))}, expected {sorted(names)}")
     return kind(**plain, **({vectors: _packed(content[vectors])} if vectors else {}))
 
 
-def _arrays(vectors: Mapping[str, Packed]) -> ArrayRecord:
-    return ArrayRecord({name: Array(x.kind, x.shape, PLAIN, x.data) for name, x in vectors.items()})
-
-
-def _packed(record: Any) -> dict[str, Packed]:
-    if not isinstance(record, ArrayRecord):
-        raise RefusedError(f"the vectors are a {type(record).__name__}, expected an ArrayRecord")
-    other = sorted({array.stype for array in record.values()} - {PLAIN})
+def _packed(arrays: object) -> dict[str, PackedTensor]:
+    if not isinstance(arrays, ArrayRecord):
+        raise RefusedError(f"the vectors are a {type(arrays).__name__}, expected an ArrayRecord")
+    other = sorted({array.stype for array in arrays.values()} - {SERIALIZATION})
     if other:
-        raise RefusedError(f"the vectors are written as {_short(other)}, expected {PLAIN!r}")
-    return {name: Packed(array.dtype, tuple(array.shape), array.data) for name, array in record.items()}
+        raise RefusedError(f"the vectors are written as {_quoted(other)}, expected {SERIALIZATION!r}")
+    return {name: PackedTensor(array.dtype, tuple(array.shape), array.data) for name, array in arrays.items()}
 
 
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _title(kind: type[Any]) -> str:
-    """The name of a message's record, the same in all versions: so nodes of another one can be told that they are."""
-    return {TrainRequest: "order", TrainReply: "answer", Failure: "failure", ClientInfo: "introduction"}[kind]
-
-
-def _short(value: object) -> str:
-    """What was sent, for a message: on one line, and cut short."""
-    text = printable(str(value)[: SHOWN + 1])
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+def _quoted(value: object) -> str:
+    return cut(str(value), REASON_LENGTH)

@@ -1,4 +1,4 @@
-"""The server's side: a `ServerApp` that gathers clients and goes from round to round, each of them saved."""
+"""The server's side: a Flower `ServerApp` that registers clients, carries out the rounds and saves each of them."""
 
 from __future__ import annotations
 
@@ -17,113 +17,120 @@ from ...metrics.accuracy import score
 from ..client_registry import ClientRegistry
 from ..membership import Membership
 from ..server import FederatedServer, RoundFailedError, RoundReport
-from .bounds import arrays_up_to
-from .directory import FederationDirectory, State
+from .directory import FederationDirectory, SavedState
 from .event_log import EventLog
-from .samples import for_testing
+from .limits import array_limit
+from .samples import evaluation_data
 from .settings import RunSettings
 from .study import Study, version
 from .transport import FlowerTransport
 
-ATTEMPTS = 3  # at a round that too few clients answer
-ROOM = 2  # times the bytes of the model that one received array may have
+ATTEMPTS = 3  # at a round to which too few clients reply
+ARRAY_FACTOR = 2  # a received array may have this many times the bytes of the model
 
 
 def server_app(folder: Path) -> ServerApp:
-    """The server's app of the study in `folder`."""
+    """The `ServerApp` of the study in `folder`."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        serve(Study.load(folder, RunSettings.of("run-config", context.run_config)), grid)
+        serve(Study.load(folder, RunSettings.parse("run-config", context.run_config)), grid)
 
     return app
 
 
 def serve(study: Study, grid: Grid) -> None:
-    """Carry out the federation of `study`, or what is left of it.
+    """Carry out the federation of `study`, or the rounds that are left of it.
 
-    Raises InputError for what cannot work, GatheringError if too few clients come, and RoundFailedError if too few
-    answer a round, three times.
+    Raises InputError for what cannot work, GatheringError if too few clients register, and RoundFailedError if too few
+    of them reply in three attempts at a round.
     """
-    folder = FederationDirectory(Path(study.settings.out).expanduser())
-    with folder.writing(study):
-        journal = EventLog(folder.path)
+    directory = FederationDirectory(Path(study.settings.out).expanduser())
+    with directory.writing(study):
+        events = EventLog(directory.path)
         try:
-            Server(study, grid, folder, journal).run()
+            FederationRun(study, grid, directory, events).run()
         except Exception as error:
-            journal.tell("failed", reason=f"{error}" or type(error).__name__)
+            events.append("failed", reason=f"{error}" or type(error).__name__)
             raise
 
 
-class Server:
-    """A federation that is being carried out."""
+class FederationRun:
+    """One process's work on a federation: it begins one, or resumes it from the newest checkpoint."""
 
-    def __init__(self, study: Study, grid: Grid, folder: FederationDirectory, journal: EventLog) -> None:
-        self._study, self._folder, self._journal = study, folder, journal
-        self._state = self._last_state()
-        self._begun = Membership.stored(self._state.path) if self._state else None
-        self._census = self._taking()
-        self._carrier = FlowerTransport(grid, self._census, journal.tell)
-        self._test = self._tests()
+    def __init__(self, study: Study, grid: Grid, directory: FederationDirectory, events: EventLog) -> None:
+        """Raises InputError for a checkpoint or test samples that cannot be used."""
+        self._study, self._directory, self._events = study, directory, events
+        self._state = self._newest_state()
+        self._membership = Membership.load(self._state.path) if self._state else None
+        self._registry = self._client_registry()
+        self._transport = FlowerTransport(grid, self._registry, events.append)
+        self._evaluation_data = self._load_evaluation_data()
 
     def run(self) -> None:
-        """All rounds that are left, and the model."""
+        """Carry out all rounds that are left, and write the model."""
         rounds = self._study.spec.rounds
-        coordinator = self._coordinator(self._begun or self._gathered())
+        server = self._server(self._membership or self._gather_clients())
         if self._state:
-            self._load(coordinator, self._state.path)
-            # The state is written first: if the last process ended right after it, metrics lack a round.
-            self._folder.write_metrics(coordinator.history)
-        self._journal.tell("begun", rounds=rounds, done=coordinator.t, clients=len(coordinator.names))
-        with arrays_up_to(ROOM * coordinator.w.nbytes):
-            while coordinator.t < rounds:
-                self._round(coordinator)
-        digest = self._folder.finish(coordinator)
-        self._journal.tell("finished", rounds=rounds, model_sha256=digest)
+            self._load(server, self._state.path)
+            # The previous process may have ended after writing the checkpoint and before writing the metrics.
+            self._directory.write_metrics(server.history)
+        self._events.append("begun", rounds=rounds, done=server.t, clients=len(server.names))
+        with array_limit(ARRAY_FACTOR * server.w.nbytes):
+            while server.t < rounds:
+                report = self._round(server)
+                scores = self._evaluate(server)
+                server.history[-1] |= scores
+                self._directory.save(server)
+                self._events.append("round", t=report.t, **report.metrics, **scores, missing=dict(report.missing))
+        digest = self._directory.finish(server)
+        self._events.append("finished", rounds=rounds, model_sha256=digest)
 
-    def _last_state(self) -> State | None:
-        """The newest state that is whole; what is wrong with newer ones is told."""
-        state = self._folder.newest()
+    def _newest_state(self) -> SavedState | None:
+        """The newest undamaged checkpoint; an event for each damaged one."""
+        state = self._directory.newest()
         for reason in state.damaged if state else ():
-            self._journal.tell("damaged state", reason=reason, instead=state.path.name if state else "")
+            self._events.append("damaged state", reason=reason, instead=state.path.name if state else "")
         return state
 
-    def _taking(self) -> ClientRegistry:
-        """Who is taken. Raises InputError if a federation has begun with other members than it is to have."""
+    def _client_registry(self) -> ClientRegistry:
+        """Raises InputError if the federation has begun with other members than the run-config names."""
         study, settings = self._study, self._study.settings
-        named, begun = settings.named_members, self._begun.members if self._begun else None
+        named, begun = settings.named_members, self._membership.members if self._membership else None
         found = difference(dict(begun), named) if begun and named else None
         if found:
-            raise InputError(f"out {self._folder.path} has begun with other run-config members: {found}")
+            raise InputError(f"out {self._directory.path} has begun with other run-config members: {found}")
         return ClientRegistry(
-            study.shape, study.digest, version(), members=begun or named, most=settings.clients,
-            begun=begun is not None, most_samples=settings.max_samples,
+            study.shape, study.digest, version(), members=begun or named, max_clients=settings.clients,
+            begun=begun is not None, max_samples=settings.max_samples,
         )  # fmt: skip
 
-    def _load(self, coordinator: FederatedServer, path: Path) -> None:
-        """Go on from a state; if it was made with other versions, events and log say so."""
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always", ChangedWarning)
-            coordinator.load(path)
-        for one in told:
-            self._journal.tell("other versions", reason=str(one.message))
+    def _load_evaluation_data(self) -> FederatedData | None:
+        """A named data set that is not on this machine is no reason to stop; an event says so."""
+        try:
+            return evaluation_data(self._study)
+        except InputError as error:
+            if self._study.own_samples:
+                raise
+            self._events.append("no test set", reason=str(error))
+            return None
 
-    def _gathered(self) -> Membership:
-        """A new federation, of the clients that come first."""
+    def _gather_clients(self) -> Membership:
+        """Wait for clients to register, and begin a federation with them."""
         number, seconds = self._study.settings.clients, self._study.settings.wait
-        self._journal.tell("waiting", clients=number, seconds=seconds)
-        with arrays_up_to(0):  # who says who it is sends none
-            self._carrier.gather(number, seconds)
-        return Membership.founded(self._census.members)
+        self._events.append("waiting", clients=number, seconds=seconds)
+        with array_limit(0):  # a ClientInfo has none
+            self._transport.gather(number, seconds)
+        return Membership.new(self._registry.members)
 
-    def _coordinator(self, federation: Membership) -> FederatedServer:
+    def _server(self, membership: Membership) -> FederatedServer:
         study, spec = self._study, self._study.spec
         return FederatedServer(
             method=study.method,
             module=study.module(),
             client=study.client,
-            federation=federation,
+            federation=membership,
             participation=participation_of(spec.participation),
             weights=spec.weights,
             seed=spec.seed,
@@ -132,42 +139,32 @@ class Server:
             terms=study.settings.terms,
         )
 
-    def _round(self, coordinator: FederatedServer) -> None:
-        """A round, saved."""
-        report = self._reported(coordinator)
-        tested = self._tested(coordinator)
-        coordinator.history[-1] |= tested
-        self._folder.save(coordinator)
-        self._journal.tell("round", t=report.t, **report.metrics, **tested, missing=dict(report.missing))
+    def _load(self, server: FederatedServer, path: Path) -> None:
+        """Load a checkpoint; an event says so if it was written with other versions."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ChangedWarning)
+            server.load(path)
+        for warning in caught:
+            self._events.append("other versions", reason=str(warning.message))
 
-    def _reported(self, coordinator: FederatedServer) -> RoundReport:
-        """A round; tried again if too few clients answer it."""
+    def _round(self, server: FederatedServer) -> RoundReport:
+        """Carry out a round, with several attempts if too few clients reply."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return coordinator.round(self._carrier)
+                return server.round(self._transport)
             except RoundFailedError as error:
-                self._journal.tell("round failed", t=coordinator.t, attempt=attempt, reason=str(error))
+                self._events.append("round failed", t=server.t, attempt=attempt, reason=str(error))
                 if attempt == ATTEMPTS:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    def _tests(self) -> FederatedData | None:
-        """What the model is tested on; a named set that is not on this machine is no reason to stop."""
-        try:
-            return for_testing(self._study)
-        except InputError as error:
-            if self._study.own:
-                raise
-            self._journal.tell("no test set", reason=str(error))
-            return None
-
-    def _tested(self, coordinator: FederatedServer) -> Mapping[str, float]:
-        """Accuracy and loss on the test set, in the rounds that have them."""
-        due = coordinator.t % self._study.spec.eval_every == 0 or coordinator.t == self._study.spec.rounds
-        if self._test is None or self._test.test is None or not due:
+    def _evaluate(self, server: FederatedServer) -> Mapping[str, float]:
+        """Accuracy and loss on the test samples; empty in rounds without a test."""
+        due = server.t % self._study.spec.eval_every == 0 or server.t == self._study.spec.rounds
+        if self._evaluation_data is None or self._evaluation_data.test is None or not due:
             return {}
-        server = coordinator.server.w
-        data = self._test.to(server.device, server.dtype)
-        assert data.test is not None  # noqa: S101 (as before it was moved)
-        scores = score(coordinator.objective, server, *data.test, data.preparation)
+        state = server.server.w
+        data = self._evaluation_data.to(state.device, state.dtype)
+        assert data.test is not None  # noqa: S101 (it was not None before it was copied to the device)
+        scores = score(server.objective, state, *data.test, data.preparation)
         return {"test_accuracy": scores.accuracy, "test_loss": scores.mean_loss}

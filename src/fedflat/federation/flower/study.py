@@ -1,4 +1,4 @@
-"""An exported app's study: what server and clients agree on before they meet."""
+"""The study of an exported app: what the server and all clients must have in common."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ FILE = "study.toml"
 
 
 def version() -> str:
-    """Of fedflat, on this machine."""
+    """The version of fedflat on this machine."""
     return str(versions(("fedflat",))["fedflat"])
 
 
 @dataclass(frozen=True)
 class Study:
-    """One run of one method, with clients that have their own samples or parts of a named set."""
+    """One run of one method. Clients have parts of the data set that `spec` names, or samples of their own."""
 
     spec: RunSpec
     settings: RunSettings
 
     def __post_init__(self) -> None:
-        """Raises InputError, naming the key, for what no federation can do."""
-        if not self.own and self.settings.clients != self.spec.data.clients:
+        """Raises InputError, naming the key, for a study that no federation can carry out."""
+        if not self.own_samples and self.settings.clients != self.spec.data.clients:
             raise InputError(
                 f"clients is {self.settings.clients}, and the study's data.clients {self.spec.data.clients}: not equal"
             )
-        if self.own and self.spec.data.validation:
+        if self.own_samples and self.spec.data.validation:
             raise InputError("data.validation is for named sets; leave samples out of a client's own instead")
         participation_of(self.spec.participation).check(self.settings.clients, self.spec.rounds)
         if self.spec.probes:
@@ -50,41 +50,44 @@ class Study:
 
     @classmethod
     def load(cls, folder: Path, settings: RunSettings) -> Study:
-        """That of the app in `folder`. Raises InputError, naming file or field."""
+        """Read the study of the app in `folder`. Raises InputError, naming file or field."""
         return cls(RunSpec.load(folder / FILE), settings)
 
     @property
-    def own(self) -> bool:
+    def own_samples(self) -> bool:
         """Whether clients have samples of their own."""
         return self.settings.shape is not None
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a sample."""
+        """The shape of a sample."""
         data = self.spec.data
         return self.settings.own_shape or source(data.name).sample_shape(data.image_size)
 
     @property
     def classes(self) -> int:
+        """The number of classes."""
         return self.settings.classes or source(self.spec.data.name).classes
 
     @property
     def digest(self) -> str:
-        """Sixteen hexadecimal digits that tell apart studies with different results."""
-        facts = [self.spec.decisive(), self.own, self.shape, self.classes]
+        """Sixteen hexadecimal digits, equal for two studies only if they have the same results."""
+        facts = [self.spec.decisive(), self.own_samples, self.shape, self.classes]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def method(self) -> Method:
+        """The method with the study's hyper-parameters."""
         return build_method(self.spec.method)
 
     @property
     def client(self) -> Client:
+        """How clients train."""
         settings: Any = self.spec.client
         return Client(**settings.values())
 
     def module(self) -> nn.Module:
-        """The initial model, on the device of who asks; its weights depend on the seed alone."""
+        """The initial model, on this machine's device; its weights depend on nothing but the study's seed."""
         spec, dtype = self.spec, getattr(torch, self.spec.dtype)
         module = fresh_module(spec.model.name, self.classes, self.shape, spec.seed, spec.model.options, dtype)
         return module.to(usable_device(spec.device))

@@ -1,10 +1,9 @@
-"""Finds clients by name on Flower's network, and carries orders and answers."""
+"""Exchanges requests and replies with clients over Flower's network, where clients are found by name."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from dataclasses import dataclass
 from time import monotonic, sleep
 
 from flwr.app import MessageType, RecordDict
@@ -13,145 +12,146 @@ from flwr.serverapp import Grid
 from ..client_registry import ClientRegistry
 from ..codec import RefusedError
 from ..membership import FederationError
-from ..messages import Failure, TrainReply, TrainRequest
-from .message_queue import GONE, MessageQueue, Sent
+from ..messages import Failure, Reply, TrainRequest
+from .message_queue import NODE_GONE, MessageQueue, SentMessage
 from .records import read_client_info, read_train_reply, to_records
 
-POLL = 0.25  # seconds between looks for replies
-LOOK = 2.0  # seconds between looks for nodes
-AGAIN = 60.0  # seconds until a node that was refused, or said nothing, is asked again who it is
-TIMES = 3  # that an order is sent; a node cannot make us send it for ever
-ABSENT = 60.0  # seconds that a round waits for a client that is at no node; a supervisor has it back by then
-ASKED_FOR = 300.0  # seconds that a node has to say who it is; the first time it loads its data
+POLL_SECONDS = 0.25  # between looks for replies
+SCAN_SECONDS = 2.0  # between looks for nodes
+RETRY_SECONDS = 60.0  # until a node that was refused, or has not replied, is asked for its ClientInfo again
+QUERY_SECONDS = 300.0  # for a node to reply with its ClientInfo; the first time it loads its data
+ABSENT_SECONDS = 60.0  # that a round waits for a client without a node; a supervisor restarts a node in less
+MAX_SENDS = 3  # of one request, so that a node cannot make the server repeat it without end
 
 
 class GatheringError(FederationError):
-    """Too few clients came for a federation to begin."""
+    """Too few clients registered for a federation to begin."""
+
+
+@dataclass
+class PendingRequest:
+    """A request of the current round whose reply has not arrived."""
+
+    request: TrainRequest
+    node: int | None = None  # to which it was sent last
+    sends: int = 0
+    absent_since: float | None = None  # when the client was first seen to have no node
 
 
 class FlowerTransport:
-    """A `Transport` over Flower's grid; `tell` hears of clients that come, go or are refused."""
+    """A `Transport` over Flower's grid. It also registers the clients, and logs when they come, go or are refused."""
 
-    def __init__(self, grid: Grid, census: ClientRegistry, tell: Callable[..., None]) -> None:
-        self._post, self._census, self._tell = MessageQueue(grid), census, tell
-        self._present: dict[int, str | None] = {}  # nodes, and the names that their keys were registered with
-        self._asked: dict[int, float] = {}  # nodes that were asked who they are, and when
-        self._looked = -LOOK
-        self._times: Counter[str] = Counter()  # that a client's order was sent in this round
+    def __init__(self, grid: Grid, registry: ClientRegistry, log_event: Callable[..., None]) -> None:
+        self._queue, self._registry, self._log_event = MessageQueue(grid), registry, log_event
+        self._nodes: dict[int, str | None] = {}  # connected nodes, with the names their keys were registered with
+        self._asked: dict[int, float] = {}  # when each node was asked for its ClientInfo
+        self._last_scan = -SCAN_SECONDS
 
     def gather(self, number: int, seconds: float) -> None:
-        """Wait until so many clients have come. Raises GatheringError if they have not within `seconds`."""
+        """Wait until `number` clients have registered. Raises GatheringError if they have not within `seconds`."""
         end = monotonic() + seconds
-        while len(self._census.members) < number:
+        while len(self._registry.members) < number:
             if monotonic() > end:
-                raise GatheringError(self._who_came(number, seconds))
-            self._look()
-            for _ in self._replies():
-                pass
-            sleep(POLL)
+                raise GatheringError(self._gathered(number, seconds))
+            self._scan_nodes()
+            for sent, content in self._queue.collect():
+                self._register(sent.node, content)
+            sleep(POLL_SECONDS)
 
-    def exchange(
-        self, orders: Mapping[str, TrainRequest], deadline: float
-    ) -> Iterator[tuple[str, TrainReply | Failure]]:
-        """As `Transport` says. A client that comes back in time gets its request again; one gone for long is given
-        up."""
+    def exchange(self, requests: Mapping[str, TrainRequest], deadline: float) -> Iterator[tuple[str, Reply]]:
+        """Exchange requests for replies, see `Transport`.
+
+        A client that moves to another node gets its request again. One without a node for `ABSENT_SECONDS` fails.
+        """
         end = monotonic() + deadline
-        self._post.forget(MessageType.TRAIN)
-        self._looked = -LOOK  # what was there after the last round may have gone
-        self._times.clear()
-        sent: dict[str, int] = {}
-        gone: dict[str, float] = {}
-        waiting = dict(orders)
-        while waiting and monotonic() < end:
-            self._look()
-            self._send(waiting, sent, end)
-            for name, answer in chain(self._answers(sent), self._given_up(waiting, gone)):
-                if waiting.pop(name, None):
-                    yield name, answer
-            sleep(POLL)
+        self._queue.cancel(MessageType.TRAIN)
+        self._last_scan = -SCAN_SECONDS  # nodes may have disconnected since the last round
+        pending = {client: PendingRequest(request) for client, request in requests.items()}
+        while pending and monotonic() < end:
+            self._scan_nodes()
+            self._send(pending, end)
+            for sent, content in self._queue.collect():
+                if sent.kind == MessageType.QUERY:
+                    self._register(sent.node, content)
+                elif (reply := self._reply(sent, content, pending.get(sent.client))) is not None:
+                    del pending[sent.client]
+                    yield sent.client, reply
+            for client in self._absent(pending):
+                del pending[client]
+                yield client, Failure(f"it has been gone for {ABSENT_SECONDS:g} seconds")
+            sleep(POLL_SECONDS)
 
-    def _send(self, waiting: Mapping[str, TrainRequest], sent: dict[str, int], end: float) -> None:
-        """The orders of clients that are there and have not got theirs."""
-        for name, order in sorted(waiting.items()):
-            node = self._census.node(name)
-            if node is not None and sent.get(name) != node:
-                sent[name] = node
-                self._times[name] += 1
-                self._post.send(Sent(node, MessageType.TRAIN, name, str(order.t), end), to_records(order))
+    def _send(self, pending: Mapping[str, PendingRequest], end: float) -> None:
+        """Send each request to the client's node, unless it was sent there already."""
+        for client, one in sorted(pending.items()):
+            node = self._registry.node(client)
+            if node is not None and node != one.node:
+                one.node, one.sends = node, one.sends + 1
+                sent = SentMessage(node, MessageType.TRAIN, client, group=str(one.request.t), expires=end)
+                self._queue.send(sent, to_records(one.request))
 
-    def _answers(self, sent: dict[str, int]) -> Iterator[tuple[str, TrainReply | Failure]]:
-        """The answers of clients, from the nodes that their orders were sent to; a node that has gone gives none."""
-        for parcel, content in self._replies():
-            name = parcel.name
-            if sent.get(name) != parcel.node:
-                continue
-            if content is GONE and self._times[name] < TIMES:
-                del sent[name]
-                self._looked = -LOOK
-            else:
-                yield name, _answer(content)
+    def _reply(self, sent: SentMessage, content: RecordDict | Failure, pending: PendingRequest | None) -> Reply | None:
+        """The reply of a client, or None if it does not count: the request was sent elsewhere meanwhile, or the node
+        has gone and the request will be sent again."""
+        if pending is None or pending.node != sent.node:
+            return None
+        if content is NODE_GONE and pending.sends < MAX_SENDS:
+            pending.node = None
+            self._last_scan = -SCAN_SECONDS
+            return None
+        try:
+            return content if isinstance(content, Failure) else read_train_reply(content)
+        except RefusedError as error:
+            return Failure(str(error))
 
-    def _given_up(self, waiting: Mapping[str, TrainRequest], gone: dict[str, float]) -> Iterator[tuple[str, Failure]]:
-        """The clients that have been at no node for too long; `gone` says since when."""
-        now, unknown = monotonic(), self._unknown()
-        for name in list(waiting):
-            if self._census.node(name) is not None or name in unknown or None in unknown:
-                gone.pop(name, None)
-            elif now - gone.setdefault(name, now) > ABSENT:
-                yield name, Failure(f"it has been gone for {ABSENT:g} seconds")
+    def _absent(self, pending: Mapping[str, PendingRequest]) -> list[str]:
+        """The clients that have had no node for too long."""
+        now, registry, absent = monotonic(), self._registry, list[str]()
+        # A node that has not replied with its ClientInfo may be busy with a request of an earlier server process.
+        busy = {n for node, n in self._nodes.items() if not registry.has_node(node) and node not in registry.refused}
+        for client, one in pending.items():
+            if registry.node(client) is not None or client in busy or None in busy:
+                one.absent_since = None
+            elif one.absent_since is None:
+                one.absent_since = now
+            elif now - one.absent_since > ABSENT_SECONDS:
+                absent.append(client)
+        return absent
 
-    def _unknown(self) -> set[str | None]:
-        """The registered names of nodes that are there and have not said who they are: they may be busy."""
-        census = self._census
-        return {name for node, name in self._present.items() if not (census.knows(node) or node in census.refused)}
-
-    def _look(self) -> None:
-        """Now and then: which nodes are there, and who are those that nobody knows?"""
+    def _scan_nodes(self) -> None:
+        """Every few seconds, list the connected nodes, and ask the new ones for their ClientInfo."""
         now = monotonic()
-        if now - self._looked < LOOK:
+        if now - self._last_scan < SCAN_SECONDS:
             return
-        self._looked = now
-        present = self._present = self._post.present()
-        lost = self._census.lose(set(present))
-        for name in lost:
-            self._tell("client lost", client=name)
-        # One that came back at another node was refused as long as the old one was there.
-        self._asked = {} if lost else {node: when for node, when in self._asked.items() if node in present}
-        for node in sorted(present):
-            if not self._census.knows(node) and now - self._asked.get(node, -AGAIN) >= AGAIN:
+        self._last_scan, self._nodes = now, self._queue.nodes()
+        lost = self._registry.disconnect_others(set(self._nodes))
+        for client in lost:
+            self._log_event("client lost", client=client)
+        # A lost client's new node was refused while the old one was connected: if any is lost, ask all again at once.
+        self._asked = {} if lost else {node: when for node, when in self._asked.items() if node in self._nodes}
+        for node in sorted(self._nodes):
+            if not self._registry.has_node(node) and now - self._asked.get(node, -RETRY_SECONDS) >= RETRY_SECONDS:
                 self._asked[node] = now
-                self._post.send(Sent(node, MessageType.QUERY, "", "", now + ASKED_FOR), RecordDict())
+                sent = SentMessage(node, MessageType.QUERY, client="", group="", expires=now + QUERY_SECONDS)
+                self._queue.send(sent, RecordDict())
 
-    def _replies(self) -> Iterator[tuple[Sent, RecordDict | Failure]]:
-        """The replies to orders; introductions among them are taken up."""
-        for parcel, content in self._post.collect():
-            if parcel.kind == MessageType.QUERY:
-                if parcel.node in self._present:  # else nothing is known of its key; it is asked again
-                    self._meet(parcel.node, content)
-            else:
-                yield parcel, content
-
-    def _meet(self, node: int, content: RecordDict | Failure) -> None:
-        """Take up the client at a node, or say why not."""
+    def _register(self, node: int, content: RecordDict | Failure) -> None:
+        """Register the client at a node by what the node has replied, or refuse the node with a reason."""
+        if node not in self._nodes:
+            return  # it was not connected at the last scan, so its key's name is unknown; it is asked again
         try:
             if isinstance(content, Failure):
                 raise RefusedError(content.reason)
-            said = read_client_info(content)
+            info = read_client_info(content)
         except RefusedError as error:
-            self._census.refuse(node, str(error))
+            self._registry.refuse(node, str(error))
         else:
-            if self._census.hear(node, said, self._present.get(node)):
-                return self._tell("client", client=said.name, samples=said.samples, node=str(node))
-        self._tell("node refused", node=str(node), reason=self._census.refused[node])
+            if self._registry.register(node, info, self._nodes[node]):
+                return self._log_event("client", client=info.name, samples=info.samples, node=str(node))
+        self._log_event("node refused", node=str(node), reason=self._registry.refused[node])
 
-    def _who_came(self, number: int, seconds: float) -> str:
-        names, refused = sorted(self._census.members), self._census.refused
-        why = "".join(f"; node {node} is none: {reason}" for node, reason in sorted(refused.items()))
-        return f"{len(names)} of {number} clients came within {seconds:g} seconds ({', '.join(names) or 'none'}){why}"
-
-
-def _answer(content: RecordDict | Failure) -> TrainReply | Failure:
-    try:
-        return content if isinstance(content, Failure) else read_train_reply(content)
-    except RefusedError as error:
-        return Failure(str(error))
+    def _gathered(self, number: int, seconds: float) -> str:
+        names, refused = sorted(self._registry.members), self._registry.refused
+        reasons = "".join(f"; node {node} is none: {reason}" for node, reason in sorted(refused.items()))
+        found = f"{len(names)} of {number} clients came within {seconds:g} seconds ({', '.join(names) or 'none'})"
+        return found + reasons

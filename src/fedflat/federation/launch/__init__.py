@@ -1,1 +1,1 @@
-"""A whole federation on one machine, to try a study out: certificates, processes, and their end."""
+"""Starts a whole federation on one machine; makes certificates and keys, also for one over several machines."""

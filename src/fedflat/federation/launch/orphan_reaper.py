@@ -1,8 +1,9 @@
-"""A program that waits until the process that started it is gone, however it ended, and ends what that one has left.
+"""A program that waits until the process that started it has ended, and then ends the processes that it started.
 
-It needs nothing but the standard library, and is called with the mark of what it is to end. A process that is killed
-cannot clean up; the system's signal at a parent's death reaches its children only; and Flower's programs start others,
-which try for a long time to reach a SuperLink that has ended too.
+It is needed because a process that is killed cannot clean up, the system's signal at the death of a parent reaches its
+direct children only, and Flower's programs start others, which try for a long time to reach a SuperLink that has ended
+too. Processes are recognised by a variable in their environment, given as "NAME=value". Only the standard library is
+used, so that the program needs little memory.
 """
 
 from __future__ import annotations
@@ -14,40 +15,39 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 
-POLITE = 3.0  # seconds to end by oneself
-LIMIT = 30.0  # seconds until it is given up
+TERMINATE_SECONDS = 3.0  # until a process that ignores SIGTERM gets SIGKILL
+LIMIT_SECONDS = 30.0  # until this gives up
 
 
-def marked(*marks: str) -> list[int]:
-    """The numbers of the processes whose environment has all of these, "NAME=value" or "NAME="; only Linux tells."""
-    place = Path("/proc")
-    numbers = [int(path.name) for path in place.iterdir() if path.name.isdigit()] if place.is_dir() else []
-    wanted = [mark.encode() for mark in marks]
-    return [number for number in numbers if _has(_environment_of(number), wanted)]
+def find_processes(*variables: str) -> list[int]:
+    """The ids of the processes with all of these variables, "NAME=value" or "NAME=" for any value; Linux only."""
+    proc = Path("/proc")
+    ids = [int(path.name) for path in proc.iterdir() if path.name.isdigit()] if proc.is_dir() else []
+    return [process for process in ids if _has_variables(process, variables)]
 
 
-def end(*marks: str, polite: float = POLITE, limit: float = LIMIT) -> None:
-    """End all that have these marks, at first politely, until none is left."""
+def end_processes(*variables: str, terminate_seconds: float = TERMINATE_SECONDS) -> None:
+    """End all processes with these variables, and those that they start meanwhile; SIGTERM first, then SIGKILL."""
     begin = monotonic()
-    while (left := marked(*marks)) and monotonic() < begin + limit:
-        number = signal.SIGTERM if monotonic() < begin + polite else signal.SIGKILL
+    while (left := find_processes(*variables)) and monotonic() < begin + LIMIT_SECONDS:
+        number = signal.SIGTERM if monotonic() < begin + terminate_seconds else signal.SIGKILL
         for process in left:
             with suppress(ProcessLookupError):
                 os.kill(process, number)
         sleep(0.2)
 
 
-def _has(environment: list[bytes], wanted: list[bytes]) -> bool:
-    return all(any(x == mark or (mark.endswith(b"=") and x.startswith(mark)) for x in environment) for mark in wanted)
-
-
-def _environment_of(number: int) -> list[bytes]:
+def _has_variables(process: int, variables: tuple[str, ...]) -> bool:
     try:
-        return Path(f"/proc/{number}/environ").read_bytes().split(b"\0")
-    except OSError:  # ended meanwhile, or another user's
-        return []
+        environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+    except OSError:  # it has ended, or is another user's
+        return False
+    for variable in map(str.encode, variables):
+        if not any(x.startswith(variable) if variable.endswith(b"=") else x == variable for x in environment):
+            return False
+    return True
 
 
 if __name__ == "__main__":
-    sys.stdin.buffer.read()  # it ends with the process that has its other end
-    end(sys.argv[1])
+    sys.stdin.buffer.read()  # returns when the process that holds the other end of the pipe has ended
+    end_processes(sys.argv[1])

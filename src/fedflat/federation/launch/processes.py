@@ -1,4 +1,4 @@
-"""Flower's programs on this machine: started apart from everything else, and ended without a trace."""
+"""Starts Flower's programs on this machine, and ends them and everything that they have started."""
 
 from __future__ import annotations
 
@@ -17,61 +17,62 @@ from ...files import said_of
 from ..membership import FederationError
 from . import orphan_reaper
 
-SILENT = {  # nothing outside is called, nothing is installed
+OFFLINE = {  # nothing is sent to Flower's makers, and nothing is installed
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "no_proxy": "127.0.0.1,localhost",
 }
-MARK = "FEDFLAT_STARTED_BY"  # in the environment of all that was started here, and of what that has started
-PRIVATE = 0o077  # umask of programs: what they keep tells of samples
-_LIBRARY = ctypes.CDLL(None)  # opened here: in a new process, before its program, little may be done
-SHOWN = 300  # characters of what a program says when it fails
+TOKEN_VARIABLE = "FEDFLAT_STARTED_BY"  # in the environment of every process started here, which passes it on  # noqa: S105
+UMASK = 0o077  # what the programs write is for its owner alone: it reveals gradients on samples
+OUTPUT_LENGTH = 300  # characters of a program's output in an error
+_LIBC = ctypes.CDLL(None)  # loaded here, because little is allowed between fork and exec
 
 
 class Processes:
-    """Programs that share a home, by name; what they print goes to `folder`/logs."""
+    """Flower's programs by name. They share a home folder; their output goes to `folder`/logs."""
 
     def __init__(self, folder: Path) -> None:
-        """Nothing is touched before `prepare`."""
+        """Nothing is written before `prepare`."""
         self.home, self._logs = folder / "home", folder / "logs"
-        self._token = secrets.token_hex(16)
-        self._keeper: subprocess.Popen[bytes] | None = None
-        scripts = sysconfig.get_path("scripts")
-        search = os.pathsep.join((scripts, os.environ.get("PATH", os.defpath)))
-        own = {"FLWR_HOME": str(self.home), "PATH": search, MARK: self._token}
-        self._environment: dict[str, str] = {**os.environ, **SILENT, **own}
-        self._scripts, self._running = Path(scripts), dict[str, subprocess.Popen[bytes]]()
+        self._token = f"{TOKEN_VARIABLE}={secrets.token_hex(16)}"
+        self._reaper: subprocess.Popen[bytes] | None = None
+        self._scripts, self._running = Path(sysconfig.get_path("scripts")), dict[str, subprocess.Popen[bytes]]()
+        path = os.pathsep.join((str(self._scripts), os.environ.get("PATH", os.defpath)))
+        name, value = self._token.split("=")
+        self.environment = {**os.environ, **OFFLINE, "FLWR_HOME": str(self.home), "PATH": path, name: value}
 
     def prepare(self) -> None:
-        """Make the folders, and end what a killed process has left; the caller holds the folder's lock, so that all
-        who have started something with this home are gone."""
+        """Make the folders, end what an earlier process with this home has left, and start the reaper.
+
+        The caller holds the folder's lock, so no other process uses this home.
+        """
         with said_of(self.home, "written"):
             for path in (self.home, self._logs):
                 path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        orphan_reaper.end(f"FLWR_HOME={self.home}", f"{MARK}=")
-        self._keeper = subprocess.Popen(  # noqa: S603 (our own program)
-            [sys.executable, "-I", orphan_reaper.__file__, f"{MARK}={self._token}"],
+        orphan_reaper.end_processes(f"FLWR_HOME={self.home}", f"{TOKEN_VARIABLE}=")
+        self._reaper = subprocess.Popen(  # noqa: S603 (our own program)
+            [sys.executable, "-I", orphan_reaper.__file__, self._token],
             stdin=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C in a terminal is not for it
+            start_new_session=True,  # so that Ctrl-C in a terminal does not end it
         )
 
     def start(self, name: str, program: str, *arguments: str) -> None:
-        """Start a program, which ends with this process, on Linux with this thread, at the latest."""
-        with open(self._logs / f"{name}.log", "ab", opener=_private) as log:
+        """Start a program. It ends at the latest with this process; on Linux, with the thread that calls this."""
+        with open(self._logs / f"{name}.log", "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
             self._running[name] = subprocess.Popen(  # noqa: S603 (Flower's own programs)
                 [str(self._scripts / program), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=self._environment,
-                umask=PRIVATE,
-                start_new_session=True,  # Ctrl-C in a terminal is for us; we end them
+                env=self.environment,
+                umask=UMASK,
+                start_new_session=True,  # Ctrl-C in a terminal ends this process, which ends them in order
                 preexec_fn=_end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 (one system call)
             )
 
-    def call(self, program: str, *arguments: str, seconds: float = 60.0) -> str:
-        """What a program prints. Raises FederationError if it fails, or takes longer."""
+    def run(self, program: str, *arguments: str, seconds: float = 60.0) -> str:
+        """Run a program and return its output. Raises FederationError if it fails, or takes longer."""
         try:
             done = subprocess.run(  # noqa: S603 (Flower's own programs)
                 [str(self._scripts / program), *arguments],
@@ -79,65 +80,61 @@ class Processes:
                 capture_output=True,
                 text=True,
                 timeout=seconds,
-                env=self._environment,
-                umask=PRIVATE,
+                env=self.environment,
+                umask=UMASK,
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
             raise FederationError(f"{program} {arguments[0]} took more than {seconds:g} seconds") from error
         if done.returncode:
-            raise FederationError(f"{program} {arguments[0]}: {' '.join((done.stderr + done.stdout).split())[-SHOWN:]}")
+            raise FederationError(f"{program} {arguments[0]}: {_end_of(done.stderr + done.stdout)}")
         return done.stdout
 
     def check(self) -> None:
-        """Raise FederationError if a program has ended, with the last that it said."""
+        """Raise FederationError, with the end of its log, if a program has ended."""
         for name, process in self._running.items():
             if process.poll() is not None:
-                said = " ".join((self._logs / f"{name}.log").read_text(errors="replace").split())[-SHOWN:]
-                raise FederationError(f"{name} has ended with code {process.returncode}: {said}")
+                output = _end_of((self._logs / f"{name}.log").read_text(errors="replace"))
+                raise FederationError(f"{name} has ended with code {process.returncode}: {output}")
 
-    def lives(self, name: str) -> bool:
-        """Whether a program has been started and has not ended."""
+    def is_running(self, name: str) -> bool:
+        """Whether a program was started and has not ended."""
         return name in self._running and self._running[name].poll() is None
 
     def kill(self, name: str) -> None:
-        """End a program at once, as a crash would."""
+        """End a program with SIGKILL, as a crash would."""
         process = self._running.pop(name)
         process.kill()
         process.wait()
 
     def stop(self, patience: float = 3.0) -> None:
-        """End all, the last first, and what they have started."""
+        """End all programs, the last one first, and the processes that they have started."""
         for process in reversed(self._running.values()):
             process.terminate()
         end = monotonic() + patience
         for process in self._running.values():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(end - monotonic(), 0.1))
-            _kill_group(process.pid)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         self._running.clear()
-        while self.left() and monotonic() < end + patience:
+        while self.remaining() and monotonic() < end + patience:
             sleep(0.1)
-        orphan_reaper.end(f"{MARK}={self._token}", polite=0.0)
-        if self._keeper:
-            self._keeper.communicate()  # it sees that nothing is left, and ends
-            self._keeper = None
+        orphan_reaper.end_processes(self._token, terminate_seconds=0.0)
+        if self._reaper:
+            self._reaper.communicate()  # closes the pipe; the reaper finds nothing to do and ends
+            self._reaper = None
 
-    def left(self) -> list[int]:
-        """The numbers of the processes that were started here, or by those; only Linux tells."""
-        return orphan_reaper.marked(f"{MARK}={self._token}")
+    def remaining(self) -> list[int]:
+        """The ids of the running processes that were started here, or by those; Linux only."""
+        return orphan_reaper.find_processes(self._token)
 
 
 def _end_with_parent() -> None:
-    """In a new process: have the system end it with this one."""
-    _LIBRARY.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    """In a new process: ask the system to send it SIGTERM when its parent ends."""
+    _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
-def _kill_group(number: int) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(number, signal.SIGKILL)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+def _end_of(output: str) -> str:
+    return " ".join(output.split())[-OUTPUT_LENGTH:]

@@ -1,4 +1,4 @@
-"""A real network: SuperLink, SuperExec and three SuperNodes with TLS and keys, on the loopback."""
+"""A real network: SuperLink, SuperExec and SuperNodes with TLS and keys, on the loopback."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ import pytest
 
 from fedflat.experiments import runner
 from fedflat.experiments.spec import RunSpec
-from fedflat.federation.flower import event_log
 from fedflat.federation.flower.export import export
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.launch.local_federation import LocalFederation
-from support.network_monitor import outside, watch
+from support.effort import chosen
+from support.flower_fixtures import events_of
+from support.network_monitor import external_contacts, monitor_network
 from support.studies import run_spec
 
-KINDS = {
-    "stateless": "fedavg",
-    "records at clients": "feddyn",
-    "a vector down": "mofedsam",
-    "two vectors up": "scaffold",
-}
-CLIENTS = 3
+# No state at clients; and all of it: state at clients, an additional vector down, and two up. Every method runs on the
+# in-process grid (test_server_app.py), whose messages are encoded in the same way.
+METHODS = chosen(["fedavg", "scaffold"], ["fedavg", "scaffold", "feddyn", "mofedsam"])
+CLIENTS = 2
 LIMIT = 500.0  # seconds for all of it; machines are busy
 
 
@@ -44,28 +42,45 @@ def nodes(folder: Path) -> dict[str, dict[str, object]]:
     return {f"client-{i}": {"partition-id": i, "state": str(folder / "state")} for i in range(CLIENTS)}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="processes and their environments are read from /proc")
 def test_every_kind_of_method_leaves_the_file_of_the_simulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four runs at once, with the SuperLink killed and started again between them and their ends; afterwards no process
-    is left, no port is taken, and nothing was ever said to anybody outside."""
-    place, notes = watch(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (place, os.environ.get("PYTHONPATH")))))
+    """Several runs at once, during which the SuperLink is killed and started again.
+
+    Afterwards no process is running, no port is in use, and no process has contacted another host.
+    """
+    site, log = monitor_network(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (site, os.environ.get("PYTHONPATH")))))
     with LocalFederation(tmp_path / "flower", nodes(tmp_path)) as federation:
-        runs = [federation.submit(exported(one, tmp_path), tmp_path / one / "out") for one in KINDS.values()]
+        runs = [federation.submit(exported(method, tmp_path), tmp_path / method / "out") for method in METHODS]
         for event in federation.events(runs[0], LIMIT):
             if event["event"] == "begun":
                 federation.processes.kill("superlink")
-                federation.start_link()
+                federation.start_superlink()
         for run in runs[1:]:
             assert list(federation.events(run, LIMIT))[-1]["event"] == "finished"
-    for kind, method in KINDS.items():
+    for method in METHODS:
         runner.run(study_of(method), tmp_path / method / "simulation")
         models = [tmp_path / method / where / "model.safetensors" for where in ("simulation", "out")]
-        assert models[0].read_bytes() == models[1].read_bytes(), kind
-        rounds = [event for event in event_log.read(tmp_path / method / "out") if event["event"] == "round"]
+        assert models[0].read_bytes() == models[1].read_bytes(), method
+        rounds = events_of(tmp_path / method / "out", "round")
         assert [(event["t"], event["missing"]) for event in rounds] == [(0, {}), (1, {})]
-    assert federation.processes.left() == []
+    assert federation.processes.remaining() == []
     with socket.socket() as free:
         free.bind(("127.0.0.1", federation.port))
-    assert "flwr-serverapp" in notes.read_text()
-    assert outside(notes) == []
+    assert "flwr-serverapp" in log.read_text()
+    assert external_contacts(log) == []
+
+
+def test_only_its_own_database_is_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "flower"
+    folder.mkdir()
+    for name in ("superlink.db", "superlink.db-wal", "superlink.db.mine", "superlink.db-backup"):
+        (folder / name).touch()
+    federation = LocalFederation(folder, {}, secure=False)
+    federation.processes.prepare()
+    try:
+        federation.configure()
+    finally:
+        federation.processes.stop()
+    assert sorted(path.name for path in folder.glob("superlink*")) == ["superlink.db-backup", "superlink.db.mine"]
