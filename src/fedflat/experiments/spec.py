@@ -7,7 +7,7 @@ import json
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import tomli_w
 import torch
@@ -21,7 +21,6 @@ from ..data.partition import all_partitions
 from ..data.sources import known_source
 from ..engine.arguments import check_weights, check_workers
 from ..engine.ranks import ALONE, Ranks
-from ..engine.simulation import Simulation
 from ..files import read_toml
 from ..methods import all_methods, find, plain
 from ..metrics.flatness import LIGHT, Measure, all_measures
@@ -33,6 +32,9 @@ from ..rounds.participation import participation as as_rule
 from .config_bounds import check_bounds
 from .config_errors import shown, validated
 from .schema import Section, choice, section
+
+if TYPE_CHECKING:
+    from ..engine.simulation import Simulation
 
 FILE = 2**24  # bytes of a configuration; a million clients in listed cohorts have 12 million
 ROUNDS = 999_999  # checkpoints are named with six digits, in whose order they are found
@@ -212,6 +214,8 @@ class RunSpec(Experiment):
 
         Raises ValueError for what cannot work.
         """
+        from ..engine.simulation import Simulation  # whoever only lists or checks settings needs no engine
+
         return Simulation(
             model=self.model.name,
             data=federated_data(self),

@@ -265,7 +265,7 @@ def test_a_line_that_a_power_failure_has_cut_is_not_wrong(uninterrupted: dict[st
 def test_what_a_client_says_stays_on_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """In the events, in Flower's log, and on the terminal, whatever it says."""
     from fedflat.cli.console import Console
-    from fedflat.cli.flower import _lines
+    from fedflat.cli.flower import event_lines
 
     nasty = "no\x1b[2J\nfinished  model_sha256 0\u2028\u202e"
     tried = Tried(study_of(participation=1.0, rounds=1), tmp_path, quorum=0.5)
@@ -290,7 +290,7 @@ def test_what_a_client_says_stays_on_one_line(tmp_path: Path, caplog: pytest.Log
     assert said == "no\\x1b[2J\\x0afinished  model_sha256 0\\x2028\\x202e"
     assert all(record.getMessage().isprintable() for record in caplog.records if "fedflat" in record.getMessage())
     with io.StringIO() as screen:
-        Console(file=screen, width=500).say(*_lines({**event, "missing": {"client-0": nasty}}))
+        Console(file=screen, width=500).say(*event_lines({**event, "missing": {"client-0": nasty}}))
         shown = screen.getvalue().splitlines()
     assert [line.isprintable() for line in shown] == [True, True]
     assert json.loads((tried.out / "result.json").read_text())["rounds"] == 1

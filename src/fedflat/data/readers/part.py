@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import pyarrow as pa
-
-from ...core.errors import InputError, printable
+from ...core.errors import InputError, imported_errors, printable
 from ..federated import Index
 
 SHOWN = 200  # characters of a file's own words that a message repeats
 # What libraries raise for hostile content: RuntimeError is that of an encrypted zip and of content nested too deep.
 PARSING = (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError,
-           MemoryError, zlib.error, struct.error, tarfile.TarError, zipfile.BadZipFile, pa.ArrowException)  # fmt: skip
+           MemoryError, zlib.error, struct.error, tarfile.TarError, zipfile.BadZipFile)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -84,5 +82,5 @@ def parsing(file: str, problem: str = "truncated or damaged") -> Iterator[None]:
         yield
     except InputError:
         raise
-    except PARSING as error:
+    except imported_errors(*PARSING, "pyarrow:ArrowException") as error:
         raise refusal(file, f"{problem} ({in_one_line(error)})") from error
