@@ -7,6 +7,7 @@ import hypothesis
 import pytest
 import torch
 
+from fedflat.core.matrix_products import fix_product_rounding
 from fedflat.core.method import Method
 from fedflat.methods import all_methods
 from support.effort import covering_methods
@@ -14,6 +15,8 @@ from support.effort import covering_methods
 # No example is timed: machines are busy. CI always draws the same examples, so that it does not fail by chance.
 hypothesis.settings.register_profile("fedflat", deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("fedflat")
+
+fix_product_rounding()  # before any test computes, as the command line does
 
 
 @pytest.fixture(autouse=True, scope="session")

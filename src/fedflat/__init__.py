@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from .core.errors import NonFiniteError
-from .data import (
-    IID,
-    BalancedDirichlet,
-    Dirichlet,
-    DirichletRefill,
-    Domain,
-    FederatedData,
-    LabelDirichlet,
-    Natural,
-    Pathological,
-    PathologicalRefill,
-    Shards,
-)
-from .engine.ranks import joined
-from .engine.run import Run
-from .engine.simulation import Simulation
-from .metrics.flatness import flatness
-from .reports import compare
-from .rounds.local_training import Client
-from .rounds.participation import Bernoulli
-
-# Intel's matrix products round by where in memory a matrix begins, unless they are told not to before the first one:
-# then a client's training has the same bits in every row of a stack. Measured, it costs no time.
-os.environ.setdefault("MKL_CBWR", "AUTO")
+if TYPE_CHECKING:
+    from . import data, methods, models
+    from .core.errors import NonFiniteError
+    from .data import (
+        IID,
+        BalancedDirichlet,
+        Dirichlet,
+        DirichletRefill,
+        Domain,
+        FederatedData,
+        LabelDirichlet,
+        Natural,
+        Pathological,
+        PathologicalRefill,
+        Shards,
+    )
+    from .engine.ranks import joined
+    from .engine.run import Run
+    from .engine.simulation import Simulation
+    from .metrics.flatness import flatness
+    from .reports.comparison import compare
+    from .rounds.local_training import Client
+    from .rounds.participation import Bernoulli
 
 __version__ = "0.1.0"
 
@@ -37,3 +36,31 @@ __all__ = [
     "LabelDirichlet", "Natural", "NonFiniteError", "Pathological", "PathologicalRefill", "Run", "Shards", "Simulation",
     "compare", "data", "flatness", "joined", "methods", "models",
 ]  # fmt: skip
+
+# Nothing is imported before it is used, so that the command line starts at once: torch alone takes two seconds.
+_MODULES = {
+    "Bernoulli": "rounds.participation",
+    "Client": "rounds.local_training",
+    "NonFiniteError": "core.errors",
+    "Run": "engine.run",
+    "Simulation": "engine.simulation",
+    "compare": "reports.comparison",
+    "flatness": "metrics.flatness",
+    "joined": "engine.ranks",
+}  # of the names in __all__ that are not in `data`
+_PACKAGES = ("core", "data", "engine", "experiments", "federation", "metrics", "methods", "models", "reports", "rounds")
+
+
+def __getattr__(name: str) -> Any:
+    """Import `fedflat.NAME` when it is used for the first time."""
+    if name in _PACKAGES:
+        return import_module(f"{__name__}.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'data')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_PACKAGES})

@@ -17,16 +17,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-from safetensors import SafetensorError
-
-from .core.errors import InputError, printable
+from .core.errors import InputError, imported_errors, printable
 
 TEXT = 64 * 2**20  # bytes of a TOML or JSON file, at most; ours have some kilobytes
 GROWTH = 2**20  # bytes by which a file may grow while it is opened
 DOTS = 200  # in a line of a TOML file; the parser's time grows with the square of the parts of a dotted key
 TEMPORARY = re.compile(r"\.tmp-fedflat-[0-9a-f]{16}(\.\w+)?")
-WRITING = (OSError, SafetensorError, pa.ArrowException)  # what the libraries raise when a disk is full
+ARROW = "pyarrow:ArrowException"
+WRITING = (OSError, "safetensors:SafetensorError", ARROW)  # what is raised when a disk is full
+PARSING = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, ARROW)  # ... for hostile content
 PUBLIC, PRIVATE = 0o666, 0o600  # modes of new files, before the user's umask
 FOLDER = 0o777  # mode of new folders, before the user's umask
 
@@ -162,7 +161,7 @@ def parsed(path: Path, parse: Callable[[], Any]) -> Any:
         raise
     except RecursionError as error:
         raise InputError(f"{path} cannot be read: it is nested too deep") from error
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
+    except imported_errors(*PARSING) as error:
         reason = f"{error}" if isinstance(error, OSError | ValueError) else f"{type(error).__name__} {error}"
         raise InputError(f"{path} cannot be read: {printable(' '.join(reason.split())[:200])}") from error
 
@@ -174,6 +173,6 @@ def said_of(path: Path, what: str) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except WRITING as error:
+    except imported_errors(*WRITING) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError(f"{path} cannot be {what}: {reason}") from error

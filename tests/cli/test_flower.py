@@ -55,7 +55,7 @@ def test_without_flower_one_line_says_what_to_install(fedflat, monkeypatch: pyte
     original = builtins.__import__
 
     def without(name, *arguments):
-        if "flower.certificates" in name:
+        if "launch.certificates" in name:
             raise ModuleNotFoundError("No module named 'flwr'", name="flwr")
         return original(name, *arguments)
 

@@ -2,38 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import typer
 
 from .. import __version__
+from ..core.matrix_products import fix_product_rounding
 from ..engine.allocator import tune_allocator
 from ..experiments.change_warnings import changes_in_one_line
-from . import compare, data, doctor, flatness, flower, landscape, methods, recipes, report, resume, run, verify
+from . import data, flower, recipes
+from .compare import compare
+from .completion import SettingsCommand
 from .console import Console
+from .doctor import doctor
 from .ending import in_one_line
+from .flatness import flatness
+from .landscape import landscape
+from .methods import methods
+from .options import SETTINGS
+from .report import report
+from .resume import resume
+from .run import run
+from .verify import verify
 
 app = typer.Typer(
     help="Federated learning that looks for flat minima: run methods, compare them fairly, see how flat they end.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for module in (run, compare, resume, verify, report, flatness, landscape, methods, doctor):
-    module.register(app)
+WITH_SETTINGS: list[Callable[..., None]] = [run, compare]
+WITHOUT_SETTINGS: list[Callable[..., None]] = [resume, verify, report, flatness, landscape, methods, doctor]
+for command in WITH_SETTINGS:
+    app.command(cls=SettingsCommand, options_metavar="[FILE.toml] [--KEY VALUE]...", context_settings=SETTINGS)(command)
+for command in WITHOUT_SETTINGS:
+    app.command()(command)
 app.add_typer(data.app, name="data")
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(flower.app, name="flower")
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def print_version(build_measures: bool) -> None:
+    """Print the version, if it is asked for, and end."""
+    if build_measures:
         Console().say(f"fedflat {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def top(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    version: bool = typer.Option(False, "--version", callback=print_version, is_eager=True, help="Print the version."),
 ) -> None:
     """Holds the options that stand before a command; every command runs with the tuned allocator."""
     tune_allocator()
@@ -41,5 +59,6 @@ def top(
 
 def main() -> None:
     """Run the command line; what cannot be done ends with one line and a non-zero exit, see `ending`."""
+    fix_product_rounding()
     with in_one_line(), changes_in_one_line():
         app()

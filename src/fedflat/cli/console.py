@@ -13,7 +13,16 @@ from contextlib import suppress
 from typing import NoReturn
 
 import rich.console
-from rich.progress import Progress, ProgressColumn, Task
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.status import Status
 from rich.table import Table
 from rich.text import Text
@@ -36,23 +45,23 @@ class Console(rich.console.Console):
         self.print(Text.assemble(literal(about, "yellow"), " ", literal(text)), soft_wrap=True)
 
     def show(self, *tables: Table) -> None:
-        """Print tables whose cells are `literal`; a file or a pipe, which has no width, is taken to be wide."""
+        """Print tables whose cells are `literal`; a file or a pipe, which has no width, counts as wide."""
         width = max(self.width, WIDE)
         wide = self if self.is_terminal else Console(file=self.file, width=width, quiet=self.quiet)
         for table in tables:
             wide.print(table)
 
     def doing(self, what: str = "") -> Status:
-        """Show `what` is being done, with a spinner, inside the block."""
+        """Show a spinner and `what` is being done, inside the block."""
         return self.status(literal(what))
 
     def on_broken_pipe(self) -> None:
-        """End silently: whoever read the output has seen enough."""
+        """End silently: the program that reads the output has ended."""
         end_silently()
 
 
 def end_silently() -> NoReturn:
-    """End as other programs do whose reader is gone, as after `| head`: nothing is said, the code is SIGPIPE's."""
+    """End as other programs do when the reader of their output (`head`) has ended: no message, the code of SIGPIPE."""
     with suppress(OSError, ValueError):  # a stream without a file has nothing to be flushed at the end either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(128 + signal.SIGPIPE)
@@ -68,3 +77,9 @@ class Described(ProgressColumn):
 def usual_columns() -> tuple[ProgressColumn | str, ...]:
     """The usual columns of a progress bar, the description first."""
     return Described(), *Progress.get_default_columns()[1:]
+
+
+def counting_columns(unit: str) -> tuple[ProgressColumn, ...]:
+    """A bar, how many of all `unit` are done, the time so far and the time left; the description last."""
+    counted = (BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn())
+    return *counted, TextColumn("left"), TimeRemainingColumn(), Described()

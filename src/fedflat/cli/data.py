@@ -1,4 +1,4 @@
-"""`fedflat data`: what can be loaded, and what a split is like."""
+"""`fedflat data`: which data sets can be loaded, and how a split of one looks."""
 
 from __future__ import annotations
 
@@ -7,16 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ..data import source_names
-from ..data.cache import cache_folder
-from ..data.dataset import FileDataset
-from ..data.partition_statistics import partition_statistics
-from ..data.sources import known_source, source, source_summary
-from ..experiments.spec import RunSpec, federated_data
-from ..reports.partition import shade_map, write_partition_map
+from .completion import SettingsCommand, source_names
 from .console import Console
-from .conversion import convert, convert_for
-from .flags import CONTEXT, resolve
+from .options import SETTINGS
 
 app = typer.Typer(help="List data sets; look at a split before training on it.", no_args_is_help=True)
 
@@ -24,9 +17,12 @@ app = typer.Typer(help="List data sets; look at a split before training on it.",
 @app.command("list")
 def list_sources() -> None:
     """The data sets that `--data.name` accepts, and which files each is read from."""
+    from ..data.dataset import FileDataset
+    from ..data.sources import source, source_names, source_summary
+
+    console = Console()
     for name in source_names():
         known = source(name)
-        console = Console()
         console.say(f"{name:<14} {source_summary(name)}")
         hub = f"; on the hub: {known.hub.repository}" if isinstance(known, FileDataset) and known.hub else ""
         console.say(f"{'':<14} files: {known.where}{hub}", style="dim")
@@ -34,7 +30,7 @@ def list_sources() -> None:
 
 @app.command("prepare")
 def prepare_source(
-    name: Annotated[str, typer.Argument(help="A data set, see `fedflat data list`.")],
+    name: Annotated[str, typer.Argument(help="A data set, see `fedflat data list`.", autocompletion=source_names)],
     data_dir: Annotated[
         str | None, typer.Option(help="Folder that holds a folder of this name; default $FEDFLAT_DATA.")
     ] = None,
@@ -51,8 +47,12 @@ def prepare_source(
 
     Runs do the same by themselves at their first start.
     """
+    from ..data.cache import cache_folder
+    from ..data.sources import known_source
+    from .execution import prepare_set
+
     console = Console()
-    loaded = convert(console, known_source(name), data_dir, hub, partial, image_size, revision)
+    loaded = prepare_set(console, known_source(name), data_dir, hub, partial, image_size, revision)
     for part, samples in (("train", loaded.train), ("test", loaded.test)):
         if samples is not None:
             shape = " x ".join(map(str, samples.x.shape[1:]))
@@ -63,7 +63,9 @@ def prepare_source(
         console.say(f"digest {loaded.contents}, kept in {cache_folder()}")
 
 
-@app.command("partition", context_settings=CONTEXT, options_metavar="[FILE.toml] [--KEY VALUE]...")
+@app.command(
+    "partition", cls=SettingsCommand, context_settings=SETTINGS, options_metavar="[FILE.toml] [--KEY VALUE]..."
+)
 def partition(
     context: typer.Context,
     figure: Annotated[Path | None, typer.Option(help="Write the heat map to this SVG file.")] = None,
@@ -72,13 +74,18 @@ def partition(
 
     fedflat data partition --data.name digits --data.clients 50 --partition.name dirichlet --partition.alpha 0.1
     """
+    from ..experiments.spec import RunSpec, federated_data
+    from ..reports.partition import description, shade_map, write_partition_map
+    from .execution import prepare_data
+    from .flags import resolve
+
     console = Console()
     spec = resolve(RunSpec, context.args)
-    convert_for(console, spec)
+    prepare_data(console, spec)
     data = federated_data(spec)
-    drawn = write_partition_map(data, figure) if figure else None
-    console.say(f"{data.name}, {data.partition}, hash {data.partition_hash()}")
-    console.say(*partition_statistics(data).lines())
+    if figure:
+        write_partition_map(data, figure)
+    console.say(*description(data))
     console.say(*shade_map(data.counts(), console.width))
-    if drawn:
-        console.say(f"heat map: {drawn}")
+    if figure:
+        console.say(f"heat map: {figure}")

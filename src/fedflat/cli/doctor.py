@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import platform
-from importlib.metadata import PackageNotFoundError, requires
-
-import torch
-import typer
-from packaging.requirements import Requirement
-
-from ..experiments.environment import device_name, versions
 from .console import Console
-
-
-def register(app: typer.Typer) -> None:
-    app.command("doctor")(doctor)
 
 
 def doctor() -> None:
     """Print versions, cores and device, and what each optional extra lacks."""
-    console = Console()
-    lines = [f"python      {platform.python_version()}", f"platform    {platform.platform()}"]
+    import os
+    import platform
+
+    import torch
+
+    from ..experiments.environment import device_name
+    from ..rounds.segments import versions
+
     core, extras = _requirements()
+    lines = [f"python      {platform.python_version()}", f"platform    {platform.platform()}"]
     lines += [f"{name:<20} {version or 'MISSING'}" for name, version in versions(("fedflat", *core)).items()]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     lines += [
@@ -30,13 +24,17 @@ def doctor() -> None:
         f"device      {device_name(device)}",
     ]
     for extra, packages in extras.items():
-        lacking = [name for name, version in versions(tuple(packages)).items() if version is None]
-        lines.append(f"extra {extra:<12} " + (f"lacks {', '.join(lacking)}" if lacking else "complete"))
-    console.say(*lines)
+        missing = [name for name, version in versions(tuple(packages)).items() if version is None]
+        lines.append(f"extra {extra:<12} " + (f"lacks {', '.join(missing)}" if missing else "complete"))
+    Console().say(*lines)
 
 
 def _requirements() -> tuple[list[str], dict[str, list[str]]]:
     """The packages that fedflat needs, and those of each extra, as its metadata declares them."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    from packaging.requirements import Requirement
+
     core: list[str] = []
     extras: dict[str, list[str]] = {}
     try:
@@ -44,11 +42,10 @@ def _requirements() -> tuple[list[str], dict[str, list[str]]]:
     except PackageNotFoundError:
         declared = []
     for requirement in declared:
-        extra = _extra(requirement)
-        (core if extra is None else extras.setdefault(extra, [])).append(requirement.name)
+        marker = str(requirement.marker or "")
+        if "extra ==" in marker:
+            extra = marker.split("extra ==")[1].strip().strip("\"'")
+            extras.setdefault(extra, []).append(requirement.name)
+        else:
+            core.append(requirement.name)
     return core, extras
-
-
-def _extra(requirement: Requirement) -> str | None:
-    text = str(requirement.marker or "")
-    return text.split("extra ==")[1].strip().strip("\"'") if "extra ==" in text else None

@@ -7,24 +7,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-import pyarrow as pa
-import torch
-from pydantic import ValidationError
-from safetensors import SafetensorError
-
-from ..core.errors import InputError, NonFiniteError
-from ..engine.ranks import RankError, speaks
-from ..engine.workers import WorkerError
-from ..experiments.config_errors import shortened
+from ..core.errors import InputError, NonFiniteError, imported_errors, shortened
+from ..experiments.change_warnings import is_first_rank
 from ..experiments.interrupt import Interrupted
-from ..federation.membership import FederationError
 from .console import Console, end_silently
 
 FAILED = 1  # the work failed
-REFUSED = 2  # what was given, or the system, does not allow the work; as usage errors
+REFUSED = 2  # the input or the system does not allow the work; as usage errors
 STOPPED = 130  # by a second Ctrl-C
-FAILURES = (NonFiniteError, WorkerError, RankError, FederationError)
-REFUSALS = (InputError, OSError, SafetensorError, pa.ArrowException, MemoryError, RecursionError, ValidationError)
+FAILURES = (
+    NonFiniteError,
+    "fedflat.engine.ranks:RankError",
+    "fedflat.engine.workers:WorkerError",
+    "fedflat.federation.membership:FederationError",
+)
+REFUSALS = (
+    InputError,
+    OSError,
+    MemoryError,
+    RecursionError,
+    "safetensors:SafetensorError",
+    "pyarrow:ArrowException",
+    "pydantic:ValidationError",
+)
 LONGEST = 2000  # characters of the line
 MEMORY = (
     "memory is short: take smaller batches (client.batch_size), fewer runs at a time (--jobs), "
@@ -43,17 +48,17 @@ def in_one_line() -> Iterator[None]:
         _end(str(error), error.exit_code)
     except KeyboardInterrupt:
         _end("stopped at once", STOPPED)
-    except FAILURES as error:
+    except imported_errors(*FAILURES) as error:
         _end(str(error), FAILED)
-    except REFUSALS as error:
-        _end(_told(error), REFUSED)
+    except imported_errors(*REFUSALS) as error:
+        _end(_message(error), REFUSED)
     except RuntimeError as error:
         if not _is_memory(error):
             raise
         _end(MEMORY, REFUSED)
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """What is wrong, in words for a user."""
     if isinstance(error, InputError):
         return str(error)
@@ -67,11 +72,12 @@ def _told(error: Exception) -> str:
 
 
 def _is_memory(error: RuntimeError) -> bool:
-    """True if torch could not get memory; on the CPU it says so in words only."""
-    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error)
+    """True if torch could not get memory; on the CPU only the message tells."""
+    on_gpu = isinstance(error, imported_errors("torch:OutOfMemoryError"))
+    return on_gpu or "DefaultCPUAllocator: can't allocate memory" in str(error)
 
 
 def _end(message: str, code: int) -> NoReturn:
-    """End with one line; of several ranks, which fail together, the first one says it."""
-    Console(stderr=True, quiet=not speaks()).say(f"fedflat: {shortened(message, LONGEST)}")
+    """End with one line; of several ranks, which fail together, only the first one prints it."""
+    Console(stderr=True, quiet=not is_first_rank()).say(f"fedflat: {shortened(message, LONGEST)}")
     sys.exit(code)

@@ -10,15 +10,14 @@ from pydantic import BaseModel
 from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 from rich.table import Table
 
-from ..core.errors import InputError, printable
-from ..experiments.config_errors import LINE, shortened, validated
+from ..core.errors import InputError, printable, shortened
+from ..experiments.config_errors import LINE, validated
 from ..experiments.schema import Section, sections_of
 from ..experiments.spec import Experiment
 from ..methods import plain
 from ..reports.literal import literal
 
 Spec = TypeVar("Spec", bound=Experiment)
-CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def split_file(words: list[str]) -> tuple[Path | None, list[str]]:

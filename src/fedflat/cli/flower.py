@@ -7,54 +7,64 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..core.errors import InputError
+from ..core.errors import InputError, MissingPackageError
 from ..experiments.interrupt import Interrupted
-from ..experiments.spec import RunSpec
 from ..reports.literal import literal
+from .completion import SettingsCommand
 from .console import Console
-from .conversion import convert_for
-from .flags import CONTEXT, resolve
+from .options import SETTINGS
+
+if TYPE_CHECKING:
+    from ..federation.launch.local_deployment import LocalDeployment
 
 app = typer.Typer(
     help="Real federations by Flower, each client with its own samples: export a study, try it out, make keys. "
     "docs/deploy.md says how to run one over many machines.",
     no_args_is_help=True,
 )
-MOST = 16  # nodes that are tried out on one machine; each is several processes with torch
-Shape = Annotated[str | None, typer.Option(help="Of a client's own samples, e.g. 3x32x32; with --classes.")]
-Classes = Annotated[int | None, typer.Option(help="Number of classes of clients' own samples.")]
-Clients = Annotated[int | None, typer.Option(help="Clients to begin with; for a named set, its data.clients.")]
-Deadline = Annotated[float, typer.Option(help="Seconds for a round; whoever answers later does not count.")]
-Quorum = Annotated[float, typer.Option(help="Share of a round's clients that must answer.")]
-Wait = Annotated[float, typer.Option(help="Seconds until all clients must have come.")]
-Members = Annotated[
+MOST_NODES = 16  # on one machine; each is several processes with torch
+ShapeOption = Annotated[str | None, typer.Option(help="Of a client's own samples, e.g. 3x32x32; with --classes.")]
+ClassesOption = Annotated[int | None, typer.Option(help="Number of classes of clients' own samples.")]
+ClientsOption = Annotated[int | None, typer.Option(help="Clients to begin with; for a named set, its data.clients.")]
+DeadlineOption = Annotated[float, typer.Option(help="Seconds for a round; whoever answers later does not count.")]
+QuorumOption = Annotated[float, typer.Option(help="Share of a round's clients that must answer.")]
+WaitOption = Annotated[float, typer.Option(help="Seconds until all clients must have come.")]
+MembersOption = Annotated[
     str,
     typer.Option(help="Who may take part, with how many samples: 'clinic-a=1200 clinic-b=800'; else who comes first."),
 ]
-MaxSamples = Annotated[int, typer.Option(help="Samples that a client may say it has, where --members does not say it.")]
-NormMultiple = Annotated[
+MaxSamplesOption = Annotated[
+    int, typer.Option(help="Samples that a client may say it has, where --members does not say it.")
+]
+NormMultipleOption = Annotated[
     float, typer.Option(help="Of the largest norm seen before, which no client's vector may be beyond.")
+]
+OutOption = Annotated[
+    Path | None, typer.Option(help="Folder for the results; default runs/METHOD-seedN-HASH-federation.")
+]
+InsecureOption = Annotated[
+    bool, typer.Option("--insecure", help="Without TLS and keys; all of it is on the loopback in any case.")
 ]
 
 
-@app.command("export", context_settings=CONTEXT, options_metavar="[OPTIONS] [--KEY VALUE]...")
+@app.command("export", cls=SettingsCommand, context_settings=SETTINGS, options_metavar="[OPTIONS] [--KEY VALUE]...")
 def export_study(
     context: typer.Context,
     study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="One run, as for `fedflat run`.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for the app.")],
-    shape: Shape = None,
-    classes: Classes = None,
-    clients: Clients = None,
-    deadline: Deadline = 600.0,
-    quorum: Quorum = 0.5,
-    wait: Wait = 600.0,
-    members: Members = "",
-    max_samples: MaxSamples = 1_000_000,
-    norm_multiple: NormMultiple = 100.0,
+    shape: ShapeOption = None,
+    classes: ClassesOption = None,
+    clients: ClientsOption = None,
+    deadline: DeadlineOption = 600.0,
+    quorum: QuorumOption = 0.5,
+    wait: WaitOption = 600.0,
+    members: MembersOption = "",
+    max_samples: MaxSamplesOption = 1_000_000,
+    norm_multiple: NormMultipleOption = 100.0,
 ) -> None:
     """Write a Flower app that carries out one run, for `flwr run`.
 
@@ -65,7 +75,10 @@ def export_study(
 
     fedflat flower export run.toml app --method.name scaffold --shape 1x8x8 --classes 10 --clients 5
     """
-    with _flower():
+    from ..experiments.spec import RunSpec
+    from .flags import resolve
+
+    with _flower_imports():
         from ..federation.flower.export import export
         from ..federation.flower.settings import RunSettings
     spec = resolve(RunSpec, [str(study), *context.args])
@@ -79,21 +92,17 @@ def export_study(
     Console().say(f"app in {folder}; start it with `flwr run {folder} LINK`")
 
 
-@app.command("run", context_settings=CONTEXT, options_metavar="[STUDY.toml] [--KEY VALUE]...")
+@app.command("run", cls=SettingsCommand, context_settings=SETTINGS, options_metavar="[STUDY.toml] [--KEY VALUE]...")
 def run_here(
     context: typer.Context,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the results; default runs/METHOD-seedN-HASH-federation.")
-    ] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Without TLS and keys; all of it is on the loopback in any case.")
-    ] = False,
-    deadline: Deadline = 600.0,
-    quorum: Quorum = 0.5,
-    wait: Wait = 600.0,
-    members: Members = "",
-    max_samples: MaxSamples = 1_000_000,
-    norm_multiple: NormMultiple = 100.0,
+    out: OutOption = None,
+    insecure: InsecureOption = False,
+    deadline: DeadlineOption = 600.0,
+    quorum: QuorumOption = 0.5,
+    wait: WaitOption = 600.0,
+    members: MembersOption = "",
+    max_samples: MaxSamplesOption = 1_000_000,
+    norm_multiple: NormMultipleOption = 100.0,
 ) -> None:
     """Try a study out as a whole federation on this machine: SuperLink, a SuperNode for each client, and the app.
 
@@ -102,24 +111,23 @@ def run_here(
 
     fedflat flower run --data.name digits --data.clients 3 --method.name fedsmoo --rounds 3 --out runs/tried
     """
+    from ..experiments.spec import RunSpec
+    from .execution import prepare_data
+    from .flags import resolve
+
     spec, console = resolve(RunSpec, context.args), Console()
-    if spec.data.clients > MOST:
+    clients = spec.data.clients
+    if clients > MOST_NODES:
         raise InputError(
-            f"data.clients = {spec.data.clients}: each is a SuperNode here, and {MOST} are the most to try out"
+            f"data.clients = {clients}: each is a SuperNode here, and {MOST_NODES} are the most to try out"
         )
-    with _flower():
+    with _flower_imports():
         from ..federation.launch.local_deployment import LocalDeployment
-    convert_for(console, spec)
+    prepare_data(console, spec)
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}-federation"
     settings = _terms(deadline, quorum, wait, members, max_samples, norm_multiple)
-    with (
-        _stopping_by_signal(),
-        LocalDeployment(spec, path, settings, secure=not insecure) as federation,
-        console.doing("starting") as status,
-    ):
-        for event in federation.events():
-            console.say(*_lines(event))
-            status.update(literal(_state(event, spec.rounds)))
+    with _interrupted_by_signals(), LocalDeployment(spec, path, settings, secure=not insecure) as federation:
+        _show_events(console, federation, spec.rounds)
     console.say(f"results in {path}")
 
 
@@ -159,7 +167,7 @@ def make_certificates(
 
     fedflat flower certs keys --host fl.example.org --node clinic-a --node clinic-b
     """
-    with _flower():
+    with _flower_imports():
         from ..federation.launch.certificates import Certificates
     made = Certificates(folder).make(host or [], node or [], days)
     Console().say(*(map(str, made) if made else ["nothing was missing"]))
@@ -174,8 +182,8 @@ def _terms(
 
 
 @contextmanager
-def _stopping_by_signal() -> Iterator[None]:
-    """Inside the block Ctrl-C and SIGTERM break off, once: what has been started must be ended."""
+def _interrupted_by_signals() -> Iterator[None]:
+    """Inside the block Ctrl-C and SIGTERM raise Interrupted, once: the processes that were started must be ended."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
@@ -191,29 +199,35 @@ def _stopping_by_signal() -> Iterator[None]:
 
 
 @contextmanager
-def _flower() -> Iterator[None]:
-    """Imports of what needs Flower."""
+def _flower_imports() -> Iterator[None]:
+    """Around imports of modules that need Flower. Raises MissingPackageError if it is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("flwr", "cryptography", "httpx"):
             raise
-        raise InputError("this needs the extra flower: pip install 'fedflat[flower]'") from error
+        raise MissingPackageError("this needs the extra flower: pip install 'fedflat[flower]'") from error
 
 
-def _lines(event: dict[str, Any]) -> list[str]:
-    """An event for people, and a line for every client that is missing."""
-    facts = {key: value for key, value in event.items() if key not in ("time", "event", "missing")}
-    told = [f"{event['time'][11:19]} {event['event']}", *(f"{key} {_shown(value)}" for key, value in facts.items())]
-    return ["  ".join(told), *(f"  {name}: {why}" for name, why in event.get("missing", {}).items())]
+def _show_events(console: Console, federation: LocalDeployment, rounds: int) -> None:
+    """Print the events of a federation until it ends, and show what it is doing."""
+    with console.doing("starting") as status:
+        for event in federation.events():
+            console.say(*event_lines(event))
+            status.update(literal(_activity(event, rounds)))
 
 
-def _shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def event_lines(event: dict[str, Any]) -> list[str]:
+    """An event as a line, and a line for every client that is missing."""
+    words = [f"{event['time'][11:19]} {event['event']}"]
+    for key, value in event.items():
+        if key not in ("time", "event", "missing"):
+            words.append(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}")
+    return ["  ".join(words), *(f"  {name}: {reason}" for name, reason in event.get("missing", {}).items())]
 
 
-def _state(event: dict[str, Any], rounds: int) -> str:
-    """What is being done now."""
+def _activity(event: dict[str, Any], rounds: int) -> str:
+    """What the federation does after `event`."""
     if event["event"] in ("begun", "round"):
         done = event.get("done", event.get("t", -1) + 1)
         return "saving the model" if done == rounds else f"round {done + 1} of {rounds}"

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from time import monotonic
+from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from ..core.errors import NonFiniteError
-from ..engine.simulation import Round
-from ..experiments.run_directory import StoredRun
 from ..experiments.runner import RunObserver
-from ..experiments.spec import RunSpec
-from .console import Console, Described
+from .console import Console, counting_columns
 
-PATIENCE = 20  # seconds between lines on a measure; one that is over sooner has none
-SHOWN_APART = {"test_accuracy", "test_loss", "lr", "clients", "drift", "gradients", "bytes_down", "bytes_up", "seconds"}
+if TYPE_CHECKING:
+    from ..engine.simulation import Round
+    from ..experiments.run_directory import StoredRun
+    from ..experiments.spec import RunSpec
+
+PATIENCE = 20  # seconds between lines on a measure; one that takes less has no line
+# Numbers of a round that are not the method's own.
+SHARED = {"test_accuracy", "test_loss", "lr", "clients", "drift", "gradients", "bytes_down", "bytes_up", "seconds"}
 
 
 def watcher(console: Console, rounds: int) -> AbstractContextManager[RunObserver]:
-    """The observer that suits `console`, for `rounds` rounds in all."""
+    """The watcher that suits `console`, for `rounds` rounds in all."""
     return Bar(console, rounds) if console.is_terminal else nullcontext(Lines(console, rounds))
 
 
@@ -28,9 +32,8 @@ class Bar(RunObserver, AbstractContextManager[RunObserver]):
 
     def __init__(self, console: Console, rounds: int) -> None:
         self._console = console
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("rounds"), TimeElapsedColumn())
-        left = (TextColumn("left"), TimeRemainingColumn(), Described())
-        self._progress = Progress(*columns, *left, console=console, transient=True, speed_estimate_period=60)
+        columns = counting_columns("rounds")
+        self._progress = Progress(*columns, console=console, transient=True, speed_estimate_period=60)
         self._task = self._progress.add_task("", total=rounds)
 
     def __enter__(self) -> Bar:
@@ -74,32 +77,27 @@ class Lines(RunObserver):
         quarter = max(1, spec.rounds // 4)
         if (result.t + 1) % quarter == 0 and result.t + 1 < spec.rounds:
             place = f"round {result.t + 1} of {spec.rounds}"
-            self._say(f"{spec.label}  {place}  {state(result)}  about {self._left():.0f} s left")
+            each = (monotonic() - self._began) / (self._done - self._skipped)
+            left = each * (self._rounds - self._done)
+            self._console.say(f"{spec.label}  {place}  {state(result)}  about {left:.0f} s left")
 
     def measuring(self, spec: RunSpec, name: str, done: int, total: int) -> None:
         if (spec, name) != self._measured:
             self._measured, self._silent_until = (spec, name), monotonic() + PATIENCE
         elif monotonic() > self._silent_until:
             self._silent_until = monotonic() + PATIENCE
-            self._say(f"{spec.label}  measuring {name}, {done} of about {total}")
+            self._console.say(f"{spec.label}  measuring {name}, {done} of about {total}")
 
     def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
-        self._say(finished(spec, run))
+        self._console.say(finished(spec, run))
 
     def run_failed(self, spec: RunSpec, error: NonFiniteError) -> None:
-        self._say(failed(spec, error))
-
-    def _left(self) -> float:
-        each = (monotonic() - self._began) / (self._done - self._skipped)
-        return each * (self._rounds - self._done)
-
-    def _say(self, line: str) -> None:
-        self._console.say(line)
+        self._console.say(failed(spec, error))
 
 
 def state(result: Round) -> str:
     """Accuracy and the method's own numbers, such as FedGF's c, after a round."""
-    own = {name: value for name, value in result.metrics.items() if name not in SHOWN_APART}
+    own = {name: value for name, value in result.metrics.items() if name not in SHARED}
     parts = [f"{name} {value:.2f}" for name, value in own.items()]
     accuracy = result.metrics.get("test_accuracy")
     return "  ".join(([f"test accuracy {100 * accuracy:.1f} %"] if accuracy is not None else []) + parts)

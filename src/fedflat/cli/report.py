@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from ..experiments.run_directory import StoredRun
-from ..experiments.studies import stored_study
-from ..metrics.protocols import Protocol
-from ..reports.comparison import compare
 from .console import Console
-from .outcome import show
 
-
-def register(app: typer.Typer) -> None:
-    app.command("report")(report)
+if TYPE_CHECKING:
+    from ..metrics.protocols import Protocol
 
 
 def report(
@@ -32,15 +26,20 @@ def report(
     ] = None,
 ) -> None:
     """Make the comparison table and page again from what is on disk; nothing is trained."""
+    from ..experiments.run_directory import StoredRun
+    from ..experiments.studies import stored_study
+    from ..reports.comparison import compare
+    from ..reports.page import Chapter
+    from .execution import show
+
     console = Console()
+    build_measures = cast("Protocol | None", protocol)  # one that is unknown is refused by `compare`
     if len(folders) == 1 and (folders[0] / "study.toml").exists():
         spec, runs = stored_study(folders[0])
         missing = len(spec.runs()) - len(runs)
         if missing:
             console.say(f"{missing} of {len(spec.runs())} runs are not finished and not shown")
-        shown = cast(Protocol, protocol or spec.protocol)
-        comparison = compare(runs, targets=targets or spec.targets, protocol=shown)
-        return show(console, [(comparison, None, ())], out or folders[0])
+        comparison = compare(runs, targets=targets or spec.targets, protocol=build_measures or spec.protocol)
+        return show(console, [Chapter(comparison)], out or folders[0])
     runs = [StoredRun.open(folder) for folder in folders]
-    comparison = compare(runs, targets=targets or (), protocol=cast(Protocol, protocol or "last"))
-    show(console, [(comparison, None, ())], out or Path())
+    show(console, [Chapter(compare(runs, targets=targets or (), protocol=build_measures or "last"))], out or Path())

@@ -8,40 +8,47 @@ from typing import Annotated
 import typer
 
 from ..core.errors import InputError
-from ..engine.ranks import PATIENCE, Ranks, joined, speaks
-from ..experiments import distributed
-from ..experiments.budget import simulation_budget
-from ..experiments.spec import RunSpec
-from .caution import caution
+from ..experiments.change_warnings import is_first_rank
 from .console import Console
-from .conversion import convert_for
-from .flags import CONTEXT, key_table, resolve
-from .jobs import StrictFlag
-from .progress import watcher
-from .ranks import GRACE, GraceFlag, PatienceFlag, RanksFlag, RestartsFlag, launch
+from .options import KeysOption, StrictOption
 
-
-def register(app: typer.Typer) -> None:
-    app.command("run", context_settings=CONTEXT, options_metavar="[FILE.toml] [--KEY VALUE]...")(run)
+GRACE = 60  # seconds
+PATIENCE = 1800.0  # seconds, as in `engine.ranks`, which takes seconds to import
+OutOption = Annotated[Path | None, typer.Option(help="Folder for the results; default runs/METHOD-seedN-HASH.")]
+RanksOption = Annotated[
+    int,
+    typer.Option(
+        "--ranks", help="Processes, started by torchrun, that share the clients of every round; no bit depends on them."
+    ),
+]
+RestartsOption = Annotated[
+    int, typer.Option("--max-restarts", help="With --ranks: how often torchrun starts all of them again when one ends.")
+]
+GraceOption = Annotated[
+    int,
+    typer.Option("--grace", help="With --ranks: seconds for a rank to end after a signal; more than a round takes."),
+]
+PatienceOption = Annotated[
+    float, typer.Option("--patience", help="Seconds that a rank waits for the others; more than a round takes.")
+]
+DryRunOption = Annotated[
+    bool,
+    typer.Option(
+        help="Print the resolved configuration and its cost, memory from a few steps on trial; train nothing."
+    ),
+]
 
 
 def run(
     context: typer.Context,
-    out: Annotated[Path | None, typer.Option(help="Folder for the results; default runs/METHOD-seedN-HASH.")] = None,
-    ranks: RanksFlag = 0,
-    max_restarts: RestartsFlag = 0,
-    grace: GraceFlag = GRACE,
-    patience: PatienceFlag = PATIENCE,
-    strict: StrictFlag = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            help="Print the resolved configuration and its cost, memory from a few steps on trial; train nothing."
-        ),
-    ] = False,
-    show_keys: Annotated[
-        bool, typer.Option("--keys", help="List every setting that a flag or the file may give.")
-    ] = False,
+    out: OutOption = None,
+    ranks: RanksOption = 0,
+    max_restarts: RestartsOption = 0,
+    grace: GraceOption = GRACE,
+    patience: PatienceOption = PATIENCE,
+    strict: StrictOption = False,
+    dry_run: DryRunOption = False,
+    show_keys: KeysOption = False,
 ) -> None:
     """Run one method and keep everything about the run in a folder.
 
@@ -55,12 +62,18 @@ def run(
     fedflat run study.toml --ranks 4 --max-restarts 3, or torchrun --nproc-per-node 4 -m fedflat run study.toml,
     shares the clients of every round among processes, on GPUs one each.
     """
-    console = Console(quiet=not speaks())
+    from ..engine.ranks import joined
+    from ..experiments.spec import RunSpec
+    from .execution import carry_out_run, prepare_data, print_plan, warn_of_doubtful_settings
+    from .flags import key_table, resolve
+    from .ranks import launch
+
+    console = Console(quiet=not is_first_rank())
     if show_keys:
         return console.show(key_table(RunSpec))
     spec = resolve(RunSpec, context.args)
-    convert_for(console, spec)
-    caution(console, spec)
+    prepare_data(console, spec)
+    warn_of_doubtful_settings(console, spec)
     if dry_run:
         return print_plan(console, spec)
     if patience <= 0:
@@ -69,18 +82,5 @@ def run(
     if ranks:
         words = ["run", *context.args, "--out", str(path), "--patience", str(patience), *["--strict"] * strict]
         return launch(ranks, max_restarts, grace, words)
-    with joined(patience) as together:
-        carry_out(console, spec, path, together, strict)
-
-
-def carry_out(console: Console, spec: RunSpec, path: Path, ranks: Ranks, strict: bool = False) -> None:
-    """Run what is left of a run, alone or as one of several ranks."""
-    with watcher(console, spec.rounds) as watching:
-        distributed.run(spec, path, watching, ranks, strict)
-    console.say(f"results in {path}")
-
-
-def print_plan(console: Console, spec: RunSpec) -> None:
-    """The resolved configuration and what it will cost."""
-    console.say(*spec.to_toml().split("\n"))
-    console.say(*simulation_budget(spec.build()).lines())
+    with joined(patience) as all_ranks:
+        carry_out_run(console, spec, path, all_ranks, strict)

@@ -1,22 +1,18 @@
-"""`fedflat verify`: what is whole, what is damaged, and what can be had back."""
+"""`fedflat verify`: which files are whole, which are damaged, and what can be recovered."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..core.errors import InputError
-from ..data import cache
-from ..experiments.verification import Verdict, verify_run, verify_study
-from ..federation.flower import directory as federation
 from .console import Console
 
-
-def register(app: typer.Typer) -> None:
-    app.command("verify")(verify)
+if TYPE_CHECKING:
+    from ..experiments.verification import Verdict
 
 
 def verify(
@@ -42,35 +38,30 @@ def verify(
 
 
 def verdicts(folder: Path) -> Iterator[Verdict]:
-    """What is found of a folder. Raises InputError for one that is none of ours."""
+    """The files of a folder, each with its problem if it has one. Raises InputError for a folder that is not ours."""
+    from ..data import cache
+    from ..experiments.verification import Verdict, verify_run, verify_study
+    from ..federation.flower import directory as federation
+
     if (folder / "study.toml").exists():
-        return verify_study(folder)
-    if (folder / federation.STUDY).exists():
-        return of_federation(folder)
-    if (folder / "config.toml").exists() or (folder / "checkpoint").is_dir():
-        return verify_run(folder)
-    if any(folder.glob(f"*/{cache.DESCRIPTION}")) or folder.resolve() == cache.cache_folder().resolve():
-        return of_cache(folder)
-    raise InputError(f"{folder} holds neither a run, a study, a federation nor a cache of data sets")
-
-
-def of_federation(folder: Path) -> Iterator[Verdict]:
-    """What is found of the server's folder of a federation."""
-    again = "the server makes it again from the newest whole state when it goes on"
-    older = "an older state is gone on from, if one is whole; `fedflat flower rollback` goes back to a chosen one"
-    for name, problem in federation.check(folder):
-        remedy = older if name.startswith("checkpoint/") else again if name == federation.METRICS else ""
-        yield Verdict(folder / name, problem, remedy if problem else "")
-
-
-def of_cache(folder: Path) -> Iterator[Verdict]:
-    """What is found of converted data sets."""
-    for name, problem in cache.check(folder):
-        yield Verdict(folder / name, problem, "it is converted again when it is needed" if problem else "")
+        yield from verify_study(folder)
+    elif (folder / federation.STUDY).exists():
+        again = "the server makes it again from the newest whole state when it goes on"
+        older = "an older state is gone on from, if one is whole; `fedflat flower rollback` goes back to a chosen one"
+        for name, problem in federation.check(folder):
+            remedy = older if name.startswith("checkpoint/") else again if name == federation.METRICS else ""
+            yield Verdict(folder / name, problem, remedy if problem else "")
+    elif (folder / "config.toml").exists() or (folder / "checkpoint").is_dir():
+        yield from verify_run(folder)
+    elif any(folder.glob(f"*/{cache.DESCRIPTION}")) or folder.resolve() == cache.cache_folder().resolve():
+        for name, problem in cache.check(folder):
+            yield Verdict(folder / name, problem, "it is converted again when it is needed" if problem else "")
+    else:
+        raise InputError(f"{folder} holds neither a run, a study, a federation nor a cache of data sets")
 
 
 def line(verdict: Verdict) -> str:
-    """A verdict for people."""
+    """A verdict as one line for the user."""
     if not verdict.problem:
         return f"whole    {verdict.path}" + (f"  ({verdict.note})" if verdict.note else "")
     return f"damaged  {verdict.path}: {verdict.problem}" + (f"; {verdict.remedy}" if verdict.remedy else "")

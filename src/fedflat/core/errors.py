@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
+
+LONGEST = 200  # characters of a value in a message
 
 
 class InputError(ValueError):
     """A value, file or combination that cannot work; the message is one line and names the field."""
+
+
+class MissingPackageError(InputError):
+    """What was asked for needs an optional package that is not installed; the message names package and extra."""
 
 
 class NonFiniteError(ArithmeticError):
@@ -23,3 +30,24 @@ def printable(text: str) -> str:
     Names come from files and networks; such characters could move a terminal's cursor or begin a new line.
     """
     return "".join(f"\\x{ord(c):02x}" if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") else c for c in text)
+
+
+def shortened(text: str, longest: int = LONGEST) -> str:
+    """`text`, without its middle if it has more than `longest` characters."""
+    half = longest // 2
+    return text if len(text) <= longest else f"{text[:half]} [...] {text[-half:]}"
+
+
+def imported_errors(*errors: type[Exception] | str) -> tuple[type[Exception], ...]:
+    """Error classes for `except`; those given by a name, such as "pyarrow:ArrowException", only if it is imported.
+
+    For modules that must not import a library only to name its errors: a library that is not imported raises none.
+    """
+    found: list[type[Exception]] = []
+    for error in errors:
+        if isinstance(error, str):
+            module, name = error.split(":")
+            found += [getattr(sys.modules[module], name)] if module in sys.modules else []
+        else:
+            found.append(error)
+    return tuple(found)

@@ -272,11 +272,6 @@ def is_launched() -> bool:
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
 
 
-def speaks() -> bool:
-    """Whether this process is the one of its ranks that talks to the user."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 @contextmanager
 def joined(patience: float = PATIENCE) -> Iterator[Ranks]:
     """The ranks that this process was started as one of; a process that torchrun has not started is alone.

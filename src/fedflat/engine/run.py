@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from torch import Tensor, nn
 
 from ..core.objective import Objective
@@ -14,6 +13,9 @@ from ..metrics.accuracy import held_loss, per_client, score, spread, validation_
 from ..metrics.flatness import Flatness
 from ..metrics.protocols import AccuracyCurve
 from ..rounds.cost import MethodCost
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import InputError, NonFiniteError
+from ..core.matrix_products import fix_product_rounding
 from ..core.method import Context, Method
 from ..core.model_check import randomness_of
 from ..core.objective import Objective
@@ -115,6 +116,7 @@ class Simulation:
 
         Raises ValueError, naming the argument, for anything that cannot work.
         """
+        fix_product_rounding()
         check_arguments(method, data, client, weights, rounds=rounds, seed=seed, eval_every=eval_every, last=last,
                         probe_every=probe_every, store_budget=store_budget)  # fmt: skip
         check_workers(workers)

@@ -34,7 +34,7 @@ from ..engine.executors.trial import Trial
 from ..engine.simulation import Simulation
 from ..files import make_folder, read_json, write_atomically
 from ..metrics.accuracy import SAMPLES_AT_ONCE, score
-from ..models import build
+from ..models import build, parameter_count
 from ..rounds.aggregation import RunningMean
 from ..rounds.cost import full_passes_per_round, gradients_per_step, method_cost
 from ..rounds.device import usable_device
@@ -200,9 +200,7 @@ def _parameters_of(spec: RunSpec) -> int:
 
 @cache
 def _parameters(model: str, classes: int, shape: tuple[int, ...], options: str) -> int:
-    with torch.device("meta"):  # no memory and no random numbers
-        built = build(model, classes, shape, **json.loads(options))
-    return sum(p.numel() for p in built.parameters())
+    return parameter_count(model, classes, shape, **json.loads(options))
 
 
 def peak_bytes(sim: Simulation) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -9,7 +10,6 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from ..core.errors import ChangedWarning, printable
-from ..engine.ranks import speaks
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def changes_in_one_line() -> Iterator[None]:
         line: str | None = None,
     ) -> None:
         if issubclass(category, ChangedWarning):
-            if speaks():
+            if is_first_rank():
                 print(f"fedflat: warning: {printable(str(message))}", file=file or sys.stderr)
         else:
             usual(message, category, filename, lineno, file, line)
@@ -36,3 +36,8 @@ def changes_in_one_line() -> Iterator[None]:
         yield
     finally:
         warnings.showwarning = usual
+
+
+def is_first_rank() -> bool:
+    """Whether this process is alone or the first of those that torchrun started: the one that prints."""
+    return os.environ.get("RANK", "0") == "0"

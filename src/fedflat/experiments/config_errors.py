@@ -8,21 +8,14 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from ..core.errors import InputError, printable
+from ..core.errors import InputError, printable, shortened
 from .config_bounds import check_bounds
 from .schema import Section, sections_of
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-VALUE = 200  # characters of a value in a message
 LINE = 1500  # characters of a message
-
-
-def shortened(text: str, longest: int = VALUE) -> str:
-    """`text`, without its middle if it has more than `longest` characters."""
-    half = longest // 2
-    return text if len(text) <= longest else f"{text[:half]} [...] {text[-half:]}"
 
 
 def short_repr(value: object) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import platform
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..engine.simulation import Simulation
 from ..rounds.segments import versions
+
+if TYPE_CHECKING:
+    from ..engine.simulation import Simulation
 
 RECORDED = ("fedflat", "torch", "numpy", "scipy", "scikit-learn", "safetensors", "pyarrow")
 

@@ -21,7 +21,6 @@ from ..data.partition import all_partitions
 from ..data.sources import known_source
 from ..engine.arguments import check_weights, check_workers
 from ..engine.ranks import ALONE, Ranks
-from ..engine.simulation import Simulation
 from ..files import read_toml
 from ..methods import all_methods, find, plain
 from ..metrics.flatness import LIGHT, Measure, all_measures
@@ -33,6 +32,9 @@ from ..rounds.participation import participation as as_rule
 from .config_bounds import check_bounds
 from .config_errors import short_repr, validated
 from .schema import NamedSection, Section, choice_of, section_of
+
+if TYPE_CHECKING:
+    from ..engine.simulation import Simulation
 
 MAX_FILE_BYTES = 2**24  # of a configuration; a million clients in listed cohorts have 12 million
 MAX_ROUNDS = 999_999  # checkpoints are named with six digits and found in the order of their names
@@ -227,6 +229,8 @@ class RunSpec(Experiment):
 
         Raises ValueError, naming the setting, for a combination that cannot work.
         """
+        from ..engine.simulation import Simulation  # whoever only lists or checks settings needs no engine
+
         return Simulation(
             model=self.model.name,
             data=federated_data(self),

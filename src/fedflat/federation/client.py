@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from ..core.matrix_products import fix_product_rounding
 from ..core.method import Method
 from ..core.model_check import randomness_of
 from ..core.objective import Objective
@@ -41,6 +42,7 @@ class FederatedClient:
     ) -> None:
         """`data` is one client's, with its number in the federation (`FederatedData.alone`); `folder` keeps its
         records; `digest` is that of the study it takes part in; with `bf16` gradients are bfloat16."""
+        fix_product_rounding()
         self._method, self._data, self._digest = method.fitted(data.shape), data, digest
         self._objective = Objective(module, bf16=bf16)
         like = self._objective.space.flatten(module)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import InputError, NonFiniteError
+from ..core.matrix_products import fix_product_rounding
 from ..core.method import Context, Method
 from ..core.objective import Objective
 from ..data.federated import Index
@@ -80,6 +81,7 @@ class FederatedServer:
     ) -> None:
         """federation: all clients. A client's number is its place among their names, sorted. shape: of a sample.
         Raises InputError for a client without samples."""
+        fix_product_rounding()
         members = federation.members
         self.names, self._federation = sorted(members), federation.name
         self._samples = np.array([members[name] for name in self.names], dtype=np.int64)

@@ -53,6 +53,18 @@ def _check_options(name: str, options: Mapping[str, object], accepted: Mapping[s
         )
 
 
+def parameter_count(name: str, classes: int, shape: tuple[int, ...], **options: Any) -> int:
+    """How many parameters `build` gives; nothing is allocated, and no optional package is needed."""
+    module = import_module(f"{__name__}.{name.replace('-', '_')}")
+    if hasattr(module, "parameter_count"):
+        count: int = module.parameter_count(classes, shape)
+        return count
+    import torch  # here, so that names are listed without it
+
+    with torch.device("meta"):  # no memory and no random numbers
+        return sum(p.numel() for p in build(name, classes, shape, **options).parameters())
+
+
 def _check_size(make: Callable[[], nn.Module]) -> None:
     """Raise RuntimeError if the parameters alone do not fit in memory; the system would end the process."""
     import torch  # here, so that names are listed without it

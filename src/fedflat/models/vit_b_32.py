@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..core.errors import InputError
+from ..core.errors import InputError, MissingPackageError
 
 SIZES = {
     "hidden_size": 768,
@@ -57,12 +57,24 @@ def build(classes: int, shape: tuple[int, ...] = (3, 224, 224), pretrained: str 
     return Scores(network).train()  # loading leaves layers in evaluation mode
 
 
+def parameter_count(classes: int, shape: tuple[int, ...] = (3, 224, 224)) -> int:
+    """How many parameters `build` gives; for this the package `transformers` is not needed."""
+    d, inner = SIZES["hidden_size"], SIZES["intermediate_size"]
+    channels, height, width = shape
+    patch = SIZES["patch_size"]
+    embeddings = d * channels * patch**2 + d  # of patches: a convolution with bias
+    embeddings += d + d * (1 + (height // patch) * (width // patch))  # of the class, and of places
+    attention = 4 * (d * d + d)  # query, key, value, output
+    layer = attention + (d * inner + inner) + (inner * d + d) + 2 * 2 * d  # two norms, each with scale and shift
+    return embeddings + SIZES["num_hidden_layers"] * layer + 2 * d + (d * classes + classes)
+
+
 def _library() -> Any:
     """The `transformers` package, imported here because it is optional and takes seconds to import."""
     try:
         import transformers
     except ImportError as error:
-        raise InputError(
+        raise MissingPackageError(
             "model 'vit-b-32' needs the package transformers: pip install fedflat[transformers]"
         ) from error
     return transformers

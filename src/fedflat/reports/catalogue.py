@@ -1,42 +1,45 @@
-"""The methods described: everything is read off the classes."""
+"""Methods, partitions and measures described, from what their classes declare."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import Field, fields
 from inspect import cleandoc
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.table import Table
 
 from ..core.hyper import allowed
 from ..core.method import Method
-from ..data.partition import Partition
-from ..metrics.flatness import Measure
 from ..rounds.cost import full_passes_per_round, gradients_per_step, vector_cost
 from .literal import literal
 
+if TYPE_CHECKING:
+    from ..data.partition import Partition
+    from ..metrics.flatness import Measure
+
 COSTS = ("down", "up", "kept", "grads")
 LEGEND = "down, up, kept: model-sized vectors sent to, sent by and kept at each client; grads: gradients per local step"
-WIDE = 200  # characters that the idea of every method needs
-NARROW = 100  # characters that the arXiv numbers need
+IDEA_WIDTH = 200  # characters from which a line has room for the idea of every method
+ARXIV_WIDTH = 100  # characters from which it has room for the arXiv numbers
 
 
 def overview(methods: Mapping[str, type[Method]], width: int) -> Table:
-    """One line per method, for a console of `width` characters; narrow ones leave the idea out."""
-    titles = ["method", *(["idea"] if width >= WIDE else []), *COSTS, "paper"]
+    """One line per method; a console of few characters (`width`) is shown no idea."""
+    titles = ["method", *(["idea"] if width >= IDEA_WIDTH else []), *COSTS, "paper"]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=LEGEND)
     for title in titles:
         table.add_column(title, justify="right" if title in COSTS else "left", no_wrap=True, overflow="ignore")
     for name, cls in methods.items():
-        idea = [summary(cls)] if width >= WIDE else []
-        paper = str(cls.paper) if width >= NARROW else cls.paper.short
+        idea = [summary(cls)] if width >= IDEA_WIDTH else []
+        paper = str(cls.paper) if width >= ARXIV_WIDTH else cls.paper.short
         table.add_row(*map(literal, (name, *idea, *map(str, costs(cls)), paper)))
     return table
 
 
 def markdown(methods: Mapping[str, type[Method]]) -> str:
-    """The same as a Markdown table."""
+    """One line per method, as a Markdown table."""
     titles = ["method", "idea", *COSTS, "paper"]
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for name, cls in methods.items():
@@ -49,7 +52,7 @@ def partition_table(schemes: Mapping[str, type[Partition]]) -> str:
     """The partition schemes as a Markdown table."""
     lines = ["| name | parameters | what it does |", "|---|---|---|"]
     for name, cls in schemes.items():
-        parameters = ", ".join(f"`{f.name}` = {f.default}" for f in fields(cls))
+        parameters = ", ".join(f"`{f.name}` = {f.default}" for f in settings(cls))
         first = documentation(cls).split("\n\n")[0].replace("\n", " ")
         lines.append(f"| `{name}` | {parameters} | {first} |")
     return "\n".join(lines)
@@ -57,7 +60,7 @@ def partition_table(schemes: Mapping[str, type[Partition]]) -> str:
 
 def describe(cls: type[Method]) -> str:
     """One method in full: equations, fields, cost, departures, readings, citation."""
-    signature = ", ".join(f"{f.name}={f.default}" for f in fields(cls))
+    signature = ", ".join(f"{f.name}={f.default}" for f in settings(cls))
     parts = [f"{cls.__name__}({signature})", documentation(cls), _fields(cls), _cost(cls)]
     parts += _list("where papers and released code depart", cls.sources.departures)
     parts += _list("how we read what the papers leave open", cls.sources.readings)
@@ -71,7 +74,7 @@ def _list(title: str, texts: tuple[str, ...]) -> list[str]:
 
 def _fields(cls: type[Method]) -> str:
     lines = ["fields"]
-    for f in fields(cls):
+    for f in settings(cls):
         lines.append(f"  {f.name} = {f.default}, {allowed(cls, f.name)}: {f.metadata['meaning']}")
         if f.name in cls.sources.published:
             lines.append(f"      published: {cls.sources.published[f.name]}")
@@ -96,14 +99,28 @@ def measure_table(measures: Mapping[str, type[Measure]]) -> str:
     """Every measure of flatness with its settings and its definition, as Markdown."""
     rows = ["| measure | settings | definition |", "|---|---|---|"]
     for name, cls in measures.items():
-        settings = ", ".join(f"`{f.name}` = {f.default}" for f in fields(cls))  # type: ignore[arg-type]
+        defaults = ", ".join(f"`{f.name}` = {f.default}" for f in settings(cls))
         words = " ".join(documentation(cls).split()).replace("|", "\\|")
-        rows.append(f"| `{name}` | {settings} | {words} |")
+        rows.append(f"| `{name}` | {defaults} | {words} |")
     return "\n".join(rows)
 
 
-def summary(cls: type[Method]) -> str:
-    """The first sentence of the method's docstring."""
+def measure_overview(measures: Mapping[str, type[Measure]]) -> Table:
+    """Every measure of flatness with its settings and their defaults, for a console."""
+    table = Table("measure", "settings", "what it is", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, cls in measures.items():
+        defaults = ", ".join(f"{f.name} = {f.default}" for f in settings(cls))
+        table.add_row(*map(literal, (name, defaults, summary(cls))))
+    return table
+
+
+def settings(cls: type) -> tuple[Field[Any], ...]:
+    """The fields of a method, a partition scheme or a measure; each is a dataclass."""
+    return fields(cls)
+
+
+def summary(cls: type[Method] | type[Measure]) -> str:
+    """The first line of the class's docstring."""
     return documentation(cls).split("\n")[0]
 
 

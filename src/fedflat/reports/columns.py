@@ -6,40 +6,40 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..experiments.recipe_files import Published
-from ..experiments.statistics import MeanEstimate
 from ..methods import plain
 from ..metrics.protocols import WINDOW
-from .comparison import Comparison, Row
+from .comparison_data import ComparisonData, Row
 
 NOTHING = "–"
+ACCURACY = "test accuracy %"  # the published quantity that is subtracted from ours
 
 
 @dataclass(frozen=True)
 class Column:
-    """A title, what the numbers mean, and how a row's cell is written."""
+    """A title, what the numbers mean, and the text of a row's cell."""
 
     title: str
     meaning: str
     cell: Callable[[Row], str]
 
 
-def columns(comparison: Comparison) -> list[Column]:
+def columns(comparison: ComparisonData) -> list[Column]:
     """The columns of `comparison`, in order."""
     return [
         Column("method", "class name; hyper-parameters only where they tell variants apart", lambda row: row.label),
         Column(
             "test accuracy\N{NO-BREAK SPACE}%",
             f"{protocol_in_words(comparison)}; mean ± sample standard deviation over seeds",
-            lambda row: _spread(row.accuracy, 100, ".2f"),
+            _accuracy,
         ),
         Column(
             f"Δ to {comparison.baseline}",
             "paired difference of test accuracy, in points, with 95 % confidence interval (Student's t over seeds)",
             _difference,
         ),
-        *(column for numbers in comparison.published for column in _paper(numbers)),
+        *(column for numbers in comparison.published for column in _published_columns(numbers)),
         *(_rounds_column(place, target) for place, target in enumerate(comparison.targets)),
-        *_clients(comparison),
+        *_client_columns(comparison),
         Column(
             "λ max", "largest eigenvalue of the Hessian of the training loss, final model", _number("lambda_max", ".2f")
         ),
@@ -53,24 +53,15 @@ def columns(comparison: Comparison) -> list[Column]:
     ]
 
 
-def _spread(value: MeanEstimate, factor: float, form: str) -> str:
-    mean = format(factor * value.mean, form)
-    return mean if value.std is None else f"{mean} ± {factor * value.std:{form}}"
-
-
-def _difference(row: Row) -> str:
-    d = row.difference
-    if d is None:
-        return NOTHING
-    interval = "" if d.low is None or d.high is None else f" [{100 * d.low:+.2f}, {100 * d.high:+.2f}]"
-    return f"{100 * d.mean:+.2f}{interval}"
-
-
-def target_columns(comparison: Comparison, place: int) -> list[Column]:
-    """What it took to reach the target number `place`; means over the seeds that reached it."""
+def target_columns(comparison: ComparisonData, place: int) -> list[Column]:
+    """What each method spent to reach the target number `place`; means over the seeds that reached it."""
 
     def column(name: str, title: str, meaning: str, factor: float = 1) -> Column:
-        return Column(title, meaning, lambda row: _number_or_nothing(row.reached[place].mean(name), factor))
+        def cell(row: Row) -> str:
+            value = row.reached[place].mean(name)
+            return NOTHING if value is None else f"{factor * value:,.0f}"
+
+        return Column(title, meaning, cell)
 
     return [
         Column(f"to {_percent(comparison.targets[place])}", "class name", lambda row: row.label),
@@ -82,11 +73,7 @@ def target_columns(comparison: Comparison, place: int) -> list[Column]:
     ]
 
 
-def _number_or_nothing(value: float | None, factor: float) -> str:
-    return NOTHING if value is None else f"{factor * value:,.0f}"
-
-
-def protocol_in_words(comparison: Comparison) -> str:
+def protocol_in_words(comparison: ComparisonData) -> str:
     """Which accuracy the table shows."""
     evaluations = comparison.rows[0].estimates["test_accuracy_evaluations"].mean
     words = {
@@ -98,31 +85,46 @@ def protocol_in_words(comparison: Comparison) -> str:
     return words[comparison.protocol]
 
 
-def caption(comparison: Comparison) -> str:
+def caption(comparison: ComparisonData) -> str:
     """What a reader of the table must know, in one line."""
     seeds = ", ".join(map(str, comparison.seeds))
     final = "; all else is of the final model" if comparison.protocol.startswith("best") else ""
-    shown = f"test accuracy: {protocol_in_words(comparison)}{final}"
-    return f"{shown}; seeds {seeds}; participation {_participation(comparison)}"
+    participation = comparison.runs[0].settings["participation"]
+    return f"test accuracy: {protocol_in_words(comparison)}{final}; seeds {seeds}; participation {participation}"
 
 
-def _participation(comparison: Comparison) -> str:
-    return str(comparison.runs[0].settings["participation"])
+def _accuracy(row: Row) -> str:
+    value = row.accuracy
+    mean = f"{100 * value.mean:.2f}"
+    return mean if value.std is None else f"{mean} ± {100 * value.std:.2f}"
 
 
-ACCURACY = "test accuracy %"  # the published quantity that ours is subtracted from
+def _difference(row: Row) -> str:
+    d = row.difference
+    if d is None:
+        return NOTHING
+    interval = "" if d.low is None or d.high is None else f" [{100 * d.low:+.2f}, {100 * d.high:+.2f}]"
+    return f"{100 * d.mean:+.2f}{interval}"
 
 
-def _paper(numbers: Published) -> list[Column]:
-    """A paper's numbers, and for accuracies what ours lack to them."""
+def _published_columns(numbers: Published) -> list[Column]:
+    """A paper's numbers, and for accuracies our number minus the paper's."""
+
+    def printed(row: Row) -> str:
+        return " ± ".join(f"{value:g}" for value in _published_values(numbers, row)) or NOTHING
+
+    def ours_minus_theirs(row: Row) -> str:
+        values = _published_values(numbers, row)
+        return f"{100 * row.accuracy.mean - values[0]:+.2f}" if values else NOTHING
+
     warning = f"; {numbers.warning}" if numbers.warning else ""
-    printed = Column(f"paper: {numbers.quantity}", f"{numbers.where}{warning}", lambda row: _printed(numbers, row))
+    column = Column(f"paper: {numbers.quantity}", f"{numbers.where}{warning}", printed)
     if numbers.quantity != ACCURACY:
-        return [printed]
-    return [printed, Column("ours − paper", "points of test accuracy", lambda row: _lacking(numbers, row))]
+        return [column]
+    return [column, Column("ours − paper", "points of test accuracy", ours_minus_theirs)]
 
 
-def _value(numbers: Published, row: Row) -> tuple[float, ...]:
+def _published_values(numbers: Published, row: Row) -> tuple[float, ...]:
     """What the paper prints for the method of `row`: mean and spread, the mean alone, or nothing."""
     printed = {plain(label): value for label, value in numbers.values_by_method.items()}
     for name in (row.label, row.runs[0].method):  # a variant's own number before the method's
@@ -132,39 +134,31 @@ def _value(numbers: Published, row: Row) -> tuple[float, ...]:
     return ()
 
 
-def _printed(numbers: Published, row: Row) -> str:
-    return " ± ".join(f"{value:g}" for value in _value(numbers, row)) or NOTHING
-
-
-def _lacking(numbers: Published, row: Row) -> str:
-    value = _value(numbers, row)
-    return f"{100 * row.accuracy.mean - value[0]:+.2f}" if value else NOTHING
-
-
 def _rounds_column(place: int, target: float) -> Column:
+    """The first round that reached a target."""
+
+    def cell(row: Row) -> str:
+        reached = row.reached[place]
+        return NOTHING if reached.rounds is None else f"{reached.rounds:.0f} ({len(reached.plain)}/{len(row.runs)})"
+
     goal = _percent(target)
     meaning = f"first round with test accuracy ≥ {goal}, mean over the seeds that reached it (how many did)"
-    return Column(f"rounds to {goal}", meaning, lambda row: _rounds(row, place))
-
-
-def _rounds(row: Row, place: int) -> str:
-    target = row.reached[place]
-    return NOTHING if target.rounds is None else f"{target.rounds:.0f} ({len(target.plain)}/{len(row.runs)})"
+    return Column(f"rounds to {goal}", meaning, cell)
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
 
 
-def _clients(comparison: Comparison) -> list[Column]:
+def _client_columns(comparison: ComparisonData) -> list[Column]:
     """Accuracies over clients: on their training samples, and on their validation samples if all runs have them."""
     validated = all("validation_accuracy_mean" in row.estimates for row in comparison.rows)
-    return [_spread_over_clients("client", "training")] + (
-        [_spread_over_clients("validation", "validation")] if validated else []
-    )
+    return [_client_column("client", "training")] + ([_client_column("validation", "validation")] if validated else [])
 
 
-def _spread_over_clients(kind: str, own: str) -> Column:
+def _client_column(kind: str, own: str) -> Column:
+    """The spread over clients of the accuracies whose names begin with `kind`."""
+
     def cell(row: Row) -> str:
         mean, std, worst, best = (
             100 * row.estimates[f"{kind}_accuracy_{name}"].mean for name in ("mean", "std", "worst", "best")
@@ -176,6 +170,7 @@ def _spread_over_clients(kind: str, own: str) -> Column:
 
 
 def _number(name: str, form: str) -> Callable[[Row], str]:
+    """The text of the number `name`, in the format `form`."""
     return lambda row: format(row.estimates[name].mean, form) if name in row.estimates else NOTHING
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .comparison import Comparison, FinishedRun
+from .comparison_data import ComparisonData, FinishedRun
 
 COLOURS = ("#4d4d4d", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c510a", "#7b3294", "#b2182b")
 DASHES = ("-", "--", "-.")
 SMOOTHED_OVER = 5  # evaluations
-STYLE = {
+STYLE: Any = {  # matplotlib's type of it is a list of all its settings
     "svg.fonttype": "none",
     "svg.hashsalt": "fedflat",  # the same figure always gives the same bytes
     "font.family": "sans-serif",
@@ -28,7 +29,7 @@ STYLE = {
 }
 
 
-def accuracy_curves(comparison: Comparison) -> str:
+def accuracy_curves(comparison: ComparisonData) -> str:
     """Test accuracy against rounds, and its second half larger: mean over seeds, lowest to highest seed as a band."""
     with rc_context(STYLE):
         figure = Figure(figsize=(10, 4.2), layout="constrained")
@@ -47,7 +48,7 @@ def accuracy_curves(comparison: Comparison) -> str:
         return svg(figure, "accuracy against rounds")
 
 
-def differences(comparison: Comparison) -> str | None:
+def differences(comparison: ComparisonData) -> str | None:
     """Paired difference of each method to the baseline with its interval; None if there is nothing to pair."""
     rows = [(row.label, row.difference) for row in comparison.rows if row.difference is not None]
     if not rows:
@@ -77,12 +78,13 @@ def partition_map(counts: np.ndarray, title: str) -> str:
         return svg(figure, "partition")
 
 
-def line_style(i: int) -> dict[str, str]:
+def line_style(i: int) -> dict[str, Any]:
     """Colour and dashes of the i-th method, the same in every figure."""
     return {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i // len(COLOURS) % len(DASHES)]}
 
 
-def _curve(axes: Axes, rounds: np.ndarray, values: np.ndarray, style: dict[str, str], label: str) -> None:
+def _curve(axes: Axes, rounds: np.ndarray, values: np.ndarray, style: dict[str, Any], label: str) -> None:
+    """Mean over seeds as a line, lowest to highest seed as a band; `values` are (seeds, rounds)."""
     axes.plot(rounds, 100 * values.mean(axis=0), linewidth=1.6, label=label, **style)
     low, high = 100 * values.min(axis=0), 100 * values.max(axis=0)
     axes.fill_between(rounds, low, high, color=style["color"], alpha=0.12, linewidth=0)

@@ -1,4 +1,4 @@
-"""What a report says of flatness: numbers with their errors, curves over each other, rank correlations."""
+"""Flatness in a report: numbers with their errors, curves of all methods in one figure, rank correlations."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from math import atanh, sqrt, tanh
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from scipy.special import ndtri
 
 from ..metrics.flatness import Curve
 from .columns import NOTHING, Column
-from .comparison import Comparison, Row
+from .comparison_data import ComparisonData, Row
 from .figures import STYLE, line_style, svg
 
 ERRORS = (
     "one seed: ± half of a 95 % interval, or the residual of an eigenvalue; several: ± standard deviation over seeds"
 )
-SHOWN = 1e-8  # of the highest value is the lowest that a logarithmic axis shows
+SHOWN = 1e-8  # where a logarithmic axis begins, as a share of the highest value
 CAUTION = (
     "A rank correlation over a few methods and seeds describes these runs and explains nothing: runs of one method are "
     "not independent, every method minimises another quantity, and several measures change when weights are rescaled "
@@ -38,18 +37,18 @@ class Correlation:
     runs: int
 
 
-def measured(comparison: Comparison) -> list[str]:
+def measured(comparison: ComparisonData) -> list[str]:
     """The names of the numbers that were measured on every run."""
     runs = comparison.runs
     return [name for name in runs[0].flatness if all(name in run.flatness for run in runs)]
 
 
-def protocols(comparison: Comparison) -> list[str]:
-    """How each measure was taken, in words."""
+def protocols(comparison: ComparisonData) -> list[str]:
+    """How each measure was computed, in words."""
     return list(dict.fromkeys(one.protocol for run in comparison.runs for one in run.flatness.findings))
 
 
-def flatness_columns(comparison: Comparison) -> list[Column]:
+def flatness_columns(comparison: ComparisonData) -> list[Column]:
     """One column per number, after the method's name; none if nothing was measured on every run."""
     names = measured(comparison)
     first = Column("method", "class name", lambda row: row.label)
@@ -67,9 +66,9 @@ def _cell(name: str) -> Callable[[Row], str]:
     return cell
 
 
-def correlations(comparison: Comparison) -> list[Correlation]:
+def correlations(comparison: ComparisonData) -> list[Correlation]:
     """Each measure against test accuracy over all runs; none with fewer than four runs."""
-    from scipy.stats import spearmanr  # takes half a second to import
+    from scipy.stats import spearmanr  # here and below, because scipy takes half a second to import
 
     runs = comparison.runs
     accuracy = np.array([comparison.accuracy_of(run) for run in runs])
@@ -84,20 +83,22 @@ def correlations(comparison: Comparison) -> list[Correlation]:
 
 def _interval(rho: float, n: int) -> tuple[float, float] | None:
     """Of a rank correlation of n pairs, by Fisher's transform with the variance 1.06 / (n - 3)."""
+    from scipy.special import ndtri
+
     if abs(rho) > 1 - 1e-9:
         return None
     half = float(ndtri(0.975)) * sqrt(1.06 / (n - 3))
     return tanh(atanh(rho) - half), tanh(atanh(rho) + half)
 
 
-def curve_figures(comparison: Comparison) -> dict[str, str]:
-    """Every curve that all runs have, methods over each other, as SVG."""
+def curve_figures(comparison: ComparisonData) -> dict[str, str]:
+    """Every curve that all runs have, of all methods in one figure, as SVG."""
     runs = comparison.runs
     names = [name for name in runs[0].flatness.curves if all(name in run.flatness.curves for run in runs)]
     return {name: _figure(comparison, name) for name in names}
 
 
-def _figure(comparison: Comparison, name: str) -> str:
+def _figure(comparison: ComparisonData, name: str) -> str:
     with rc_context(STYLE):
         figure = Figure(figsize=(8, 3.8), layout="constrained")
         axes = figure.subplots()
@@ -120,7 +121,7 @@ def _figure(comparison: Comparison, name: str) -> str:
 def _over_seeds(curves: list[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """x, mean y, and half the width of a band: the curve's error for one seed, else the spread over seeds.
 
-    Curves with places of their own, as densities have, are read at the places of the first one.
+    Curves with other x than the first one, as densities have, are interpolated at its x.
     """
     x = np.array(curves[0].x)
     ys = np.array([np.interp(x, curve.x, curve.y) for curve in curves])

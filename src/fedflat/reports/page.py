@@ -17,7 +17,7 @@ from ..files import make_folder, read_bytes, write_atomically
 from ..methods import all_methods
 from . import figures, flatness
 from .columns import caption, columns, target_columns
-from .comparison import Comparison
+from .comparison_data import ComparisonData
 
 PICTURE = 2**24  # bytes of a picture of loss surfaces
 
@@ -26,7 +26,7 @@ PICTURE = 2**24  # bytes of a picture of loss surfaces
 class Chapter:
     """One comparison on a page."""
 
-    comparison: Comparison
+    comparison: ComparisonData
     title: str | None = None  # default: how many methods, on which data
     notes: Sequence[str] = ()  # what a reader should know, before the table
     surfaces: Sequence[Path] = ()  # pictures of loss surfaces (SVG files), shown as images
@@ -85,7 +85,7 @@ def _content(chapter: Chapter) -> dict[str, Any]:
     }
 
 
-def _settings(comparison: Comparison) -> dict[str, Any]:
+def _settings(comparison: ComparisonData) -> dict[str, Any]:
     """What all runs share, in the order a reader asks."""
     settings = comparison.runs[0].settings
     hashes = {run.seed: run.settings["partition_hash"] for run in comparison.runs}
@@ -104,7 +104,7 @@ def _settings(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _papers(comparison: Comparison) -> dict[str, Citation]:
+def _papers(comparison: ComparisonData) -> dict[str, Citation]:
     """The citation of every method of the package that was compared."""
     known = all_methods()
     names = dict.fromkeys(row.runs[0].method for row in comparison.rows)

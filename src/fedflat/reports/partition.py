@@ -1,4 +1,4 @@
-"""A split to look at: on a terminal and as a figure."""
+"""A split described: its numbers, a map on a terminal, and a figure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ from pathlib import Path
 
 import numpy as np
 
-from ..data.federated import FederatedData
-from ..files import write_atomically
+from ..data.federated import FederatedData, Index
+from ..data.partition_statistics import partition_statistics
+from ..files import make_folder, write_atomically
 
 SHADES = " ░▒▓█"
 
 
-def shade_map(counts: np.ndarray, width: int) -> list[str]:
+def description(data: FederatedData) -> list[str]:
+    """What the split is, and its numbers, as lines."""
+    return [f"{data.name}, {data.partition}, hash {data.partition_hash()}", *partition_statistics(data).lines()]
+
+
+def shade_map(counts: Index, width: int) -> list[str]:
     """Lines: classes down, clients across, darker for more samples; as many clients as fit in `width` characters."""
     shown = counts[: max(1, width - 10)]
     levels = np.ceil(shown / max(1, shown.max()) * (len(SHADES) - 1)).astype(int)
@@ -28,3 +34,10 @@ def write_partition_map(data: FederatedData, path: Path) -> Path:
     svg = partition_map(data.counts(), f"{data.name}, {data.partition}")
     write_atomically(path, lambda file: file.write_text(svg))
     return path
+
+
+def write_partition(data: FederatedData, lines: list[str], folder: Path) -> Path:
+    """Write the lines to facts.txt and the heat map to partition.svg in `folder`; gives the path of the map."""
+    make_folder(folder)
+    write_atomically(folder / "facts.txt", lambda file: file.write_text("\n".join([*lines, ""])))
+    return write_partition_map(data, folder / "partition.svg")

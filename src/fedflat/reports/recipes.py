@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from rich import box
 from rich.table import Table
 
-from ..experiments.budget import Budget, Speed
+from ..core.errors import MissingPackageError
+from ..experiments.budget import Budget, speed_of, study_budget, total
 from ..experiments.recipe import Cell, Recipe
 from ..experiments.recipe_files import Published
 from ..experiments.spec import StudySpec
@@ -21,35 +22,41 @@ LEGEND = (
 )
 
 
-def overview(rows: Iterable[tuple[Recipe, int, Budget | None, float | None]]) -> Table:
-    """One line per recipe: its number of cells, its cost, and hours if they are known."""
+def overview(recipes: Iterable[Recipe], measure: bool) -> Table:
+    """One line per recipe: its number of cells, its cost, and hours if the speed here is known or to be measured."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=LEGEND, caption_justify="left")
     for title in ("recipe", "covers", "cells", "runs", "gradients", "GB sent", "hours here"):
         table.add_column(title, justify="left" if title in ("recipe", "covers") else "right", no_wrap=title == "recipe")
-    for recipe, cells, work, hours in rows:
-        table.add_row(*map(literal, (recipe.name, ", ".join(recipe.item.items), str(cells), *_cost(work, hours))))
+    for recipe in recipes:
+        cells = recipe.cells()
+        costs = [_cost(recipe, cell.study(), measure) for cell in cells]
+        work = [estimate for estimate, _ in costs if estimate is not None]
+        hours = [some for _, some in costs if some is not None]
+        shown = _cost_texts(total(work) if work else None, sum(hours) if len(hours) == len(cells) else None)
+        table.add_row(*map(literal, (recipe.name, ", ".join(recipe.item.items), str(len(cells)), *shown)))
     return table
 
 
-def cell_table(cells: Mapping[Cell, tuple[StudySpec, Budget | None, float | None]]) -> Table:
-    """One line per cell, with the rounds of the study that it is here."""
+def cell_table(recipe: Recipe, cells: Mapping[Cell, StudySpec], measure: bool) -> Table:
+    """One line per cell, with the rounds of its study and its cost; `measure` as for `overview`."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in ("cell", "rounds", "runs", "gradients", "GB sent", "hours here"):
         table.add_column(title, justify="left" if title == "cell" else "right", no_wrap=title == "cell")
-    for cell, (study, work, hours) in cells.items():
-        table.add_row(*map(literal, (cell.name, f"{study.rounds:,}", *_cost(work, hours))))
+    for cell, study in cells.items():
+        shown = _cost_texts(*_cost(recipe, study, measure))
+        table.add_row(*map(literal, (cell.name, f"{study.rounds:,}", *shown)))
     return table
 
 
 def description(recipe: Recipe) -> list[str]:
-    """What a recipe is, one thought a line."""
+    """What a recipe is, as lines."""
     base = recipe.base
     first = [f"{recipe.name}: {recipe.item.title}", f"{base.title} ({base.paper}): {', '.join(recipe.item.items)}"]
     return [*first, *details(recipe), *(f"note: {note}" for note in base.notes)]
 
 
 def details(recipe: Recipe) -> list[str]:
-    """What is the recipe's own: methods, what is left out, notes, the paper's numbers."""
+    """What the recipe does not share with the others of its paper: methods, notes, the paper's numbers."""
     item, lines = recipe.item, []
     if item.use:
         lines.append(f"methods: {', '.join(item.use)}")
@@ -64,21 +71,32 @@ def _published(numbers: Published) -> str:
     return f"paper, {numbers.where}, {where}, {numbers.quantity}: {values}{warning}"
 
 
-def _cost(work: Budget | None, hours: float | None) -> list[str]:
-    if work is None:  # only a partition is looked at
+def _cost(recipe: Recipe, study: StudySpec, measure: bool) -> tuple[Budget | None, float | None]:
+    """The work of a cell, and the hours that it takes here, None if they are not known.
+
+    They are not known for a model that needs a package that is not installed either: a recipe can be shown without.
+    """
+    if recipe.item.kind == "partition":
+        return None, None
+    work = study_budget(study)
+    try:
+        known = speed_of(study.runs()[0], measure=measure)
+    except MissingPackageError:
+        known = None
+    return work, None if known is None else known.hours(work)
+
+
+def _cost_texts(work: Budget | None, hours: float | None) -> list[str]:
+    """The cells of a table from `runs` to `hours here`."""
+    if work is None:  # only a partition is shown
         return [UNKNOWN] * 4
     spent = UNKNOWN if hours is None else f"{hours:,.1f}" if hours >= 0.1 else "< 0.1"
-    return [str(work.runs), _short(work.gradients), f"{work.bytes / 1e9:,.1f}", spent]
+    return [str(work.runs), _three_digits(work.gradients), f"{work.bytes / 1e9:,.1f}", spent]
 
 
-def _short(number: float) -> str:
-    """Three digits and a unit."""
+def _three_digits(number: float) -> str:
+    """A number as three digits and a unit."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g} {unit}"
     return f"{number:.0f}"
-
-
-def hours(work: Budget, speed: Speed | None) -> float | None:
-    """Hours that `work` takes at `speed`, None if that is not known."""
-    return None if speed is None else speed.hours(work)

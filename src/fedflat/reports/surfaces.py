@@ -27,7 +27,7 @@ DECADES = 5  # below the highest loss, as far down as logarithmic scales go
 PANELS_ACROSS = 3
 SIDE = 3.1  # of a panel, in inches
 OFF_PLANE = 1e-4  # the distance from which a model counts as not on the plane
-PLAIN: Any = STYLE | {"axes.grid": False}
+PLAIN = STYLE | {"axes.grid": False}
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,53 @@
-"""The comparison as text."""
+"""Comparisons and measures of flatness as tables on a terminal."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from ..core.errors import printable
-from .columns import Column, caption, columns, target_columns
-from .comparison import Comparison
+from ..metrics.flatness import Flatness
+from .columns import NOTHING, Column, caption, columns, target_columns
+from .comparison_data import ComparisonData
 from .literal import literal
 
 
-def as_table(comparison: Comparison) -> Table:
+def as_table(comparison: ComparisonData) -> Table:
     """The comparison for a rich console."""
     return _table(comparison, columns(comparison), caption(comparison))
 
 
-def target_tables(comparison: Comparison) -> list[Table]:
-    """What it took to reach each target."""
+def target_tables(comparison: ComparisonData) -> list[Table]:
+    """For each target, what the methods spent to reach it."""
     return [_table(comparison, target_columns(comparison, place)) for place in range(len(comparison.targets))]
 
 
-def _table(comparison: Comparison, cells: list[Column], caption: str | None = None) -> Table:
+def as_text(comparison: ComparisonData, width: int = 150) -> str:
+    """The comparison as plain lines."""
+    console = Console(width=width, no_color=True, force_terminal=False)
+    with console.capture() as captured:
+        console.print(as_table(comparison), *target_tables(comparison), sep="\n")
+    return "\n".join([captured.get().rstrip(), *map(printable, comparison.notes)])
+
+
+def flatness_table(flatness_of: Mapping[str, Flatness]) -> Table:
+    """One row per run, one column per number."""
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, caption="± half of a 95 % interval, or the residual of an eigenvalue"
+    )
+    names = dict.fromkeys(name for flatness in flatness_of.values() for name in flatness)
+    for title in ("run", *names):
+        table.add_column(literal(title), justify="left" if title == "run" else "right", no_wrap=True)
+    for run, flatness in flatness_of.items():
+        cells = (str(flatness[name]) if name in flatness else NOTHING for name in names)
+        table.add_row(literal(run), *map(literal, cells))
+    return table
+
+
+def _table(comparison: ComparisonData, cells: list[Column], caption: str | None = None) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -34,11 +59,3 @@ def _table(comparison: Comparison, cells: list[Column], caption: str | None = No
     for row in comparison.rows:
         table.add_row(*(literal(column.cell(row)) for column in cells))
     return table
-
-
-def as_text(comparison: Comparison, width: int = 150) -> str:
-    """The comparison as plain lines."""
-    console = Console(width=width, no_color=True, force_terminal=False)
-    with console.capture() as captured:
-        console.print(as_table(comparison), *target_tables(comparison), sep="\n")
-    return "\n".join([captured.get().rstrip(), *map(printable, comparison.notes)])

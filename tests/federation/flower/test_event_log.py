@@ -11,7 +11,7 @@ from flwr.app import Message
 from safetensors.torch import load_file
 
 from fedflat.cli.console import Console
-from fedflat.cli.flower import _lines
+from fedflat.cli.flower import event_lines
 from fedflat.federation.flower import event_log
 from fedflat.federation.flower.records import to_records
 from fedflat.federation.messages import Failure
@@ -53,7 +53,7 @@ def test_a_clients_reason_stays_on_one_line(tmp_path: Path, caplog: pytest.LogCa
     assert event["missing"]["client-0"] == "no\\x1b[2J\\x0afinished  model_sha256 0\\x2028\\x202e"
     assert all(record.getMessage().isprintable() for record in caplog.records if "fedflat" in record.getMessage())
     with io.StringIO() as screen:
-        Console(file=screen, width=500).say(*_lines({**event, "missing": {"client-0": hostile}}))
+        Console(file=screen, width=500).say(*event_lines({**event, "missing": {"client-0": hostile}}))
         shown = screen.getvalue().splitlines()
     assert [line.isprintable() for line in shown] == [True, True]
     assert json.loads((federation.out / "result.json").read_text())["rounds"] == 1

@@ -7,14 +7,15 @@ quarter, the same for every seed.
 from __future__ import annotations
 
 import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 from ..dataset import BundledDataset, LoadedDataset, SampleArrays
 
 
 def read() -> LoadedDataset:
     """All 1,797 images, x (n, 1, 8, 8) float32."""
+    from sklearn.datasets import load_digits  # scikit-learn takes a second to import
+    from sklearn.model_selection import train_test_split
+
     digits = load_digits()
     images = (digits.images / 16.0).astype("float32")[:, None]
     split = train_test_split(

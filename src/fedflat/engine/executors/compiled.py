@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from ...core.local import LocalState
 from .prepared import PreparedStep, Run
 from .tensor_step import StepInputs, TensorStep
+
+if TYPE_CHECKING:
+    from torch._subclasses import FakeTensorMode
 
 PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113)
 
@@ -66,6 +66,11 @@ def _traced(step: TensorStep, inputs: StepInputs, shapes: Iterable[torch.Size]) 
     `shapes` are those of the parameters. The tracer may take a size for another that it equals, so it is shown as
     many rows as nothing else has.
     """
+    # Here, because they import sympy, which takes half a second, and few runs compile.
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
     rows, shared = inputs.rows(), inputs.shared()
     sizes = {size for shape in (*shapes, *(x.shape for x in (rows | shared).values())) for size in shape}
     number = next(prime for prime in PRIMES if prime not in sizes)
@@ -78,6 +83,8 @@ def _traced(step: TensorStep, inputs: StepInputs, shapes: Iterable[torch.Size]) 
 
 def _any_number(mode: FakeTensorMode, number: int, x: Tensor) -> Tensor:
     """A stand-in for `number` rows like those of `x`, that stands for any number; equal rows lie in one place."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
     example = x.new_zeros(1 if x.stride(0) == 0 else number, *x.shape[1:]).expand(number, *x.shape[1:])
     sizes = [DimDynamic.DYNAMIC, *[DimDynamic.STATIC] * (x.ndim - 1)]
     return mode.from_tensor(example, symbolic_context=StatelessSymbolicContext(sizes))

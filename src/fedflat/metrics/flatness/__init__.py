@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ...core.errors import InputError
+from ...core.matrix_products import fix_product_rounding
 from ...core.objective import Objective
 from ...data.federated import FederatedData
 from .measure import Measure
@@ -87,6 +88,7 @@ def flatness(
     """
     if max_samples < 1:
         raise InputError(f"flatness needs max_samples >= 1, got {max_samples}")
+    fix_product_rounding()
     objective = Objective(deepcopy(model))
     w = objective.space.flatten(objective.module)
     return measure(Subject(objective, w, data.to(w.device, w.dtype), max_samples), measures, progress)

@@ -1,0 +1,127 @@
+"""Carry out runs, studies and recipes: data first, then the rounds with a progress bar, then tables and files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from rich.progress import MofNCompleteColumn, Progress, TaskID
+
+from ..data import prepare
+from ..data.dataset import LoadedDataset
+from ..engine.arguments import BF16
+from ..engine.ranks import Ranks
+from ..experiments import distributed, studies
+from ..experiments.budget import simulation_budget
+from ..experiments.recipe import Cell, Recipe
+from ..experiments.spec import Experiment, RunSpec, StudySpec
+from ..experiments.studies import Jobs
+from ..files import write_atomically
+from ..reports.comparison import compare
+from ..reports.comparison_data import ComparisonData
+from ..reports.page import Chapter, write_page
+from ..reports.terminal import as_table, target_tables
+from .console import Console, usual_columns
+from .progress import watcher
+
+
+def prepare_set(
+    console: Console,
+    name: str,
+    data_dir: str | None,
+    hub: bool,
+    partial: bool,
+    image_size: int | None,
+    revision: str | None = None,
+) -> LoadedDataset:
+    """Read the set `name`, with a bar while it is converted for the first time; the bar disappears when it is done."""
+    with Progress(*usual_columns(), MofNCompleteColumn(), console=console, transient=True) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def advance(part: str, done: int, total: int) -> None:
+            if part not in tasks:
+                tasks[part] = bar.add_task(f"{name} {part}", total=total)
+            bar.update(tasks[part], completed=done)
+
+        return prepare(name, data_dir, hub, partial, image_size, advance, revision)
+
+
+def prepare_data(console: Console, spec: Experiment) -> None:
+    """Convert the data set of an experiment, so that its first round need not wait for that."""
+    prepare_set(console, spec.data.name, spec.data_dir, False, spec.data.partial, spec.data.image_size)
+
+
+def warn_of_doubtful_settings(console: Console, spec: Experiment) -> None:
+    """Say which settings of an experiment may spoil its results."""
+    if spec.precision == "bf16":
+        console.caution("precision = 'bf16':", BF16)
+
+
+def print_plan(console: Console, spec: RunSpec) -> None:
+    """Print the resolved configuration of a run and what it will cost."""
+    console.say(*spec.to_toml().split("\n"))
+    console.say(*simulation_budget(spec.build()).lines())
+
+
+def carry_out_run(console: Console, spec: RunSpec, path: Path, ranks: Ranks, strict: bool = False) -> None:
+    """Carry out the rounds of a run that are not done yet, alone or as one of several ranks."""
+    with watcher(console, spec.rounds) as watching:
+        distributed.run(spec, path, watching, ranks, strict)
+    console.say(f"results in {path}")
+
+
+def carry_out_study(console: Console, spec: StudySpec, path: Path, jobs: Jobs = 1, strict: bool = False) -> None:
+    """Carry out the runs of a study that are not done yet, then show and write the comparison."""
+    prepare_data(console, spec)
+    warn_of_doubtful_settings(console, spec)
+    with watcher(console, _rounds(spec)) as watching:
+        runs = studies.study(spec, path, watching, jobs, strict)
+    show(console, [Chapter(compare(runs, targets=spec.targets, protocol=spec.protocol))], path)
+
+
+def carry_out_recipe(
+    console: Console, recipe: Recipe, cells: dict[Cell, StudySpec], folder: Path, changes: Sequence[str], jobs: Jobs
+) -> None:
+    """Carry out every cell of a recipe; a table for each, and one page for all. `changes` to the paper are noted."""
+    with watcher(console, sum(map(_rounds, cells.values()))) as watching:
+        results = [studies.study(study, folder / cell.name, watching, jobs) for cell, study in cells.items()]
+    chapters = []
+    for (cell, study), runs in zip(cells.items(), results, strict=True):
+        comparison = compare(runs, targets=study.targets, protocol=study.protocol, published=cell.published)
+        missing = [] if cell.published else ["The paper's numbers for this cell are not recorded in the recipe."]
+        notes = [*changes, *missing, *recipe.item.notes]
+        chapters.append(Chapter(comparison, f"{recipe.name} {cell.name}", notes))
+    show(console, chapters, folder, f"{recipe.item.title} ({recipe.base.paper}: {', '.join(recipe.item.items)})")
+
+
+def _rounds(study: StudySpec) -> int:
+    return study.rounds * len(study.methods) * len(study.seeds)
+
+
+def show(console: Console, chapters: Sequence[Chapter], folder: Path, title: str | None = None) -> None:
+    """Print the comparisons; write report.html, and each one's numbers as parquet and JSON, to `folder`.
+
+    The page of a single comparison has the pictures that `fedflat landscape` has left in `folder`, too.
+    """
+    if len(chapters) == 1:
+        chapters = [replace(chapters[0], surfaces=sorted((folder / "landscape").glob("*.svg")))]
+    page = write_page(chapters, folder / "report.html", title)
+    for number, chapter in enumerate(chapters, start=1):
+        suffix = "" if len(chapters) == 1 else f"-{number}"
+        _write_numbers(chapter.comparison, folder / f"comparison{suffix}")
+        if chapter.title:
+            console.say(chapter.title, style="bold")
+        console.show(as_table(chapter.comparison), *target_tables(chapter.comparison))
+        console.say(*chapter.notes, *chapter.comparison.notes)
+    console.say(f"report: {page}")
+
+
+def _write_numbers(comparison: ComparisonData, path: Path) -> None:
+    """Write the table of a comparison as PATH.parquet and PATH.json."""
+    table = comparison.table()
+    write_atomically(path.with_suffix(".parquet"), lambda file: pq.write_table(table, file))
+    text = json.dumps(table.to_pylist(), indent=2)
+    write_atomically(path.with_suffix(".json"), lambda file: file.write_text(text + "\n"))

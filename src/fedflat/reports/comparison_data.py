@@ -1,0 +1,143 @@
+"""What a comparison of finished runs holds; tables, figures and pages are made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
+from typing import Protocol as Interface
+
+import numpy as np
+
+from ..core.errors import InputError
+from ..data.federated import Index
+from ..experiments.recipe_files import Published
+from ..experiments.statistics import Difference, MeanEstimate
+from ..metrics.flatness import Flatness
+from ..metrics.protocols import AccuracyCurve, Protocol, Reached
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class FinishedRun(Interface):
+    """What a comparison reads of a run; `fedflat.Run` and a stored run both have it."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def metrics(self) -> pa.Table: ...
+    @property
+    def summary(self) -> dict[str, float]: ...
+    @property
+    def settings(self) -> dict[str, Any]: ...
+    @property
+    def counts(self) -> Index: ...
+    @property
+    def flatness(self) -> Flatness: ...
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target accuracy, and what the seeds that reached it had spent by then."""
+
+    accuracy: float
+    plain: tuple[Reached, ...]
+    smoothed: tuple[Reached, ...]  # under the Hanning window
+
+    @property
+    def rounds(self) -> float | None:
+        """Mean number of rounds; None if no seed reached the target."""
+        return self.mean("rounds")
+
+    def mean(self, name: str) -> float | None:
+        """Mean of a field of `Reached`, or of `rounds_smoothed`; None if no seed reached the target."""
+        some = self.smoothed if name == "rounds_smoothed" else self.plain
+        return float(np.mean([getattr(reached, name.split("_", maxsplit=1)[0]) for reached in some])) if some else None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method in a comparison."""
+
+    label: str
+    runs: Sequence[FinishedRun]
+    estimates: dict[str, MeanEstimate]  # of every number of the runs' summaries and flatness, over seeds
+    accuracy: MeanEstimate  # on the test set by the comparison's protocol, over seeds
+    difference: Difference | None  # of that accuracy to the baseline; None for the baseline itself
+    reached: Sequence[Target]  # for each of the comparison's targets
+
+    @property
+    def hyper(self) -> dict[str, Any]:
+        """The method's hyper-parameters."""
+        hyper: dict[str, Any] = self.runs[0].settings["hyper"]
+        return hyper
+
+    def numbers(self) -> dict[str, Any]:
+        """All numbers of the row by the names of their columns."""
+        values: dict[str, Any] = {"method": self.label, "seeds": len(self.runs)}
+        for name, value in self.estimates.items():
+            values |= {name: value.mean, f"{name}_seed_std": value.std}
+        d = self.difference
+        values |= {"shown_accuracy": self.accuracy.mean}
+        values |= {"difference": d and d.mean, "difference_low": d and d.low, "difference_high": d and d.high}
+        for target in self.reached:
+            goal = f"{target.accuracy:.4g}"
+            values |= {f"rounds_to_{goal}": target.rounds, f"seeds_at_{goal}": len(target.plain)}
+            for name in ("rounds_smoothed", "gradients", "bytes", "vectors"):
+                values[f"{name}_to_{goal}"] = target.mean(name)
+        return values
+
+
+@dataclass(frozen=True)
+class ComparisonData:
+    """Methods side by side; `rows` is in the order of the runs given."""
+
+    rows: Sequence[Row]
+    baseline: str  # label of the row that differences refer to
+    targets: Sequence[float]  # accuracies in [0, 1] of the columns "rounds to"
+    protocol: Protocol  # which accuracy is compared
+    notes: Sequence[str]  # what a reader must know before trusting the comparison
+    published: Sequence[Published] = ()  # what a paper prints for the same experiment
+
+    @property
+    def runs(self) -> list[FinishedRun]:
+        return [run for row in self.rows for run in row.runs]
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({run.seed for run in self.runs})
+
+    def accuracy_of(self, run: FinishedRun) -> float:
+        """The test accuracy of one run by the comparison's protocol."""
+        return accuracy(run, self.protocol)
+
+    def table(self) -> pa.Table:
+        """The numbers, one row per method."""
+        import pyarrow as pa  # here, because tables on a terminal and on a page need none
+
+        rows = [row.numbers() for row in self.rows]
+        names = dict.fromkeys(name for row in rows for name in row)
+        return pa.table({name: [row.get(name) for row in rows] for name in names})
+
+
+def accuracy(run: FinishedRun, protocol: Protocol) -> float:
+    """The test accuracy of `run` by `protocol`. Raises InputError for best-validation without validation samples."""
+    names = {"last": "test_accuracy", "final": "test_accuracy_last", "best-validation": "test_accuracy_best_validation"}
+    if protocol == "best-test":
+        return curve_of(run).best_on_test
+    if protocol not in names:
+        raise InputError(f"protocol = {protocol!r} is unknown; known are {', '.join(get_args(Protocol))}")
+    if names[protocol] not in run.summary:
+        raise InputError(f"protocol = {protocol!r} needs validation samples; set data.validation")
+    return run.summary[names[protocol]]
+
+
+def curve_of(run: FinishedRun) -> AccuracyCurve:
+    """The evaluated rounds of a run. Raises InputError if there is none."""
+    curve = AccuracyCurve.of(run.metrics.to_pylist(), run.summary["vector_bytes"])
+    if not len(curve.rounds):
+        raise InputError(f"the metrics of {run.method}, seed {run.seed}, have no test accuracy in any round")
+    return curve
