@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from fedflat.core.method import Method
 from fedflat.experiments.budget import Budget, run_budget, simulation_budget, study_budget
+from fedflat.rounds import checkpoint
 from support.memory import counted
 from support.studies import run_spec, study_spec
 
@@ -35,7 +37,7 @@ print(expected, in_bytes("VmHWM"))
 """
 
 
-def test_a_simulation_spends_its_budget(method: Method) -> None:
+def test_a_simulation_spends_its_budget(method: Method, tmp_path: Path) -> None:
     spec = run_spec(method=type(method).__name__, participation={"bernoulli": 0.4}, rounds=4)
     expected = simulation_budget(spec.build())
     sim = spec.build()
@@ -44,8 +46,10 @@ def test_a_simulation_spends_its_budget(method: Method) -> None:
     spent = sim.history[-1]
     assert spent["gradients"] == expected.gradients
     assert (spent["bytes_down"], spent["bytes_up"]) == (expected.bytes_down, expected.bytes_up)
-    kept = sum(x.nbytes for name, x in sim._store.tensors().items() if name != "slots")
-    assert kept <= expected.client_state_bytes
+    sim.save(tmp_path / "round-000004.safetensors")
+    saved, _ = checkpoint.load(tmp_path / "round-000004.safetensors")
+    kept = {name: x.nbytes for name, x in saved.items() if name.startswith("clients.") and name != "clients.slots"}
+    assert sum(kept.values()) <= expected.client_state_bytes
 
 
 def test_a_run_has_the_budget_that_its_description_says() -> None:

@@ -1,4 +1,4 @@
-"""A run by several ranks at the command line: the folder of one process, whatever is killed meanwhile."""
+"""A run by several ranks at the command line leaves the folder of one process, whatever is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def ranks_in_round(launcher: subprocess.Popen[str], folder: Path, t: int) -> lis
 def test_two_ranks_leave_the_folder_of_one_process(tmp_path: Path) -> None:
     runner.run(spec(flatness=["consistency"]), tmp_path / "alone")
     with started(spec(flatness=["consistency"]), tmp_path / "two", "--ranks", "2") as launcher:
-        out, said = launcher.communicate(timeout=PATIENCE)
-    assert launcher.returncode == 0, said
-    assert out.count("results in") == 1, "rank 0 alone speaks"
+        out, stderr = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 0, stderr
+    assert out.count("results in") == 1, "only rank 0 prints"
     assert model(tmp_path / "two") == model(tmp_path / "alone")
     for name in ("config.toml", "partition.parquet"):
         assert (tmp_path / "two" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
@@ -83,29 +83,29 @@ def test_a_rank_that_is_killed_is_started_again(tmp_path: Path, victim: int) -> 
     runner.run(long, tmp_path / "whole")
     with started(long, tmp_path / "killed", "--ranks", "2", "--max-restarts", "2") as launcher:
         os.kill(ranks_in_round(launcher, tmp_path / "killed", 5)[victim], signal.SIGKILL)
-        _, said = launcher.communicate(timeout=PATIENCE)
-    assert launcher.returncode == 0, said
+        _, stderr = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 0, stderr
     assert model(tmp_path / "killed") == model(tmp_path / "whole")
 
 
-def test_a_rank_that_hangs_is_given_up(tmp_path: Path) -> None:
+def test_a_rank_that_hangs_is_started_again(tmp_path: Path) -> None:
     long = spec(rounds=20, flatness=[])
     runner.run(long, tmp_path / "whole")
     flags = ("--ranks", "2", "--max-restarts", "1", "--patience", "5", "--grace", "2")
     with started(long, tmp_path / "hung", *flags) as launcher:
         os.kill(ranks_in_round(launcher, tmp_path / "hung", 5)[1], signal.SIGSTOP)
-        _, said = launcher.communicate(timeout=PATIENCE)
-    assert launcher.returncode == 0, said
+        _, stderr = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 0, stderr
     assert model(tmp_path / "hung") == model(tmp_path / "whole")
 
 
-def test_without_restarts_it_says_which_rank_and_how_to_go_on(tmp_path: Path) -> None:
+def test_without_restarts_the_error_names_the_rank_and_how_to_resume(tmp_path: Path) -> None:
     with started(spec(rounds=1000), tmp_path / "run", "--ranks", "2") as launcher:
         os.kill(ranks_in_round(launcher, tmp_path / "run", 2)[1], signal.SIGKILL)
-        _, said = launcher.communicate(timeout=PATIENCE)
+        _, stderr = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 1
-    assert "rank 1 was ended by SIGKILL (is memory short?); the same command goes on from the last checkpoint" in said
-    assert "Traceback" not in said
+    assert "rank 1 was ended by SIGKILL (is memory short?); the same command goes on from the last checkpoint" in stderr
+    assert "Traceback" not in stderr
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -115,10 +115,12 @@ def test_after_a_signal_the_last_round_is_saved(tmp_path: Path, number: int, cod
     ) as launcher:
         ranks = ranks_in_round(launcher, tmp_path / "run", 10)
         launcher.send_signal(number)
-        _, said = launcher.communicate(timeout=PATIENCE)
-    assert launcher.returncode == code, said
-    assert f"round {int(RunDirectory(tmp_path / 'run').checkpoint.stem[-6:])} of 3000 of FedSMOO-seed0 is saved" in said
-    assert "Traceback" not in said
+        _, stderr = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == code, stderr
+    assert (
+        f"round {int(RunDirectory(tmp_path / 'run').checkpoint.stem[-6:])} of 3000 of FedSMOO-seed0 is saved" in stderr
+    )
+    assert "Traceback" not in stderr
     assert all(map(has_ended, ranks))
 
 
@@ -139,21 +141,21 @@ def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
         (["--ranks", "2", "--patience", "0"], "--patience 0.0 must be more than 0"),
     ],
 )
-def test_mistakes_are_told_in_one_line(tmp_path: Path, flags: list[str], line: str) -> None:
+def test_wrong_flags_are_refused_in_one_line(tmp_path: Path, flags: list[str], line: str) -> None:
     with started(spec(), tmp_path / "run", *flags) as launcher:
-        _, said = launcher.communicate(timeout=PATIENCE)
+        _, stderr = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 2
-    assert line in said
-    assert len(said.strip().splitlines()) == 1
+    assert line in stderr
+    assert len(stderr.strip().splitlines()) == 1
 
 
-def test_a_mistake_that_ranks_find_is_told_once(tmp_path: Path) -> None:
+def test_an_error_on_all_ranks_is_printed_once(tmp_path: Path) -> None:
     runner.run(spec(), tmp_path / "run")
     with started(spec(client={"lr": 0.2, "epochs": 1, "batch_size": 20}), tmp_path / "run", "--ranks", "2") as launcher:
-        _, said = launcher.communicate(timeout=PATIENCE)
+        _, stderr = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 2
-    assert said.count("holds another run") == 1
-    assert "Traceback" not in said
+    assert stderr.count("holds another run") == 1
+    assert "Traceback" not in stderr
 
 
 def test_resume_and_compare_under_torchrun(tmp_path: Path) -> None:

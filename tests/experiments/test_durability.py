@@ -1,4 +1,4 @@
-"""Runs that are killed, or whose disk is full or loses power, at any of their file operations: nothing is lost."""
+"""Runs that are killed, or whose disk is full or loses power, at any file operation: no saved round is lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the paths
 
 
 def wrong(mode: str, store: str, ranks: int, every: int, folder: Path) -> dict[int, str]:
-    """The points of `support.durability` after which something was lost, and what; there must be enough of them."""
+    """The points of `support.durability` at which something was lost, with the problem; at least three are tried."""
     command = [sys.executable, "-m", "support.durability", mode, store, str(ranks), str(every), str(folder)]
     done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -28,18 +28,18 @@ def wrong(mode: str, store: str, ranks: int, every: int, folder: Path) -> dict[i
 @pytest.mark.parametrize("store", ["memory", "file"])
 @pytest.mark.parametrize("mode", ["kill", "full"])
 def test_stopped_before_any_file_operation_it_leaves_the_same_files(mode: str, store: str, tmp_path: Path) -> None:
-    """Killed, or told that the disk is full, then started again: every file as if nothing had been."""
+    """A run that was killed, or whose disk was full, and was started again has the files of an undisturbed run."""
     assert wrong(mode, store, 0, effort(31, 1), tmp_path) == {}
 
 
 @pytest.mark.parametrize("store", ["memory", "file"])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_so_it_is_with_ranks(store: str, ranks: int, tmp_path: Path) -> None:
-    """The first rank, which writes, is killed; records that pass the budget are in files of all of them."""
+    """Rank 0, which writes, is killed; records above the budget are in files of every rank."""
     assert wrong("kill", store, ranks, effort(37, 5), tmp_path) == {}
 
 
 @pytest.mark.parametrize("store", ["memory", "file"])
 def test_after_a_power_failure_what_was_said_to_be_saved_is(store: str, tmp_path: Path) -> None:
-    """Of what was not flushed, each write and each name may be on disk or not, as chance has it."""
+    """Each write and each name that was not flushed is on disk or not, at random."""
     assert wrong("power", store, 0, effort(53, 1), tmp_path) == {}

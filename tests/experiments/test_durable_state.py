@@ -1,4 +1,4 @@
-"""State that can be trusted: damage is named and cost is some rounds, other versions are told, old formats open."""
+"""Damaged files are named and cost a few rounds, changed versions give a warning, and old formats can be opened."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def flip(path: Path, rng: np.random.Generator, start: int = 0) -> None:
 
 
 def problems(folder: Path) -> dict[str, Verdict]:
-    """What `verify` finds damaged, by file."""
+    """The damaged files that `verify` finds, by name."""
     return {verdict.path.name: verdict for verdict in verify_run(folder) if verdict.problem}
 
 
@@ -68,9 +68,9 @@ def test_no_flipped_bit_of_a_state_passes(tmp_path: Path, megabytes: int) -> Non
     checkpoint.load(path)
     for _ in range(effort(1000, 10_000)):
         flip(path, rng)
-        with pytest.raises(InputError, match=r"^checkpoint .*round-000004\.safetensors .*") as told:
+        with pytest.raises(InputError, match=r"^checkpoint .*round-000004\.safetensors .*") as error:
             checkpoint.load(path)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(error.value)
         path.write_bytes(whole)
 
 
@@ -92,8 +92,8 @@ def test_a_damaged_state_costs_the_rounds_since_the_one_before(tmp_path: Path, m
 
 
 def test_damaged_records_cost_the_rounds_since_those_that_are_whole(tmp_path: Path) -> None:
-    """Each record in turn: the newest state that does not need it is gone on from; those of clients who have not come
-    since the oldest state are in one place only, and then it is said that none is whole."""
+    """Each record in turn: the run resumes from the newest state that does not need it. The records of clients that
+    have not taken part since the oldest state are in one place only; without these no state is whole."""
     spec = stopped(tmp_path / "damaged", store_megabytes=0, participation=0.3)
     runner.run(spec, tmp_path / "whole")
     slots = {path.name: slots_of(path) for path in RunDirectory(tmp_path / "damaged").checkpoints}
@@ -140,7 +140,7 @@ def test_when_no_state_is_whole_it_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["metrics.parquet", "summary.json", "model.safetensors", "partition.parquet", "env.json"]
 )
-def test_what_a_finished_run_has_lost_is_made_again_from_its_state(tmp_path: Path, name: str) -> None:
+def test_a_damaged_file_of_a_finished_run_is_made_again_from_its_state(tmp_path: Path, name: str) -> None:
     spec = run_spec(method="scaffold", flatness=["sharpness"], executor="sequential")
     for folder in ("whole", "damaged"):
         runner.run(spec, tmp_path / folder)
@@ -171,7 +171,7 @@ def test_every_result_is_read_only_if_it_is_what_was_written(tmp_path: Path) -> 
         (tmp_path / name).write_bytes(whole)
 
 
-def test_the_sums_are_those_that_everybody_can_check(tmp_path: Path) -> None:
+def test_sha256sum_can_check_the_checksums(tmp_path: Path) -> None:
     runner.run(run_spec(flatness=["sharpness"]), tmp_path)
     command = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -184,7 +184,7 @@ def test_the_sums_are_those_that_everybody_can_check(tmp_path: Path) -> None:
 
 
 def test_metrics_come_from_the_state(tmp_path: Path) -> None:
-    """A run that was stopped between its last checkpoint and its metrics, or whose metrics are gone."""
+    """A run that was stopped between its last checkpoint and its metrics, or that has no metrics."""
     spec = stopped(tmp_path)
     (tmp_path / "metrics.parquet").unlink()
     assert problems(tmp_path)["metrics.parquet"].problem == "it has 0 of 4 rows"
@@ -195,7 +195,7 @@ def test_metrics_come_from_the_state(tmp_path: Path) -> None:
 
 
 def test_all_rounds_done_and_no_metrics_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The crash of the audit: after the last checkpoint of a run with only one."""
+    """A crash after the last checkpoint of a run that has only one."""
 
     class Gone(BaseException):
         pass
@@ -221,7 +221,9 @@ def test_all_rounds_done_and_no_metrics_written(tmp_path: Path, monkeypatch: pyt
 # --- versions ---------------------------------------------------------------------------------------------------------
 
 
-def test_other_versions_are_told_and_refused_when_strict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_versions_give_a_warning_and_are_refused_when_strict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = stopped(tmp_path)
     monkeypatch.setattr(segments, "versions", lambda names: dict.fromkeys(names, "9.9"))
     with pytest.raises(InputError, match=r"torch was .*, now it is 9\.9.*; without --strict it is gone on from"):
@@ -232,7 +234,7 @@ def test_other_versions_are_told_and_refused_when_strict(tmp_path: Path, monkeyp
     assert [(one["start"], one["versions"]["torch"]) for one in noted] == [(0, torch.__version__), (4, "9.9")]
 
 
-def test_another_code_of_the_method_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_code_of_the_method_gives_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = stopped(tmp_path)
     monkeypatch.setattr(segments, "source_digest", lambda kind: "0" * 16)
     with pytest.warns(ChangedWarning, match="the method's code was .*, now it is 0000000000000000"):
@@ -247,7 +249,7 @@ def test_the_digest_is_of_the_files_that_a_method_is_made_from(tmp_path: Path) -
     assert segments.source_digest(type("Own", (fedavg,), {"__module__": "__nowhere__"})) == segments.UNKNOWN
 
 
-def test_what_has_not_changed_is_not_told(tmp_path: Path) -> None:
+def test_unchanged_versions_give_no_warning(tmp_path: Path) -> None:
     spec = stopped(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -275,7 +277,7 @@ def test_fewer_rounds_than_there_are_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("store", ["memory", "file"])
 def test_format_1_opens_and_goes_on(tmp_path: Path, store: str) -> None:
-    """A run that the last version of that format was stopped in: its bits, and on from there."""
+    """A run that was stopped with the last version of that format keeps its bits and resumes."""
     shutil.copytree(FIXTURES / "format-1" / store, tmp_path / "old")
     directory = RunDirectory(tmp_path / "old")
     spec, path = directory.spec(), directory.checkpoint
@@ -321,7 +323,7 @@ def test_nothing_of_a_users_is_touched(tmp_path: Path) -> None:
     assert [path.read_text() for path in mine] == ["mine"] * 3
 
 
-def test_what_a_crash_at_the_very_end_has_left_goes_too(tmp_path: Path) -> None:
+def test_temporary_files_of_a_finished_run_are_removed(tmp_path: Path) -> None:
     """The run was finished; started again, it has nothing else to do."""
     runner.run(run_spec(), tmp_path)
     (tmp_path / ".tmp-fedflat-0123456789abcdef").write_text("half")

@@ -1,4 +1,4 @@
-"""Files of runs and configurations, damaged or made up by chance: what is read works, or is one printable line."""
+"""Files of runs and configurations with random damage or content: reading works, or fails with one printable line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FUZZ = settings(
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run without sums, which whoever does harm would write anew."""
+    """A finished run without SHA256SUMS, because whoever does harm could write it anew."""
     folder = tmp_path_factory.mktemp("fuzzed")
     runner.run(run_spec(flatness=["eigenvalues"]), folder)
     (folder / "SHA256SUMS").unlink()
@@ -73,8 +73,8 @@ def changed(content: bytes, changes: list[tuple[str, float, Any]]) -> bytes:
     return content
 
 
-def told(read: Callable[[], object]) -> None:
-    """Check that `read` works, or says in one printable line why not."""
+def check_reader(read: Callable[[], object]) -> None:
+    """Check that `read` works, or raises InputError with one printable line."""
     try:
         read()
     except InputError as error:
@@ -93,8 +93,8 @@ def test_a_damaged_file_of_a_run(finished: Path, name: str, changes: list[tuple[
     whole = path.read_bytes()
     path.write_bytes(changed(whole, changes))
     try:
-        told(lambda: READERS[name](RunDirectory(finished)))
-        told(lambda: list(verify_run(finished)))
+        check_reader(lambda: READERS[name](RunDirectory(finished)))
+        check_reader(lambda: list(verify_run(finished)))
     finally:
         path.write_bytes(whole)
 
@@ -119,7 +119,7 @@ def test_a_configuration_of_any_values(tmp_path: Path, kind: type[RunSpec], data
     keys = st.sampled_from([*kind.model_fields, "unknown"])
     path = tmp_path / "file.toml"
     path.write_text(tomli_w.dumps(data.draw(st.dictionaries(keys, values, min_size=1, max_size=3))))
-    told(lambda: kind.load(path))
+    check_reader(lambda: kind.load(path))
 
 
 @FUZZ
@@ -127,4 +127,4 @@ def test_a_configuration_of_any_values(tmp_path: Path, kind: type[RunSpec], data
 def test_a_configuration_that_is_damaged(tmp_path: Path, changes: list[tuple[str, float, Any]]) -> None:
     path = tmp_path / "file.toml"
     path.write_bytes(changed(run_spec().to_toml().encode(), changes))
-    told(lambda: RunSpec.load(path))
+    check_reader(lambda: RunSpec.load(path))

@@ -1,4 +1,4 @@
-"""Whatever a configuration holds, it works or is refused in one line, quickly."""
+"""Any content of a configuration works or is refused in one line, quickly."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GROWTH = 2**30  # bytes of memory at most, for all
 
 
 def build(spec: RunSpec) -> None:
-    """All of a run that is made before data are read or anything is trained."""
+    """Build everything of a run that needs no data."""
     build_method(spec.method)
     build_partition(spec.partition)
     Client(**spec.client.values())
@@ -130,13 +130,13 @@ FLAGS = [
     "words", FLAGS, ids=[" ".join(words)[:40].encode("ascii", "replace").decode() for words in FLAGS]
 )
 def test_hostile_flags_work_or_are_one_line(words: list[str]) -> None:
-    began, said = time.process_time(), ""
+    began, message = time.process_time(), ""
     try:
         build(resolve(RunSpec, words))
     except InputError as error:
-        said = str(error)
-    assert (said + " ").isprintable()
-    assert len(said) < 2500
+        message = str(error)
+    assert (message + " ").isprintable()
+    assert len(message) < 2500
     assert time.process_time() - began < SECONDS
 
 
@@ -154,8 +154,8 @@ def test_the_command_ends_well_or_in_one_line(
     except SystemExit as ended:
         code = ended.code
     err = capsys.readouterr().err
-    said = err.startswith("fedflat: ") and err.count("\n") == 1 and err[:-1].isprintable()
-    assert (code, err) == (0, "") or (code == 2 and said), (name, code, err)
+    is_one_line = err.startswith("fedflat: ") and err.count("\n") == 1 and err[:-1].isprintable()
+    assert (code, err) == (0, "") or (code == 2 and is_one_line), (name, code, err)
 
 
 @pytest.mark.parametrize("line", ["model.options = {name = 1}", "a = " + "[" * 100_000, "client.epochs = 1e15"])

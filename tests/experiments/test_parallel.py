@@ -131,6 +131,6 @@ def test_jobs_that_are_no_number(tmp_path: Path, wrong: object) -> None:
 
 def test_auto_is_as_many_as_torch_has_threads_and_no_more_than_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    assert studies._number("auto", study_spec()) == 3
-    assert studies._number("auto", study_spec(seeds=[0])) == 2
-    assert studies._number(8, study_spec()) == 4
+    assert studies.number_of_jobs("auto", study_spec()) == 3
+    assert studies.number_of_jobs("auto", study_spec(seeds=[0])) == 2
+    assert studies.number_of_jobs(8, study_spec()) == 4

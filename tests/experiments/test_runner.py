@@ -93,7 +93,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
 
 
 def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path: Path) -> None:
-    """SIGKILL a real process several times; what is on disk is always whole, in memory or in a file."""
+    """A process is killed several times, with records in memory and in a file; the files on disk are always whole."""
     spec = run_spec(method="scaffold", rounds=200, checkpoint_every=1)
     runner.run(spec, tmp_path / "whole")
     config = tmp_path / "spec.toml"
@@ -113,11 +113,11 @@ def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path: Path) -> Non
     runner.run(spec, tmp_path / "killed")
     weights = [(tmp_path / folder / "model.safetensors").read_bytes() for folder in ("whole", "killed")]
     assert weights[0] == weights[1]
-    assert not list((tmp_path / "killed").rglob(".tmp-*")), "what the kills left half-written is swept away"
+    assert not list((tmp_path / "killed").rglob(".tmp-*")), "incomplete files are removed"
 
 
 def test_records_in_a_file_stay_with_the_finished_run(tmp_path: Path) -> None:
-    """The last checkpoint leads to them, and measures that compute a dry round read them and write nothing."""
+    """The last checkpoint refers to them; measures of the next round read them and write nothing."""
     runs = {0: tmp_path / "file", 2048: tmp_path / "memory"}
     found = {}
     for megabytes, path in runs.items():

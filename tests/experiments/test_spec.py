@@ -1,3 +1,5 @@
+"""Configurations: what they build, how they are written and read, and which are refused."""
+
 from __future__ import annotations
 
 import tomllib

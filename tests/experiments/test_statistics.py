@@ -1,3 +1,5 @@
+"""Means and paired differences over seeds, against formulas and simulated coverage."""
+
 from __future__ import annotations
 
 from math import sqrt

@@ -1,4 +1,4 @@
-"""A run over two machines, whose networks are apart but for a cable."""
+"""A run over two machines in separate networks that one cable connects."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def test_torchrun_over_two_machines_ends_with_the_bits_of_one_process(tmp_path: 
             for rank, machine in enumerate(machines)
         ]  # fmt: skip
         try:
-            said = [process.communicate(timeout=PATIENCE)[0] for process in processes]
+            output = [process.communicate(timeout=PATIENCE)[0] for process in processes]
         finally:
             for process in processes:
                 process.kill()
-    assert [process.returncode for process in processes] == [0, 0], said
+    assert [process.returncode for process in processes] == [0, 0], output
     models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("alone", "two")]
     assert models[0] == models[1]

@@ -46,7 +46,7 @@ from .spec import RunSpec, StudySpec, build_client, build_method, participation_
 SIMULATION_ROUNDS = 1000  # of a simulation whose cohorts are drawn; they stand for those that follow
 SPEC_ROUNDS = 100  # the same for a configuration; `fedflat recipes list` has hundreds
 HEADROOM = 1.3  # freed blocks of memory cannot always be used again, less so with the threads of the client store
-SERVER_COPIES = 4  # of the server's state, beside the sums: the old and the new one, the message, and the mean
+SERVER_COPIES = 4  # of the server's state, in addition to the sums: the old one, the new one, the message and the mean
 TIMED_STEPS = 20
 MOST_SECONDS = 20.0  # of timing, after which fewer steps are enough
 LARGEST_BATCH = 512  # samples of the batch that is timed for clients with full batches

@@ -23,7 +23,7 @@ def short_repr(value: object) -> str:
     try:
         return shortened(repr(value))
     except (ValueError, RecursionError):  # a number of thousands of digits, or lists nested thousands deep
-        return f"some {type(value).__name__}"
+        return f"a {type(value).__name__} that cannot be shown"
 
 
 def validated(model: type[Model], table: dict[str, Any]) -> Model:

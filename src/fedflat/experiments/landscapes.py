@@ -222,9 +222,9 @@ def plane_task(
     clients = [run.local_clients(settings.local) for run in runs]
     _check_plane(runs, clients, settings)
     label = ", ".join(run.label for run in runs)
-    known = [[run.label, run.identity, some.tolist()] for run, some in zip(runs, clients, strict=True)]
+    identities = [[run.label, run.identity, chosen.tolist()] for run, chosen in zip(runs, clients, strict=True)]
     sizes = asdict(replace(settings, reach=1.0, seed=0))  # a plane depends on neither of these two
-    path = folder / f"plane-{_key('plane', known, sizes)}.npz"
+    path = folder / f"plane-{_key('plane', identities, sizes)}.npz"
 
     def work(progress: StepCallback) -> Surface:
         models = _models(loaded, runs, clients)
@@ -237,7 +237,7 @@ def plane_task(
 
 def _check_plane(runs: Sequence[ShownRun], clients: Sequence[Index], settings: SurfaceSettings) -> None:
     """Raise InputError if there are too few models, or if they differ in architecture or data."""
-    found, needed = sum(1 + len(some) for some in clients), settings.axes + 1
+    found, needed = sum(1 + len(chosen) for chosen in clients), settings.axes + 1
     if found < needed:
         raise InputError(f"plane: {needed} models are needed, and there {'is' if found == 1 else 'are'} {found}; "
                          "give more runs, or local models too")  # fmt: skip
@@ -339,10 +339,10 @@ def _models(loaded: LoadedRun, runs: Sequence[ShownRun], clients: Sequence[Index
     """The models of `runs`, then the local ones of `clients` of each run, by name."""
     servers: dict[str, Tensor] = {}
     local: dict[str, Tensor] = {}
-    for run, some in zip(runs, clients, strict=True):
+    for run, chosen in zip(runs, clients, strict=True):
         servers[run.label] = loaded.model(run)
-        if len(some):
-            local |= {f"{run.label}, client {i}": w for i, w in loaded.local(run, some).items()}
+        if len(chosen):
+            local |= {f"{run.label}, client {i}": w for i, w in loaded.local(run, chosen).items()}
     return servers | local
 
 

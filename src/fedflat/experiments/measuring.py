@@ -39,10 +39,10 @@ def run_directories(paths: Sequence[Path]) -> list[RunDirectory]:
         if not (path / "study.toml").exists():
             raise InputError(f"{path} holds neither a run (config.toml) nor a study (study.toml)")
         directories = [run_directory(spec, path) for spec in StudySpec.load(path / "study.toml").runs()]
-        begun = [directory for directory in directories if directory.checkpoint]
-        if not begun:
+        with_checkpoint = [directory for directory in directories if directory.checkpoint]
+        if not with_checkpoint:
             raise InputError(f"{path} holds no run with a checkpoint")
-        found += begun
+        found += with_checkpoint
     return found
 
 

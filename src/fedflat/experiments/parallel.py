@@ -56,7 +56,7 @@ class SideBySide:
 
     def _started(self) -> Child:
         share = max(1, torch.get_num_threads() // self._number)
-        return Child(f"{__package__}.job", threads=share)
+        return Child(f"{__package__}.run_worker", threads=share)
 
     def _hand_out(self, child: Child, waiting: deque[tuple[RunSpec, RunDirectory]]) -> None:
         """Have `child` carry out the next run, or end if there is none."""

@@ -60,7 +60,7 @@ class Recipe:
         raise InputError(f"recipe {self.name}: axis {axis!r} has no option {name!r}")
 
     def _makes_a_cell(self, options: Sequence[str]) -> bool:
-        """True if every option that needs one of some other options has one of them."""
+        """True if every option with an `only_with` is together with one of the options that it lists."""
         needed = [self.option(axis, name).only_with for axis, name in zip(self.item.axes, options, strict=True)]
         return all(not others or set(others) & set(options) for others in needed)
 

@@ -34,7 +34,7 @@ def study(
     """
     if is_launched():
         raise InputError("a study is carried out by one process, with --jobs by several; torchrun is for `fedflat run`")
-    number = _processes(jobs, spec)
+    number = number_of_jobs(jobs, spec)
     with stop_between_rounds() as request:
         begin_study(spec, path)
         runs = [(one, run_directory(one, path)) for one in spec.runs()]
@@ -50,8 +50,8 @@ def study(
     return finished
 
 
-def _processes(jobs: Jobs, spec: StudySpec) -> int:
-    """How many processes carry out runs at a time. Raises InputError if `jobs` is no number of processes."""
+def number_of_jobs(jobs: Jobs, spec: StudySpec) -> int:
+    """How many runs are carried out at a time. Raises InputError if `jobs` is neither `auto` nor at least 1."""
     if jobs == "auto":
         most = torch.get_num_threads() if usable_device(spec.device).type == "cpu" else 1
     elif isinstance(jobs, int) and not isinstance(jobs, bool) and jobs >= 1:

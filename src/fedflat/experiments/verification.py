@@ -33,7 +33,7 @@ def verify_study(path: Path) -> Iterator[Verdict]:
     try:
         spec = StudySpec.load(path / "study.toml")
     except InputError as error:
-        yield Verdict(path / "study.toml", str(error), "give the command that began the study again, without this file")
+        yield Verdict(path / "study.toml", str(error), "remove it and start the study again with the same command")
         return
     yield Verdict(path / "study.toml")
     for one in spec.runs():
@@ -56,7 +56,9 @@ def verify_run(path: Path) -> Iterator[Verdict]:
         yield Verdict(verdict.path, verdict.problem, remedy) if verdict.problem else verdict
     for left in (*path.glob(".tmp-*"), *directory.state.glob(".tmp-*")):
         if TEMPORARY.fullmatch(left.name):
-            yield Verdict(left, note="left by a process that was killed; the next one that writes here removes it")
+            yield Verdict(
+                left, note="an incomplete file of a killed process; the next process that writes here removes it"
+            )
 
 
 def _check_files(directory: RunDirectory, source: str) -> Iterator[Verdict]:
@@ -65,15 +67,15 @@ def _check_files(directory: RunDirectory, source: str) -> Iterator[Verdict]:
         names = directory.checksums.names
     except InputError as error:
         yield Verdict(
-            directory.path / CHECKSUMS, str(error), "remove it; nothing can then be said of the files it names"
+            directory.path / CHECKSUMS, str(error), "remove it; the files that it names can then not be checked"
         )
         return
     if not names:
         yield Verdict(directory.path / "config.toml", note="written by an earlier version, without checksums")
-    began = "give the command that began the run again, without this file"
+    restart = "remove it and start the run again with the same command"
     for name in names:
         path, problem = directory.path / name, directory.checksums.problem(name)
-        yield Verdict(path, problem, began if name == "config.toml" else source) if problem else Verdict(path)
+        yield Verdict(path, problem, restart if name == "config.toml" else source) if problem else Verdict(path)
 
 
 def _check_metrics(directory: RunDirectory, state: Path) -> Verdict:
@@ -83,9 +85,9 @@ def _check_metrics(directory: RunDirectory, state: Path) -> Verdict:
     try:
         found = parsed(path, lambda: pq.read_metadata(path).num_rows) if path.exists() else 0
     except InputError as error:
-        return Verdict(path, str(error), "the next checkpoint has them")
+        return Verdict(path, str(error), "it is written again with the next checkpoint")
     problem = "" if found == rows else f"it has {found} of {rows} rows"
-    return Verdict(path, problem, "the next checkpoint has them" if problem else "")
+    return Verdict(path, problem, "it is written again with the next checkpoint" if problem else "")
 
 
 def _check_checkpoint(directory: RunDirectory, path: Path) -> Verdict:
@@ -96,7 +98,9 @@ def _check_checkpoint(directory: RunDirectory, path: Path) -> Verdict:
         check_records(clients, directory.state)
     except InputError as error:
         return Verdict(path, str(error))
-    return Verdict(path, note="" if meta["format"] > 1 else "of format 1: without a checksum, nobody knows its bits")
+    return Verdict(
+        path, note="" if meta["format"] > 1 else "of format 1, which has no checksum: damage cannot be detected"
+    )
 
 
 def _remedy(damaged: Verdict, whole: list[Verdict]) -> str:
@@ -107,4 +111,4 @@ def _remedy(damaged: Verdict, whole: list[Verdict]) -> str:
         return f"not needed: {later[-1].path.name} is newer and whole"
     if whole:
         return f"a run goes on from {whole[-1].path.name}, and computes the rounds after it again, to the same bits"
-    return "none is whole: the rounds must be computed again"
+    return "no checkpoint is whole: the rounds must be computed again"
