@@ -177,18 +177,14 @@ def check(folder: Path) -> list[tuple[str, str]]:
     found = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if ENTRY.fullmatch(path.name) and path.is_dir():
-            found.append((path.name, _problem(path)))
+            try:
+                _read(path)
+                found.append((path.name, ""))
+            except InputError as error:
+                found.append((path.name, str(error)))
         elif (match := TEMPORARY.fullmatch(path.name)) and _is_folder(path) and not _is_locked(folder / match[1]):
             found.append((path.name, "left by a conversion that was ended; the next one of this set removes it"))
     return found
-
-
-def _problem(folder: Path) -> str:
-    try:
-        _read(folder)
-    except InputError as error:
-        return str(error)
-    return ""
 
 
 def _read(folder: Path) -> Entry:

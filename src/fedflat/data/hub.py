@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..core.errors import InputError, printable
@@ -46,37 +48,31 @@ def _pinned(folder: Path, hub: HubRepository) -> str | None:
 
 def _commit(hub: HubRepository, revision: str | None) -> str:
     """The commit to which a branch, a tag or a shortened commit points now."""
-    try:
+    with _hub_errors(hub):
         from huggingface_hub import HfApi  # an optional extra
-    except ImportError as error:
-        raise _missing() from error
-    try:
+
         commit = HfApi().dataset_info(hub.repository, revision=revision or hub.revision).sha
-    except Exception as error:  # of the network or the hub, of any type
-        raise _failed(hub, error) from error
     if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
         raise InputError(f"hub: {hub.repository} does not say which commit {revision or hub.revision} is")
     return commit
 
 
 def _fetch(hub: HubRepository, commit: str, folder: Path) -> None:
-    try:
+    """Download the parquet files of a commit."""
+    files = f"{hub.folder}/*.parquet" if hub.folder else "*.parquet"
+    with _hub_errors(hub):
         from huggingface_hub import snapshot_download  # an optional extra
-    except ImportError as error:
-        raise _missing() from error
-    pattern = f"{hub.folder}/*.parquet" if hub.folder else "*.parquet"
+
+        snapshot_download(hub.repository, repo_type="dataset", revision=commit, local_dir=folder, allow_patterns=files)
+
+
+@contextmanager
+def _hub_errors(hub: HubRepository) -> Iterator[None]:
+    """Turn errors into InputError: of a missing package, or, of any type, of the network, the hub and the disk."""
     try:
-        snapshot_download(
-            hub.repository, repo_type="dataset", revision=commit, local_dir=folder, allow_patterns=pattern
-        )
-    except Exception as error:  # of the network, the hub or the disk, of any type
-        raise _failed(hub, error) from error
-
-
-def _missing() -> InputError:
-    return InputError("--hub needs the extra: pip install 'fedflat[hub]'")
-
-
-def _failed(hub: HubRepository, error: Exception) -> InputError:
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
-    return InputError(printable(f"hub: {hub.repository} cannot be fetched: {reason}"))
+        yield
+    except ImportError as error:
+        raise InputError("--hub needs the extra: pip install 'fedflat[hub]'") from error
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(printable(f"hub: {hub.repository} cannot be fetched: {reason}")) from error

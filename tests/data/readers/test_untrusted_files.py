@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedflat.core.errors import InputError
-from fedflat.data.readers import csv_files, file_search, limits, pictures, untrusted_files
+from fedflat.data.readers import csv_files, limits, pictures, untrusted_files
 from fedflat.data.readers.csv_files import Csv
 from fedflat.data.readers.file_search import find, plain_files
 from fedflat.data.readers.layout import Shape
@@ -95,9 +95,9 @@ def test_zips_that_take_memory_as_they_say_are_refused(tmp_path: Path, kind: int
 @pytest.mark.parametrize("name", ["a.zip", "a.tar"])
 def test_archives_of_too_many_files_are_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (write_zip if name.endswith("zip") else write_tar)(tmp_path / name, CONTENT)
-    monkeypatch.setattr(file_search, "MAX_MEMBERS", 2)
+    monkeypatch.setattr(limits, "MAX_MEMBERS", 2)
     assert find(tmp_path, list(CONTENT)) is not None
-    monkeypatch.setattr(file_search, "MAX_MEMBERS", 1)
+    monkeypatch.setattr(limits, "MAX_MEMBERS", 1)
     with refused(str(tmp_path / name), "more than 1 files in an archive"):
         find(tmp_path, list(CONTENT))
 

@@ -141,8 +141,8 @@ def test_a_dead_network_has_one_bell_at_zero() -> None:
 
 @pytest.mark.usefixtures("known")
 def test_progress_rises_and_ends_where_it_said() -> None:
-    told: list[tuple[int, int]] = []
-    Density(probes=7, steps=20).measure(like_a_network(), lambda *now: told.append(now))
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
-    assert {total for _, total in told} == {140}
-    assert told[-1][0] == 140
+    reported: list[tuple[int, int]] = []
+    Density(probes=7, steps=20).measure(like_a_network(), lambda *now: reported.append(now))
+    assert [done for done, _ in reported] == sorted(done for done, _ in reported)
+    assert {total for _, total in reported} == {140}
+    assert reported[-1][0] == 140

@@ -71,8 +71,8 @@ def test_every_method_can_be_measured(method: Method) -> None:
 
 @pytest.mark.parametrize("one", QUICK, ids=str)
 def test_progress_rises_and_ends_where_it_said(one: str | Measure) -> None:
-    told: list[tuple[int, int]] = []
-    simulation(FedSAM()).flatness([one], progress=lambda _, done, total: told.append((done, total)))
-    assert told[-1][0] == told[-1][1]
-    assert all(done <= total for done, total in told)
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    reported: list[tuple[int, int]] = []
+    simulation(FedSAM()).flatness([one], progress=lambda _, done, total: reported.append((done, total)))
+    assert reported[-1][0] == reported[-1][1]
+    assert all(done <= total for done, total in reported)
+    assert [done for done, _ in reported] == sorted(done for done, _ in reported)

@@ -157,10 +157,10 @@ class TestSurface:
         np.testing.assert_allclose(found, expected, rtol=1e-12)
 
     def test_progress_counts_every_point(self) -> None:
-        told: list[tuple[int, int]] = []
+        reported: list[tuple[int, int]] = []
         plane = Plane(torch.zeros(1), (torch.ones(1), torch.ones(1)))
-        losses_on(float, plane, grid(3, 1.0), grid(3, 1.0), lambda *step: told.append(step))
-        assert told == [(k, 9) for k in range(1, 10)]
+        losses_on(float, plane, grid(3, 1.0), grid(3, 1.0), lambda *step: reported.append(step))
+        assert reported == [(k, 9) for k in range(1, 10)]
 
     def test_on_a_line_y_is_nothing(self) -> None:
         plane = Plane(torch.tensor([1.0, 0.0]), (torch.tensor([0.0, 2.0]),))

@@ -165,13 +165,13 @@ def test_a_dead_network_has_trace_zero() -> None:
 @pytest.mark.usefixtures("known")
 @pytest.mark.parametrize("estimator", ["hutch++", "hutchinson"])
 def test_progress_rises_and_ends_where_it_said(estimator: str) -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     one = Trace(estimator=estimator, groups=4)
-    found: Finding = one.measure(like_a_network(groups=6), lambda *now: told.append(now))
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
-    assert all(done <= total for done, total in told)
-    assert told[-1] == (products(found),) * 2
-    assert len(told) > 8
+    found: Finding = one.measure(like_a_network(groups=6), lambda *now: reported.append(now))
+    assert [done for done, _ in reported] == sorted(done for done, _ in reported)
+    assert all(done <= total for done, total in reported)
+    assert reported[-1] == (products(found),) * 2
+    assert len(reported) > 8
 
 
 def test_curvlinops_finds_the_same() -> None:

@@ -19,20 +19,9 @@ from .scheme import Partition, Samples
 from .shards import Shards
 
 __all__ = [
-    "IID",
-    "BalancedDirichlet",
-    "Dirichlet",
-    "DirichletRefill",
-    "Domain",
-    "LabelDirichlet",
-    "Natural",
-    "Partition",
-    "Pathological",
-    "PathologicalRefill",
-    "Samples",
-    "Shards",
-    "all_partitions",
-]
+    "IID", "BalancedDirichlet", "Dirichlet", "DirichletRefill", "Domain", "LabelDirichlet", "Natural", "Partition",
+    "Pathological", "PathologicalRefill", "Samples", "Shards", "all_partitions",
+]  # fmt: skip
 
 
 @cache

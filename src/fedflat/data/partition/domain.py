@@ -21,13 +21,11 @@ class Domain(Partition):
             names = ", ".join(samples.domains[domain] for domain in present)
             raise InputError(f"data.clients = {clients} is not a multiple of the {len(present)} domains ({names})")
         parts: list[Index] = []
+        each = clients // len(present)
         for domain in present:
             own = rng.permutation(np.flatnonzero(samples.domain == domain))
-            _check_enough(samples.domains[domain], len(own), clients, clients // len(present))
-            parts += cut(own, clients // len(present))
+            if len(own) < each:
+                where = f"domain {samples.domains[domain]}, which has {len(own)} samples"
+                raise InputError(f"data.clients = {clients} puts {each} clients into {where}")
+            parts += cut(own, each)
         return parts
-
-
-def _check_enough(name: str, samples: int, clients: int, own: int) -> None:
-    if samples < own:
-        raise InputError(f"data.clients = {clients} puts {own} clients into domain {name}, which has {samples} samples")

@@ -27,7 +27,11 @@ class Pathological(Partition):
         parts: list[list[Index]] = [[] for _ in range(clients)]
         for label, group in enumerate(holders):
             own = np.flatnonzero(samples.labels == label)
-            self._check_enough(label, len(own), len(group), clients)
+            if len(own) < len(group):
+                raise InputError(
+                    f"partition.classes_per_client = {self.classes_per_client} with data.clients = {clients} has "
+                    f"{len(group)} clients share the {len(own)} samples of class {label}; take fewer clients or classes"
+                )
             for client, piece in zip(group, np.array_split(rng.permutation(own), max(1, len(group))), strict=False):
                 parts[client].append(piece)
         return [np.sort(np.concatenate(pieces)) for pieces in parts]
@@ -40,10 +44,3 @@ class Pathological(Partition):
             for label in np.lexsort((rng.random(classes), held))[: self.classes_per_client]:
                 holders[label].append(client)
         return holders
-
-    def _check_enough(self, label: int, own: int, holders: int, clients: int) -> None:
-        if own < holders:
-            raise InputError(
-                f"partition.classes_per_client = {self.classes_per_client} with data.clients = {clients} has "
-                f"{holders} clients share the {own} samples of class {label}; take fewer clients or classes"
-            )

@@ -208,10 +208,9 @@ class _Column:
         while True:
             with parsing(self.label):
                 batch = next(batches, None)
-                if batch is not None:
-                    batch.validate(full=True)
-            if batch is None:
-                return
+                if batch is None:
+                    return
+                batch.validate(full=True)
             yield batch
 
 

@@ -60,10 +60,3 @@ class Finding:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and texts, for a JSON file."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> Finding:
-        """The finding that `to_dict` wrote."""
-        values = {name: Measured(**value) for name, value in content["values"].items()}
-        curves = {name: Curve(**curve) for name, curve in content["curves"].items()}
-        return cls(content["measure"], content["protocol"], values, curves)

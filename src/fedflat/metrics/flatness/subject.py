@@ -22,7 +22,7 @@ class RoundObserver:
     """Observes a dry round: records what it needs and changes nothing. This base class records nothing."""
 
     def step(self, clients: Index, k: int, w: Tensor, perturbation: Tensor) -> None:
-        """Called before local step `k` of `clients` (c,) with their models `w` (c, d).
+        """Called at local step `k` of `clients` (c,) with their models `w` (c, d) before the step.
 
         The method takes its descent gradient at `w + perturbation`, (c, d).
         """

@@ -34,7 +34,8 @@ class FlatnessDiscrepancy(Measure):
         rise = worst_rise(subject.pooled, subject.w, self.rho, 1, no_step_progress)
         progress(local.finished + 1, local.finished + 1)
         samples = f"{subject.samples}; of each client's at most {subject.max_samples:,}"
-        return self.finding(subject, {"flatness_discrepancy": Measured(abs(rise - local.mean))}, samples=samples)
+        value = abs(rise - local.total / local.weight)
+        return self.finding(subject, {"flatness_discrepancy": Measured(value)}, samples=samples)
 
 
 class _LocalSharpness(RoundObserver):
@@ -43,7 +44,7 @@ class _LocalSharpness(RoundObserver):
     def __init__(self, subject: Subject, rho: float, progress: StepCallback, expected: int) -> None:
         """`expected` is the number of clients; 0 if it is not known."""
         self.subject, self.rho, self.progress, self.expected = subject, rho, progress, expected
-        self.total, self.weight, self.finished = 0.0, 0, 0
+        self.total, self.weight, self.finished = 0.0, 0, 0  # the total is weighted by the clients' samples
 
     def done(self, clients: Index, w: Tensor) -> None:
         for i, local in zip(clients.tolist(), w, strict=True):
@@ -51,8 +52,3 @@ class _LocalSharpness(RoundObserver):
             self.total += n * worst_rise(self.subject.client(i), local, self.rho, 1, no_step_progress)
             self.weight, self.finished = self.weight + n, self.finished + 1
             self.progress(self.finished, max(self.expected, self.finished) + 1)
-
-    @property
-    def mean(self) -> float:
-        """Weighted by the clients' samples."""
-        return self.total / self.weight

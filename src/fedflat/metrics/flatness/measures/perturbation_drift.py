@@ -49,7 +49,7 @@ class PerturbationDrift(Measure):
         drifts = _Drifts(directions)
         subject.next_round(None, drifts)
         progress(total, total)
-        return drifts.mean
+        return drifts.total / drifts.number
 
 
 def _most_steps(subject: Subject) -> int:
@@ -100,12 +100,12 @@ class _GlobalModels(RoundObserver):
 
 
 class _Drifts(RoundObserver):
-    """Averages half the distance between the clients' unit perturbations and the global ones."""
+    """Sums half the distance between the clients' unit perturbations and the global ones."""
 
     def __init__(self, directions: dict[int, Tensor]) -> None:
         """`directions` are the global perturbations of some local steps, each (d,) and of length 1."""
         self.directions = directions
-        self.total, self.number = 0.0, 0
+        self.total, self.number = 0.0, 0  # over all clients and steps that were perturbed
 
     def step(self, clients: Index, k: int, w: Tensor, perturbation: Tensor) -> None:
         if k not in self.directions:
@@ -113,8 +113,3 @@ class _Drifts(RoundObserver):
         some = perturbation[perturbation.any(-1)]
         self.total += float((unit(some) - self.directions[k]).double().norm(dim=-1).sum()) / 2
         self.number += len(some)
-
-    @property
-    def mean(self) -> float:
-        """The mean over all clients and steps that were perturbed."""
-        return self.total / self.number

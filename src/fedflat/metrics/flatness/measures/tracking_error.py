@@ -28,7 +28,10 @@ class TrackingError(Measure):
     seed: int = hyper(0, "seed of the batches", low=0)
 
     def measure(self, subject: Subject, progress: StepCallback) -> Finding:
-        F = self._landscape(subject)
+        members, number = subject.data.members, self.batches * self.batch_size
+        if number < len(members):
+            members = members[np.random.default_rng(self.seed).integers(len(members), size=number)]
+        F = Landscape(subject.objective, subject.data, members, subject.memory)
         gradient = F.gradient(subject.w)
         progress(1, 2)
         following = subject.next_round(None, RoundObserver())
@@ -38,10 +41,3 @@ class TrackingError(Measure):
         values = {"tracking_error": Measured(error), "tracking_cosine": Measured(float(unit(h) @ unit(gradient)))}
         samples = f"gradient on {len(F):,} of {len(subject.data.members):,} training samples"
         return self.finding(subject, values, samples=samples)
-
-    def _landscape(self, subject: Subject) -> Landscape:
-        """The mean loss over the samples of all batches."""
-        members, number = subject.data.members, self.batches * self.batch_size
-        if number < len(members):
-            members = members[np.random.default_rng(self.seed).integers(len(members), size=number)]
-        return Landscape(subject.objective, subject.data, members, subject.memory)
