@@ -64,7 +64,7 @@ class MessageQueue:
     def collect(self) -> Iterator[tuple[SentMessage, RecordDict | Failure]]:
         """Yield the messages whose replies have arrived, with what the replies contain.
 
-        Replies are read one at a time: no two are in memory at once, unless they arrive slowly.
+        They are read one at a time, because each may be as large as the model.
         """
         for message_id, sent in list(self._open.items()):
             if monotonic() > sent.expires:

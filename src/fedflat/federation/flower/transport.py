@@ -32,7 +32,7 @@ class GatheringError(FederationError):
 class PendingRequest:
     """A request of the current round whose reply has not arrived."""
 
-    request: TrainRequest
+    message: TrainRequest
     node: int | None = None  # to which it was sent last
     sends: int = 0
     absent_since: float | None = None  # when the client was first seen to have no node
@@ -83,20 +83,20 @@ class FlowerTransport:
 
     def _send(self, pending: Mapping[str, PendingRequest], end: float) -> None:
         """Send each request to the client's node, unless it was sent there already."""
-        for client, one in sorted(pending.items()):
+        for client, request in sorted(pending.items()):
             node = self._registry.node(client)
-            if node is not None and node != one.node:
-                one.node, one.sends = node, one.sends + 1
-                sent = SentMessage(node, MessageType.TRAIN, client, group=str(one.request.t), expires=end)
-                self._queue.send(sent, to_records(one.request))
+            if node is not None and node != request.node:
+                request.node, request.sends = node, request.sends + 1
+                sent = SentMessage(node, MessageType.TRAIN, client, group=str(request.message.t), expires=end)
+                self._queue.send(sent, to_records(request.message))
 
-    def _reply(self, sent: SentMessage, content: RecordDict | Failure, pending: PendingRequest | None) -> Reply | None:
+    def _reply(self, sent: SentMessage, content: RecordDict | Failure, request: PendingRequest | None) -> Reply | None:
         """The reply of a client, or None if it does not count: the request was sent elsewhere meanwhile, or the node
         has gone and the request will be sent again."""
-        if pending is None or pending.node != sent.node:
+        if request is None or request.node != sent.node:
             return None
-        if content is NODE_GONE and pending.sends < MAX_SENDS:
-            pending.node = None
+        if content is NODE_GONE and request.sends < MAX_SENDS:
+            request.node = None
             self._last_scan = -SCAN_SECONDS
             return None
         try:
@@ -109,12 +109,12 @@ class FlowerTransport:
         now, registry, absent = monotonic(), self._registry, list[str]()
         # A node that has not replied with its ClientInfo may be busy with a request of an earlier server process.
         busy = {n for node, n in self._nodes.items() if not registry.has_node(node) and node not in registry.refused}
-        for client, one in pending.items():
+        for client, request in pending.items():
             if registry.node(client) is not None or client in busy or None in busy:
-                one.absent_since = None
-            elif one.absent_since is None:
-                one.absent_since = now
-            elif now - one.absent_since > ABSENT_SECONDS:
+                request.absent_since = None
+            elif request.absent_since is None:
+                request.absent_since = now
+            elif now - request.absent_since > ABSENT_SECONDS:
                 absent.append(client)
         return absent
 
