@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from copy import copy
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,11 @@ import fedflat as ff
 from fedflat.core.records import Record, Vector
 from fedflat.data.federated import FederatedData, Holdings
 from fedflat.data.partition.scheme import Samples
+from fedflat.data.sources import source
 from fedflat.data.validation import hold_out
 from fedflat.engine.executors.stacked import Stacked
 from fedflat.engine.shared_memory import Cutter
-from fedflat.experiments import parallel, runner, studies
+from fedflat.experiments import budget, parallel, runner, studies
 from fedflat.experiments.budget import run_budget
 from fedflat.experiments.recipe import find_recipe
 from fedflat.experiments.run_directory import RunDirectory
@@ -324,14 +327,48 @@ def test_as_many_rows_are_held_at_once_as_fit_and_at_least_one(row_bytes: int) -
 # --- measures ---------------------------------------------------------------------------------------------------------
 
 
+SIM = simulation(FedAvg())
+LANDSCAPE = Subject(SIM.objective, SIM.w, SIM.data).pooled
+
+
 @pytest.mark.parametrize("most", [1, 2, 5, 12, 13, 19, 37, 38, 39, 1000])
 def test_measures_take_every_so_manieth_sample_so_that_just_no_more_than_asked_for_are_used(most: int) -> None:
     """The smallest stride whose samples are not too many; the federation has 38."""
-    sim = simulation(FedAvg())
-    used = len(Subject(sim.objective, sim.w, sim.data, most).pooled)
+    used = len(Subject(SIM.objective, SIM.w, SIM.data, most).pooled)
     stride = next(s for s in range(1, 39) if len(range(0, 38, s)) <= most)
     assert used == len(range(0, 38, stride))
 
 
 def test_the_federation_has_so_many_samples() -> None:
     assert len(federation().members) == 38
+
+
+@given(memory=st.integers(1, 5000), each=st.floats(0.5, 2000))
+def test_as_many_samples_are_taken_at_once_as_fit_into_memory(memory: int, each: float) -> None:
+    """At least one, and no more than the landscape has; what takes less than a byte counts as one."""
+    landscape = copy(LANDSCAPE)
+    landscape.memory = memory
+    number, each = landscape.at_once(each), max(each, 1.0)
+    assert 1 <= number <= 38
+    assert number == 1 or number * each <= memory
+    assert number == 38 or (number + 1) * each > memory
+
+
+@pytest.mark.parametrize(
+    ("number", "chosen"), [(1, [0]), (2, [0, 3]), (4, [0, 1, 3, 4]), (6, [*range(6)]), (9, [*range(6)])]
+)
+def test_some_of_six_clients_are_evenly_spaced_from_the_first_on(number: int, chosen: list[int]) -> None:
+    """The k-th of n is at k times 6 / n, without its fraction."""
+    assert Subject(SIM.objective, SIM.w, SIM.data).some_clients(number).tolist() == chosen
+
+
+@given(train=st.integers(4, 10**6), test=st.integers(0, 10**6))
+def test_a_budget_of_a_held_out_domain_takes_equal_domains(train: int, test: int) -> None:
+    """PACS has four: one is for the test, three are for training, and what is over is nobody's."""
+    known = replace(source("pacs"), sizes={"train": train, "test": test})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(budget, "source", lambda name: known)
+        spec = run_spec(data={"name": "pacs", "clients": 3, "test_domain": "photo"})
+        ours, apart = budget._sample_counts(spec)
+    assert 0 <= train + test - 4 * apart < 4
+    assert ours == 3 * apart
