@@ -112,27 +112,25 @@ class Planter:
     def in_whole(self, defects: Sequence[Defect], workers: int) -> Iterator[tuple[Defect, Outcome]]:
         """Run everything with all `defects` planted together, and find out which of them each failure is due to."""
         started, tree, left = monotonic(), self._copy("planted", defects), list(defects)
-        suspects = [
-            *self._failing(tree, ["-n", str(workers)] if workers > 1 else []),
-            *(check for check in CHECKS if self._fails(tree, check)),
-        ]
-        while left and (suspect := next((one for one in suspects if self._fails(tree, one)), None)):
-            suspects = suspects[suspects.index(suspect) + 1 :]
-            if self._fails(self._clean, suspect):
-                continue
-            for defect in list(left):
-                if self._fails(self._copy("alone", (defect,)), suspect):
-                    left.remove(defect)
-                    yield defect, Outcome(suspect, "make test", round(monotonic() - started, 1))
-            tree = self._copy("planted", left)
+        suspects = self._failing(tree, ["-n", str(workers)] if workers > 1 else []) + self._failed(tree, list(CHECKS))
+        while left and suspects:
+            guilty = [] if self._failed(self._clean, suspects[:1]) else self._guilty(left, suspects[0])
+            for defect in guilty:
+                left.remove(defect)
+                yield defect, Outcome(suspects[0], "make test", round(monotonic() - started, 1))
+            suspects = self._failed(self._copy("planted", left), suspects[1:]) if guilty and left else suspects[1:]
         for defect in left:
             yield defect, Outcome(None, "make test", round(monotonic() - started, 1))
+
+    def _guilty(self, defects: Sequence[Defect], suspect: str) -> list[Defect]:
+        """The defects that a test, or a check, fails with when each is alone."""
+        return [defect for defect in defects if self._failed(self._copy("alone", (defect,)), [suspect])]
 
     def _first(self, tree: Path, tests: Sequence[str]) -> str | None:
         """The first test that fails in `tree`, whenever it is run, and passes without the defect."""
         passed_over: list[str] = []
         while tests and (failed := self._failing(tree, [*tests, "-x", *(f"--deselect={one}" for one in passed_over)])):
-            if self._fails(tree, failed[0]) and not self._fails(self._clean, failed[0]):
+            if self._failed(tree, failed[:1]) and not self._failed(self._clean, failed[:1]):
                 return failed[0]
             passed_over.append(failed[0])
         return None
@@ -148,12 +146,13 @@ class Planter:
             (tree / defect.file).write_text(defect.planted(tree))
         return tree
 
-    def _fails(self, tree: Path, one: str) -> bool:
-        """True if a test, or a check of `make test`, fails in `tree`."""
-        if one in CHECKS:
-            program, *arguments = CHECKS[one]
-            return self._run(tree, [str(Path(sys.executable).with_name(program)), *arguments]) != 0
-        return bool(self._failing(tree, [one]))
+    def _failed(self, tree: Path, suspects: Sequence[str]) -> list[str]:
+        """Those of some tests, and checks of `make test`, that fail in `tree`."""
+        tests = [one for one in suspects if one not in CHECKS]
+        checks = [one for one in suspects if one in CHECKS]
+        scripts = Path(sys.executable).parent
+        failed = [one for one in checks if self._run(tree, [str(scripts / CHECKS[one][0]), *CHECKS[one][1:]])]
+        return [*(self._failing(tree, tests) if tests else ()), *failed]
 
     def _failing(self, tree: Path, arguments: Sequence[str]) -> list[str]:
         """The tests that fail when pytest is called so."""
