@@ -24,7 +24,7 @@ from fedflat.files import flush_folder, make_folder, write_atomically
 from fedflat.metrics.flatness.surface import Surface
 from fedflat.rounds import checkpoint
 from support.durability import spec
-from support.flower_fixtures import Tried, hurried, study_of  # noqa: F401 (a fixture)
+from support.flower_fixtures import GridFederation, study_of
 from support.forgetful_disk import ForgetfulDisk, State
 
 Write = Callable[[Path, bytes], object]
@@ -263,8 +263,8 @@ def test_a_federation_keeps_every_state_that_it_has_saved(
     promises = Promises(disk)
     save = promises.after(FederationDirectory.save, lambda _, coordinator: coordinator.t)
     monkeypatch.setattr(FederationDirectory, "save", save)
-    tried = Tried(study_of(method="scaffold"), folder)
-    tried.serve()
+    federation = GridFederation(study_of(method="scaffold"), folder)
+    federation.serve()
     for number, left in left_by(disk, tmp_path):
         state = FederationDirectory(left / "out").newest()
         assert (state.rounds if state else 0) >= promises.before(number)
@@ -274,10 +274,10 @@ def test_a_federation_keeps_every_state_that_it_has_saved(
 
 
 def test_a_federation_that_went_back_is_back(disk: ForgetfulDisk, folder: Path, tmp_path: Path) -> None:
-    tried = Tried(study_of(), folder)
-    tried.serve()
+    federation = GridFederation(study_of(), folder)
+    federation.serve()
     disk.begin()
-    FederationDirectory(tried.out).roll_back(2)
+    FederationDirectory(federation.out).roll_back(2)
     for number, left in left_by(disk, tmp_path):
         state = FederationDirectory(left / "out").newest()
         assert state is not None

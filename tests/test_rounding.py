@@ -39,7 +39,7 @@ from fedflat.rounds.checkpoint import AT_ONCE, rows_at_once
 from fedflat.rounds.memory_layout import ALIGNED
 from fedflat.rounds.participation import Number, Share
 from support.federation import federation, simulation
-from support.flower_fixtures import Tried, hurried, study_of  # noqa: F401 (a fixture)
+from support.flower_fixtures import GridFederation, study_of
 from support.studies import run_spec, study_spec
 
 FedAvg = find("FedAvg")
@@ -232,9 +232,9 @@ def test_models_are_tested_and_probed_in_every_so_many_rounds_and_the_last(every
 
 
 def test_a_federation_tests_its_model_in_the_same_rounds(tmp_path: Path) -> None:
-    tried = Tried(study_of(rounds=4, eval_every=3), tmp_path)
-    tried.serve()
-    assert [event["t"] + 1 for event in tried.events("round") if "test_accuracy" in event] == due(4, 3)
+    federation = GridFederation(study_of(rounds=4, eval_every=3), tmp_path)
+    federation.serve()
+    assert [event["t"] + 1 for event in federation.events("round") if "test_accuracy" in event] == due(4, 3)
 
 
 @given(rounds=st.integers(1, 400), every=st.integers(1, 120))
