@@ -175,7 +175,7 @@ class Planter:
             try:
                 return process.wait(LIMIT)
             finally:
-                orphan_reaper.end(f"{MARK}={token}", polite=0.0)
+                orphan_reaper.end_processes(f"{MARK}={token}", terminate_seconds=0.0)
                 process.wait()
 
 

@@ -218,7 +218,7 @@ def test_a_run_keeps_every_state_that_it_has_saved_and_no_file_of_it_is_damaged(
     assert len(disk.crashes) > 50
     for number, left in left_by(disk, tmp_path):
         directory = RunDirectory(left / "run")
-        assert directory.damaged() == []
+        assert directory.damaged_files() == []
         assert newest_whole(directory) >= promises.before(number)
         if directory.is_finished:
             assert promises.before(number) == 4
@@ -245,16 +245,16 @@ def newest_whole(directory: RunDirectory) -> int:
 
 
 def test_what_a_client_of_a_federation_keeps_lasts(disk: ForgetfulDisk, folder: Path, tmp_path: Path) -> None:
-    """A record counts from the end of `keep` on, and until then the one before it does; the folder is new, too."""
+    """A record counts from the end of `save` on, and until then the one before it does; the folder is new, too."""
     records = {t: Kept(torch.full((3,), float(t))) for t in range(4)}
     promises = Promises(disk)
-    keep = promises.after(ClientState(folder / "state" / "client", Kept).keep, lambda t, *_: t + 1)
+    keep = promises.after(ClientState(folder / "state" / "client", Kept).save, lambda t, *_: t + 1)
     for t, record in records.items():
         keep(t, record, {t - 1})
     for number, left in left_by(disk, tmp_path):
         kept = promises.before(number) - 1
         if kept >= 0:
-            assert torch.equal(ClientState(left / "state" / "client", Kept).after(kept, records[0]).c, records[kept].c)
+            assert torch.equal(ClientState(left / "state" / "client", Kept).load(kept, records[0]).c, records[kept].c)
 
 
 def test_a_federation_keeps_every_state_that_it_has_saved(

@@ -103,7 +103,7 @@ class Message(Record):
 
 @given(norms=st.lists(st.integers(1, 1000), min_size=1, max_size=15, unique=True))
 def test_a_rounds_norm_is_the_largest_that_more_than_half_of_its_clients_have_reached(norms: list[int]) -> None:
-    seen = NormBounds(2.0, 1e-9).after({"w": float(norm)} for norm in norms).seen["w"]
+    seen = NormBounds(2.0, 1e-9).updated({"w": float(norm)} for norm in norms).seen["w"]
     assert 2 * sum(norm >= seen for norm in norms) > len(norms)
     assert 2 * sum(norm > seen for norm in norms) <= len(norms)
 
