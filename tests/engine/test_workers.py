@@ -94,7 +94,7 @@ def test_every_method_survives_shared_memory_and_answers_out_of_order(covering_m
     alone, shared = (
         simulation(covering_method, executor=executor, participation=6, rounds=2, workers=number) for number in (1, 2)
     )
-    ctx = shared._facts.of(0, 1.0, 6)
+    ctx = shared._server.context(6)
     shared._workers._pool = pool = Pool(shared.executor, 2, torch.float64, ctx)
     pool._crew = crew = Backwards(pool)
     for sim in (alone, shared):
