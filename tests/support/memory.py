@@ -31,6 +31,7 @@ import fedflat.data
 
 name, folder, partial = sys.argv[1:]
 fedflat.data.load("digits", clients=2)  # what any first load imports
+import PIL.Image, pyarrow.parquet, fedflat.data.readers.file_search  # and what one of files imports
 begin()
 data = fedflat.data.load(name, clients=100, data_dir=folder, partial=partial == "True")
 total = sum(int(x.view(-1)[::1024].sum()) for x in (data.x, data.test[0]))  # every page is used

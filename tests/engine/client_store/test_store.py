@@ -565,7 +565,7 @@ def test_a_full_disk_is_one_line_and_costs_one_round(tmp_path: Path) -> None:
 
 MILLION = """
 import numpy as np, torch
-from fedflat.engine import checkpoint
+from fedflat.rounds import checkpoint
 from fedflat.engine.client_store import ClientStore
 from fedflat.methods import find
 
