@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-import pyarrow.parquet as pq
 from rich.progress import MofNCompleteColumn, Progress, TaskID
 
 from ..data import prepare
@@ -19,11 +16,6 @@ from ..experiments.budget import simulation_budget
 from ..experiments.recipe import Cell, Recipe
 from ..experiments.spec import Experiment, RunSpec, StudySpec
 from ..experiments.studies import Jobs
-from ..files import write_atomically
-from ..reports.comparison import compare
-from ..reports.comparison_data import ComparisonData
-from ..reports.page import Chapter, write_page
-from ..reports.terminal import as_table, target_tables
 from .console import Console, usual_columns
 from .progress import watcher
 
@@ -75,6 +67,8 @@ def carry_out_run(console: Console, spec: RunSpec, path: Path, ranks: Ranks, str
 
 def carry_out_study(console: Console, spec: StudySpec, path: Path, jobs: Jobs = 1, strict: bool = False) -> None:
     """Carry out the runs of a study that are not done yet, then show and write the comparison."""
+    from .outcome import Chapter, compare, show  # here, because pages need matplotlib and a run does not
+
     prepare_data(console, spec)
     warn_of_doubtful_settings(console, spec)
     with watcher(console, _rounds(spec)) as watching:
@@ -86,6 +80,8 @@ def carry_out_recipe(
     console: Console, recipe: Recipe, cells: dict[Cell, StudySpec], folder: Path, changes: Sequence[str], jobs: Jobs
 ) -> None:
     """Carry out every cell of a recipe; a table for each, and one page for all. `changes` to the paper are noted."""
+    from .outcome import Chapter, compare, show
+
     with watcher(console, sum(map(_rounds, cells.values()))) as watching:
         results = [studies.study(study, folder / cell.name, watching, jobs) for cell, study in cells.items()]
     chapters = []
@@ -99,29 +95,3 @@ def carry_out_recipe(
 
 def _rounds(study: StudySpec) -> int:
     return study.rounds * len(study.methods) * len(study.seeds)
-
-
-def show(console: Console, chapters: Sequence[Chapter], folder: Path, title: str | None = None) -> None:
-    """Print the comparisons; write report.html, and each one's numbers as parquet and JSON, to `folder`.
-
-    The page of a single comparison has the pictures that `fedflat landscape` has left in `folder`, too.
-    """
-    if len(chapters) == 1:
-        chapters = [replace(chapters[0], surfaces=sorted((folder / "landscape").glob("*.svg")))]
-    page = write_page(chapters, folder / "report.html", title)
-    for number, chapter in enumerate(chapters, start=1):
-        suffix = "" if len(chapters) == 1 else f"-{number}"
-        _write_numbers(chapter.comparison, folder / f"comparison{suffix}")
-        if chapter.title:
-            console.say(chapter.title, style="bold")
-        console.show(as_table(chapter.comparison), *target_tables(chapter.comparison))
-        console.say(*chapter.notes, *chapter.comparison.notes)
-    console.say(f"report: {page}")
-
-
-def _write_numbers(comparison: ComparisonData, path: Path) -> None:
-    """Write the table of a comparison as PATH.parquet and PATH.json."""
-    table = comparison.table()
-    write_atomically(path.with_suffix(".parquet"), lambda file: pq.write_table(table, file))
-    text = json.dumps(table.to_pylist(), indent=2)
-    write_atomically(path.with_suffix(".json"), lambda file: file.write_text(text + "\n"))

@@ -38,7 +38,7 @@ def resolve(model: type[Spec], words: list[str]) -> Spec:
 
 
 def override(spec: Spec, flags: list[str]) -> Spec:
-    """`spec` with some settings changed by flags. Raises InputError, naming flag or field."""
+    """`spec` with the settings changed that `flags` give. Raises InputError, naming flag or field."""
     if not flags:
         return spec
     kind = type(spec)
@@ -61,27 +61,28 @@ def keys(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
 
 
 def _alternatives(members: list[type[Section]], prefix: str) -> dict[str, str]:
-    """The keys of sections one of which is chosen by `name`: for a key that means different things, which is whose."""
+    """The keys of sections of which `name` chooses one; a key may mean something else in each."""
     meanings: dict[str, dict[str, list[str]]] = {}
     for member in members:
         for key, meaning in keys(member, prefix).items():
             meanings.setdefault(key, {}).setdefault(meaning, []).append(member.__name__)
     names = ", ".join(member.__name__ for member in members)
-    told = {key: _told(by_meaning) for key, by_meaning in meanings.items()}
-    return {f"{prefix}name": f"one of {names}"} | {key: text for key, text in told.items() if key != f"{prefix}name"}
+    texts = {key: _in_words(by_meaning) for key, by_meaning in meanings.items()}
+    chosen = {f"{prefix}name": f"one of {names}"}
+    return chosen | texts | chosen  # the name first
 
 
-def _told(by_meaning: dict[str, list[str]]) -> str:
-    """A key's meaning, with the names it goes with if there are several meanings."""
-    if len(by_meaning) == 1:
-        return next(iter(by_meaning))
-    if len(by_meaning) > 3:
-        return f"of {sum(map(len, by_meaning.values()))} of them, each with its own meaning and default"
-    return "; ".join(f"{', '.join(names)}: {meaning}" for meaning, names in by_meaning.items())
+def _in_words(sections_by_meaning: dict[str, list[str]]) -> str:
+    """What a key means; if that depends on the section, each meaning with the names of its sections."""
+    if len(sections_by_meaning) == 1:
+        return next(iter(sections_by_meaning))
+    if len(sections_by_meaning) > 3:
+        return f"of {sum(map(len, sections_by_meaning.values()))} of them, each with its own meaning and default"
+    return "; ".join(f"{', '.join(names)}: {meaning}" for meaning, names in sections_by_meaning.items())
 
 
 def key_table(model: type[BaseModel]) -> Table:
-    """The dotted keys, for a console."""
+    """Every dotted key with its meaning, for a console."""
     table = Table(box=None, show_header=False, padding=(0, 1), caption="Each method's own keys: fedflat methods NAME")
     for key, meaning in keys(model).items():
         table.add_row(literal(f"--{key}", "cyan"), literal(meaning))
@@ -89,7 +90,7 @@ def key_table(model: type[BaseModel]) -> Table:
 
 
 def _parsed(model: type[BaseModel], flags: list[str]) -> dict[str, Any]:
-    """The flags as a table; environment variables are not looked at."""
+    """The flags as a table; environment variables are not read."""
     settings = type("Flags", (BaseSettings, model), {})
     words = [_spelled(flag) for flag in _with_names(model, flags)]
     try:
@@ -101,7 +102,7 @@ def _parsed(model: type[BaseModel], flags: list[str]) -> dict[str, Any]:
 
 
 def _merged(model: type[BaseModel], table: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
-    """`flags` over `table`, section by section; another method or partition leaves the old one's keys behind."""
+    """`flags` over `table`, section by section; of another method or partition, the keys of the old one are dropped."""
     merged = dict(table)
     for key, value in flags.items():
         old = {"name": table[key]} if isinstance(table.get(key), str) else table.get(key)
@@ -141,11 +142,11 @@ def _spelled(flag: str) -> str:
 
 
 def _unknown_flag(message: str, model: type[BaseModel]) -> str:
-    """pydantic-settings' complaint as one line that suggests the flag that was meant."""
-    complaint = message.removeprefix("error parsing CLI: ")
-    _, found, words = complaint.partition("unrecognized arguments: ")
+    """The error of pydantic-settings as one line, with the flag that was probably meant."""
+    text = message.removeprefix("error parsing CLI: ")
+    _, found, words = text.partition("unrecognized arguments: ")
     if not found:
-        return complaint
+        return text
     word = words.split()[0]
     if not word.startswith("--"):
         return f"{word}: unexpected word; a TOML file stands first, before the flags"

@@ -34,16 +34,18 @@ def flatness(
     All runs are measured on the same samples. Results are kept in each run's flatness.json as soon as they are
     there, and appear in `fedflat report`.
     """
-    from ..experiments.measuring import build_measures, measure_run, run_directories
     from ..metrics.flatness import Flatness, all_measures
     from ..reports.catalogue import measure_overview
-    from ..reports.terminal import flatness_table
 
     console = Console()
     if show_measures:
         return console.show(measure_overview(all_measures()))
     if not runs:
         raise InputError("give the folder of a run or a study, or --list")
+
+    from ..experiments.measuring import build_measures, measure_run, run_directories
+    from ..reports.terminal import flatness_table
+
     chosen = build_measures([_parsed(text) for text in measures or ()])
     found: dict[str, Flatness] = {}
     for directory in run_directories(runs):

@@ -1,4 +1,4 @@
-"""Live progress: a bar with the time left on a terminal, plain lines elsewhere."""
+"""Progress of runs: a bar with the time left on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHARED = {"test_accuracy", "test_loss", "lr", "clients", "drift", "gradients", "
 
 
 def watcher(console: Console, rounds: int) -> AbstractContextManager[RunObserver]:
-    """The watcher that suits `console`, for `rounds` rounds in all."""
+    """Shows the progress of `rounds` rounds: a bar if `console` is a terminal, else lines."""
     return Bar(console, rounds) if console.is_terminal else nullcontext(Lines(console, rounds))
 
 
@@ -96,7 +96,7 @@ class Lines(RunObserver):
 
 
 def state(result: Round) -> str:
-    """Accuracy and the method's own numbers, such as FedGF's c, after a round."""
+    """The accuracy after a round, and the method's own numbers, such as FedGF's c."""
     own = {name: value for name, value in result.metrics.items() if name not in SHARED}
     parts = [f"{name} {value:.2f}" for name, value in own.items()]
     accuracy = result.metrics.get("test_accuracy")
@@ -104,12 +104,12 @@ def state(result: Round) -> str:
 
 
 def failed(spec: RunSpec, error: NonFiniteError) -> str:
-    """One line for a run of a study that diverged."""
+    """The line for a run of a study that diverged."""
     return f"{spec.label:<18} left out: {error}"
 
 
 def finished(spec: RunSpec, run: StoredRun) -> str:
-    """One line for a finished run."""
+    """The line for a finished run."""
     accuracy = run.summary.get("test_accuracy")
     result = (
         f"test accuracy {100 * accuracy:.2f} %"

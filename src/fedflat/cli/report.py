@@ -28,9 +28,7 @@ def report(
     """Make the comparison table and page again from what is on disk; nothing is trained."""
     from ..experiments.run_directory import StoredRun
     from ..experiments.studies import stored_study
-    from ..reports.comparison import compare
-    from ..reports.page import Chapter
-    from .execution import show
+    from .outcome import Chapter, compare, show
 
     console = Console()
     build_measures = cast("Protocol | None", protocol)  # one that is unknown is refused by `compare`

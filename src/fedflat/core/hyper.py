@@ -7,6 +7,7 @@ declaration.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from functools import cache
 from math import inf
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -39,7 +40,7 @@ def hyper(default: Any, meaning: str, *, low: float = -inf, high: float = inf, o
 def check(instance: Any) -> None:
     """Raise InputError, naming class and field, for a value outside the declared range or choices."""
     cls = type(instance)
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     for f in fields(instance):
         value = getattr(instance, f.name)
         if not _fits(value, hints[f.name], f.metadata.get("interval", Interval())):
@@ -48,7 +49,7 @@ def check(instance: Any) -> None:
 
 def allowed(cls: Any, name: str) -> str:
     """The values that the field `name` of a class may have, in words: "a number in [0, inf)", "true or false", ..."""
-    kind = get_type_hints(cls)[name]
+    kind = _hints(cls)[name]
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(repr, get_args(kind)))
     kinds = get_args(kind) or (kind,)
@@ -59,6 +60,12 @@ def allowed(cls: Any, name: str) -> str:
     interval = next(f.metadata.get("interval", Interval()) for f in fields(cls) if f.name == name)
     number = "a number" if float in kinds else "a whole number"
     return f"{number} in {interval}" + (" or none" if type(None) in kinds else "")
+
+
+@cache
+def _hints(cls: Any) -> dict[str, Any]:
+    """The types of the fields of a class; a study makes many instances of it."""
+    return get_type_hints(cls)
 
 
 def _fits(value: Any, kind: Any, interval: Interval) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
 from ..core.errors import InputError
@@ -21,5 +20,5 @@ def build(classes: int, shape: tuple[int, ...], width: int = 16) -> nn.Module:
         nn.MaxPool2d(2),
         nn.Flatten(),
     )
-    size = features(torch.zeros(1, *shape)).shape[1]
+    size = 2 * width * (shape[1] // 4) * (shape[2] // 4)  # two poolings halve height and width, rounded down
     return nn.Sequential(*features, nn.Linear(size, classes))

@@ -67,7 +67,7 @@ def differences(comparison: ComparisonData) -> str | None:
 
 
 def partition_map(counts: np.ndarray, title: str) -> str:
-    """Samples per client and class as a heat map; beyond 200 clients only every k-th is drawn."""
+    """Samples per client and class as a heat map; of more than 200 clients only every k-th is drawn."""
     step = -(-len(counts) // 200)
     with rc_context(STYLE | {"axes.grid": False}):
         figure = Figure(figsize=(8, 2.8), layout="constrained")
@@ -91,7 +91,7 @@ def _curve(axes: Axes, rounds: np.ndarray, values: np.ndarray, style: dict[str, 
 
 
 def _accuracies(runs: Sequence[FinishedRun]) -> tuple[np.ndarray, np.ndarray]:
-    """The evaluated rounds all runs share (n,), and their smoothed accuracies (runs, n)."""
+    """The evaluated rounds that all runs share (n,), and their smoothed accuracies (runs, n)."""
     curves = []
     for run in runs:
         pairs = zip(run.metrics["t"].to_pylist(), run.metrics["test_accuracy"].to_pylist(), strict=True)
@@ -101,7 +101,7 @@ def _accuracies(runs: Sequence[FinishedRun]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _smooth(values: np.ndarray) -> np.ndarray:
-    """The mean of the last `SMOOTHED_OVER` values, of fewer at the start."""
+    """At each place the mean of the last `SMOOTHED_OVER` values, of fewer at the start."""
     total = np.cumsum(np.concatenate([[0.0], values]))
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(ends - SMOOTHED_OVER, 0)

@@ -19,7 +19,7 @@ from . import figures, flatness
 from .columns import caption, columns, target_columns
 from .comparison_data import ComparisonData
 
-PICTURE = 2**24  # bytes of a picture of loss surfaces
+PICTURE_BYTES = 2**24  # of a picture of loss surfaces, at most
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _content(chapter: Chapter) -> dict[str, Any]:
         "facts": PartitionStatistics(**first.settings["split"]).lines(),
         "settings": _settings(comparison),
         "surfaces": [
-            (printable(path.stem), b64encode(read_bytes(path, PICTURE)).decode()) for path in chapter.surfaces
+            (printable(path.stem), b64encode(read_bytes(path, PICTURE_BYTES)).decode()) for path in chapter.surfaces
         ],
         "flatness": {
             "columns": flatness.flatness_columns(comparison),
@@ -86,7 +86,7 @@ def _content(chapter: Chapter) -> dict[str, Any]:
 
 
 def _settings(comparison: ComparisonData) -> dict[str, Any]:
-    """What all runs share, in the order a reader asks."""
+    """The settings that all runs share, the most important ones first."""
     settings = comparison.runs[0].settings
     hashes = {run.seed: run.settings["partition_hash"] for run in comparison.runs}
     return {
@@ -105,7 +105,7 @@ def _settings(comparison: ComparisonData) -> dict[str, Any]:
 
 
 def _papers(comparison: ComparisonData) -> dict[str, Citation]:
-    """The citation of every method of the package that was compared."""
+    """The paper of every compared method that the package has."""
     known = all_methods()
     names = dict.fromkeys(row.runs[0].method for row in comparison.rows)
     return {name: known[name].paper for name in names if name in known}

@@ -1,4 +1,4 @@
-"""Loss surfaces and feature maps to look at: static figures, and one page on which surfaces can be turned."""
+"""Loss surfaces and feature maps: static figures, and one page on which surfaces can be turned."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PLAIN = STYLE | {"axes.grid": False}
 
 @dataclass(frozen=True)
 class Scale:
-    """The losses that all surfaces are drawn between."""
+    """The range of losses that all surfaces are drawn with."""
 
     lowest: float
     highest: float  # more than the lowest
@@ -48,29 +48,29 @@ class Scale:
         return cls(low, max(high, low + 1e-6 * max(1.0, abs(low))), high > max(low, 20 * low))
 
     @property
-    def foot(self) -> float:
+    def logarithmic_low(self) -> float:
         """Where a logarithmic scale begins."""
         return max(self.lowest, self.highest * 10.0**-DECADES)
 
     @property
     def low(self) -> float:
         """Where this scale begins."""
-        return self.foot if self.logarithmic else self.lowest
+        return self.logarithmic_low if self.logarithmic else self.lowest
 
     @property
     def levels(self) -> Numbers:
-        """The losses of the contours, rising, (LEVELS + 1,)."""
+        """The losses of the contours, ascending, (LEVELS + 1,)."""
         space = np.geomspace if self.logarithmic else np.linspace
         levels: Numbers = space(self.low, self.highest, LEVELS + 1)
         return levels
 
     def norm(self) -> Normalize:
-        """From losses to colours."""
+        """The mapping of losses to colours."""
         return (LogNorm if self.logarithmic else Normalize)(self.low, self.highest)
 
 
 def contours(surfaces: Sequence[Surface]) -> str:
-    """Contours side by side, with the same levels, colours and axes."""
+    """An SVG of contours side by side, with the same levels, colours and axes."""
     scale = Scale.shared(surfaces)
     across = sum(surface.label == surfaces[0].label for surface in surfaces)  # a row for each method's models
     with rc_context(PLAIN):
@@ -93,7 +93,7 @@ def contours(surfaces: Sequence[Surface]) -> str:
 
 
 def profiles(surfaces: Sequence[Surface]) -> str | None:
-    """The loss along the first direction, the global models over each other, then the local ones; None without any."""
+    """An SVG of losses along the first direction, global models and local ones in a panel each; None without any."""
     shown = [surface for surface in surfaces if len(surface.y) == 1 or _is_around_a_model(surface)]
     groups = [[one for one in shown if _is_local(one) == local] for local in (False, True)]
     groups = [group for group in groups if group]
@@ -119,7 +119,7 @@ def profiles(surfaces: Sequence[Surface]) -> str | None:
 
 
 def feature_maps(maps: Sequence[FeatureMap]) -> str:
-    """The maps side by side, with the same colours of classes and the same axes."""
+    """An SVG of the maps side by side, with the same colours of classes and the same axes."""
     classes = sorted({int(c) for one in maps for c in np.unique(one.classes)})
     colours = COLOURS if len(classes) <= len(COLOURS) else colormaps["turbo"](np.linspace(0, 1, len(classes)))
     with rc_context(PLAIN):
@@ -174,7 +174,7 @@ def _page(
 
 
 def _figures(surfaces: Sequence[Surface], maps: Sequence[FeatureMap]) -> dict[str, str]:
-    """The static figures that there is something for, by name."""
+    """The static figures by name; those without data are left out."""
     whole = [surface for surface in surfaces if len(surface.y) > 1]
     drawn = {
         "contours": contours(whole) if whole else None,
@@ -185,13 +185,13 @@ def _figures(surfaces: Sequence[Surface], maps: Sequence[FeatureMap]) -> dict[st
 
 
 def _numbers(surfaces: Sequence[Surface]) -> dict[str, Any]:
-    """What the script draws; losses that are not finite are null."""
+    """The numbers for the page's script; losses that are not finite are null."""
     scale = Scale.shared(surfaces)
     return {
         "colours": [to_hex(colour) for colour in colormaps[COLOUR_MAP](np.linspace(0, 1, 64))],
         "lowest": scale.lowest,
         "highest": scale.highest,
-        "foot": scale.foot,
+        "foot": scale.logarithmic_low,
         "logarithmic": scale.logarithmic,
         "surfaces": [_drawn(surface) for surface in surfaces],
     }
@@ -205,7 +205,7 @@ def _drawn(surface: Surface) -> dict[str, Any]:
 
 
 def _row(surface: Surface) -> dict[str, Any]:
-    """The numbers of a surface for those who read rather than look."""
+    """The row of a surface in the page's table."""
     low, high = _extremes(surface)
     marks = [_in_words(mark, len(surface.marks) > 1) for mark in surface.marks]
     return {"title": surface.title, "marks": marks, "low": f"{low:.4g}", "high": f"{high:.4g}",
@@ -223,7 +223,7 @@ def _extremes(surface: Surface) -> tuple[float, float]:
 
 
 def _protocols(pictures: Sequence[Surface | FeatureMap]) -> dict[str, list[str]]:
-    """Every protocol with the pictures that were made by it."""
+    """Every protocol with the titles of the pictures that were computed by it."""
     found: dict[str, list[str]] = {}
     for one in pictures:
         found.setdefault(one.protocol, []).append(one.title)
@@ -243,7 +243,7 @@ def _panels(pictures: Sequence[Any], across: int = PANELS_ACROSS) -> tuple[Figur
 
 
 def _draw_marks(axes: Axes, surface: Surface, height: str = "y") -> None:
-    """The models at their x and `height`; with their names where there are several."""
+    """Draw the models as dots at their x and `height`, with their names if there are several."""
     for mark in surface.marks:
         at = mark.x, getattr(mark, height)
         axes.plot(*at, "o", color="white", markeredgecolor="black", markersize=5)
@@ -254,7 +254,7 @@ def _draw_marks(axes: Axes, surface: Surface, height: str = "y") -> None:
 
 
 def _is_around_a_model(surface: Surface) -> bool:
-    """True for random directions: the model itself is in the middle."""
+    """True for a surface of random directions, in whose middle is its only model."""
     return len(surface.marks) == 1
 
 
@@ -263,7 +263,7 @@ def _is_local(surface: Surface) -> bool:
 
 
 def _set_logarithmic(axes: Axes) -> None:
-    """A logarithmic loss axis with numbers that read like losses."""
+    """Make the loss axis logarithmic, with plain numbers at its ticks."""
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda loss, _: f"{loss:g}"))
@@ -271,7 +271,7 @@ def _set_logarithmic(axes: Axes) -> None:
 
 
 def _draw_profile(axes: Axes, surface: Surface, place: int, group: Sequence[Surface], scale: Scale) -> None:
-    """One line in the colour of its method; dashes tell the clients of a method apart."""
+    """Draw one line in the colour of its method; the clients of a method have different dashes."""
     of_method = [one.part for one in group if one.label == surface.label]
     number = of_method.index(surface.part)
     label = surface.title if _is_local(surface) else surface.label

@@ -1,0 +1,62 @@
+"""What the shell is offered when a user presses the tabulator."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedflat.cli import completion
+from fedflat.data import source_names
+from fedflat.data.partition import all_partitions
+from fedflat.experiments.recipe import all_recipes
+from fedflat.methods import all_methods, plain
+from fedflat.models import model_names
+from support.fresh_process import output_of
+
+COMPLETE = """
+import sys
+from fedflat.cli import main
+sys.argv = ["fedflat"]
+try:
+    main()
+finally:
+    assert not {"torch", "numpy", "pydantic"} & set(sys.modules)
+"""
+
+
+def test_the_names_of_files_are_the_names_that_commands_accept() -> None:
+    assert set(completion.method_names("F")) == set(all_methods())
+    assert {plain(name) for name in completion.method_names()} == {plain(name) for name in all_methods()}
+    assert completion.source_names() == source_names()
+    assert completion.model_names() == model_names()
+    assert set(completion.partition_names()) == set(all_partitions())
+    assert set(completion.recipe_names()) == set(all_recipes())
+    assert set(completion.paper_names()) == {recipe.paper for recipe in all_recipes().values()}
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("rec", ["recipes"]),
+        ("run --str", ["--strict"]),
+        ("methods fedlesam_", ["fedlesam_d", "fedlesam_s"]),
+        ("methods FedSM", ["FedSMOO"]),
+        ("recipes show fedgf/table", ["fedgf/table1", "fedgf/table2", "fedgf/table3", "fedgf/table5", "fedgf/table9"]),
+        ("recipes list feds", ["fedsam", "fedsmoo"]),
+        ("data prepare ci", ["cifar10", "cifar100"]),
+        ("run file.toml --method.name fedsm", ["fedsmoo"]),
+        ("compare --methods fedavg --methods fedsm", ["fedsmoo"]),
+        ("recipes run fedgf/table1 --model lene", ["lenet"]),
+        ("data partition --partition pathological-", ["pathological-refill"]),
+        ("flower export run.toml app --data dig", ["digits"]),
+        ("run --rounds 3", []),
+    ],
+)
+def test_what_is_offered(words: str, offered: list[str]) -> None:
+    """In a new process, as the shell asks; it must be quick, so no library is imported."""
+    said = output_of(
+        COMPLETE,
+        _FEDFLAT_COMPLETE="complete_bash",
+        COMP_WORDS=f"fedflat {words}",
+        COMP_CWORD=str(len(words.split())),
+    )
+    assert sorted(said.split()) == offered
