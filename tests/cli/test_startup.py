@@ -49,7 +49,7 @@ SETTINGS = NUMBERS | {"pyarrow", "pydantic", "safetensors"}
         {"run --keys": SETTINGS | {"pydantic_settings"},
          "run --data.clients 5 --rounds 1 --flatness [] --executor sequential --out OUT":
          SETTINGS | {"pydantic_settings", "sklearn", "scipy"}},
-        {"recipes list fedvssam": SETTINGS | {"PIL", "scipy", "sympy"}},
+        {"recipes list fedvssam": SETTINGS | {"PIL", "scipy"}},
     ],
 )  # fmt: skip
 def test_a_command_imports_what_it_needs(needed: dict[str, set[str]], tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent
 def method_names(incomplete: str = "") -> list[str]:
     """The methods, in lower case unless `incomplete` is not; commands accept both."""
     names = []
-    for file in sorted((PACKAGE / "methods").glob("*.py")):
+    for file in _modules("methods"):
         for text in file.read_text().split("\nclass ")[1:]:
             if "\n    paper = " in text and "@abstractmethod" not in text:  # others hold what methods share
                 names.append(text[: text.index("(")])
@@ -24,17 +24,18 @@ def method_names(incomplete: str = "") -> list[str]:
 
 def source_names() -> list[str]:
     """The data sets."""
-    return [name.replace("-", "_") for name in _modules("data/sources")]
-
-
-def partition_names() -> list[str]:
-    """The partition schemes; other modules beside them hold what they share."""
-    return [name for name in _modules("data/partition") if name not in ("draws", "scheme")]
+    return [file.stem for file in _modules("data/sources")]
 
 
 def model_names() -> list[str]:
     """The models."""
-    return _modules("models")
+    return [file.stem.replace("_", "-") for file in _modules("models")]
+
+
+def partition_names() -> list[str]:
+    """The partition schemes; other modules of their folder hold what they share."""
+    files = [file for file in _modules("data/partition") if "(Partition)" in file.read_text()]
+    return [file.stem.replace("_", "-") for file in files]
 
 
 def recipe_names() -> list[str]:
@@ -48,10 +49,9 @@ def paper_names() -> list[str]:
     return sorted({name.partition("/")[0] for name in recipe_names()})
 
 
-def _modules(folder: str) -> list[str]:
-    """The names of the modules in a folder of the package, with `-` for `_`."""
-    files = sorted((PACKAGE / folder).glob("*.py"))
-    return [file.stem.replace("_", "-") for file in files if not file.stem.startswith("__")]
+def _modules(folder: str) -> list[Path]:
+    """The files of the modules in a folder of the package."""
+    return [file for file in sorted((PACKAGE / folder).glob("*.py")) if file.stem != "__init__"]
 
 
 NAMES: dict[str, Callable[[str], list[str]]] = {  # by setting

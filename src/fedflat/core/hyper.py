@@ -39,7 +39,7 @@ def hyper(default: Any, meaning: str, *, low: float = -inf, high: float = inf, o
 
 def check(instance: Any) -> None:
     """Raise InputError, naming class and field, for a value outside the declared range or choices."""
-    cls = type(instance)
+    cls: Any = type(instance)
     hints = _hints(cls)
     for f in fields(instance):
         value = getattr(instance, f.name)

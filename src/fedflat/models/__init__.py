@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
@@ -59,17 +60,32 @@ def parameter_count(name: str, classes: int, shape: tuple[int, ...], **options: 
     if hasattr(module, "parameter_count"):
         count: int = module.parameter_count(classes, shape)
         return count
-    import torch  # here, so that names are listed without it
-
-    with torch.device("meta"):  # no memory and no random numbers
+    with _without_memory():
         return sum(p.numel() for p in build(name, classes, shape, **options).parameters())
+
+
+@contextmanager
+def _without_memory() -> Iterator[None]:
+    """Inside the block a model has shapes and no numbers: no memory is allocated and nothing random is drawn."""
+    import torch  # here, so that names are listed without it
+    from torch.overrides import TorchFunctionMode
+
+    class Undrawn(TorchFunctionMode):
+        """Leaves initial weights as they are; on a device without memory, drawing them imports torch's compiler."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            given = kwargs or {}
+            if getattr(func, "__name__", "") in ("normal_", "uniform_"):
+                return args[0] if args else given["tensor"]
+            return func(*args, **given)
+
+    with torch.device("meta"), Undrawn():
+        yield
 
 
 def _check_size(make: Callable[[], nn.Module]) -> None:
     """Raise RuntimeError if the parameters alone do not fit in memory; the system would end the process."""
-    import torch  # here, so that names are listed without it
-
-    with torch.device("meta"):  # no memory and no random numbers
+    with _without_memory():
         needed = sum(p.numel() * p.element_size() for p in make().parameters())
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > present:
