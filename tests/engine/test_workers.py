@@ -9,26 +9,23 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections import deque
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import fedflat as ff
 from fedflat.cli.flags import resolve
 from fedflat.core.errors import InputError
 from fedflat.core.method import Context, Method
-from fedflat.engine import child_process
 from fedflat.engine.cohort import InTurn
 from fedflat.engine.executors import Stacked
-from fedflat.engine.workers import Workers, training
-from fedflat.engine.workers.crew import Job, WorkerError
-from fedflat.engine.workers.pool import Pool
-from fedflat.engine.workers.worker import Trainer
+from fedflat.engine.workers import WorkerError, Workers, process, training, training_pool
+from fedflat.engine.workers.training_pool import ChunkTask, TrainingPool
+from fedflat.engine.workers.worker_pool import WorkItem
 from fedflat.experiments import runner
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.spec import RunSpec
@@ -69,51 +66,60 @@ def assert_same(one: ff.Simulation, other: ff.Simulation) -> None:
     assert all(torch.equal(records[0][name], records[1][name]) for name in records[0])
 
 
-class Backwards:
-    """In the place of a crew: one process that does its jobs in shared memory, the last one first."""
+class ReversedPool:
+    """In the place of a worker pool: this process runs the tasks in shared memory, the last one first."""
 
-    def __init__(self, pool: Pool) -> None:
-        memory, outline = pool._crew._new.args
-        self._trainer = Trainer(outline, os.dup(memory.handle))
-        self._jobs: deque[Job] = deque()
-        self.most = 0
+    def __init__(self, size: int, new_worker, attempts: int) -> None:
+        (setup, _) = new_worker.args
+        self.run, self.items, self.most = setup(), list[WorkItem](), 0
 
-    def take(self, job: Job) -> None:
-        self._jobs.append(job)
-        self.most = max(self.most, len(self._jobs))
+    def start(self, number: int) -> None: ...
 
-    def listen(self) -> None:
-        job = self._jobs.pop()
-        job.answer = self._trainer.carry_out(job.assignment)
+    def submit(self, task: ChunkTask) -> WorkItem:
+        self.items.append(WorkItem(task))
+        self.most = max(self.most, len(self.items))
+        return self.items[-1]
+
+    def wait(self) -> None:
+        item = self.items.pop()
+        item.finish(self.run(item.task, print))
+
+    def close(self) -> None: ...
 
 
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])
 @pytest.mark.usefixtures("small_stacks")
-def test_every_method_survives_shared_memory_and_answers_out_of_order(covering_method: Method, executor: str) -> None:
-    """Records, messages and results pass through slots; parts are added in the order of the cohort all the same."""
+def test_every_method_survives_shared_memory_and_answers_out_of_order(
+    covering_method: Method, executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records, messages and results pass through slots; results are added in the order of the cohort all the same."""
+    pools: list[ReversedPool] = []
+    monkeypatch.setattr(training_pool, "WorkerPool", lambda *of: pools.append(ReversedPool(*of)) or pools[-1])
     alone, shared = (
         simulation(covering_method, executor=executor, participation=6, rounds=2, workers=number) for number in (1, 2)
     )
-    ctx = shared._facts.of(0, 1.0, 6)
-    shared._workers._pool = pool = Pool(shared.executor, 2, torch.float64, ctx)
-    pool._crew = crew = Backwards(pool)
     for sim in (alone, shared):
         list(sim)
-    assert crew.most == (4 if executor == "sequential" else 3), "two slots for each of two workers, six clients"
+    assert [pool.most for pool in pools] == [4 if executor == "sequential" else 3], "two slots per worker, six clients"
     assert_same(alone, shared)
 
 
-def test_a_worker_takes_over_what_torch_is_set_to() -> None:
+def test_a_worker_takes_over_what_torch_is_set_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    setups = []
+    monkeypatch.setattr(
+        training_pool, "WorkerPool", lambda size, new_worker, attempts: setups.append(new_worker.args[0])
+    )
     sim = simulation(FedAvg())
     before = torch.get_default_dtype(), torch.get_float32_matmul_precision()
     try:
         torch.set_default_dtype(torch.float16)
         torch.set_float32_matmul_precision("medium")
-        memory, outline = Pool(sim.executor, 2, torch.float64, Context(0, 0.1, 1.0))._crew._new.args
+        pool = TrainingPool(sim.executor, 2, torch.float64, Context(0, 0.1, 1.0))
         torch.set_default_dtype(torch.float32)
         torch.set_float32_matmul_precision("highest")
-        Trainer(outline, os.dup(memory.handle))
+        setups[0]()
         assert (torch.get_default_dtype(), torch.get_float32_matmul_precision()) == (torch.float16, "medium")
+        del pool  # not before: its memory is what the setup reads
     finally:
         torch.set_default_dtype(before[0])
         torch.set_float32_matmul_precision(before[1])
@@ -139,11 +145,11 @@ def test_rounds_and_errors_are_those_of_one_process() -> None:
         if t == 0:
             started = workers()
             assert len(started) == 3
-            for process in started:
-                wait_until(lambda at=process: "memfd:fedflat" in maps(at), "a worker to be ready")
-                assert "/dev/shm/" not in maps(process), "memory with a name could be left behind"
-                os.kill(process, signal.SIGINT)
-                os.kill(process, signal.SIGTERM)
+            for pid in started:
+                wait_until(lambda pid=pid: "memfd:fedflat" in maps(pid), "a worker to be ready")
+                assert "/dev/shm/" not in maps(pid), "memory with a name could be left behind"
+                os.kill(pid, signal.SIGINT)
+                os.kill(pid, signal.SIGTERM)
     assert workers() == started, "only the parent ends them"
     errors = []
     for sim in (alone, shared):
@@ -178,7 +184,7 @@ def test_workers_that_are_killed_are_replaced(tmp_path: Path) -> None:
 @looks_at_processes
 def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the middle of a client's training: it would never answer, and the round would never end."""
-    monkeypatch.setattr(child_process, "STOPPED", 0.5)
+    monkeypatch.setattr(process, "SUSPENDED", 0.5)
     settings = {"data": marked(4), "executor": "sequential", "participation": 6, "rounds": 2}
     alone = simulation(Scaffold(), model=Deadly(tmp_path, times=0), **settings)
     model = Deadly(tmp_path, times=1, number=signal.SIGSTOP)
@@ -278,8 +284,8 @@ def test_rounds_do_not_depend_on_the_number_of_threads() -> None:
     assert torch.equal(*found)
 
 
-class Recorded:
-    """In the place of a pool: notes for how many chunks it is started, and does them in turn."""
+class RecordedStarts:
+    """In the place of a training pool: records how many chunks it is started for, and trains them in turn."""
 
     started: list[int]
 
@@ -296,55 +302,110 @@ class Recorded:
     ("number", "cohort", "seconds", "started"),
     [
         (2, 6, 0.0, [6]),
-        (2, 1, 0.0, []),  # one chunk has nobody to share with
+        (2, 1, 0.0, []),  # no other chunk could be trained at the same time
         (1, 6, 99.0, []),
-        ("auto", 6, 0.0, []),  # too little work to tell
-        ("auto", 6, 99.0, [6]),
-        ("auto", 6, training.ALONE, [6]),
+        ("auto", 6, 0.0, []),  # too little work so far
+        ("auto", 6, 99.0, [5]),
+        ("auto", 6, training.WORTH_STARTING, [5]),
+        ("auto", 6, training.WORTH_STARTING / 4, [2]),  # in the middle of a round, with the remaining chunks
+        ("auto", 6, training.WORTH_STARTING / 5, []),  # one chunk remains
     ],
 )
 def test_workers_start_where_they_pay(number, cohort: int, seconds: float, started: list[int], monkeypatch) -> None:
-    monkeypatch.setattr(training, "Pool", Recorded)
-    monkeypatch.setattr(Recorded, "started", [], raising=False)
+    """`seconds`: that each chunk takes in this process."""
+    monkeypatch.setattr(training, "TrainingPool", RecordedStarts)
+    monkeypatch.setattr(RecordedStarts, "started", [], raising=False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(training, "perf_counter", (seconds * i for i in range(100)).__next__)
     sim = simulation(FedAvg(), workers=number, participation=cohort, executor="sequential")
-    sim._workers._alone = seconds
     sim.round()
-    assert Recorded.started == started
+    assert RecordedStarts.started == started
 
 
-def test_work_in_this_process_counts_until_workers_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the middle of a round, with the chunks that are left."""
-    monkeypatch.setattr(training, "Pool", Recorded)
-    monkeypatch.setattr(Recorded, "started", [], raising=False)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(training, "perf_counter", iter(range(100)).__next__)
-    monkeypatch.setattr(training, "ALONE", 4)
-    sim = simulation(FedAvg(), participation=6, executor="sequential")
-    sim.round()
-    assert Recorded.started == [2], "after four chunks of one second each"
+OF_THE_SCRIPT = """
+import numpy as np
+import torch
+from torch import nn
+import fedflat as ff
+from fedflat.methods.fedavg import FedAvg
+
+def tripled(x):
+    return FACTOR * x
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(6, 3)
+        self.layer.register_forward_hook(lambda module, inputs, output: output.tanh())
+
+    def forward(self, x):
+        return tripled(self.layer(x))
+
+class Slower(FedAvg):
+    def step(self, w, client, down, grad, ctx):
+        direction, client = super().step(w, client, down, grad, ctx)
+        return direction / FACTOR, client
+
+FACTOR = 3.0
+rng = np.random.default_rng(0)
+clients = [(rng.normal(size=(n, 6)).astype(np.float32), rng.integers(3, size=n)) for n in (5, 12, 3, 8)]
+data = ff.FederatedData.from_clients(clients, classes=3)
+for workers in (1, 2):
+    with ff.Simulation(Net(), data, Slower(), ff.Client(batch_size=4), rounds=2, executor="sequential",
+                       workers=workers) as sim:
+        for _ in sim: pass
+        print(sim.workers, sim.w.tolist())
+
+"""
+CELL_BY_CELL = """
+import code, sys
+cells = code.InteractiveInterpreter(vars(sys.modules["__main__"]))
+cells.runsource(sys.argv[1], symbol="exec")
+"""
 
 
-def unsendable(where: str) -> nn.Module:
-    if where == "a hook":
-        module = Touchy()
-        module.register_forward_hook(lambda *_: None)
-        return module
-    return type("Net", (Touchy,), {"__module__": "__main__"})()
+@looks_at_processes
+@pytest.mark.parametrize("how", ["script", "standard input", "notebook"])
+def test_a_model_and_a_method_of_the_script_itself_train_in_workers(how: str, tmp_path: Path) -> None:
+    """No main guard is needed; a notebook's main module has no file."""
+    script = tmp_path / "script.py"
+    script.write_text(OF_THE_SCRIPT)
+    arguments = {"script": [str(script)], "standard input": ["-"], "notebook": ["-c", CELL_BY_CELL, OF_THE_SCRIPT]}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, *arguments[how]]
+    done = subprocess.run(command, input=OF_THE_SCRIPT, capture_output=True, text=True, env=environment, check=False)
+    assert not done.stderr
+    one, two = (line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert (one[0], two[0]) == ("1", "2")
+    assert one[1] == two[1]
 
 
-@pytest.mark.parametrize(("where", "why"), [("a hook", "lambda"), ("the script", "Net is defined in the script")])
-def test_a_model_that_cannot_be_sent(where: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+class Locked(Touchy):
+    """A network that can be copied, but not pickled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Locked:
+        return Locked()
+
+
+@pytest.mark.parametrize("what", ["model", "method"])
+def test_what_cannot_be_sent(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked for, workers are refused in one line; by themselves they stay away."""
-    model = unsendable(where)
+    model, method = Locked() if what == "model" else Touchy(), FedAvg()
+    if what == "method":
+        object.__setattr__(method, "lock", threading.Lock())
     with pytest.raises(
-        InputError, match=rf"workers = 2: the model cannot be sent to another process: .*{why}"
+        InputError, match=rf"workers = 2: the {what} cannot be sent to another process: .*lock"
     ) as error:
-        simulation(FedAvg(), model=model, workers=2, executor="sequential").round()
+        simulation(method, model=model, workers=2, executor="sequential").round()
     assert "\n" not in str(error.value)
-    monkeypatch.setattr(training, "ALONE", 0.0)
+    monkeypatch.setattr(training, "WORTH_STARTING", 0.0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    sim = simulation(FedAvg(), model=model, executor="sequential")
+    sim = simulation(method, model=model, executor="sequential")
     assert sim.workers == 2
     sim.round()
     assert sim.workers == 1
