@@ -1,4 +1,4 @@
-"""Worker processes: no bit of a result depends on them, and none is left, whatever happens."""
+"""Worker processes: no bit of a result depends on them, and none is left running, however the parent ends."""
 
 from __future__ import annotations
 
@@ -30,9 +30,20 @@ from fedflat.experiments import runner
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.spec import RunSpec
 from fedflat.methods import find
+from fedflat.rounds import checkpoint
 from fedflat.rounds.executor import Executor
 from support.federation import federation, simulation
-from support.processes import MARK, PATIENCE, Deadly, Touchy, children, has_ended, maps, wait_until, workers
+from support.processes import (
+    MARK,
+    PATIENCE,
+    DivergingNetwork,
+    KillingNetwork,
+    children,
+    has_ended,
+    maps,
+    wait_until,
+    workers,
+)
 from support.studies import run_spec
 
 FedAvg, Scaffold, FedSMOO = map(find, ("FedAvg", "Scaffold", "FedSMOO"))
@@ -47,23 +58,22 @@ def small_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def marked(client: int) -> ff.FederatedData:
-    """The federation with a sample of `client` that sets touchy networks off."""
+    """The federation with a marked sample at `client`, see `support.processes`."""
     data = federation()
     data.x[data.offsets[client], 0] = MARK
     return data
 
 
-def assert_same(one: ff.Simulation, other: ff.Simulation) -> None:
-    """Bit by bit, everything that rounds leave behind."""
-    assert torch.equal(one.w, other.w)
+def assert_same(one: ff.Simulation, other: ff.Simulation, folder: Path) -> None:
+    """The histories, the server's state and the clients' records are equal bit by bit."""
     assert [row | {"seconds": 0} for row in one.history] == [row | {"seconds": 0} for row in other.history]
-    assert one.history[-1]["gradients"] == other.history[-1]["gradients"]
-    kept, same = one._store.tensors(), other._store.tensors()
-    assert kept.keys() == same.keys()
-    everybody, down = np.arange(one.data.clients), one.method.broadcast(one.server)
-    stacked = down.map(lambda x: x.expand(len(everybody), -1))
-    records = [sim._store.get(everybody, stacked).tensors() for sim in (one, other)]
-    assert all(torch.equal(records[0][name], records[1][name]) for name in records[0])
+    kept: list[dict[str, torch.Tensor]] = []
+    for sim in (one, other):
+        sim.save(folder / "state.safetensors")
+        kept.append(checkpoint.load(folder / "state.safetensors")[0])
+    assert kept[0].keys() == kept[1].keys()
+    assert {"server.w"} <= kept[0].keys()
+    assert all(torch.equal(x, kept[1][name]) for name, x in kept[0].items())
 
 
 class ReversedPool:
@@ -90,7 +100,7 @@ class ReversedPool:
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])
 @pytest.mark.usefixtures("small_stacks")
 def test_every_method_survives_shared_memory_and_answers_out_of_order(
-    covering_method: Method, executor: str, monkeypatch: pytest.MonkeyPatch
+    covering_method: Method, executor: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Records, messages and results pass through slots; results are added in the order of the cohort all the same."""
     pools: list[ReversedPool] = []
@@ -101,7 +111,7 @@ def test_every_method_survives_shared_memory_and_answers_out_of_order(
     for sim in (alone, shared):
         list(sim)
     assert [pool.most for pool in pools] == [4 if executor == "sequential" else 3], "two slots per worker, six clients"
-    assert_same(alone, shared)
+    assert_same(alone, shared, tmp_path)
 
 
 def test_a_worker_takes_over_what_torch_is_set_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,10 +137,10 @@ def test_a_worker_takes_over_what_torch_is_set_to(monkeypatch: pytest.MonkeyPatc
 
 @looks_at_processes
 @pytest.mark.usefixtures("small_stacks")
-def test_rounds_and_errors_are_those_of_one_process() -> None:
-    """Three workers, two vectors each way, two records at each client, uneven clients; and then one client diverges."""
+def test_rounds_and_errors_are_those_of_one_process(tmp_path: Path) -> None:
+    """Three workers; a method with two vectors each way and two at each client; uneven clients; one client diverges."""
     settings = {
-        "model": Touchy(),
+        "model": DivergingNetwork(),
         "data": marked(3),
         "participation": [[0, 1, 2, 4, 5], [1, 2, 5], [0], [0, 1, 2, 5], [1, 2, 3, 4, 5]],
         "rounds": 5,
@@ -157,7 +167,7 @@ def test_rounds_and_errors_are_those_of_one_process() -> None:
             sim.round()
         errors.append(str(error.value))
     assert errors[0] == errors[1]
-    assert_same(alone, shared)
+    assert_same(alone, shared, tmp_path)
     del shared, sim, error
     gc.collect()
     assert all(map(has_ended, started)), "workers end with their simulation"
@@ -166,11 +176,11 @@ def test_rounds_and_errors_are_those_of_one_process() -> None:
 
 @looks_at_processes
 def test_workers_that_are_killed_are_replaced(tmp_path: Path) -> None:
-    """One between two rounds, one in the middle of a client's training: the same bits as if nothing had been."""
+    """One between two rounds, one in the middle of a client's training: the bits do not change."""
     settings = {"data": marked(4), "executor": "sequential", "participation": 6, "rounds": 3, "client": {"steps": 5}}
     settings["client"] |= {"epochs": None}
-    alone = simulation(Scaffold(), model=Deadly(tmp_path, times=1), **settings)
-    with simulation(Scaffold(), model=Deadly(tmp_path, times=1), workers=2, **settings) as shared:
+    alone = simulation(Scaffold(), model=KillingNetwork(tmp_path, times=1), **settings)
+    with simulation(Scaffold(), model=KillingNetwork(tmp_path, times=1), workers=2, **settings) as shared:
         shared.round()
         (victim,) = map(int, os.listdir(tmp_path))
         assert has_ended(victim)
@@ -178,16 +188,16 @@ def test_workers_that_are_killed_are_replaced(tmp_path: Path) -> None:
         list(shared)
     assert not workers()
     list(alone)
-    assert_same(alone, shared)
+    assert_same(alone, shared, tmp_path)
 
 
 @looks_at_processes
 def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the middle of a client's training: it would never answer, and the round would never end."""
+    """In the middle of a client's training; it would never answer, so that the round would never end."""
     monkeypatch.setattr(process, "SUSPENDED", 0.5)
     settings = {"data": marked(4), "executor": "sequential", "participation": 6, "rounds": 2}
-    alone = simulation(Scaffold(), model=Deadly(tmp_path, times=0), **settings)
-    model = Deadly(tmp_path, times=1, number=signal.SIGSTOP)
+    alone = simulation(Scaffold(), model=KillingNetwork(tmp_path, times=0), **settings)
+    model = KillingNetwork(tmp_path, times=1, number=signal.SIGSTOP)
     with simulation(Scaffold(), model=model, workers=2, **settings) as shared:
         list(shared)
         (victim,) = map(int, os.listdir(tmp_path))
@@ -199,7 +209,12 @@ def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path, monkeypatch: pytes
 @looks_at_processes
 def test_a_chunk_that_kills_two_workers_is_an_error_and_leaves_everything_as_it_was(tmp_path: Path) -> None:
     sim = simulation(
-        FedAvg(), model=Deadly(tmp_path, times=2), data=marked(2), workers=2, participation=6, executor="sequential"
+        FedAvg(),
+        model=KillingNetwork(tmp_path, times=2),
+        data=marked(2),
+        workers=2,
+        participation=6,
+        executor="sequential",
     )
     before = sim.w.clone()
     with pytest.raises(
@@ -256,11 +271,11 @@ def test_ctrl_c_on_the_command_line_ends_workers_and_keeps_the_last_round(tmp_pa
         wait_until(lambda: RunDirectory(folder).checkpoint or run.poll() is not None, "the first checkpoint")
         started = children(run.pid)
         os.killpg(run.pid, signal.SIGINT)  # as a terminal does
-        _, said = run.communicate(timeout=PATIENCE)
-    assert (run.returncode, len(started)) == (130, 2), said
+        _, errors = run.communicate(timeout=PATIENCE)
+    assert (run.returncode, len(started)) == (130, 2), errors
     assert json.loads((folder / "env.json").read_text())[0]["workers"] == 2
-    assert "is saved" in said
-    assert len(said.splitlines()) == 1, "no word from the workers"
+    assert "is saved" in errors
+    assert len(errors.splitlines()) == 1, "workers print nothing"
     wait_until(lambda: all(map(has_ended, started)), "workers to end")
     for path in (folder, tmp_path / "whole"):
         runner.run(spec.model_copy(update={"workers": 1}), path)
@@ -323,13 +338,15 @@ def test_workers_start_where_they_pay(number, cohort: int, seconds: float, start
 
 
 OF_THE_SCRIPT = """
+from __future__ import annotations
 import numpy as np
 import torch
 from torch import nn
 import fedflat as ff
+from fedflat.core.records import Record, Vector
 from fedflat.methods.fedavg import FedAvg
 
-def tripled(x):
+def scaled(x):
     return FACTOR * x
 
 class Net(nn.Module):
@@ -340,28 +357,30 @@ class Net(nn.Module):
         self.layer.register_forward_hook(lambda module, inputs, output: output.tanh())
 
     def forward(self, x):
-        return tripled(self.layer(x))
+        return scaled(self.layer(x))
 
-class Slower(FedAvg):
+class Sum(Record):
+    directions: Vector
+
+class Momentum(FedAvg, client=Sum):
     def step(self, w, client, down, grad, ctx):
-        direction, client = super().step(w, client, down, grad, ctx)
-        return direction / FACTOR, client
+        total = client.directions / FACTOR + grad(w)
+        return total, Sum(total)
 
 FACTOR = 3.0
 rng = np.random.default_rng(0)
 clients = [(rng.normal(size=(n, 6)).astype(np.float32), rng.integers(3, size=n)) for n in (5, 12, 3, 8)]
 data = ff.FederatedData.from_clients(clients, classes=3)
 for workers in (1, 2):
-    with ff.Simulation(Net(), data, Slower(), ff.Client(batch_size=4), rounds=2, executor="sequential",
+    with ff.Simulation(Net(), data, Momentum(), ff.Client(batch_size=4), rounds=2, executor="sequential",
                        workers=workers) as sim:
         for _ in sim: pass
         print(sim.workers, sim.w.tolist())
 
 """
-CELL_BY_CELL = """
+CELL = """
 import code, sys
-cells = code.InteractiveInterpreter(vars(sys.modules["__main__"]))
-cells.runsource(sys.argv[1], symbol="exec")
+code.InteractiveInterpreter(vars(sys.modules["__main__"])).runsource(sys.argv[1], symbol="exec")
 """
 
 
@@ -371,7 +390,7 @@ def test_a_model_and_a_method_of_the_script_itself_train_in_workers(how: str, tm
     """No main guard is needed; a notebook's main module has no file."""
     script = tmp_path / "script.py"
     script.write_text(OF_THE_SCRIPT)
-    arguments = {"script": [str(script)], "standard input": ["-"], "notebook": ["-c", CELL_BY_CELL, OF_THE_SCRIPT]}
+    arguments = {"script": [str(script)], "standard input": ["-"], "notebook": ["-c", CELL, OF_THE_SCRIPT]}
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, *arguments[how]]
     done = subprocess.run(command, input=OF_THE_SCRIPT, capture_output=True, text=True, env=environment, check=False)
@@ -381,7 +400,7 @@ def test_a_model_and_a_method_of_the_script_itself_train_in_workers(how: str, tm
     assert one[1] == two[1]
 
 
-class Locked(Touchy):
+class Locked(DivergingNetwork):
     """A network that can be copied, but not pickled."""
 
     def __init__(self) -> None:
@@ -394,8 +413,8 @@ class Locked(Touchy):
 
 @pytest.mark.parametrize("what", ["model", "method"])
 def test_what_cannot_be_sent(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked for, workers are refused in one line; by themselves they stay away."""
-    model, method = Locked() if what == "model" else Touchy(), FedAvg()
+    """`workers = 2` is refused in one line; `auto` trains in one process."""
+    model, method = Locked() if what == "model" else DivergingNetwork(), FedAvg()
     if what == "method":
         object.__setattr__(method, "lock", threading.Lock())
     with pytest.raises(
@@ -430,7 +449,7 @@ def test_they_are_a_setting_on_which_no_result_depends(number) -> None:
 
 def test_a_gpu_has_one_process() -> None:
     def executor() -> Executor:
-        raise AssertionError("nobody asks before the first round")
+        raise AssertionError("the executor is not needed before the first round")
 
     assert Workers(executor, "auto", torch.device("cuda")).number == 1
     with pytest.raises(InputError, match=r"workers = 2: on device = 'cuda' one process trains all clients"):

@@ -1,4 +1,4 @@
-"""Runs of a study at the same time: the same results, told the same way, and nothing left behind."""
+"""Runs of a study at the same time: the same results and reports as one after another, and no process is left."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_run_that_diverges_does_not_stop_the_others(tmp_path: Path) -> None:
 
 
 def test_after_a_signal_every_run_is_saved_and_goes_on(tmp_path: Path) -> None:
-    spec = study_spec(rounds=200, checkpoint_every=500, flatness=[])
+    spec = study_spec(rounds=100, checkpoint_every=500, flatness=[])
     with pytest.raises(Interrupted, match="every run that was under way is saved") as stopped:
         studies.study(spec, tmp_path / "stopped", watched := Watched(signal_after=3), jobs=2)
     assert stopped.value.exit_code == 130
@@ -68,9 +68,22 @@ def test_after_a_signal_every_run_is_saved_and_goes_on(tmp_path: Path) -> None:
     studies.study(spec, tmp_path / "stopped", again := Watched(), jobs=2)
     went_on = [done for _, done in again.started if done]
     assert went_on
-    assert len(watched.rounds) + len(again.rounds) == 4 * 200, "no round is lost"
+    assert len(watched.rounds) + len(again.rounds) == 4 * 100, "no round is lost"
     studies.study(spec, tmp_path / "whole")
     assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
+
+
+def test_a_signal_to_one_process_stops_the_study(tmp_path: Path) -> None:
+    class Terminating(Watched):
+        def round_done(self, spec, result) -> None:
+            super().round_done(spec, result)
+            if len(self.rounds) == 5:
+                os.kill(workers()[0], signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="every run that was under way is saved") as stopped:
+        studies.study(study_spec(rounds=100, flatness=[]), tmp_path, Terminating(), jobs=2)
+    assert stopped.value.exit_code == 128 + signal.SIGTERM
+    assert not workers()
 
 
 def test_a_process_that_is_killed_is_an_error_that_says_how_to_go_on(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def join_pickle(parts: Sequence[Any]) -> Any:
     return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301 (from this program's own process)
 
 
-class _Pickler(cloudpickle.Pickler):
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # the library has no types
     """Pickles tensors as numpy pickles arrays: their elements stay outside."""
 
     def reducer_override(self, thing: Any) -> Any:

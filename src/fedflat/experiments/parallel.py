@@ -26,6 +26,7 @@ from .runner import RunObserver, carry_out
 from .spec import RunSpec
 
 Runs = Sequence[tuple[RunSpec, RunDirectory]]
+SAVED = "the last round of every run that was under way is saved"
 CHECK_INTERVAL = 0.2  # seconds after which a signal is passed on to the workers, at the latest
 
 
@@ -66,18 +67,22 @@ class ReportingObserver(RunObserver):
 
 
 def prepare_runs() -> RunTask:
-    """Within a worker: let signals stop a run between rounds; the returned function carries out a run."""
+    """Within a worker: let signals stop a run between rounds; the returned function carries out a run.
+
+    That function returns the number of the signal that stopped the run, if there was one.
+    """
     request = StopRequest()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, request)
 
-    def run(task: StudyTask, report: Report) -> None:
+    def run(task: StudyTask, report: Report) -> int | None:
         spec = validated(RunSpec, tomllib.loads(task.toml))
         try:
             with changes_in_one_line():
                 carry_out(spec, RunDirectory(task.path), ReportingObserver(report), request, task.strict)
-        except Interrupted:  # the parent has sent the signal
-            pass
+        except Interrupted:
+            return request.signal_number
+        return None
 
     return run
 
@@ -113,25 +118,28 @@ class ParallelRuns:
                     self._pool.stop(self._request.signal_number or signal.SIGTERM)
         finally:
             self._pool.close()
-        if self._error:
+        if self._error is None and self._request.signal_number:
+            self._error = Interrupted(self._request.signal_number, SAVED)
+        if self._error is not None:
             raise self._error
-        if self._request.signal_number:
-            raise Interrupted(self._request.signal_number, "the last round of every run that was under way is saved")
         return self._diverged
 
     def _wait(self) -> None:
         """Process the next messages of the workers."""
+        error: Exception | None = None
         try:
             finished = self._pool.wait(CHECK_INTERVAL)
-        except WorkerError as error:
-            self._error = error
-            return
+        except WorkerError as failure:  # a worker ended before it had a task
+            finished, error = [], failure
         for item in finished:
             if isinstance(item.error, NonFiniteError):
                 self._diverged.append(item.error)
                 self._observer.run_failed(self._specs[item.task.path], item.error)
-            elif item.error:
-                self._error = item.error
+            else:
+                error = error or item.error or (Interrupted(item.value, SAVED) if item.value else None)
+        self._error = self._error or error
+        if finished:
+            self._pool.end_idle()  # no run is left for them
 
     def _call_observer(self, task: StudyTask, event: tuple[Any, ...]) -> None:
         method, *arguments = event
