@@ -10,7 +10,7 @@ from fedflat.engine.allocator import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, NEVER_T
 from support.files import refused
 
 # 20 times a block of 40 MiB whose first 4 MiB are written: above 32 MiB, glibc's default is always to map a block by
-# itself, so that its 1,024 pages are asked for anew every time.
+# itself, so that its 1,024 pages are new every time.
 FAULTS = """
 import ctypes, resource
 from fedflat.engine.allocator import tune_allocator
@@ -35,7 +35,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 class Library:
-    """Stands for a C library: remembers what it was told, and refuses thresholds above `most`."""
+    """Stands for a C library: it stores the settings, and refuses thresholds above `most`."""
 
     def __init__(self, most: int = 2**31) -> None:
         self.settings: dict[int, int] = {}
@@ -63,7 +63,7 @@ def test_large_blocks_come_from_the_heap_and_the_heap_is_never_trimmed() -> None
     assert library.settings == {M_MMAP_THRESHOLD: 2**30, M_TRIM_THRESHOLD: NEVER_TRIM}
 
 
-def test_twice_is_once() -> None:
+def test_a_second_call_changes_nothing() -> None:
     library = Library()
     assert tune_allocator(lambda: library)
     once = dict(library.settings)
@@ -106,9 +106,9 @@ def test_freed_memory_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     faults = {}
     for value in ("", "default"):
         monkeypatch.setenv(SWITCH, value)
-        said, number = subprocess.run(
+        tuned, number = subprocess.run(
             [sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True
         ).stdout.split()
-        assert said == str(value == "")
+        assert tuned == str(value == "")
         faults[value] = int(number)
     assert faults[""] < 1000 < 20_000 < faults["default"]

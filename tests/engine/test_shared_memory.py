@@ -1,10 +1,6 @@
-"""Memory that processes share, and objects that are taken apart and put together in it."""
+"""Memory that processes share, and pickles of objects whose numbers are in it."""
 
 from __future__ import annotations
-
-import os
-from pickle import PicklingError
-from types import FunctionType
 
 import numpy as np
 import pytest
@@ -13,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedflat.engine.shared_memory import Cutter, SharedMemory, put_together, taken_apart
+from fedflat.engine.shared_memory import SharedMemory, TensorAllocator, join_pickle, split_pickle
 from fedflat.rounds.memory_layout import ALIGNED, aligned
 
 
 def copied(thing: object) -> object:
-    """Taken apart and put together in memory of its own, as another process does it."""
-    return put_together([bytearray(part) for part in taken_apart(thing)])
+    """Split and joined in memory of its own, as in another process."""
+    return join_pickle([bytearray(part) for part in split_pickle(thing)])
 
 
 def test_what_one_side_writes_the_other_reads() -> None:
     mine = SharedMemory(1000)
-    its = SharedMemory(1000, os.dup(mine.handle))
+    its = SharedMemory(1000, mine.descriptor)
     mine.tensor(64, (2, 3), torch.float64)[1] = 7.0
     assert its.tensor(64, (2, 3), torch.float64).tolist() == [[0.0] * 3, [7.0] * 3]
 
@@ -37,12 +33,12 @@ def test_tensors_outlive_the_object_that_cut_them() -> None:
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40)), max_size=8))
 def test_tensors_are_aligned_and_apart(shapes: list[tuple[int, int]]) -> None:
     """Each keeps what is written to it, whatever is written to the others; what was counted is enough."""
-    count = Cutter()
+    count = TensorAllocator()
     for shape in shapes:
         assert count(shape, torch.float32).shape == shape
-    cut = Cutter(SharedMemory(max(count.end, 1)))
+    cut = TensorAllocator(SharedMemory(max(count.size, 1)))
     tensors = [cut(shape, torch.float32).fill_(i) for i, shape in enumerate(shapes)]
-    assert cut.end == count.end
+    assert cut.size == count.size
     assert all((x == i).all() for i, x in enumerate(tensors))
     assert all(x.data_ptr() % ALIGNED == 0 for x in tensors if x.numel())
 
@@ -60,12 +56,12 @@ def test_aligned_copies_only_what_it_must() -> None:
 def test_numbers_are_not_copied() -> None:
     """Neither when they are taken out of an object, nor when it is put together."""
     x, y = torch.zeros(1000), np.zeros(1000, dtype=np.int64)
-    plan, *arrays = taken_apart({"x": x, "again": x, "y": y})
+    plan, *arrays = split_pickle({"x": x, "again": x, "y": y})
     assert len(arrays) == 2, "one object seen twice is one object"
     assert len(plan) < 1000
     x[3], y[4] = 5.0, 6
     rooms = [bytearray(part) for part in arrays]
-    other = put_together([plan, *rooms])
+    other = join_pickle([plan, *rooms])
     assert (other["x"][3], other["y"][4]) == (5.0, 6)
     assert other["again"] is other["x"]
     rooms[0][:] = bytes(4000)
@@ -108,12 +104,12 @@ def test_tensors_of_every_kind_arrive_as_they_are(x: torch.Tensor) -> None:
 
 def test_arrays_without_numbers_arrive() -> None:
     memory = SharedMemory(10_000)
-    cut = Cutter(memory)
-    parts = taken_apart([np.zeros((0, 2)), np.arange(3)])
+    cut = TensorAllocator(memory)
+    parts = split_pickle([np.zeros((0, 2)), np.arange(3)])
     shelves = [cut((len(part),), torch.uint8).numpy() for part in parts]
     for shelf, part in zip(shelves, parts, strict=True):
         shelf[:] = np.frombuffer(part, np.uint8)
-    empty, three = put_together(shelves)
+    empty, three = join_pickle(shelves)
     assert empty.shape == (0, 2)
     assert three.tolist() == [0, 1, 2]
 
@@ -125,20 +121,6 @@ def test_a_module_computes_the_same() -> None:
     assert not any(layer.training for layer in got.modules())
 
 
-@pytest.mark.parametrize(
-    "thing",
-    [
-        type("Net", (), {"__module__": "__main__"}),
-        type("Net", (), {"__module__": "__main__"})(),
-        FunctionType(compile("def net(): ...", "", "exec").co_consts[0], {"__name__": "__main__"}),
-    ],
-    ids=["class", "instance", "function"],
-)
-def test_what_only_the_script_knows_is_refused(thing: object) -> None:
-    with pytest.raises(PicklingError, match=r"(Net|net) is defined in the script or notebook that runs"):
-        taken_apart(thing)
-
-
-def test_what_has_no_name_is_refused() -> None:
-    with pytest.raises((PicklingError, AttributeError), match="lambda"):
-        taken_apart(lambda: None)
+def test_functions_without_a_name_arrive() -> None:
+    factor = 3.0
+    assert copied(lambda x: factor * x)(2.0) == 6.0

@@ -1,4 +1,4 @@
-"""Worker processes: no bit of a result depends on them, and none is left, whatever happens."""
+"""Worker processes: no bit of a result depends on them, and none is left running, however the parent ends."""
 
 from __future__ import annotations
 
@@ -9,33 +9,41 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections import deque
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import fedflat as ff
 from fedflat.cli.flags import resolve
 from fedflat.core.errors import InputError
 from fedflat.core.method import Context, Method
-from fedflat.engine import child_process
 from fedflat.engine.cohort import InTurn
 from fedflat.engine.executors import Stacked
-from fedflat.engine.workers import Workers, training
-from fedflat.engine.workers.crew import Job, WorkerError
-from fedflat.engine.workers.pool import Pool
-from fedflat.engine.workers.worker import Trainer
+from fedflat.engine.workers import WorkerError, Workers, process, training, training_pool
+from fedflat.engine.workers.training_pool import ChunkTask, TrainingPool
+from fedflat.engine.workers.worker_pool import WorkItem
 from fedflat.experiments import runner
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.spec import RunSpec
 from fedflat.methods import find
+from fedflat.rounds import checkpoint
 from fedflat.rounds.executor import Executor
 from support.federation import federation, simulation
-from support.processes import MARK, PATIENCE, Deadly, Touchy, children, has_ended, maps, wait_until, workers
+from support.processes import (
+    MARK,
+    PATIENCE,
+    DivergingNetwork,
+    KillingNetwork,
+    children,
+    has_ended,
+    maps,
+    wait_until,
+    workers,
+)
 from support.studies import run_spec
 
 FedAvg, Scaffold, FedSMOO = map(find, ("FedAvg", "Scaffold", "FedSMOO"))
@@ -50,70 +58,78 @@ def small_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def marked(client: int) -> ff.FederatedData:
-    """The federation with a sample of `client` that sets touchy networks off."""
+    """The federation with a marked sample at `client`, see `support.processes`."""
     data = federation()
     data.x[data.offsets[client], 0] = MARK
     return data
 
 
-def assert_same(one: ff.Simulation, other: ff.Simulation) -> None:
-    """Bit by bit, everything that rounds leave behind."""
-    assert torch.equal(one.w, other.w)
+def assert_same(one: ff.Simulation, other: ff.Simulation, folder: Path) -> None:
+    """The histories, the server's state and the clients' records are equal bit by bit."""
     assert [row | {"seconds": 0} for row in one.history] == [row | {"seconds": 0} for row in other.history]
-    assert one.history[-1]["gradients"] == other.history[-1]["gradients"]
-    kept, same = one._store.tensors(), other._store.tensors()
-    assert kept.keys() == same.keys()
-    everybody, down = np.arange(one.data.clients), one.method.broadcast(one.server)
-    stacked = down.map(lambda x: x.expand(len(everybody), -1))
-    records = [sim._store.get(everybody, stacked).tensors() for sim in (one, other)]
-    assert all(torch.equal(records[0][name], records[1][name]) for name in records[0])
+    kept: list[dict[str, torch.Tensor]] = []
+    for sim in (one, other):
+        sim.save(folder / "state.safetensors")
+        kept.append(checkpoint.load(folder / "state.safetensors")[0])
+    assert kept[0].keys() == kept[1].keys()
+    assert {"server.w"} <= kept[0].keys()
+    assert all(torch.equal(x, kept[1][name]) for name, x in kept[0].items())
 
 
-class Backwards:
-    """In the place of a crew: one process that does its jobs in shared memory, the last one first."""
+class ReversedPool:
+    """In the place of a worker pool: this process runs the tasks in shared memory, the last one first."""
 
-    def __init__(self, pool: Pool) -> None:
-        memory, outline = pool._crew._new.args
-        self._trainer = Trainer(outline, os.dup(memory.handle))
-        self._jobs: deque[Job] = deque()
-        self.most = 0
+    def __init__(self, size: int, new_worker, attempts: int) -> None:
+        (setup, _) = new_worker.args
+        self.run, self.items, self.most = setup(), list[WorkItem](), 0
 
-    def take(self, job: Job) -> None:
-        self._jobs.append(job)
-        self.most = max(self.most, len(self._jobs))
+    def start(self, number: int) -> None: ...
 
-    def listen(self) -> None:
-        job = self._jobs.pop()
-        job.answer = self._trainer.carry_out(job.assignment)
+    def submit(self, task: ChunkTask) -> WorkItem:
+        self.items.append(WorkItem(task))
+        self.most = max(self.most, len(self.items))
+        return self.items[-1]
+
+    def wait(self) -> None:
+        item = self.items.pop()
+        item.finish(self.run(item.task, print))
+
+    def close(self) -> None: ...
 
 
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])
 @pytest.mark.usefixtures("small_stacks")
-def test_every_method_survives_shared_memory_and_answers_out_of_order(covering_method: Method, executor: str) -> None:
-    """Records, messages and results pass through slots; parts are added in the order of the cohort all the same."""
+def test_every_method_survives_shared_memory_and_answers_out_of_order(
+    covering_method: Method, executor: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Records, messages and results pass through slots; results are added in the order of the cohort all the same."""
+    pools: list[ReversedPool] = []
+    monkeypatch.setattr(training_pool, "WorkerPool", lambda *of: pools.append(ReversedPool(*of)) or pools[-1])
     alone, shared = (
         simulation(covering_method, executor=executor, participation=6, rounds=2, workers=number) for number in (1, 2)
     )
-    ctx = shared._server.context(6)
-    shared._workers._pool = pool = Pool(shared.executor, 2, torch.float64, ctx)
-    pool._crew = crew = Backwards(pool)
     for sim in (alone, shared):
         list(sim)
-    assert crew.most == (4 if executor == "sequential" else 3), "two slots for each of two workers, six clients"
-    assert_same(alone, shared)
+    assert [pool.most for pool in pools] == [4 if executor == "sequential" else 3], "two slots per worker, six clients"
+    assert_same(alone, shared, tmp_path)
 
 
-def test_a_worker_takes_over_what_torch_is_set_to() -> None:
+def test_a_worker_takes_over_what_torch_is_set_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    setups = []
+    monkeypatch.setattr(
+        training_pool, "WorkerPool", lambda size, new_worker, attempts: setups.append(new_worker.args[0])
+    )
     sim = simulation(FedAvg())
     before = torch.get_default_dtype(), torch.get_float32_matmul_precision()
     try:
         torch.set_default_dtype(torch.float16)
         torch.set_float32_matmul_precision("medium")
-        memory, outline = Pool(sim.executor, 2, torch.float64, Context(0, 0.1, 1.0))._crew._new.args
+        pool = TrainingPool(sim.executor, 2, torch.float64, Context(0, 0.1, 1.0))
         torch.set_default_dtype(torch.float32)
         torch.set_float32_matmul_precision("highest")
-        Trainer(outline, os.dup(memory.handle))
+        setups[0]()
         assert (torch.get_default_dtype(), torch.get_float32_matmul_precision()) == (torch.float16, "medium")
+        del pool  # not before: its memory is what the setup reads
     finally:
         torch.set_default_dtype(before[0])
         torch.set_float32_matmul_precision(before[1])
@@ -121,10 +137,10 @@ def test_a_worker_takes_over_what_torch_is_set_to() -> None:
 
 @looks_at_processes
 @pytest.mark.usefixtures("small_stacks")
-def test_rounds_and_errors_are_those_of_one_process() -> None:
-    """Three workers, two vectors each way, two records at each client, uneven clients; and then one client diverges."""
+def test_rounds_and_errors_are_those_of_one_process(tmp_path: Path) -> None:
+    """Three workers; a method with two vectors each way and two at each client; uneven clients; one client diverges."""
     settings = {
-        "model": Touchy(),
+        "model": DivergingNetwork(),
         "data": marked(3),
         "participation": [[0, 1, 2, 4, 5], [1, 2, 5], [0], [0, 1, 2, 5], [1, 2, 3, 4, 5]],
         "rounds": 5,
@@ -139,11 +155,11 @@ def test_rounds_and_errors_are_those_of_one_process() -> None:
         if t == 0:
             started = workers()
             assert len(started) == 3
-            for process in started:
-                wait_until(lambda at=process: "memfd:fedflat" in maps(at), "a worker to be ready")
-                assert "/dev/shm/" not in maps(process), "memory with a name could be left behind"
-                os.kill(process, signal.SIGINT)
-                os.kill(process, signal.SIGTERM)
+            for pid in started:
+                wait_until(lambda pid=pid: "memfd:fedflat" in maps(pid), "a worker to be ready")
+                assert "/dev/shm/" not in maps(pid), "memory with a name could be left behind"
+                os.kill(pid, signal.SIGINT)
+                os.kill(pid, signal.SIGTERM)
     assert workers() == started, "only the parent ends them"
     errors = []
     for sim in (alone, shared):
@@ -151,7 +167,7 @@ def test_rounds_and_errors_are_those_of_one_process() -> None:
             sim.round()
         errors.append(str(error.value))
     assert errors[0] == errors[1]
-    assert_same(alone, shared)
+    assert_same(alone, shared, tmp_path)
     del shared, sim, error
     gc.collect()
     assert all(map(has_ended, started)), "workers end with their simulation"
@@ -160,11 +176,11 @@ def test_rounds_and_errors_are_those_of_one_process() -> None:
 
 @looks_at_processes
 def test_workers_that_are_killed_are_replaced(tmp_path: Path) -> None:
-    """One between two rounds, one in the middle of a client's training: the same bits as if nothing had been."""
+    """One between two rounds, one in the middle of a client's training: the bits do not change."""
     settings = {"data": marked(4), "executor": "sequential", "participation": 6, "rounds": 3, "client": {"steps": 5}}
     settings["client"] |= {"epochs": None}
-    alone = simulation(Scaffold(), model=Deadly(tmp_path, times=1), **settings)
-    with simulation(Scaffold(), model=Deadly(tmp_path, times=1), workers=2, **settings) as shared:
+    alone = simulation(Scaffold(), model=KillingNetwork(tmp_path, times=1), **settings)
+    with simulation(Scaffold(), model=KillingNetwork(tmp_path, times=1), workers=2, **settings) as shared:
         shared.round()
         (victim,) = map(int, os.listdir(tmp_path))
         assert has_ended(victim)
@@ -172,16 +188,16 @@ def test_workers_that_are_killed_are_replaced(tmp_path: Path) -> None:
         list(shared)
     assert not workers()
     list(alone)
-    assert_same(alone, shared)
+    assert_same(alone, shared, tmp_path)
 
 
 @looks_at_processes
 def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the middle of a client's training: it would never answer, and the round would never end."""
-    monkeypatch.setattr(child_process, "STOPPED", 0.5)
+    """In the middle of a client's training; it would never answer, so that the round would never end."""
+    monkeypatch.setattr(process, "SUSPENDED", 0.5)
     settings = {"data": marked(4), "executor": "sequential", "participation": 6, "rounds": 2}
-    alone = simulation(Scaffold(), model=Deadly(tmp_path, times=0), **settings)
-    model = Deadly(tmp_path, times=1, number=signal.SIGSTOP)
+    alone = simulation(Scaffold(), model=KillingNetwork(tmp_path, times=0), **settings)
+    model = KillingNetwork(tmp_path, times=1, number=signal.SIGSTOP)
     with simulation(Scaffold(), model=model, workers=2, **settings) as shared:
         list(shared)
         (victim,) = map(int, os.listdir(tmp_path))
@@ -193,7 +209,12 @@ def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path, monkeypatch: pytes
 @looks_at_processes
 def test_a_chunk_that_kills_two_workers_is_an_error_and_leaves_everything_as_it_was(tmp_path: Path) -> None:
     sim = simulation(
-        FedAvg(), model=Deadly(tmp_path, times=2), data=marked(2), workers=2, participation=6, executor="sequential"
+        FedAvg(),
+        model=KillingNetwork(tmp_path, times=2),
+        data=marked(2),
+        workers=2,
+        participation=6,
+        executor="sequential",
     )
     before = sim.w.clone()
     with pytest.raises(
@@ -250,11 +271,11 @@ def test_ctrl_c_on_the_command_line_ends_workers_and_keeps_the_last_round(tmp_pa
         wait_until(lambda: RunDirectory(folder).checkpoint or run.poll() is not None, "the first checkpoint")
         started = children(run.pid)
         os.killpg(run.pid, signal.SIGINT)  # as a terminal does
-        _, said = run.communicate(timeout=PATIENCE)
-    assert (run.returncode, len(started)) == (130, 2), said
+        _, errors = run.communicate(timeout=PATIENCE)
+    assert (run.returncode, len(started)) == (130, 2), errors
     assert json.loads((folder / "env.json").read_text())[0]["workers"] == 2
-    assert "is saved" in said
-    assert len(said.splitlines()) == 1, "no word from the workers"
+    assert "is saved" in errors
+    assert len(errors.splitlines()) == 1, "workers print nothing"
     wait_until(lambda: all(map(has_ended, started)), "workers to end")
     for path in (folder, tmp_path / "whole"):
         runner.run(spec.model_copy(update={"workers": 1}), path)
@@ -278,8 +299,8 @@ def test_rounds_do_not_depend_on_the_number_of_threads() -> None:
     assert torch.equal(*found)
 
 
-class Recorded:
-    """In the place of a pool: notes for how many chunks it is started, and does them in turn."""
+class RecordedStarts:
+    """In the place of a training pool: records how many chunks it is started for, and trains them in turn."""
 
     started: list[int]
 
@@ -296,55 +317,114 @@ class Recorded:
     ("number", "cohort", "seconds", "started"),
     [
         (2, 6, 0.0, [6]),
-        (2, 1, 0.0, []),  # one chunk has nobody to share with
+        (2, 1, 0.0, []),  # no other chunk could be trained at the same time
         (1, 6, 99.0, []),
-        ("auto", 6, 0.0, []),  # too little work to tell
-        ("auto", 6, 99.0, [6]),
-        ("auto", 6, training.ALONE, [6]),
+        ("auto", 6, 0.0, []),  # too little work so far
+        ("auto", 6, 99.0, [5]),
+        ("auto", 6, training.WORTH_STARTING, [5]),
+        ("auto", 6, training.WORTH_STARTING / 4, [2]),  # in the middle of a round, with the remaining chunks
+        ("auto", 6, training.WORTH_STARTING / 5, []),  # one chunk remains
     ],
 )
 def test_workers_start_where_they_pay(number, cohort: int, seconds: float, started: list[int], monkeypatch) -> None:
-    monkeypatch.setattr(training, "Pool", Recorded)
-    monkeypatch.setattr(Recorded, "started", [], raising=False)
+    """`seconds`: that each chunk takes in this process."""
+    monkeypatch.setattr(training, "TrainingPool", RecordedStarts)
+    monkeypatch.setattr(RecordedStarts, "started", [], raising=False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(training, "perf_counter", (seconds * i for i in range(100)).__next__)
     sim = simulation(FedAvg(), workers=number, participation=cohort, executor="sequential")
-    sim._workers._alone = seconds
     sim.round()
-    assert Recorded.started == started
+    assert RecordedStarts.started == started
 
 
-def test_work_in_this_process_counts_until_workers_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the middle of a round, with the chunks that are left."""
-    monkeypatch.setattr(training, "Pool", Recorded)
-    monkeypatch.setattr(Recorded, "started", [], raising=False)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(training, "perf_counter", iter(range(100)).__next__)
-    monkeypatch.setattr(training, "ALONE", 4)
-    sim = simulation(FedAvg(), participation=6, executor="sequential")
-    sim.round()
-    assert Recorded.started == [2], "after four chunks of one second each"
+OF_THE_SCRIPT = """
+from __future__ import annotations
+import numpy as np
+import torch
+from torch import nn
+import fedflat as ff
+from fedflat.core.records import Record, Vector
+from fedflat.methods.fedavg import FedAvg
+
+def scaled(x):
+    return FACTOR * x
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(6, 3)
+        self.layer.register_forward_hook(lambda module, inputs, output: output.tanh())
+
+    def forward(self, x):
+        return scaled(self.layer(x))
+
+class Sum(Record):
+    directions: Vector
+
+class Momentum(FedAvg, client=Sum):
+    def step(self, w, client, down, grad, ctx):
+        total = client.directions / FACTOR + grad(w)
+        return total, Sum(total)
+
+FACTOR = 3.0
+rng = np.random.default_rng(0)
+clients = [(rng.normal(size=(n, 6)).astype(np.float32), rng.integers(3, size=n)) for n in (5, 12, 3, 8)]
+data = ff.FederatedData.from_clients(clients, classes=3)
+for workers in (1, 2):
+    with ff.Simulation(Net(), data, Momentum(), ff.Client(batch_size=4), rounds=2, executor="sequential",
+                       workers=workers) as sim:
+        for _ in sim: pass
+        print(sim.workers, sim.w.tolist())
+
+"""
+CELL = """
+import code, sys
+code.InteractiveInterpreter(vars(sys.modules["__main__"])).runsource(sys.argv[1], symbol="exec")
+"""
 
 
-def unsendable(where: str) -> nn.Module:
-    if where == "a hook":
-        module = Touchy()
-        module.register_forward_hook(lambda *_: None)
-        return module
-    return type("Net", (Touchy,), {"__module__": "__main__"})()
+@looks_at_processes
+@pytest.mark.parametrize("how", ["script", "standard input", "notebook"])
+def test_a_model_and_a_method_of_the_script_itself_train_in_workers(how: str, tmp_path: Path) -> None:
+    """No main guard is needed; a notebook's main module has no file."""
+    script = tmp_path / "script.py"
+    script.write_text(OF_THE_SCRIPT)
+    arguments = {"script": [str(script)], "standard input": ["-"], "notebook": ["-c", CELL, OF_THE_SCRIPT]}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, *arguments[how]]
+    done = subprocess.run(command, input=OF_THE_SCRIPT, capture_output=True, text=True, env=environment, check=False)
+    assert not done.stderr
+    one, two = (line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert (one[0], two[0]) == ("1", "2")
+    assert one[1] == two[1]
 
 
-@pytest.mark.parametrize(("where", "why"), [("a hook", "lambda"), ("the script", "Net is defined in the script")])
-def test_a_model_that_cannot_be_sent(where: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked for, workers are refused in one line; by themselves they stay away."""
-    model = unsendable(where)
+class Locked(DivergingNetwork):
+    """A network that can be copied, but not pickled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Locked:
+        return Locked()
+
+
+@pytest.mark.parametrize("what", ["model", "method"])
+def test_what_cannot_be_sent(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`workers = 2` is refused in one line; `auto` trains in one process."""
+    model, method = Locked() if what == "model" else DivergingNetwork(), FedAvg()
+    if what == "method":
+        object.__setattr__(method, "lock", threading.Lock())
     with pytest.raises(
-        InputError, match=rf"workers = 2: the model cannot be sent to another process: .*{why}"
+        InputError, match=rf"workers = 2: the {what} cannot be sent to another process: .*lock"
     ) as error:
-        simulation(FedAvg(), model=model, workers=2, executor="sequential").round()
+        simulation(method, model=model, workers=2, executor="sequential").round()
     assert "\n" not in str(error.value)
-    monkeypatch.setattr(training, "ALONE", 0.0)
+    monkeypatch.setattr(training, "WORTH_STARTING", 0.0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    sim = simulation(FedAvg(), model=model, executor="sequential")
+    sim = simulation(method, model=model, executor="sequential")
     assert sim.workers == 2
     sim.round()
     assert sim.workers == 1
@@ -369,7 +449,7 @@ def test_they_are_a_setting_on_which_no_result_depends(number) -> None:
 
 def test_a_gpu_has_one_process() -> None:
     def executor() -> Executor:
-        raise AssertionError("nobody asks before the first round")
+        raise AssertionError("the executor is not needed before the first round")
 
     assert Workers(executor, "auto", torch.device("cuda")).number == 1
     with pytest.raises(InputError, match=r"workers = 2: on device = 'cuda' one process trains all clients"):

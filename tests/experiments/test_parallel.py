@@ -1,4 +1,4 @@
-"""Runs of a study at the same time: the same results, told the same way, and nothing left behind."""
+"""Runs of a study at the same time: the same results and reports as one after another, and no process is left."""
 
 from __future__ import annotations
 
@@ -12,21 +12,15 @@ import pytest
 import torch
 
 from fedflat.core.errors import InputError
-from fedflat.engine import child_process
-from fedflat.engine.workers import WorkerError
+from fedflat.engine.workers import WorkerError, process
 from fedflat.experiments import studies
 from fedflat.experiments.interrupt import Interrupted
-from support.processes import children, command, has_ended, wait_until
+from support.processes import children, has_ended, wait_until, workers
 from support.studies import study_spec
 from support.watching import Watched
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 WILD = {"name": "fedsam", "server_lr": 1e38}
-
-
-def jobs() -> list[int]:
-    """The processes of this one that carry out runs."""
-    return [number for number in children(os.getpid()) if b"fedflat.experiments.run_worker" in command(number)]
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -49,7 +43,7 @@ def test_side_by_side_is_one_after_another(tmp_path: Path) -> None:
     assert sorted(watched.finished) == sorted(labels)
     assert sorted(watched.rounds) == sorted(list(range(6)) * 4)
     assert "Eigenvalues" in watched.measured
-    assert not jobs()
+    assert not workers()
 
 
 def test_what_is_finished_is_not_computed_again(tmp_path: Path) -> None:
@@ -66,17 +60,30 @@ def test_a_run_that_diverges_does_not_stop_the_others(tmp_path: Path) -> None:
 
 
 def test_after_a_signal_every_run_is_saved_and_goes_on(tmp_path: Path) -> None:
-    spec = study_spec(rounds=200, checkpoint_every=500, flatness=[])
+    spec = study_spec(rounds=100, checkpoint_every=500, flatness=[])
     with pytest.raises(Interrupted, match="every run that was under way is saved") as stopped:
         studies.study(spec, tmp_path / "stopped", watched := Watched(signal_after=3), jobs=2)
     assert stopped.value.exit_code == 130
-    assert not jobs()
+    assert not workers()
     studies.study(spec, tmp_path / "stopped", again := Watched(), jobs=2)
     went_on = [done for _, done in again.started if done]
     assert went_on
-    assert len(watched.rounds) + len(again.rounds) == 4 * 200, "no round is lost"
+    assert len(watched.rounds) + len(again.rounds) == 4 * 100, "no round is lost"
     studies.study(spec, tmp_path / "whole")
     assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
+
+
+def test_a_signal_to_one_process_stops_the_study(tmp_path: Path) -> None:
+    class Terminating(Watched):
+        def round_done(self, spec, result) -> None:
+            super().round_done(spec, result)
+            if len(self.rounds) == 5:
+                os.kill(workers()[0], signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="every run that was under way is saved") as stopped:
+        studies.study(study_spec(rounds=100, flatness=[]), tmp_path, Terminating(), jobs=2)
+    assert stopped.value.exit_code == 128 + signal.SIGTERM
+    assert not workers()
 
 
 def test_a_process_that_is_killed_is_an_error_that_says_how_to_go_on(tmp_path: Path) -> None:
@@ -84,12 +91,12 @@ def test_a_process_that_is_killed_is_an_error_that_says_how_to_go_on(tmp_path: P
         def round_done(self, spec, result) -> None:
             super().round_done(spec, result)
             if len(self.rounds) == 5:
-                os.kill(jobs()[0], signal.SIGKILL)
+                os.kill(workers()[0], signal.SIGKILL)
 
     spec = study_spec(rounds=60, checkpoint_every=1, flatness=[])
     with pytest.raises(WorkerError, match=r"the process of Fed\w+-seed0 was ended by SIGKILL .* goes on from there"):
         studies.study(spec, tmp_path, Killing(), jobs=2)
-    assert not jobs()
+    assert not workers()
     assert len(studies.study(spec, tmp_path, jobs=2)) == 4
 
 
@@ -98,15 +105,15 @@ def test_a_process_that_is_stopped_does_not_hang_the_study(tmp_path: Path, monke
         def round_done(self, spec, result) -> None:
             super().round_done(spec, result)
             if len(self.rounds) == 5:
-                os.kill(jobs()[0], signal.SIGSTOP)
+                os.kill(workers()[0], signal.SIGSTOP)
 
-    monkeypatch.setattr(child_process, "STOPPED", 0.5)
+    monkeypatch.setattr(process, "SUSPENDED", 0.5)
     spec = study_spec(rounds=60, checkpoint_every=1, flatness=[])
     with pytest.raises(
         WorkerError, match=r"the process of Fed\w+-seed0 was stopped for more than .* goes on from there"
     ):
         studies.study(spec, tmp_path, Stopping(), jobs=2)
-    assert not jobs()
+    assert not workers()
 
 
 def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from fedflat.engine.ranks import ALONE, Ranks, joined
 from fedflat.methods import find
 from support.effort import covering_methods
 from support.federation import federation, simulation
-from support.processes import MARK, Touchy
+from support.processes import MARK, DivergingNetwork
 
 EXECUTORS = ("sequential", "stacked")
 
@@ -67,7 +67,7 @@ def diverging(folder: Path, ranks: Ranks) -> dict[str, str]:
     """Client 4 gives NaN; the last rank alone is the one that trains it, or all others wait for ever."""
     data = federation()
     data.x[data.offsets[4], 0] = MARK
-    sim = simulation(find("FedSMOO")(), model=Touchy(), data=data, participation=1.0, ranks=ranks)
+    sim = simulation(find("FedSMOO")(), model=DivergingNetwork(), data=data, participation=1.0, ranks=ranks)
     try:
         sim.round()
     except ff.NonFiniteError as error:

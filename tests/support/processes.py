@@ -1,4 +1,4 @@
-"""Processes that tests start, end and look for; and networks that end theirs."""
+"""Processes that tests start, wait for and look up, and networks that diverge or end their process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-MARK = 1e3  # a sample whose first number is this sets the network off
-PATIENCE = 120.0  # seconds that a test waits before it fails; machines are busy
+MARK = 1e3  # the first number of a marked sample, at which the networks below do what tests need
+PATIENCE = 120.0  # seconds that a test waits before it fails; machines may be busy
 
 
 def wait_until(happened: Callable[[], object], what: str) -> None:
@@ -35,17 +35,17 @@ def workers() -> list[int]:
 def command(process: int) -> bytes:
     try:
         return Path(f"/proc/{process}/cmdline").read_bytes()
-    except OSError:  # ended meanwhile
+    except OSError:  # it has ended
         return b""
 
 
 def has_ended(process: int) -> bool:
-    """Whether there is no such process, or only the note of how it ended."""
+    """Whether there is no such process, or a zombie."""
     return _parent(process) is None
 
 
 def maps(process: int) -> str:
-    """What is mapped into the memory of a process."""
+    """The memory map of a process."""
     return Path(f"/proc/{process}/maps").read_text()
 
 
@@ -57,7 +57,7 @@ def _parent(process: int) -> int | None:
     return None if state in "ZX" else int(parent)
 
 
-class Touchy(nn.Module):
+class DivergingNetwork(nn.Module):
     """A tanh network of six features and three classes that gives NaN for marked samples."""
 
     def __init__(self) -> None:
@@ -69,11 +69,11 @@ class Touchy(nn.Module):
         return self.layers(x) + torch.where(x[..., :1] == MARK, torch.nan, 0.0)
 
 
-class Deadly(Touchy):
-    """Kills its process when it sees a marked sample, but not the process that made it; `times` in all."""
+class KillingNetwork(DivergingNetwork):
+    """Kills the process that trains it at a marked sample, `times` in all, but never the process that made it."""
 
     def __init__(self, folder: Path, times: int, number: int = signal.SIGKILL) -> None:
-        """number: of the signal, which may stop the process instead."""
+        """number: of the signal; SIGSTOP suspends the process instead."""
         super().__init__()
         self.folder, self.times, self.number, self.maker = folder, times, number, os.getpid()
 

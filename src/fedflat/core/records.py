@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from functools import cache
-from typing import Annotated, Any, Self, dataclass_transform, get_type_hints
+from typing import Annotated, Any, ClassVar, Self, dataclass_transform, get_type_hints
 
 from torch import Tensor
 
@@ -44,6 +43,8 @@ class Record:
     and of width 0 otherwise.
     """
 
+    _known_marks: ClassVar[dict[str, tuple[str, ...]]]
+
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True)(cls)
 
@@ -69,11 +70,16 @@ class Record:
         return frozenset(f.name for f in fields(cls) if f.metadata.get(mark))
 
     @classmethod
-    @cache
     def _marks(cls) -> dict[str, tuple[str, ...]]:
-        """The width mark of every field, and the attributes that it depends on, from the annotations."""
-        hints = get_type_hints(cls, include_extras=True)
-        return {f.name: hints[f.name].__metadata__ for f in fields(cls)}
+        """The width mark of every field, and the attributes that it depends on, from the annotations.
+
+        They are stored in the class: a worker gets a class of the user's script by value, and cannot read annotations
+        with names of the script.
+        """
+        if "_known_marks" not in vars(cls):
+            hints = get_type_hints(cls, include_extras=True)
+            cls._known_marks = {f.name: hints[f.name].__metadata__ for f in fields(cls)}
+        return cls._known_marks
 
     def map(self, fn: Callable[..., Tensor], *others: Self) -> Self:
         """`fn` applied field by field; stacking, masking, averaging and sending all use this."""

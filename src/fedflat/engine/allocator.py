@@ -1,7 +1,7 @@
-"""What glibc does with the memory that a training step has freed: keep it for the next step.
+"""Lets glibc keep the memory that a training step has freed for the next step.
 
 By default glibc gives large blocks back to the system when they are freed, so that every step of a convolutional
-network asks for the same pages again: thousands of page faults, each of which the system answers with a page of zeros.
+network needs the same pages again: thousands of page faults, for each of which the system clears a page.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ NEVER_TRIM = 2**31 - 1  # bytes; the most that mallopt's int can say
 MAPPED_FROM = (2**30, 2**25)  # bytes from which a block is mapped by itself; glibc before 2.35 takes at most 32 MiB
 
 
-def _this_process() -> Any:
-    """The C library that this process runs on."""
+def _c_library() -> Any:
+    """The C library of this process."""
     return CDLL(None)
 
 
-def tune_allocator(library: Callable[[], Any] = _this_process) -> bool:
+def tune_allocator(library: Callable[[], Any] = _c_library) -> bool:
     """Let glibc keep freed memory, for the rest of this process; whether it does so now.
 
-    It costs no accuracy, and no memory beyond the peak that the process has anyway. To do it twice is to do it once.
+    It costs no accuracy, and no memory beyond the peak that the process has anyway. A second call changes nothing.
     Nothing happens where the C library is another one, or where $FEDFLAT_MALLOC is "default". Raises InputError if
     $FEDFLAT_MALLOC is anything else.
     """
-    asked = os.environ.get(SWITCH, "")
-    if asked not in ("", "default"):
-        raise InputError(f"{SWITCH} must be 'default' or not set, got {asked!r}")
-    if asked == "default":
+    value = os.environ.get(SWITCH, "")
+    if value not in ("", "default"):
+        raise InputError(f"{SWITCH} must be 'default' or not set, got {value!r}")
+    if value == "default":
         return False
     try:
         mallopt = library().mallopt
     except (OSError, TypeError, AttributeError):  # no glibc: musl and macOS lack the function, Windows the library
         return False
-    # The order matters: a refused threshold of mapping would stay at 128 KiB for ever once trimming is set.
+    # The order matters: once trimming is set, a refused threshold of mapping would stay at 128 KiB.
     mapped = any(mallopt(M_MMAP_THRESHOLD, size) for size in MAPPED_FROM)
     return mapped and bool(mallopt(M_TRIM_THRESHOLD, NEVER_TRIM))

@@ -1,118 +1,146 @@
-"""Runs of a study at the same time, each in a process of its own."""
+"""Carries out several runs of a study at the same time, each in a worker process."""
 
 from __future__ import annotations
 
 import signal
-from collections import deque
+import tomllib
 from collections.abc import Sequence
-from multiprocessing.connection import Connection, wait
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from ..core.errors import NonFiniteError
-from ..engine.child_process import Child
+from ..engine.simulation import Round
 from ..engine.workers import WorkerError
+from ..engine.workers.process import WorkerProcess
+from ..engine.workers.worker import Report, RunTask
+from ..engine.workers.worker_pool import WorkerPool
+from .change_warnings import changes_in_one_line
+from .config_errors import validated
 from .interrupt import Interrupted, StopRequest
-from .messages import Commission, Ended, Event
-from .run_directory import RunDirectory
-from .runner import RunObserver
+from .run_directory import RunDirectory, StoredRun
+from .runner import RunObserver, carry_out
 from .spec import RunSpec
 
 Runs = Sequence[tuple[RunSpec, RunDirectory]]
-ALERT = 0.2  # seconds after which a signal is passed on, at the latest
-FAREWELL = 5.0  # seconds for a process to end whose channel is closed
+SAVED = "the last round of every run that was under way is saved"
+CHECK_INTERVAL = 0.2  # seconds after which a signal is passed on to the workers, at the latest
 
 
-class SideBySide:
-    """At most `number` processes that carry out runs; they end with this object's work, and with this process."""
+@dataclass(frozen=True)
+class StudyTask:
+    """The task to carry out one run of a study."""
 
-    def __init__(self, number: int, watcher: RunObserver, request: StopRequest, strict: bool = False) -> None:
-        self._number, self._watcher, self._request, self._strict = number, watcher, request, strict
-        self._busy: dict[Connection, tuple[Child, RunSpec]] = {}
-        self._stopping = False
-        self._failures: list[NonFiniteError] = []
-        self._error: Exception | None = None
+    label: str
+    toml: str  # the configuration, whose class cannot be pickled
+    path: Path  # the run's folder
+    strict: bool  # refuse to go on with other versions or another code
 
-    def carry_out(self, runs: Runs) -> list[NonFiniteError]:
-        """Carry out the runs, and give the errors of those that diverged.
-
-        After a signal, or an error of another kind, those under way stop after a round and are saved; then it raises
-        Interrupted or that error.
-        """
-        waiting = deque(runs)
-        try:
-            for _ in range(min(self._number, len(waiting))):
-                self._hand_out(self._started(), waiting)
-            while self._busy:
-                self._listen(waiting)
-        finally:
-            for child, _ in self._busy.values():
-                child.end()
-        if self._error is not None:
-            raise self._error
-        if self._request.signal_number:
-            raise Interrupted(self._request.signal_number, "the last round of every run that was under way is saved")
-        return self._failures
-
-    def _started(self) -> Child:
-        share = max(1, torch.get_num_threads() // self._number)
-        return Child(f"{__package__}.run_worker", threads=share)
-
-    def _hand_out(self, child: Child, waiting: deque[tuple[RunSpec, RunDirectory]]) -> None:
-        """Have `child` carry out the next run, or end if there is none."""
-        if not waiting or self._stopping:
-            child.end(FAREWELL)
-            return
-        spec, directory = waiting.popleft()
-        self._busy[child.channel] = child, spec
-        child.tell(Commission(spec.to_toml(), directory.path, self._strict))
-
-    def _listen(self, waiting: deque[tuple[RunSpec, RunDirectory]]) -> None:
-        """Hear what there is to hear, and look whether all shall stop."""
-        for child, _ in self._busy.values():
-            child.end_if_stopped()
-        for channel in [one for one in wait(list(self._busy), ALERT) if isinstance(one, Connection)]:
-            child, spec = self._busy[channel]
-            message = self._heard(channel)
-            if isinstance(message, Event):
-                getattr(self._watcher, message.name)(spec, *message.content)
-                continue
-            del self._busy[channel]
-            if message is None:
-                self._take_end(child, spec)
-            else:
-                self._take(message, spec)
-                self._hand_out(child, waiting)
-        if not self._stopping and (self._error is not None or self._request.signal_number):
-            self._stop()
-
-    def _heard(self, channel: Connection) -> Event | Ended | None:
-        """The next message; None from a process that has ended."""
-        try:
-            message: Event | Ended = channel.recv()
-        except (EOFError, OSError):
-            return None
-        return message
-
-    def _take(self, ended: Ended, spec: RunSpec) -> None:
-        if isinstance(ended.error, NonFiniteError):
-            self._failures.append(ended.error)
-            self._watcher.run_failed(spec, ended.error)
-        elif ended.error is not None:
-            self._error = ended.error
-
-    def _take_end(self, child: Child, spec: RunSpec) -> None:
-        """A process has ended by itself; one that is asked to stop may, before it has begun."""
-        how = child.end(FAREWELL)
-        if self._stopping:
-            return
-        self._error = WorkerError(
-            f"the process of {spec.label} {how} (is memory short?); its last checkpoint is good, and the same command "
+    def failure_message(self, pid: int, how: str) -> str:
+        """The message for a worker that ended while it carried out this run."""
+        return (
+            f"the process of {self.label} {how} (is memory short?); its last checkpoint is good, and the same command "
             "goes on from there"
         )
 
-    def _stop(self) -> None:
-        """Ask all that are under way to stop after a round."""
-        self._stopping = True
-        for child, _ in self._busy.values():
-            child.signal(self._request.signal_number or signal.SIGTERM)
+
+class ReportingObserver(RunObserver):
+    """The observer of a run within a worker: it reports every call, as the method's name and its arguments."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def run_started(self, spec: RunSpec, done: int) -> None:
+        self._report(("run_started", done))
+
+    def round_done(self, spec: RunSpec, result: Round) -> None:
+        self._report(("round_done", result))
+
+    def measuring(self, spec: RunSpec, name: str, done: int, total: int) -> None:
+        self._report(("measuring", name, done, total))
+
+    def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
+        self._report(("run_finished", run))
+
+
+def prepare_runs() -> RunTask:
+    """Within a worker: let signals stop a run between rounds; the returned function carries out a run.
+
+    That function returns the number of the signal that stopped the run, if there was one.
+    """
+    request = StopRequest()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, request)
+
+    def run(task: StudyTask, report: Report) -> int | None:
+        spec = validated(RunSpec, tomllib.loads(task.toml))
+        try:
+            with changes_in_one_line():
+                carry_out(spec, RunDirectory(task.path), ReportingObserver(report), request, task.strict)
+        except Interrupted:
+            return request.signal_number
+        return None
+
+    return run
+
+
+class ParallelRuns:
+    """Carries out runs in at most `number` worker processes, each of which has its share of the threads."""
+
+    def __init__(self, number: int, observer: RunObserver, request: StopRequest, strict: bool = False) -> None:
+        """strict: refuse to go on with other versions or another code than the rounds so far, instead of warning."""
+        self._observer, self._request, self._strict = observer, request, strict
+        threads = max(1, torch.get_num_threads() // number)
+        new_worker = partial(WorkerProcess, prepare_runs, threads=threads)
+        self._pool = WorkerPool(number, new_worker, attempts=1, on_event=self._call_observer)
+        self._specs: dict[Path, RunSpec] = {}
+        self._diverged: list[NonFiniteError] = []
+        self._error: Exception | None = None
+
+    def carry_out(self, runs: Runs) -> list[NonFiniteError]:
+        """Carry out the runs, and return the errors of those that diverged.
+
+        After a signal, or an error of another kind, the active runs stop after a round and are saved; then this raises
+        Interrupted or that error.
+        """
+        self._specs = {directory.path: spec for spec, directory in runs}
+        stopping = False
+        try:
+            for path, spec in self._specs.items():
+                self._pool.submit(StudyTask(spec.label, spec.to_toml(), path, self._strict))
+            while self._pool.is_running:
+                self._wait()
+                if not stopping and (self._error or self._request.signal_number):
+                    stopping = True
+                    self._pool.stop(self._request.signal_number or signal.SIGTERM)
+        finally:
+            self._pool.close()
+        if self._error is None and self._request.signal_number:
+            self._error = Interrupted(self._request.signal_number, SAVED)
+        if self._error is not None:
+            raise self._error
+        return self._diverged
+
+    def _wait(self) -> None:
+        """Process the next messages of the workers."""
+        error: Exception | None = None
+        try:
+            finished = self._pool.wait(CHECK_INTERVAL)
+        except WorkerError as failure:  # a worker ended before it had a task
+            finished, error = [], failure
+        for item in finished:
+            if isinstance(item.error, NonFiniteError):
+                self._diverged.append(item.error)
+                self._observer.run_failed(self._specs[item.task.path], item.error)
+            else:
+                error = error or item.error or (Interrupted(item.value, SAVED) if item.value else None)
+        self._error = self._error or error
+        if finished:
+            self._pool.end_idle()  # no run is left for them
+
+    def _call_observer(self, task: StudyTask, event: tuple[Any, ...]) -> None:
+        method, *arguments = event
+        getattr(self._observer, method)(self._specs[task.path], *arguments)

@@ -12,7 +12,7 @@ from ..engine.ranks import is_launched
 from ..files import make_folder, write_atomically
 from ..rounds.device import usable_device
 from .interrupt import StopRequest, stop_between_rounds
-from .parallel import Runs, SideBySide
+from .parallel import ParallelRuns, Runs
 from .run_directory import RunDirectory, StoredRun, difference
 from .runner import RunObserver, carry_out
 from .spec import RunSpec, StudySpec
@@ -42,7 +42,7 @@ def study(
         failures = (
             _one_by_one(runs, observer, request, strict)
             if number == 1
-            else SideBySide(number, observer, request, strict).carry_out(runs)
+            else ParallelRuns(number, observer, request, strict).carry_out(runs)
         )
     finished = [StoredRun.open(directory.path) for _, directory in runs if directory.is_finished]
     if failures and not finished:

@@ -1,6 +1,6 @@
-"""Several processes that train the clients of a round side by side."""
+"""Worker processes, and the training of a round's clients in several of them at the same time."""
 
-from .crew import WorkerError
 from .training import Workers
+from .worker_pool import WorkerError
 
 __all__ = ["WorkerError", "Workers"]

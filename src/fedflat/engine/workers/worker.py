@@ -1,77 +1,86 @@
-"""A worker process: trains the clients that its parent assigns to it, on one thread, until the parent is gone.
-
-Started as `python -m fedflat.engine.workers.worker CHANNEL MEMORY`, the numbers of two open files that it inherits.
-"""
+"""What a worker process does: it runs the tasks that its parent sends, until the parent ends."""
 
 from __future__ import annotations
 
+import os
+import pickle
+import select
 import signal
 import sys
+import threading
+import traceback
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 
-from ...core.errors import InputError
 from ..allocator import tune_allocator
-from ..child_process import parents_channel, sendable
-from ..cohort import Task, train_chunk
-from ..shared_memory import Cutter, SharedMemory, put_together
-from .board import Answer, Assignment, Board, Equipment, Outline
 
 
-class Trainer:
-    """Carries out assignments in shared memory."""
+@dataclass(frozen=True)
+class Event:
+    """A report from a task that is not finished yet."""
 
-    def __init__(self, outline: Outline, handle: int) -> None:
-        """Raises InputError if what training takes cannot be built in this process."""
-        cut = Cutter(SharedMemory(outline.size, handle))
-        shelves = [shelf.numpy() for shelf in outline.shelves(cut)]
-        try:
-            self._equipment: Equipment = put_together(shelves)
-        except Exception as error:
-            raise InputError(f"workers: the model cannot be built in another process: {error}") from error
-        torch.set_default_dtype(self._equipment.default_dtype)
-        torch.set_float32_matmul_precision(self._equipment.matmul_precision)
-        self._board = Board(self._equipment.executor, outline, cut)
-
-    def carry_out(self, assignment: Assignment) -> Answer:
-        """Train the clients of a slot, and fill it with what that gives."""
-        executor = self._equipment.executor
-        slot = self._board.slot(assignment.slot, len(assignment.clients))
-        ctx = replace(assignment.ctx, is_weight=self._equipment.is_weight, layers=self._equipment.layers)
-        part = train_chunk(executor, Task(assignment.clients, slot.record), self._board.down, ctx)
-        slot.part.fill(part)
-        return Answer(part.gradients)
+    content: Any
 
 
-def serve(channel: Connection, handle: int) -> None:
-    """Answer the parent: once when ready, then after every assignment."""
-    outline = channel.recv()
+@dataclass(frozen=True)
+class Outcome:
+    """A task, or the setup, is finished."""
+
+    result: Any = None
+    error: Exception | None = None
+
+
+Report = Callable[[Any], None]  # sends an event to the parent
+RunTask = Callable[[Any, Report], Any]  # of a task and where it reports events; what it returns goes to the parent
+
+
+def serve(connection: Connection) -> None:
+    """Set up this process, then run one task after another. Raises EOFError or OSError when the parent has ended."""
     try:
-        tune_allocator()
-        trainer = Trainer(outline, handle)
-        channel.send(Answer())
-    except InputError as error:
-        return channel.send(Answer(error=error))
+        setup: Callable[[], RunTask] = connection.recv()
+        run = setup()
+    except Exception as error:
+        return connection.send(Outcome(error=picklable(error)))
+    connection.send(Outcome())
     while True:
-        assignment = channel.recv()
+        task = connection.recv()
         try:
-            answer = trainer.carry_out(assignment)
+            outcome = Outcome(run(task, lambda event: connection.send(Event(event))))
         except Exception as error:
-            answer = Answer(error=sendable(error))
-        channel.send(answer)
+            outcome = Outcome(error=picklable(error))
+        connection.send(outcome)
+
+
+def picklable(error: Exception) -> Exception:
+    """`error` with its traceback as a note, or a RuntimeError with the same text if `error` cannot be pickled."""
+    error.add_note("".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 (just made)
+        return error
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def _exit_with_parent(descriptor: int) -> None:
+    """Wait until the other end of the connection is closed, which the system does when the parent ends; then exit."""
+    poll = select.poll()
+    poll.register(descriptor, 0)  # only the event of hanging up, which is always reported
+    poll.poll()
+    os._exit(1)
 
 
 def main() -> None:
     """Serve the parent that started this process."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides when to end
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides when this process ends
         signal.signal(number, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    with parents_channel() as channel, suppress(EOFError, OSError):  # the parent is gone
-        serve(channel, int(sys.argv[2]))
-
-
-if __name__ == "__main__":
-    main()
+    descriptor = int(sys.argv[1])
+    threading.Thread(target=_exit_with_parent, args=(descriptor,), daemon=True).start()
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    tune_allocator()
+    with Connection(descriptor) as connection, suppress(EOFError, OSError):
+        serve(connection)
