@@ -24,9 +24,10 @@ class Watched(RunObserver):
 
     def round_done(self, spec, result) -> None:
         self.rounds.append(result.t)
-        if result.t == self._signal_after:
+        if result.t == self._signal_after:  # of several runs at once, the first: a second signal stops at once
             for _ in range(self._times):
                 os.kill(os.getpid(), signal.SIGINT)
+            self._signal_after = None
 
     def measuring(self, spec, name: str, done: int, total: int) -> None:
         self.measured.append(name)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from fedflat.federation.flower import message_queue, transport
 from support.flower_fixtures import OWN_SAMPLES, GridFederation, own_clients, own_study, simulated, study_of
@@ -195,6 +196,24 @@ def test_a_node_that_is_busy_is_not_given_up(tmp_path: Path, monkeypatch: pytest
     assert [event["t"] for event in federation.events("round")] == [0]
     Busy.begin = time.monotonic()
     assert federation.serve(grid=Busy) == simulated(federation.spec, tmp_path / "simulation")
+
+
+def test_what_a_restarted_network_did_not_accept_is_sent_again(tmp_path: Path) -> None:
+    """Every other upload is interrupted by a restart of the SuperLink, questions to nodes included."""
+
+    class Restarting(LocalGrid):
+        uploads = 0
+
+        def push_messages(self, messages):
+            Restarting.uploads += 1
+            if Restarting.uploads % 2:
+                raise ObjectPushError("an object", 1, "a session")
+            return super().push_messages(messages)
+
+    federation = GridFederation(study_of(method="scaffold"), tmp_path / "federation")
+    assert federation.serve(grid=Restarting) == simulated(federation.spec, tmp_path / "simulation")
+    assert [event["missing"] for event in federation.events("round")] == [{}] * 4
+    assert Restarting.uploads > 2 * 4 * 3
 
 
 def test_a_request_is_not_sent_without_end(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from time import monotonic
 import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from ...core.errors import printable
 from ..messages import Failure
@@ -48,13 +49,20 @@ class MessageQueue:
         """The connected nodes, with the name that each one's key was registered with, if any."""
         return {node.node_id: node.name if node.HasField("name") else None for node in self._grid.get_nodes()}
 
-    def send(self, sent: SentMessage, content: RecordDict) -> None:
-        """Send a message. The network deletes it, and its reply, when it expires."""
+    def send(self, sent: SentMessage, content: RecordDict) -> bool:
+        """Send a message, which the network deletes with its reply when it expires; returns whether it was accepted.
+
+        It is not if the node has disconnected meanwhile, or if the SuperLink was restarted while it was uploaded.
+        """
         ttl = max(sent.expires - monotonic(), 1.0)
         message = Message(content, sent.node, sent.kind, ttl=ttl, group_id=sent.group)
-        for message_id in self._grid.push_messages([message]):
-            if message_id:  # none if the node has disconnected meanwhile
-                self._open[message_id] = sent
+        try:
+            (message_id,) = self._grid.push_messages([message])
+        except ObjectPushError:  # the SuperLink keeps its list of uploads in memory only
+            return False
+        if message_id:
+            self._open[message_id] = sent
+        return bool(message_id)
 
     def cancel(self, kind: str) -> None:
         """Ignore replies to the messages of a kind that were sent so far."""

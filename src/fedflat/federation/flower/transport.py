@@ -86,9 +86,11 @@ class FlowerTransport:
         for client, request in sorted(pending.items()):
             node = self._registry.node(client)
             if node is not None and node != request.node:
-                request.node, request.sends = node, request.sends + 1
                 sent = SentMessage(node, MessageType.TRAIN, client, group=str(request.message.t), expires=end)
-                self._queue.send(sent, to_records(request.message))
+                if self._queue.send(sent, to_records(request.message)):
+                    request.node, request.sends = node, request.sends + 1
+                else:
+                    self._last_scan = -SCAN_SECONDS
 
     def _reply(self, sent: SentMessage, content: RecordDict | Failure, request: PendingRequest | None) -> Reply | None:
         """The reply of a client, or None if it does not count: the request was sent elsewhere meanwhile, or the node
@@ -131,9 +133,9 @@ class FlowerTransport:
         self._asked = {} if lost else {node: when for node, when in self._asked.items() if node in self._nodes}
         for node in sorted(self._nodes):
             if not self._registry.has_node(node) and now - self._asked.get(node, -RETRY_SECONDS) >= RETRY_SECONDS:
-                self._asked[node] = now
                 sent = SentMessage(node, MessageType.QUERY, client="", group="", expires=now + QUERY_SECONDS)
-                self._queue.send(sent, RecordDict())
+                if self._queue.send(sent, RecordDict()):
+                    self._asked[node] = now
 
     def _register(self, node: int, content: RecordDict | Failure) -> None:
         """Register the client at a node by what the node has replied, or refuse the node with a reason."""
