@@ -60,7 +60,7 @@ def test_a_run_that_diverges_does_not_stop_the_others(tmp_path: Path) -> None:
 
 
 def test_after_a_signal_every_run_is_saved_and_goes_on(tmp_path: Path) -> None:
-    spec = study_spec(rounds=100, checkpoint_every=500, flatness=[])
+    spec = study_spec(rounds=40, checkpoint_every=500, flatness=[])
     with pytest.raises(Interrupted, match="every run that was under way is saved") as stopped:
         studies.study(spec, tmp_path / "stopped", watched := Watched(signal_after=3), jobs=2)
     assert stopped.value.exit_code == 130
@@ -68,7 +68,7 @@ def test_after_a_signal_every_run_is_saved_and_goes_on(tmp_path: Path) -> None:
     studies.study(spec, tmp_path / "stopped", again := Watched(), jobs=2)
     went_on = [done for _, done in again.started if done]
     assert went_on
-    assert len(watched.rounds) + len(again.rounds) == 4 * 100, "no round is lost"
+    assert len(watched.rounds) + len(again.rounds) == 4 * 40, "no round is lost"
     studies.study(spec, tmp_path / "whole")
     assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
 
