@@ -94,7 +94,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
 
 def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path: Path) -> None:
     """A process is killed several times, with records in memory and in a file; the files on disk are always whole."""
-    spec = run_spec(method="scaffold", rounds=200, checkpoint_every=1)
+    spec = run_spec(method="scaffold", rounds=60, checkpoint_every=1)
     runner.run(spec, tmp_path / "whole")
     config = tmp_path / "spec.toml"
     config.write_text(spec.to_toml())

@@ -57,9 +57,9 @@ def test_rounds_are_the_same_with_and_without(which: type[Method], executor: str
         assert_equal(watched, plain)
 
 
-def test_every_method_can_be_measured(method: Method) -> None:
+def test_every_method_can_be_measured(covering_method: Method) -> None:
     """After a round, finite numbers; only what looks at perturbations may have none."""
-    sim = simulation(method, rounds=2)
+    sim = simulation(covering_method, rounds=2)
     sim.round()
     before = sim.w.clone()
     found = sim.flatness(QUICK)
