@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -30,17 +32,58 @@ from support.processes import PATIENCE
 
 SOURCE = inspect.getsource(ranks_module)
 TESTS = Path(__file__).parent.parent
+pytestmark = pytest.mark.xdist_group("ranks")  # in one process of pytest, so that ranks are started once
 
 
-def torchrun(number: int, task: str, folder: Path) -> dict[str, str]:
-    """What `support.as_rank` leaves as so many ranks."""
-    folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}",
-               "-m", "support.as_rank", task, str(folder)]  # fmt: skip
-    environment = os.environ | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=3 * PATIENCE, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads((folder / f"{task}.json").read_text())
+# What is tried with so many ranks, in one start of them.
+TASKS = {
+    1: ("every_method", "unreadable"),
+    2: ("every_method", "refused", "shares", "unreadable"),
+    3: ("every_method", "idle", "checkpoints", "unreadable", "diverging"),
+    4: ("every_method",),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What all ranks found, and the folder that they found it in, by task."""
+
+    of: dict[str, dict[str, str]]
+    folders: dict[str, Path]
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Found]:
+    """Start so many ranks, once; see `support.as_rank` for their tasks."""
+
+    @cache
+    def start(number: int) -> Found:
+        folder = tmp_path_factory.mktemp("ranks")
+        folders = {task: folder / task for task in TASKS[number]}
+        for path in folders.values():
+            path.mkdir()
+        if "checkpoints" in folders:
+            begin(folders["checkpoints"])
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}",
+                   "-m", "support.as_rank", str(folder), *folders]  # fmt: skip
+        environment = os.environ | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+        limit = 3 * PATIENCE
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit, check=False)
+        assert done.returncode == 0, done.stderr
+        return Found({task: json.loads((path / "found.json").read_text()) for task, path in folders.items()}, folders)
+
+    return start
+
+
+def begin(folder: Path) -> None:
+    """Two rounds of one process whose records are in a file, for the ranks to go on from."""
+    alone = folder / "alone"
+    alone.mkdir()
+    (folder / "together").mkdir()
+    with rounds(find("FedSMOO")(), "stacked", store_budget=0, store_folder=alone) as sim:
+        sim.round()
+        sim.round()
+        sim.save(alone / "round.safetensors")
 
 
 @cache
@@ -56,40 +99,34 @@ def alone() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
-def test_every_method_ends_with_the_same_bits(number: int, tmp_path: Path) -> None:
+def test_every_method_ends_with_the_same_bits(number: int, started: Callable[[int], Found]) -> None:
     """Five rounds of three in six uneven clients in float32: of some rounds a rank has no client."""
-    found = torchrun(number, "every_method", tmp_path)
+    found = started(number).of["every_method"]
     assert {name for name in found if found[name] != alone()[name]} == set()
     assert found.keys() == alone().keys()
 
 
-def test_one_client_a_round_leaves_the_others_idle(tmp_path: Path) -> None:
+def test_one_client_a_round_leaves_the_others_idle(started: Callable[[int], Found]) -> None:
     sim = rounds(find("Scaffold")(), "sequential", participation=1)
     list(sim)
-    assert torchrun(3, "idle", tmp_path) == {"end": digest(sim)}
+    assert started(3).of["idle"] == {"end": digest(sim)}
 
 
-def test_checkpoints_fit_any_number_of_ranks(tmp_path: Path) -> None:
+def test_checkpoints_fit_any_number_of_ranks(started: Callable[[int], Found]) -> None:
     """One process with records in a file, then three ranks, then one process again."""
     whole = rounds(find("FedSMOO")(), "stacked")
     list(whole)
-    begin = tmp_path / "alone"
-    begin.mkdir()
-    (tmp_path / "together").mkdir()
-    with rounds(find("FedSMOO")(), "stacked", store_budget=0, store_folder=begin) as sim:
-        sim.round()
-        sim.round()
-        sim.save(begin / "round.safetensors")
-    assert torchrun(3, "checkpoints", tmp_path) == {"end": digest(whole)}
+    found = started(3)
+    assert found.of["checkpoints"] == {"end": digest(whole)}
     with rounds(find("FedSMOO")(), "stacked") as sim:
-        sim.load(tmp_path / "together" / "round.safetensors")
+        sim.load(found.folders["checkpoints"] / "together" / "round.safetensors")
         assert sim.t == 3
         list(sim)
     assert digest(sim) == digest(whole)
 
 
-def test_what_one_rank_raises_all_raise(tmp_path: Path) -> None:
-    said = torchrun(3, "diverging", tmp_path)
+def test_what_one_rank_raises_all_raise(started: Callable[[int], Found]) -> None:
+    said = started(3).of["diverging"]
     assert set(said) == {"rank 0", "rank 1", "rank 2"}
     assert set(said.values()) == {
         "training diverged: client 4 sent NaN or infinity in round 0; lower client.lr or set client.max_norm"
@@ -97,21 +134,24 @@ def test_what_one_rank_raises_all_raise(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_records_in_files_are_saved_and_what_one_rank_cannot_read_all_raise(number: int, tmp_path: Path) -> None:
+def test_records_in_files_are_saved_and_what_one_rank_cannot_read_all_raise(
+    number: int, started: Callable[[int], Found]
+) -> None:
     """Of ranks whose records pass the budget, from the first checkpoint on."""
     alone = rounds(find("Scaffold")(), "sequential", participation=6)
     list(alone)
-    said = torchrun(number, "unreadable", tmp_path)
+    found = started(number)
+    said = dict(found.of["unreadable"])
     assert said.pop("end") == digest(alone)
     assert said.pop("files") == "[]"
     assert said == {f"rank {rank}": "client records: the disk is gone" for rank in range(number)}
     with rounds(find("Scaffold")(), "sequential", participation=6) as sim:
-        sim.load(tmp_path / "round-000005.safetensors")
+        sim.load(found.folders["unreadable"] / "round-000005.safetensors")
         assert digest(sim) == digest(alone)
 
 
-def test_what_ranks_cannot_do_is_refused_by_all(tmp_path: Path) -> None:
-    said = torchrun(2, "refused", tmp_path)
+def test_what_ranks_cannot_do_is_refused_by_all(started: Callable[[int], Found]) -> None:
+    said = started(2).of["refused"]
     for rank in (0, 1):
         assert said[f"workers {rank}"].startswith("workers = 2: each of 2 ranks trains in one process")
         assert said[f"probes {rank}"].startswith("probes are taken in one process, and there are 2 ranks")
@@ -119,8 +159,8 @@ def test_what_ranks_cannot_do_is_refused_by_all(tmp_path: Path) -> None:
         assert said[f"configuration {rank}"] == "the configuration is 0 on rank 0 and 1 on rank 1"
 
 
-def test_without_records_clients_go_where_there_is_least_work(tmp_path: Path) -> None:
-    assert torchrun(2, "shares", tmp_path) == {"rank 0": "[0, 2]", "rank 1": "[1, 3, 4]"}
+def test_without_records_clients_go_where_there_is_least_work(started: Callable[[int], Found]) -> None:
+    assert started(2).of["shares"] == {"rank 0": "[0, 2]", "rank 1": "[1, 3, 4]"}
 
 
 def test_with_records_clients_go_to_those_who_keep_them() -> None:
@@ -140,7 +180,7 @@ def test_whether_a_stack_disturbs_is_tried_out(function: nn.Module, alike: bool)
     assert stands_alone(sim.executor, sim.cohort(0)) == alike
 
 
-class Started(Ranks):
+class OnlyRank(Ranks):
     """The only rank of its start."""
 
     alone = False
@@ -160,7 +200,7 @@ def test_ranks_take_a_stack_only_if_it_disturbs_nobody(
 ) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 7), function, nn.Linear(7, 3))
-    sim = simulation(find("FedAvg")(), model=model, dtype=torch.float32, executor=asked, ranks=Started())
+    sim = simulation(find("FedAvg")(), model=model, dtype=torch.float32, executor=asked, ranks=OnlyRank())
     assert type(sim.executor) is kind
     assert sim.choice.reason == reason
 

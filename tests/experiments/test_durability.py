@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from support.effort import effort
+from support.effort import chosen, effort
 
 TESTS = Path(__file__).parent.parent
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the paths of open files in /proc")
@@ -29,14 +30,13 @@ def wrong(mode: str, store: str, ranks: int, every: int, folder: Path) -> dict[i
 @pytest.mark.parametrize("mode", ["kill", "full"])
 def test_stopped_before_any_file_operation_it_leaves_the_same_files(mode: str, store: str, tmp_path: Path) -> None:
     """A run that was killed, or whose disk was full, and was started again has the files of an undisturbed run."""
-    assert wrong(mode, store, 0, effort(31, 1), tmp_path) == {}
+    assert wrong(mode, store, 0, effort(43, 1), tmp_path) == {}
 
 
-@pytest.mark.parametrize("store", ["memory", "file"])
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize(("ranks", "store"), chosen([(2, "file")], list(product([1, 2, 3], ["memory", "file"]))))
 def test_so_it_is_with_ranks(store: str, ranks: int, tmp_path: Path) -> None:
     """Rank 0, which writes, is killed; records above the budget are in files of every rank."""
-    assert wrong("kill", store, ranks, effort(37, 5), tmp_path) == {}
+    assert wrong("kill", store, ranks, effort(59, 5), tmp_path) == {}
 
 
 @pytest.mark.parametrize("store", ["memory", "file"])

@@ -93,7 +93,7 @@ def test_a_process_that_is_killed_is_an_error_that_says_how_to_go_on(tmp_path: P
             if len(self.rounds) == 5:
                 os.kill(workers()[0], signal.SIGKILL)
 
-    spec = study_spec(rounds=60, checkpoint_every=1, flatness=[])
+    spec = study_spec(rounds=20, checkpoint_every=1, flatness=[])
     with pytest.raises(WorkerError, match=r"the process of Fed\w+-seed0 was ended by SIGKILL .* goes on from there"):
         studies.study(spec, tmp_path, Killing(), jobs=2)
     assert not workers()
@@ -108,7 +108,7 @@ def test_a_process_that_is_stopped_does_not_hang_the_study(tmp_path: Path, monke
                 os.kill(workers()[0], signal.SIGSTOP)
 
     monkeypatch.setattr(process, "SUSPENDED", 0.5)
-    spec = study_spec(rounds=60, checkpoint_every=1, flatness=[])
+    spec = study_spec(rounds=20, checkpoint_every=1, flatness=[])
     with pytest.raises(
         WorkerError, match=r"the process of Fed\w+-seed0 was stopped for more than .* goes on from there"
     ):

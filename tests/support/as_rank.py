@@ -1,4 +1,7 @@
-"""What a test does as one of several ranks: `torchrun -m support.as_rank TASK FOLDER`; rank 0 leaves what it found."""
+"""What tests do as one of several ranks: `torchrun -m support.as_rank FOLDER TASK...`.
+
+A task works in its own folder below FOLDER; rank 0 writes what all ranks found there to `found.json`.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +133,9 @@ def shares(folder: Path, ranks: Ranks) -> dict[str, str]:
 
 if __name__ == "__main__":
     with joined(patience=60) as together:
-        answer = globals()[sys.argv[1]](Path(sys.argv[2]), together)
-        everybody = {name: text for its in reversed(together._of_all(answer)) for name, text in its.items()}
-        if together.index == 0:
-            (Path(sys.argv[2]) / f"{sys.argv[1]}.json").write_text(json.dumps(everybody))
+        for task in sys.argv[2:]:
+            folder = Path(sys.argv[1]) / task
+            answer = globals()[task](folder, together)
+            everybody = {name: text for its in reversed(together._of_all(answer)) for name, text in its.items()}
+            if together.index == 0:
+                (folder / "found.json").write_text(json.dumps(everybody))
