@@ -24,7 +24,7 @@ from fedflat.data.partition.scheme import Samples
 from fedflat.data.sources import source
 from fedflat.data.validation import hold_out
 from fedflat.engine.executors.stacked import Stacked
-from fedflat.engine.shared_memory import Cutter
+from fedflat.engine.shared_memory import TensorAllocator
 from fedflat.experiments import budget, parallel, runner, studies
 from fedflat.experiments.budget import run_budget
 from fedflat.experiments.recipe import find_recipe
@@ -309,12 +309,12 @@ def test_jobs_share_the_threads_and_leave_none_over(
 
 @given(sizes=st.lists(st.integers(0, 200), min_size=1, max_size=10))
 def test_tensors_in_shared_memory_begin_at_the_next_aligned_byte(sizes: list[int]) -> None:
-    cutter = Cutter()
+    allocate = TensorAllocator()
     for size in sizes:
-        before = cutter.end
-        cutter((size,), torch.float32)
-        assert cutter.end % ALIGNED == 0
-        assert before + 4 * size <= cutter.end < before + 4 * size + ALIGNED
+        before = allocate.size
+        allocate((size,), torch.float32)
+        assert allocate.size % ALIGNED == 0
+        assert before + 4 * size <= allocate.size < before + 4 * size + ALIGNED
 
 
 @given(row_bytes=st.integers(1, 2 * AT_ONCE))

@@ -24,8 +24,8 @@ from support.flower_fixtures import OWN_SAMPLES, GridFederation, failing, own_cl
 from support.local_grid import LocalGrid, Node
 
 
-def test_every_method_leaves_the_file_of_the_simulator(method: Method, tmp_path: Path) -> None:
-    spec = study_of(method=type(method).__name__)
+def test_every_method_leaves_the_file_of_the_simulator(covering_method: Method, tmp_path: Path) -> None:
+    spec = study_of(method=type(covering_method).__name__)
     federation = GridFederation(spec, tmp_path / "federation")
     assert federation.serve() == simulated(spec, tmp_path / "simulation")
     assert [event["missing"] for event in federation.events("round")] == [{}] * 4
