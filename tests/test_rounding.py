@@ -294,11 +294,11 @@ def test_jobs_share_the_threads_and_leave_none_over(
     """Together they take no more threads than there are, unless each has one only."""
     given_to_each: list[int] = []
 
-    def child(module: str, threads: int) -> None:
+    def process(setup: object, threads: int) -> None:
         given_to_each.append(threads)
         raise Stop
 
-    monkeypatch.setattr(parallel, "Child", child)
+    monkeypatch.setattr(parallel, "WorkerProcess", process)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     with pytest.raises(Stop):
         studies.study(study_spec(seeds=[0, 1]), tmp_path, jobs=jobs)
