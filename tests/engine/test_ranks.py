@@ -20,7 +20,7 @@ from fedflat.engine import ranks as ranks_module
 from fedflat.engine.executors import Stacked
 from fedflat.engine.executors.choice import agreed
 from fedflat.engine.executors.trial import stands_alone
-from fedflat.engine.ranks import Joined, Ranks
+from fedflat.engine.ranks import Ranks
 from fedflat.methods import find
 from fedflat.rounds.sequential import Sequential
 from support.as_rank import EXECUTORS, digest, rounds
@@ -124,8 +124,7 @@ def test_without_records_clients_go_where_there_is_least_work(tmp_path: Path) ->
 
 
 def test_with_records_clients_go_to_those_who_keep_them() -> None:
-    ranks = object.__new__(Joined)
-    ranks.number, ranks.index = 3, 1
+    ranks = Ranks(number=3, index=1)
     clients = np.array([9, 4, 7, 3, 1])
     assert ranks.share(np.ones(5), ranks.owners(clients)).tolist() == [1, 2, 4]
     assert ranks.owned(clients).tolist() == [False, True, True, False, True]
@@ -138,12 +137,6 @@ def test_whether_a_stack_disturbs_is_tried_out(function: nn.Module, alike: bool)
     model = nn.Sequential(nn.Linear(6, 7), function, nn.Linear(7, 3))
     sim = simulation(find("FedAvg")(), model=model, dtype=torch.float32, executor="stacked", participation=6)
     assert stands_alone(sim.executor, sim.cohort(0)) == alike
-
-
-class Started(Ranks):
-    """The only rank of its start."""
-
-    alone = False
 
 
 @pytest.mark.parametrize(
@@ -160,7 +153,7 @@ def test_ranks_take_a_stack_only_if_it_disturbs_nobody(
 ) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 7), function, nn.Linear(7, 3))
-    sim = simulation(find("FedAvg")(), model=model, dtype=torch.float32, executor=asked, ranks=Started())
+    sim = simulation(find("FedAvg")(), model=model, dtype=torch.float32, executor=asked, ranks=Ranks(alone=False))
     assert type(sim.executor) is kind
     assert sim.choice.reason == reason
 

@@ -131,6 +131,6 @@ def shares(folder: Path, ranks: Ranks) -> dict[str, str]:
 if __name__ == "__main__":
     with joined(patience=60) as together:
         answer = globals()[sys.argv[1]](Path(sys.argv[2]), together)
-        everybody = {name: text for its in reversed(together._of_all(answer)) for name, text in its.items()}
+        everybody = {name: text for its in reversed(together.gather(answer)) for name, text in its.items()}
         if together.index == 0:
             (Path(sys.argv[2]) / f"{sys.argv[1]}.json").write_text(json.dumps(everybody))
