@@ -18,8 +18,7 @@ from torch import nn
 import fedflat as ff
 from fedflat.engine import ranks as ranks_module
 from fedflat.engine.executors import Stacked
-from fedflat.engine.executors.choice import agreed
-from fedflat.engine.executors.trial import stands_alone
+from fedflat.engine.executors.choice import agreed, stands_alone
 from fedflat.engine.ranks import Ranks
 from fedflat.methods import find
 from fedflat.rounds.sequential import Sequential
