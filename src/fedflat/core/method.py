@@ -10,9 +10,14 @@ from torch import Tensor
 
 from .citation import Citation
 from .hyper import check, hyper
-from .oracle import Oracle
+from .oracle import Oracle, as_descent_gradient, asam, sam, shifted, unit, with_teacher, wrt_inputs
 from .provenance import Sources
 from .records import Nothing, Record
+
+__all__ = [  # with the records of `core.records`, all that the file of a method needs
+    "Citation", "Context", "Method", "Oracle", "Sources", "as_descent_gradient", "asam", "hyper", "sam", "shifted",
+    "unit", "with_teacher", "wrt_inputs",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
