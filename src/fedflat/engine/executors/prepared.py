@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -18,15 +18,7 @@ from ...core.oracle import Oracle
 from .tensor_step import StepInputs, StepNumbers, TensorStep, next_state
 
 log = logging.getLogger(__name__)
-Run = Callable[[list[Tensor]], list[Tensor]]
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A step that is ready: tensors in, tensors out."""
-
-    run: Run
-    gradients: int  # that each client takes in it
+Run = Callable[[list[Tensor]], list[Tensor]]  # takes a step: from the tensors of `StepInputs` to those of the state
 
 
 class PreparedStep(ABC):
@@ -40,7 +32,7 @@ class PreparedStep(ABC):
 
     def __init__(self, method: Method, objective: Objective) -> None:
         self._method, self._objective, self._numbers = method, objective, StepNumbers()
-        self.forms: dict[tuple[object, ...], Prepared | None] = {}  # by names, shapes and types of the tensors
+        self.forms: dict[tuple[object, ...], tuple[Run, int] | None] = {}  # and each client's gradients in a step
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle no prepared steps: another process prepares its own."""
@@ -68,9 +60,10 @@ class PreparedStep(ABC):
         prepared = self.forms[form]
         if prepared is None:
             return local_step(method, state, down, grad, ctx, descent)
-        return next_state(state, prepared.run(list(tensors.values())), prepared.gradients)
+        run, gradients = prepared
+        return next_state(state, run(list(tensors.values())), gradients)
 
-    def _tried(self, inputs: StepInputs) -> Prepared | None:
+    def _tried(self, inputs: StepInputs) -> tuple[Run, int] | None:
         """The prepared step; None if it cannot be prepared, or does not give what the plain step gives on `inputs`."""
         step = TensorStep(self._method, self._objective, inputs)
         values = list(inputs.tensors().values())
@@ -83,7 +76,7 @@ class PreparedStep(ABC):
             reason = " ".join((str(error).strip() or type(error).__name__).splitlines()[:2])
             log.warning("the local step of %s is not %s: %s", type(self._method).__name__, self.participle, reason)
             return None
-        return Prepared(run, step.gradients)
+        return run, step.gradients
 
     def takes(self, state: LocalState) -> bool:
         """Whether steps of these clients are worth preparing."""
