@@ -25,7 +25,7 @@ from ..rounds import checkpoint
 from ..rounds.aggregation import Weights, mean_weights
 from ..rounds.batches import Batches
 from ..rounds.cost import method_cost
-from ..rounds.device import usable_device
+from ..rounds.device import one_thread, usable_device
 from ..rounds.executor import Executor
 from ..rounds.history import metrics_table
 from ..rounds.initial_model import fresh_module
@@ -34,7 +34,6 @@ from ..rounds.participation import participation as as_rule
 from ..rounds.segments import Segment
 from ..rounds.server import Server
 from ..rounds.settings import described, first_difference
-from ..rounds.threads import one_thread
 from .arguments import check_arguments, check_precision, check_ranks, check_workers, default_rounds
 from .client_store import BUDGET, ClientStore
 from .cohort import CohortResult, InTurn, Trainer, train

@@ -61,11 +61,6 @@ class FedGMT(DynamicRegularised, server=TaughtServer, client=DynamicClient, down
     def penalty(self) -> float:
         return 0.0  # duals without a proximal term
 
-    @property
-    def dual_weight(self) -> float:
-        """Weight of h_i in the direction."""
-        return 0.0 if self.beta is None else 1 / self.beta
-
     def init_server(self, w: Tensor) -> TaughtServer:
         start: TaughtServer = super().init_server(w)
         return replace(start, e=w)
@@ -74,7 +69,8 @@ class FedGMT(DynamicRegularised, server=TaughtServer, client=DynamicClient, down
         self, w: Tensor, client: DynamicClient, down: TaughtDown, grad: Oracle, ctx: Context
     ) -> tuple[Tensor, DynamicClient]:
         taught = with_teacher(grad, down.e, self.gamma, self.tau) if self.gamma else grad
-        return taught(w) + self.dual_weight * client.h, client
+        weight = 0.0 if self.beta is None else 1 / self.beta
+        return taught(w) + weight * client.h, client
 
     def finish(self, w: Tensor, client: DynamicClient, down: TaughtDown, ctx: Context) -> tuple[Delta, DynamicClient]:
         up, client = super().finish(w, client, down, ctx)

@@ -16,8 +16,7 @@ from ..core.method import Context, Method
 from ..core.objective import Objective
 from ..data.federated import Index
 from .checkpoint import DamagedError
-from .context import ContextFactory
-from .local_training import Client
+from .local_training import Client, ContextFactory
 from .participation import Participation
 from .randomness import Purpose, generator
 from .segments import Segment, following

@@ -198,7 +198,7 @@ class ClientStore:
             place = (folder or Path()).resolve()
             file = SlotFile.opened(place, self._slot_bytes, key.numpy().tobytes(), slots, known)
             self.close()
-            rows = self._in(file)
+            rows = FileRows(file, self._like, self._width)
         elif index.used:
             read = self._reader(tensors, index.used)
             self.close()
@@ -214,9 +214,6 @@ class ClientStore:
     def _file(self) -> SlotFile | None:
         return self._rows.file if isinstance(self._rows, FileRows) else None
 
-    def _in(self, file: SlotFile) -> FileRows:
-        return FileRows(file, self._like, self._width)
-
     def _fields(self, rows: Tensor) -> dict[str, Tensor]:
         """Records (c, width) field by field, each in memory of its own, as kernels round by it."""
         parts = torch.split(rows, list(self._widths.values()), dim=1)
@@ -227,7 +224,7 @@ class ClientStore:
         rows = before = self._rows or self._new()
         if isinstance(before, FileRows) and not before.file.writable:
             if self._folder is not None and before.file.folder == self._folder:
-                rows = self._in(SlotFile.claimed(before.file))
+                rows = FileRows(SlotFile.claimed(before.file), self._like, self._width)
             else:  # another run's: its records are copied
                 self._index, rows = self._copied(self._index, before.read)
             before.close()
@@ -237,9 +234,9 @@ class ClientStore:
     def _new(self) -> Rows:
         if self._fits:
             return MemoryRows(self._like, self._width, self._clients)
-        if self._folder is None:
-            return self._in(SlotFile.anonymous(self._slot_bytes))
-        return self._in(SlotFile.created(self._folder, self._slot_bytes))
+        size = self._slot_bytes
+        file = SlotFile.anonymous(size) if self._folder is None else SlotFile.created(self._folder, size)
+        return FileRows(file, self._like, self._width)
 
     def _copied(self, index: SlotIndex, read: Callable[[Slots], Tensor]) -> tuple[SlotIndex, Rows]:
         """New rows with what `read` gives for the slots of `index`, and the index to them."""

@@ -13,8 +13,8 @@ from ...core.errors import InputError
 from ...core.local import LocalResult
 from ...core.model_check import Randomness
 from ...data.federated import Index
-from ...rounds.context import ContextFactory
 from ...rounds.executor import Executor, stacked
+from ...rounds.local_training import ContextFactory
 from ...rounds.sequential import Sequential
 from ..ranks import Ranks
 from .graphed import Graphed
