@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..files import said_of, write_atomically
+from ..files import system_errors, write_atomically
 
 FORMAT = 2  # 1 had no checksum
 KEPT = 3  # states of a run that are kept, the newest ones
@@ -86,7 +86,7 @@ def retire(folder: Path, newest: int) -> None:
     states = kept_in(folder)
     later = [path for path in states if (round_of(path) or 0) > newest]
     earlier = [path for path in states if path not in later]
-    with said_of(folder, "cleared of old states"):
+    with system_errors(folder, "cleared of old states"):
         for path in (*earlier[:-KEPT], *later):
             path.unlink(missing_ok=True)
 
