@@ -1,32 +1,25 @@
 """A complete method in one file: copy it to src/fedflat/methods/, name file and class after your method, and change it.
 
-In src/fedflat/methods/ imports are relative: `from ..core.citation import Citation`. No other file has to be changed.
+In src/fedflat/methods/ imports are relative: `from ..core.method import Citation`. No other file has to be changed.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
-from fedflat.core.citation import Citation
-from fedflat.core.hyper import hyper
-from fedflat.core.method import Context, Method
-from fedflat.core.oracle import Oracle, sam
-from fedflat.core.provenance import Sources
-from fedflat.core.records import Delta, Model, Record, Vector
+from fedflat.core.method import Citation, Context, Method, Oracle, Sources, hyper, sam
+from fedflat.core.records import Delta, Model, Nothing, Vector
 
 
 # Records declare what a party keeps or sends. Checkpoints, messages, averages and the cost are made from them.
-class ExampleServer(Record):
-    """What the server keeps between rounds. Say what each field is, and in which unit."""
+class ExampleServer(Model):
+    """What the server keeps between rounds: `Model` has the field `w`. Say what each field is, and in which unit."""
 
-    w: Vector  # the model, parameters
     m: Vector  # server momentum, in parameter units
 
 
 # server: what the server keeps. down: what it sends, read off `server` by the fields' names. up: what a client sends.
-# Clients of this method keep nothing between their rounds; if they do, name the record here as client=...
+# Clients of this method keep `Nothing` between their rounds; if yours do, write a Record and name it here: client=...
 class FedExample(Method, server=ExampleServer, down=Model, up=Delta):
     """One sentence: SAM at the clients, heavy-ball momentum at the server.
 
@@ -54,11 +47,11 @@ class FedExample(Method, server=ExampleServer, down=Model, up=Delta):
 
     # Hooks are pure: they return what changes, assign nothing, and ask no tensor for its value. The same text runs one
     # client, (d,), and a stack of clients, (clients, d); so they reduce over the last axis only, with keepdim=True.
-    def step(self, w: Tensor, client: Any, down: Model, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+    def step(self, w: Tensor, client: Nothing, down: Model, grad: Oracle, ctx: Context) -> tuple[Tensor, Nothing]:
         """One local step: the direction of descent, and the client's next record. `grad` is always of one batch."""
         return sam(grad, self.rho)(w), client
 
-    def finish(self, w: Tensor, client: Any, down: Model, ctx: Context) -> tuple[Delta, Any]:
+    def finish(self, w: Tensor, client: Nothing, down: Model, ctx: Context) -> tuple[Delta, Nothing]:
         """After the last local step: what the client sends, and what it keeps."""
         return Delta(w - down.w), client
 

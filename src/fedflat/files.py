@@ -1,6 +1,6 @@
-"""Files that survive: written whole or not at all, read only up to a stated size, locked by one process at once.
+"""Files that are written whole or not at all, read only up to a stated size, and locked by one process at a time.
 
-Everything below raises `InputError`, one line that names the file, for whatever the system refuses.
+What the system refuses is an `InputError` of one line that names the file, unless a function says otherwise.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], private: bool 
     by its owner alone; others by whom the user's umask lets. Raises InputError if it cannot be written.
     """
     temporary = path.with_name(f".tmp-fedflat-{secrets.token_hex(8)}{path.suffix}")
-    with said_of(path, "written"):
+    with system_errors(path, "written"):
         try:
             os.close(
                 os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE if private else PUBLIC)
@@ -48,13 +48,13 @@ def write_atomically(path: Path, write: Callable[[Path], object], private: bool 
             os.replace(temporary, path)
             flush_folder(path.parent)
         finally:
-            with suppress(OSError):  # the reason why it is left is told already
+            with suppress(OSError):  # the error that is being raised says more
                 temporary.unlink(missing_ok=True)
 
 
 def make_folder(path: Path) -> None:
     """Make the folder `path` as `create_folder` does. Raises InputError if it cannot be made."""
-    with said_of(path, "made"):
+    with system_errors(path, "made"):
         create_folder(path)
 
 
@@ -74,7 +74,7 @@ def create_folder(path: Path, mode: int = FOLDER) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """New names in `folder` are on disk when this returns. Raises OSError."""
+    """Bring new names in `folder` to the disk. Raises OSError."""
     _flush(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 
@@ -87,11 +87,11 @@ def _flush(path: Path, flags: int) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed processes have left of `write_atomically` in `folder` itself; nothing of a user's.
+    """Remove the temporary files that killed processes have left in `folder`, not in its sub-folders.
 
-    Call it only where nobody else is writing, under `locked`.
+    Call it only under `locked`, where no other process is writing.
     """
-    with said_of(folder, "swept"):
+    with system_errors(folder, "swept"):
         for path in folder.iterdir() if folder.is_dir() else ():
             if TEMPORARY.fullmatch(path.name) and stat.S_ISREG(path.lstat().st_mode):
                 path.unlink(missing_ok=True)
@@ -104,7 +104,7 @@ def locked(path: Path, busy: str) -> Iterator[None]:
     Nothing is written to it, and a symbolic link is not followed. Raises InputError, saying `busy`, if another process
     holds it.
     """
-    with said_of(path, "locked"):
+    with system_errors(path, "locked"):
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PUBLIC)
     try:
         try:
@@ -118,7 +118,7 @@ def locked(path: Path, busy: str) -> Iterator[None]:
 
 def read_bytes(path: Path, most: int = TEXT) -> bytes:
     """The content of a regular file of at most `most` bytes. Raises InputError."""
-    with said_of(path, "read"):
+    with system_errors(path, "read"):
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe is refused, not waited for
         with os.fdopen(handle, "rb") as file:
             facts = os.fstat(handle)
@@ -140,7 +140,7 @@ def read_text(path: Path, most: int = TEXT) -> str:
 
 
 def read_json(path: Path, most: int = TEXT) -> Any:
-    """What a JSON file holds. Raises InputError, also for one that is nested too deep."""
+    """The content of a JSON file. Raises InputError, also for one that is nested too deep."""
     return parsed(path, lambda: json.loads(read_text(path, most)))
 
 
@@ -154,7 +154,7 @@ def read_toml(path: Path, most: int = TEXT) -> dict[str, Any]:
 
 
 def parsed(path: Path, parse: Callable[[], Any]) -> Any:
-    """What `parse` makes of the file `path`. Raises InputError for whatever a parser can say of hostile text."""
+    """The result of `parse` for the file `path`. Raises InputError for whatever a parser raises on bad content."""
     try:
         return parse()
     except InputError:
@@ -167,8 +167,8 @@ def parsed(path: Path, parse: Callable[[], Any]) -> Any:
 
 
 @contextmanager
-def said_of(path: Path, what: str) -> Iterator[None]:
-    """Errors of the system, and of the libraries that write files, in one line: "`path` cannot be `what`: ..."."""
+def system_errors(path: Path, what: str) -> Iterator[None]:
+    """Raise InputError, "`path` cannot be `what`: ...", for errors of the system and of libraries that write files."""
     try:
         yield
     except InputError:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 
 from fedflat.core.method import Method
-from fedflat.engine.executors import graphed
+from fedflat.engine.executors import Choice, graphed
 from fedflat.engine.executors.tensor_step import TensorStep
 from fedflat.methods import find
 from support.federation import simulation
@@ -19,6 +21,14 @@ def final(sim) -> torch.Tensor:
     for _ in sim:
         pass
     return sim.w.cpu()
+
+
+def use_graphs(sim) -> None:
+    """Replace the executor by the graphed one, which is refused without a GPU."""
+    executor = sim.executor
+    sim._choice = Choice(
+        graphed.Graphed(executor.method, executor.objective, executor.batches, sim.seed, executor.randomness), ""
+    )
 
 
 @needs_a_gpu
@@ -43,6 +53,23 @@ def test_without_a_gpu_it_is_refused() -> None:
         simulation(find("FedAvg")(), device="cpu", executor="graphed")
 
 
+def test_where_no_graph_can_be_recorded_steps_are_taken_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(graphed.GraphedStep, "prepare", refuse)
+    one, many = (simulation(find("FedSAM")(), executor="sequential", **HARD) for _ in range(2))
+    use_graphs(many)
+    with caplog.at_level(logging.WARNING):
+        expected, found = final(one), final(many)
+    assert (expected - found).norm() <= 1e-12 * expected.norm()
+    [warning] = caplog.messages
+    assert warning.startswith("the local step of FedSAM is not recorded as a CUDA graph: operation not permitted")
+    assert not many.executor.step.works
+
+
 def test_padded_batches_of_one_size_are_the_same_rounds(
     covering_method: Method, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,11 +81,7 @@ def test_padded_batches_of_one_size_are_the_same_rounds(
 
     monkeypatch.setattr(graphed, "GraphedStep", AsItIs)
     one, many = (simulation(covering_method, executor="sequential", **HARD) for _ in range(2))
-    sequential = many.executor
-    many._choice = type(many.choice)(
-        graphed.Graphed(sequential.method, sequential.objective, sequential.batches, many.seed, sequential.randomness),
-        "",
-    )
+    use_graphs(many)
     expected, found = final(one), final(many)
     assert (expected - found).norm() <= 1e-12 * expected.norm()
     assert many.history[-1]["gradients"] == one.history[-1]["gradients"]

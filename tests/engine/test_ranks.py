@@ -20,9 +20,8 @@ from torch import nn
 import fedflat as ff
 from fedflat.engine import ranks as ranks_module
 from fedflat.engine.executors import Stacked
-from fedflat.engine.executors.choice import agreed
-from fedflat.engine.executors.trial import stands_alone
-from fedflat.engine.ranks import Joined, Ranks
+from fedflat.engine.executors.choice import agreed, stands_alone
+from fedflat.engine.ranks import Ranks
 from fedflat.methods import find
 from fedflat.rounds.sequential import Sequential
 from support.as_rank import EXECUTORS, digest, rounds
@@ -164,8 +163,7 @@ def test_without_records_clients_go_where_there_is_least_work(started: Callable[
 
 
 def test_with_records_clients_go_to_those_who_keep_them() -> None:
-    ranks = object.__new__(Joined)
-    ranks.number, ranks.index = 3, 1
+    ranks = Ranks(number=3, index=1)
     clients = np.array([9, 4, 7, 3, 1])
     assert ranks.share(np.ones(5), ranks.owners(clients)).tolist() == [1, 2, 4]
     assert ranks.owned(clients).tolist() == [False, True, True, False, True]
@@ -178,12 +176,6 @@ def test_whether_a_stack_disturbs_is_tried_out(function: nn.Module, alike: bool)
     model = nn.Sequential(nn.Linear(6, 7), function, nn.Linear(7, 3))
     sim = simulation(find("FedAvg")(), model=model, dtype=torch.float32, executor="stacked", participation=6)
     assert stands_alone(sim.executor, sim.cohort(0)) == alike
-
-
-class OnlyRank(Ranks):
-    """The only rank of its start."""
-
-    alone = False
 
 
 @pytest.mark.parametrize(
@@ -200,7 +192,7 @@ def test_ranks_take_a_stack_only_if_it_disturbs_nobody(
 ) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 7), function, nn.Linear(7, 3))
-    sim = simulation(find("FedAvg")(), model=model, dtype=torch.float32, executor=asked, ranks=OnlyRank())
+    sim = simulation(find("FedAvg")(), model=model, dtype=torch.float32, executor=asked, ranks=Ranks(alone=False))
     assert type(sim.executor) is kind
     assert sim.choice.reason == reason
 

@@ -68,7 +68,7 @@ def test_a_first_record_depends_on_the_first_message_alone(method: Method) -> No
     for _ in range(3):
         early.round()
     fresh = simulation(method, participation=[[0], [0], [0], [0, 5]], rounds=4)
-    fresh._server.state, fresh._server.t, fresh._server.history = early.server, 3, early.history
+    fresh._server.state, fresh._server.t, fresh._server.history = early.server, 3, [*early.history]
     for sim in (early, fresh):
         sim.round()
     mine = [

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fedflat.models.blocks.convolution import Convolution
+from fedflat.models.blocks.resnet import Convolution
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 2), (1, 3), (3, 2), (4, 4), (9, 8)])

@@ -136,6 +136,6 @@ if __name__ == "__main__":
         for task in sys.argv[2:]:
             folder = Path(sys.argv[1]) / task
             answer = globals()[task](folder, together)
-            everybody = {name: text for its in reversed(together._of_all(answer)) for name, text in its.items()}
+            everybody = {name: text for its in reversed(together.gather(answer)) for name, text in its.items()}
             if together.index == 0:
                 (folder / "found.json").write_text(json.dumps(everybody))

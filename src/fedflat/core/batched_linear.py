@@ -27,7 +27,7 @@ def row_major(layers: Sequence[nn.Linear]) -> Iterator[None]:
     with a gradient of our own, which is twice as fast forwards but slower in Python: it is used in compiled steps.
     """
     for layer in layers:
-        layer.forward = partial(_forward, layer)  # type: ignore[method-assign]
+        layer.forward = partial(_linear, layer)  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -35,11 +35,10 @@ def row_major(layers: Sequence[nn.Linear]) -> Iterator[None]:
             del layer.forward
 
 
-def _forward(layer: nn.Linear, input: Tensor) -> Tensor:
-    return _linear(input, layer.weight, layer.bias) if input.ndim > 1 else linear(input, layer.weight, layer.bias)
-
-
-def _linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _linear(layer: nn.Linear, input: Tensor) -> Tensor:
+    weight, bias = layer.weight, layer.bias
+    if input.ndim == 1:
+        return linear(input, weight, bias)
     if get_proxy_mode() is None:
         out = torch.matmul(weight, input.mT).mT
     else:

@@ -1,4 +1,4 @@
-"""The local loop. There is one; the simulator, the ranks and a real client all run it."""
+"""The loop of local training, which simulations, ranks and real clients all run."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ ClipScope = Literal["full", "loss_only", "flsim"]
 
 @dataclass(frozen=True)
 class Descent:
-    """What happens to a direction before it moves the model: clip, decay, momentum, step.
+    """The local update along a direction d: clip it, add weight decay and momentum, and take the step.
 
-    `w - lr * (clip(d) + weight_decay * w)`: the decay acts at the unperturbed iterate and is
-    neither clipped nor part of a perturbation. Momentum, if any, starts from zero every round.
+    Without momentum, the next iterate is `w - lr * (clip(d) + weight_decay * w)`. The decay acts at the
+    unperturbed iterate and is neither clipped nor part of a perturbation. Momentum starts from zero
+    every round.
     """
 
     lr: Tensor | float
@@ -64,7 +65,7 @@ class Descent:
 
 @dataclass(frozen=True)
 class DirectionParts:
-    """What a direction consists of: fresh * gradient + penalty * (w_i - w) + the rest."""
+    """The parts of a direction: fresh * gradient + penalty * (w_i - w) + the rest."""
 
     gradient: Tensor | None = None  # the descent gradient, (*clients, d)
     fresh: Tensor | float = 1.0
@@ -73,7 +74,7 @@ class DirectionParts:
 
 @dataclass(frozen=True)
 class LocalResult:
-    """What one client, or a stack of them, ends a round with."""
+    """The result of the local training of one client, or of a stack of clients."""
 
     up: Any  # the record to send
     client: Any  # the record to keep
@@ -138,12 +139,12 @@ def local_round(
     descent: Descent,
     step: StepFunction = local_step,
 ) -> LocalResult:
-    """Run one client (tensors without a client axis), or a stack of clients, through a round.
+    """Train one client (tensors without a client axis), or a stack of clients, for a round.
 
-    `steps` yields `(grad, active)` per local step. In a stack the clients are sorted by their number
-    of steps, most first, and `active` is how many of the leading ones take this step; `grad` then
-    maps `(active, d)` to `(active, d)`. Clients that are done leave the stack and cost nothing.
-    `step` takes the steps, for engines that know how to take them faster.
+    `steps` yields `(grad, active)` for each local step. In a stack the clients are sorted by their number
+    of steps, most first, and `active` is how many of the first ones take this step; `grad` then maps
+    `(active, d)` to `(active, d)`. Clients that have taken all their steps leave the stack.
+    `step` takes one step; an executor may have a faster one than `local_step`.
     """
     w, mine = method.start(down, client), down
     state = LocalState(w, client, torch.zeros_like(w) if descent.momentum else None)
@@ -161,7 +162,7 @@ def local_round(
 
 
 def _gather(parts: Sequence[LocalState]) -> tuple[LocalState, Tensor]:
-    """The whole stack again, and the steps each row took, (*clients, 1)."""
+    """The whole stack, put together from its parts, and the steps that each row took, (*clients, 1)."""
     counts = [part.w.new_full((*part.w.shape[:-1], 1), float(part.steps)) for part in parts]
     if len(parts) == 1:
         return parts[0], counts[0]

@@ -8,16 +8,20 @@ from typing import Any, ClassVar, Literal, Self, dataclass_transform
 
 from torch import Tensor
 
-from .citation import Citation
+from .citation import Citation, Sources
 from .hyper import check, hyper
-from .oracle import Oracle
-from .provenance import Sources
+from .oracle import Oracle, as_descent_gradient, asam, sam, shifted, unit, with_teacher, wrt_inputs
 from .records import Nothing, Record
+
+__all__ = [  # with the records of `core.records`, all that the file of a method needs
+    "Citation", "Context", "Method", "Oracle", "Sources", "as_descent_gradient", "asam", "hyper", "sam", "shifted",
+    "unit", "with_teacher", "wrt_inputs",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Context:
-    """What every party may know about the round. Nothing in it belongs to one method."""
+    """What every party may know about a round, whatever the method is."""
 
     t: int  # communication round, from 0
     lr: float  # local step size of this round, the same for every local step in it
@@ -37,10 +41,11 @@ class Method(ABC):
     """One method: its hyper-parameters are fields, its algorithm is a handful of short functions.
 
     A subclass names its records as class keywords (`server=`, `client=`, `down=`, `up=`, and `mean=`
-    where it is not `up`) and becomes a frozen dataclass. The hooks are pure, reduce only over the last
-    axis, and never branch on a tensor's value; that is what lets one text run one client, a stack of
-    clients, a rank's share, or a phone. The server sees only the weighted mean over the clients: of
-    what they send, or of what `receive` makes of one client's message.
+    where it is not `up`) and becomes a frozen dataclass. Its hooks are annotated with these records; here
+    they are Any. Hooks are pure functions, reduce only over the last axis, and never branch on a tensor's
+    value, so that the same code runs one client, a stack of clients, a part of them in each of several
+    processes, or a client of a real federation. The server sees only the weighted mean over the clients:
+    of what they send, or of what `receive` makes of one client's message.
     """
 
     paper: ClassVar[Citation]
@@ -69,7 +74,7 @@ class Method(ABC):
 
     @property
     def needs_equal_weights(self) -> bool:
-        """Whether clients must count the same in the mean; options may lift what the class needs."""
+        """Whether clients must have equal weights in the mean; this may depend on hyper-parameters."""
         return self.weights == "uniform"
 
     @property
@@ -78,7 +83,7 @@ class Method(ABC):
         return 0.0
 
     def fresh_weight(self, down: Any) -> Tensor | float:
-        """Weight of the descent gradient in the direction; less than 1 where momentum is mixed in."""
+        """Weight of the descent gradient in the direction; less than 1 if the method mixes in momentum."""
         return 1.0
 
     def fitted(self, shape: tuple[int, ...]) -> Self:
@@ -91,15 +96,15 @@ class Method(ABC):
         return replace(zero, w=w)
 
     def broadcast(self, server: Any) -> Any:
-        """The message of this round: by default the fields of `down`, read off the server state by name.
+        """The message to every client of this round: by default the fields of the server state that `down` names.
 
-        A field that this method's hyper-parameters do not need is sent with width 0.
+        A field that the hyper-parameters do not need is sent with width 0.
         """
         widths = self.down.widths(server.w.shape[-1], self)
         return self.down(**{name: getattr(server, name)[..., :width] for name, width in widths.items()})
 
     def init_client(self, down: Any) -> Any:
-        """State of a client at its first call, made from the first message it ever receives."""
+        """The record of a client in its first round, made from the first message that it receives."""
         return self.client.zeros(down.w, self)
 
     def start(self, down: Any, client: Any) -> Tensor:
@@ -118,8 +123,8 @@ class Method(ABC):
     def receive(self, up: Any, ctx: Context) -> Any:
         """What the server averages of one client's message: by default the message itself.
 
-        For what the server can work out by itself, from the message and the client's number of local
-        steps in `ctx`: it costs no communication.
+        Compute here what the server can compute from the message and from the client's number of local
+        steps in `ctx`; it costs no communication.
         """
         return up
 

@@ -33,7 +33,8 @@ class Space:
     def flatten(self, module: nn.Module) -> Tensor:
         """The parameters of `module` as one detached vector, (d,)."""
         named = dict(module.named_parameters())
-        return torch.cat([_channels_last(named[name].detach()).reshape(-1) for name in self.shapes])
+        parameters = [named[name].detach() for name in self.shapes]
+        return torch.cat([(p.permute(0, 2, 3, 1) if p.ndim == 4 else p).reshape(-1) for p in parameters])
 
     def write(self, module: nn.Module, w: Tensor) -> None:
         """Copy `w` (d,) into the parameters of `module`."""
@@ -62,11 +63,6 @@ class Space:
         """(d,) bool: True where the parameter's name contains "weight" (Caldarola et al., 2022), False on biases."""
         marks = [torch.full((size,), "weight" in name) for name, size in zip(self.shapes, self.sizes, strict=True)]
         return torch.cat(marks).to(device)
-
-
-def _channels_last(parameter: Tensor) -> Tensor:
-    """A convolution's weight (out, in, height, width) as (out, height, width, in); other parameters unchanged."""
-    return parameter.permute(0, 2, 3, 1) if parameter.ndim == 4 else parameter
 
 
 def _view(piece: Tensor, shape: torch.Size) -> Tensor:

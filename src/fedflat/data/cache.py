@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 from platformdirs import user_cache_path
 
 from ..core.errors import InputError
-from ..files import create_folder, flush_folder, read_json, said_of, write_atomically
+from ..files import create_folder, flush_folder, read_json, system_errors, write_atomically
 from .readers.untrusted_files import open_regular
 
 FORMAT = 2
@@ -57,7 +57,7 @@ class SourceFiles:
     @cached_property
     def files(self) -> list[list[Any]]:
         """Name, size in bytes and time of change in nanoseconds of each file, at the first use of this property."""
-        with said_of(self._folder, "read"):
+        with system_errors(self._folder, "read"):
             status = [(str(path.relative_to(self._folder)), path.stat()) for path in self._paths]
         return [[name, some.st_size, some.st_mtime_ns] for name, some in status]
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..core.errors import InputError, printable
-from ..files import read_json, said_of, write_atomically
+from ..files import read_json, system_errors, write_atomically
 from .dataset import PIN, FileDataset, HubRepository
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -29,7 +29,7 @@ def download(name: str, known: FileDataset, root: Path, revision: str | None = N
     commit = (_pinned(folder, known.hub) if revision is None else None) or _commit(known.hub, revision)
     _fetch(known.hub, commit, folder)
     pin = json.dumps({"repository": known.hub.repository, "revision": commit}, indent=2)
-    with said_of(folder, "written"):
+    with system_errors(folder, "written"):
         folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / PIN, lambda path: path.write_text(f"{pin}\n"))
     return folder

@@ -19,17 +19,12 @@ NEVER_TRIM = 2**31 - 1  # bytes; the most that mallopt's int can say
 MAPPED_FROM = (2**30, 2**25)  # bytes from which a block is mapped by itself; glibc before 2.35 takes at most 32 MiB
 
 
-def _c_library() -> Any:
-    """The C library of this process."""
-    return CDLL(None)
+def tune_allocator(library: Callable[[], Any] = lambda: CDLL(None)) -> bool:
+    """Let glibc keep freed memory for the rest of this process; returns whether it does so now.
 
-
-def tune_allocator(library: Callable[[], Any] = _c_library) -> bool:
-    """Let glibc keep freed memory, for the rest of this process; whether it does so now.
-
-    It costs no accuracy, and no memory beyond the peak that the process has anyway. A second call changes nothing.
-    Nothing happens where the C library is another one, or where $FEDFLAT_MALLOC is "default". Raises InputError if
-    $FEDFLAT_MALLOC is anything else.
+    This needs no memory beyond the peak that the process has anyway. A second call changes nothing. Nothing happens
+    where the C library of this process, which `library` gives, is another one, or where $FEDFLAT_MALLOC is "default".
+    Raises InputError if $FEDFLAT_MALLOC is anything else.
     """
     value = os.environ.get(SWITCH, "")
     if value not in ("", "default"):

@@ -31,7 +31,7 @@ class Task:
 
 @dataclass(frozen=True)
 class ChunkResult:
-    """What the training of one chunk gives; rows are clients."""
+    """The result of training one chunk; rows are clients."""
 
     received: Any  # what the server averages, (c, width)
     record: Any  # what the clients will keep, (c, width)
@@ -55,7 +55,7 @@ class ChunkResult:
 
 @dataclass(frozen=True)
 class CohortResult:
-    """What a cohort's training gives the server."""
+    """The result of training a cohort, as the server needs it."""
 
     mean: Any  # the weighted mean of what the server receives
     steps: Tensor  # the weighted mean of local steps, (1,)
@@ -64,14 +64,14 @@ class CohortResult:
 
 
 class Trainer(Protocol):
-    """Whoever trains the chunks of a cohort."""
+    """Trains the chunks of a cohort, in this process or in others."""
 
     @property
     def executor(self) -> Executor:
-        """How clients are run."""
+        """The executor that runs the clients."""
 
     def parts(self, tasks: Iterator[Task], down: Any, ctx: Context) -> Generator[ChunkResult]:
-        """The result of each task, in their order; each is good until the next is asked for."""
+        """The result of each task, in their order; each is valid until the next is asked for."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,10 @@ def train(
     keep: bool,
     ranks: Ranks = ALONE,
 ) -> CohortResult:
-    """Train `clients`, longest work first, with weights (c, 1) in the mean; of several ranks, each a part.
+    """Train `clients` (c,), longest work first, with weights (c, 1) in the mean; each of several ranks trains a part.
 
-    With `keep` the records of the clients are staged in the store, chunk by chunk, for the caller to commit; without
-    it the store is only read. Raises NonFiniteError if a client's model or message is not finite.
+    With `keep` the new records of the clients are staged in the store, chunk by chunk, and the caller has to commit
+    them. Raises NonFiniteError if a client's model or message is not finite.
     """
     executor, gradients = trainer.executor, 0
     mean, drifts = RunningMean(executor.method, down.w), down.w.new_zeros(len(clients))
@@ -120,7 +120,7 @@ def train(
 
 
 def _tasks(store: ClientStore, chunks: Sequence[Index], down: Any) -> Iterator[Task]:
-    """Every chunk with its clients' records from the store; those of the next are fetched meanwhile."""
+    """Every chunk with its clients' records; the store reads those of the next chunk in the background."""
     for some, following in zip(chunks, [*chunks[1:], np.empty(0, dtype=np.int64)], strict=False):
         record = store.get(some, stacked(down, some))
         store.prefetch(following)
@@ -130,10 +130,10 @@ def _tasks(store: ClientStore, chunks: Sequence[Index], down: Any) -> Iterator[T
 def train_chunk(
     executor: Executor, task: Task, down: Any, ctx: Context, observer: RoundObserver | None = None
 ) -> ChunkResult:
-    """Local training of some clients: a function of the arguments, so it may run in any process.
+    """Local training of some clients; it depends on the arguments only, so that it may run in any process.
 
-    Bit by bit: what goes in and what comes out lies in memory as it would if it were sent between processes.
-    Raises NonFiniteError if a client's model or message is not finite.
+    Its inputs and results are aligned in memory as if they were sent between processes, because rounding may depend on
+    that. Raises NonFiniteError if a client's model or message is not finite.
     """
     result = executor.train(task.clients, task.record, down, ctx, observer)
     at_client = replace(ctx, steps=result.steps, lr_sum=result.steps * ctx.lr)

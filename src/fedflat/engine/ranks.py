@@ -1,7 +1,7 @@
 """Several processes, on one or more machines, that carry out one simulation together: torch.distributed's ranks.
 
-Every rank has all settings and knows every cohort; it trains its part of it. What they exchange in a round are the sums
-of what the server receives, so that every rank makes the next server state itself, bit by bit the same.
+Every rank has all settings and knows every cohort, and trains a part of the cohort. In each round the ranks add up what
+the server receives; then every rank computes the next server state itself, bit by bit the same.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -31,98 +32,52 @@ from ..rounds.checkpoint import DamagedError, Stream
 from .client_store import ClientStore
 
 PATIENCE = 1800.0  # seconds that a rank waits for the others
-MEETING = 60.0  # seconds that it waits, at the beginning, for torchrun, which may have ended meanwhile
+MEETING = 60.0  # seconds that a rank waits at its start for torchrun, which may have ended meanwhile
 
 
 class RankError(RuntimeError):
-    """The ranks have lost each other: one has ended, or does not answer."""
+    """A rank has ended or does not answer, so that the others cannot go on."""
 
 
+@dataclass(frozen=True)
 class Ranks:
-    """All of them, seen from one; this class is a process that is alone."""
+    """The processes that carry out one simulation together, as one of them sees them; by default a process is alone.
 
-    number = 1
-    index = 0
-    alone = True  # False for one that was started as a rank, even the only one
+    Every rank must call the same methods in the same order: most of them wait until all ranks have called them.
+    """
+
+    number: int = 1  # of ranks
+    index: int = 0  # of this one, from 0
+    alone: bool = True  # False for a process that was started as a rank, even if it is the only one
 
     def share(self, work: Index, owners: Index | None) -> Index:
-        """Which clients of a cohort this rank trains: places (n,), rising.
+        """Which clients of a cohort this rank trains: their places in the cohort (n,), rising.
 
-        work: local steps of each client (c,). owners: the rank of each (c,), where records stay with their rank.
+        work: local steps of each client (c,). owners: the rank that keeps the records of each (c,), which then trains
+        it; without owners, the client with most work goes to the rank that has least so far.
         """
-        return np.arange(len(work))
+        if owners is None:
+            load, owners = np.zeros(self.number, dtype=np.int64), np.empty(len(work), dtype=np.int64)
+            for place in np.argsort(-work, kind="stable"):
+                owners[place] = load.argmin()
+                load[owners[place]] += work[place]
+        return np.flatnonzero(owners == self.index)
 
     def owners(self, clients: Index) -> Index:
         """The rank that keeps the records of each of `clients` (c,)."""
-        return np.zeros(len(clients), dtype=np.int64)
+        return clients % self.number
 
     def owned(self, clients: Index) -> NDArray[np.bool_]:
-        """Which of the `clients` (c,) this rank keeps the records of."""
-        return np.ones(len(clients), dtype=bool)
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """What one rank raises inside the block, all raise after it."""
-        yield
-
-    def first(self, value: Any) -> Any:
-        """The value of rank 0, which JSON can hold."""
-        return value
-
-    def same(self, value: str, what: str) -> None:
-        """Raise InputError on all ranks unless `value`, which is `what` in words, is the same on all."""
-
-    def most(self, number: int) -> int:
-        """The largest number that a rank has."""
-        return number
-
-    def total(self, number: int) -> int:
-        """The sum of what the ranks have."""
-        return number
-
-    def add_up(self, mean: RunningMean, drifts: Tensor) -> None:
-        """Add the sums and drifts (c,) of all ranks, in place."""
-
-    @contextmanager
-    def collected(self, store: ClientStore, folder: Path) -> Iterator[dict[str, Tensor | Stream] | None]:
-        """On rank 0, what a checkpoint in `folder` must hold of the records of all; others get None, and help."""
-        yield store.tensors(folder)
-
-
-ALONE = Ranks()
-
-
-class Joined(Ranks):
-    """One of those that were started together."""
-
-    alone = False
-
-    def __init__(self) -> None:
-        """Use `joined`."""
-        self.number, self.index = dist.get_world_size(), dist.get_rank()
-
-    def share(self, work: Index, owners: Index | None) -> Index:
-        """See `Ranks`. By owner, or by load: the client with most work to the rank that has least so far."""
-        if owners is not None:
-            return np.flatnonzero(owners == self.index)
-        load, taker = np.zeros(self.number, dtype=np.int64), np.empty(len(work), dtype=np.int64)
-        for place in np.argsort(-work, kind="stable"):
-            taker[place] = load.argmin()
-            load[taker[place]] += work[place]
-        return np.flatnonzero(taker == self.index)
-
-    def owned(self, clients: Index) -> NDArray[np.bool_]:
-        """See `Ranks`."""
+        """Which of `clients` (c,) this rank keeps the records of."""
         owned: NDArray[np.bool_] = self.owners(clients) == self.index
         return owned
 
-    def owners(self, clients: Index) -> Index:
-        """See `Ranks`."""
-        return clients % self.number
-
     @contextmanager
     def together(self) -> Iterator[None]:
-        """See `Ranks`."""
+        """An error that one rank raises inside the block is raised on all ranks at the end of the block."""
+        if self.number == 1:
+            yield
+            return
         mine: Exception | None = None
         try:
             yield
@@ -131,140 +86,122 @@ class Joined(Ranks):
         except Exception as error:
             mine = error
         if self.most(int(mine is not None)):
-            told = self._of_all(mine and _told(mine))
-            raise mine or _raised(next(error for error in told if error is not None))
+            errors = self.gather(mine and {"kind": type(mine).__name__, "text": str(mine)})
+            raise mine or _error_of_another(next(error for error in errors if error is not None))
 
     def first(self, value: Any) -> Any:
-        """See `Ranks`."""
-        text = _bytes(value)
-        with _connected():
-            dist.broadcast(size := torch.tensor(len(text)), 0)
-            dist.broadcast(text := text.new_zeros(int(size)) if self.index else text, 0)
-        return _value(text)
+        """The value, which JSON can hold, that rank 0 has passed."""
+        return self._broadcast(value, 0)
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values, which JSON can hold, that the ranks have passed, in the order of the ranks."""
+        return [self._broadcast(value, rank) for rank in range(self.number)]
 
     def same(self, value: str, what: str) -> None:
-        """See `Ranks`."""
-        values = self._of_all(value)
+        """Raise InputError on all ranks unless `value`, which the message calls `what`, is the same on all."""
+        values = self.gather(value)
         other = next((rank for rank, its in enumerate(values) if its != values[0]), None)
         if other is not None:
             raise InputError(f"{what} is {values[0]} on rank 0 and {values[other]} on rank {other}")
 
     def most(self, number: int) -> int:
-        """See `Ranks`."""
-        return int(self._reduced(torch.tensor(number), dist.ReduceOp.MAX))
+        """The largest number that a rank has passed."""
+        return int(self._reduce(torch.tensor(number), dist.ReduceOp.MAX))
 
     def total(self, number: int) -> int:
-        """See `Ranks`."""
-        return int(self._reduced(torch.tensor(number)))
+        """The sum of the numbers that the ranks have passed."""
+        return int(self._reduce(torch.tensor(number)))
 
     def add_up(self, mean: RunningMean, drifts: Tensor) -> None:
-        """See `Ranks`. Exact: of each drift all ranks but one have zero, and sums are of whole numbers."""
+        """Add the sums in `mean`, and the drifts (c,), of all ranks, in place.
+
+        This is exact: the sums are of whole numbers, and of each drift all ranks but one have zero.
+        """
+        if self.number == 1:
+            return
         sums = list(mean.sums())
-        tops = self._reduced(torch.tensor([x.top for x in sums]), dist.ReduceOp.MAX)
+        tops = self._reduce(torch.tensor([x.top for x in sums]), dist.ReduceOp.MAX)
         for x, top in zip(sums, tops.tolist(), strict=True):
             x.raise_to(top)
-            self._reduced(x.sums)
-        self._reduced(mean.counts)
-        self._reduced(drifts)
+            self._reduce(x.sums)
+        self._reduce(mean.counts)
+        self._reduce(drifts)
 
     @contextmanager
     def collected(self, store: ClientStore, folder: Path) -> Iterator[dict[str, Tensor | Stream] | None]:
-        """See `Ranks`. Rank 0 asks for some rows of a field at a time, and those who keep them send them."""
-        if not store.keeps:
+        """Give rank 0 what a checkpoint in `folder` must hold of all clients' records, and other ranks None.
+
+        Each rank keeps some clients' records. Rank 0 reads some rows of a field at a time inside its block, for which
+        the other ranks wait at the beginning of theirs and send what they have. Use it inside `together`.
+        """
+        if self.number == 1 or not store.keeps:
             yield None if self.index else store.tensors(folder)
-        elif self.index:
-            self._of_all(store.seen().tolist())
-            while (asked := self.first(None)) is not None:
-                self._send(store, asked["field"], np.array(asked["clients"]))
-            yield None
-        else:
-            clients = np.sort(np.concatenate(self._of_all(store.seen().tolist()))).astype(np.int64)
+            return
+        clients = np.sort(np.concatenate(self.gather(store.seen().tolist()))).astype(np.int64)
+        if self.index == 0:
             try:
-                yield store.content(clients, partial(self._fetched, store))
+                yield store.content(clients, partial(self._requested_rows, store))
             finally:
                 self.first(None)
+            return
+        while (request := self.first(None)) is not None:
+            try:
+                self._rows(store, request["field"], np.array(request["clients"], dtype=np.int64))
+            except RankError:
+                raise
+            except Exception:  # noqa: S112 (rank 0 has it too; there it leaves `together`, which raises it on all)
+                continue
+        yield None
 
-    def _fetched(self, store: ClientStore, name: str, clients: Index) -> Tensor:
-        """On rank 0: one field of `clients`, (c, width). Raises what a rank raises that reads some of them.
+    def _requested_rows(self, store: ClientStore, field: str, clients: Index) -> Tensor:
+        """On rank 0: ask all ranks for one field of `clients`, and return it, (c, width)."""
+        self.first({"field": field, "clients": clients.tolist()})
+        return self._rows(store, field, clients)
 
-        What the others send is taken first, whatever happens here, as they wait until it is.
+    def _rows(self, store: ClientStore, field: str, clients: Index) -> Tensor:
+        """One field of `clients` (c, width): rank 0 gets all rows, each other rank sends the rows that it keeps.
+
+        Raises on all ranks what a rank raises that reads its rows.
         """
-        self.first({"field": name, "clients": clients.tolist()})
-        owners, empty = self.owners(clients), store.rows(name, clients[:0]).cpu()
-        places = {rank: np.flatnonzero(owners == rank) for rank in range(self.number)}
-        sent = {rank: self._received(rank, empty, len(its)) for rank, its in places.items() if rank and len(its)}
-        rows = empty.new_empty(len(clients), empty.shape[1])
-        for rank, part in sent.items():
-            if isinstance(part, Exception):
-                raise part
-            rows[places[rank]] = part
-        rows[places[0]] = store.rows(name, clients[places[0]]).cpu()
+        owners = self.owners(clients)
+        with self.together():
+            mine = store.rows(field, clients[owners == self.index]).cpu().contiguous()
+        rows = mine.new_empty(len(clients), mine.shape[1])
+        rows[torch.from_numpy(owners == self.index)] = mine
+        with _connection_errors():
+            if self.index and len(mine):
+                dist.send(mine, 0)
+            for rank in set(owners.tolist()) - {0} if self.index == 0 else ():
+                places = np.flatnonzero(owners == rank)
+                dist.recv(part := mine.new_empty(len(places), mine.shape[1]), rank)
+                rows[places] = part
         return rows
 
-    def _received(self, rank: int, empty: Tensor, number: int) -> Tensor | Exception:
-        """What `rank` sends: so many rows, or the error that it met."""
-        with _connected():
-            dist.recv(size := torch.tensor(0), rank)
-            dist.recv(text := torch.zeros(int(size), dtype=torch.uint8), rank)
-            problem = _value(text)
-            if problem is not None:
-                return _raised(problem)
-            dist.recv(part := empty.new_empty(number, empty.shape[1]), rank)
-        return part
+    def _broadcast(self, value: Any, source: int) -> Any:
+        """The value that rank `source` has passed, sent as JSON: a pickle could run code when it is read."""
+        if self.number == 1:
+            return value
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        with _connection_errors():
+            dist.broadcast(size := torch.tensor(len(text)), source)
+            dist.broadcast(text := text if self.index == source else text.new_zeros(int(size)), source)
+        return json.loads(text.numpy().tobytes())
 
-    def _send(self, store: ClientStore, name: str, clients: Index) -> None:
-        """On another rank: send rank 0 what it has asked for, or say why not."""
-        mine = clients[self.owned(clients)]
-        if not len(mine):
-            return
-        rows, problem = None, None
-        try:
-            rows = store.rows(name, mine).cpu().contiguous()
-        except Exception as error:
-            problem = _told(error)  # rank 0 raises it, and so do all
-        text = _bytes(problem)
-        with _connected():
-            dist.send(torch.tensor(len(text)), 0)
-            dist.send(text, 0)
-            if rows is not None:
-                dist.send(rows, 0)
-
-    def _of_all(self, value: Any) -> list[Any]:
-        """The values of all ranks, which JSON can hold."""
-        text = _bytes(value)
-        longest = self.most(len(text))
-        sizes = [torch.tensor(0) for _ in range(self.number)]
-        texts = [text.new_zeros(longest) for _ in range(self.number)]
-        with _connected():
-            dist.all_gather(sizes, torch.tensor(len(text)))
-            dist.all_gather(texts, torch.nn.functional.pad(text, (0, longest - len(text))))
-        return [_value(its[: int(size)]) for its, size in zip(texts, sizes, strict=True)]
-
-    def _reduced(self, x: Tensor, how: Any = dist.ReduceOp.SUM) -> Tensor:
-        """`x` with what all ranks have, in place."""
-        with _connected():
-            dist.all_reduce(x, how)
+    def _reduce(self, x: Tensor, how: Any = dist.ReduceOp.SUM) -> Tensor:
+        """The sum, or another reduction, of `x` over all ranks, in place."""
+        if self.number > 1:
+            with _connection_errors():
+                dist.all_reduce(x, how)
         return x
 
 
-def _bytes(value: Any) -> Tensor:
-    """`value` as JSON. Never pickled: what came over a network would be run when it is read."""
-    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+ALONE = Ranks()
 
 
-def _value(text: Tensor) -> Any:
-    return json.loads(text.numpy().tobytes())
-
-
-def _told(error: Exception) -> dict[str, str]:
-    """An error, as ranks tell each other."""
-    return {"kind": type(error).__name__, "text": str(error)}
-
-
-def _raised(told: dict[str, str]) -> Exception:
-    """The error of another rank."""
-    kind = {one.__name__: one for one in (InputError, DamagedError, NonFiniteError)}.get(told["kind"])
-    return kind(told["text"]) if kind else RuntimeError(f"{told['kind']}: {told['text']}")
+def _error_of_another(error: dict[str, str]) -> Exception:
+    """The error of another rank, from the name of its class and its text."""
+    kind = {one.__name__: one for one in (InputError, DamagedError, NonFiniteError)}.get(error["kind"])
+    return kind(error["text"]) if kind else RuntimeError(f"{error['kind']}: {error['text']}")
 
 
 def is_launched() -> bool:
@@ -274,10 +211,10 @@ def is_launched() -> bool:
 
 @contextmanager
 def joined(patience: float = PATIENCE) -> Iterator[Ranks]:
-    """The ranks that this process was started as one of; a process that torchrun has not started is alone.
+    """Connect this process, which torchrun has started, with the other ranks; any other process is alone.
 
-    patience: seconds that a rank waits for the others. Raises InputError for what cannot be started again, RankError
-    if the others are not there.
+    patience: seconds that a rank waits for the others. Raises InputError if torchrun cannot start these ranks again,
+    RankError if the others are not there.
     """
     if not is_launched():
         yield ALONE
@@ -285,19 +222,19 @@ def joined(patience: float = PATIENCE) -> Iterator[Ranks]:
     _end_with_agent()
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    with _connected():
+    with _connection_errors():
         dist.init_process_group(timeout=timedelta(seconds=patience), **_meeting_point(patience))
     try:
-        yield Joined()
+        yield Ranks(dist.get_world_size(), dist.get_rank(), alone=False)
     finally:
         dist.destroy_process_group()
 
 
 def _meeting_point(patience: float) -> dict[str, Any]:
-    """Where the ranks meet, as `init_process_group` takes it.
+    """The arguments of `init_process_group` that say where the ranks find each other.
 
-    torchrun lets them meet in a store of its own, which still holds the addresses of those that died when it starts
-    them again (pytorch#135712): then every attempt needs room of its own there. Attempts are counted on each machine.
+    torchrun offers a store for that. When it starts the ranks again, this store still holds the addresses of those that
+    died (pytorch#135712), so every attempt gets a prefix of its own. Attempts are counted on each machine.
     """
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
@@ -311,8 +248,8 @@ def _meeting_point(patience: float) -> dict[str, Any]:
 
 
 @contextmanager
-def _connected() -> Iterator[None]:
-    """Errors of the connection in one line."""
+def _connection_errors() -> Iterator[None]:
+    """Raise a RankError of one line for an error of the connection between the ranks."""
     try:
         yield
     except (RuntimeError, ValueError) as error:

@@ -69,9 +69,6 @@ def _tested(history: list[dict[str, float]], last: int, vector_bytes: int) -> di
         "test_accuracy_last": curve.final,
         "test_loss_last": [row["test_loss"] for row in history if "test_loss" in row][-1],
     }
-    best = curve.best_on_validation()
-    return (
-        values
-        if best is None
-        else values | {"best_validation_round": best[0], "test_accuracy_best_validation": best[1]}
-    )
+    if best := curve.best_on_validation():
+        values |= {"best_validation_round": best[0], "test_accuracy_best_validation": best[1]}
+    return values

@@ -1,4 +1,4 @@
-"""A federation on one machine, round by round."""
+"""A federation that is simulated on one machine, or by several ranks, round by round."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..rounds import checkpoint
 from ..rounds.aggregation import Weights, mean_weights
 from ..rounds.batches import Batches
 from ..rounds.cost import method_cost
-from ..rounds.device import usable_device
+from ..rounds.device import one_thread, usable_device
 from ..rounds.executor import Executor
 from ..rounds.history import metrics_table
 from ..rounds.initial_model import fresh_module
@@ -34,7 +34,6 @@ from ..rounds.participation import participation as as_rule
 from ..rounds.segments import Segment
 from ..rounds.server import Server
 from ..rounds.settings import described, first_difference
-from ..rounds.threads import one_thread
 from .arguments import check_arguments, check_precision, check_ranks, check_workers, default_rounds
 from .client_store import BUDGET, ClientStore
 from .cohort import CohortResult, InTurn, Trainer, train
@@ -54,7 +53,7 @@ class Round:
 
 @dataclass(frozen=True)
 class _Computed:
-    """A round that was computed and that the server has not taken yet."""
+    """A round that was computed; the server does not have its result yet."""
 
     ctx: Context
     down: Any  # the server's message
@@ -151,9 +150,9 @@ class Simulation:
         self.probes, self.probe_every = tuple(probes), probe_every
 
     def prepare(self) -> Choice:
-        """Choose the executor, unless that has been done; for `auto` this takes a few steps on trial.
+        """Choose the executor, unless that has been done; `auto` tries a few steps with each.
 
-        Of several ranks, all must call this at the same time. The first round does it otherwise.
+        Several ranks must all call this at the same time. The first round calls it if nobody has.
         """
         if self._choice is None:
             with one_thread(self.device):
@@ -186,12 +185,12 @@ class Simulation:
 
     @property
     def history(self) -> list[dict[str, float]]:
-        """What every round has reported."""
+        """The metrics of every round so far."""
         return self._server.history
 
     @property
     def segments(self) -> list[Segment]:
-        """With which versions and which code the rounds were carried out."""
+        """The versions and the code that computed the rounds."""
         return self._server.segments
 
     @property
@@ -209,13 +208,13 @@ class Simulation:
             yield self.round()
 
     def run(self, flatness: Sequence[str | Measure] = ()) -> Run:
-        """All remaining rounds; then the measures named by `flatness` of the final model."""
+        """Compute all remaining rounds, and the measures named by `flatness` of the final model."""
         for _ in self:
             pass
         return self.result(flatness)
 
     def result(self, flatness: Sequence[str | Measure] = (), progress: ProgressCallback = no_progress) -> Run:
-        """What the rounds so far have made, at least one, and the measures named by `flatness`."""
+        """The result of the rounds so far, at least one, with the measures named by `flatness`."""
         if not self.history:
             raise InputError("there is no result before the first round")
         summary = summarise(self.objective, self.server.w, self.data, self.history, self.last)
@@ -233,10 +232,10 @@ class Simulation:
         )
 
     def round(self) -> Round:
-        """One communication round.
+        """Compute one communication round.
 
-        Raises NonFiniteError if training diverges. A round that does not end, for whatever reason,
-        leaves server, clients and counters as they were.
+        Raises NonFiniteError if training diverges. A round that fails, for whatever reason, leaves server, clients and
+        counters as they were.
         """
         started = perf_counter()
         try:
@@ -250,7 +249,8 @@ class Simulation:
         self._server.take(computed.state)
         clients = computed.clients
         metrics = {"lr": computed.ctx.lr, "clients": float(len(clients.drifts)), "drift": float(clients.drifts.mean())}
-        metrics |= _scalars(computed.down)
+        # Numbers that the server sends beside vectors, such as FedGF's c, are worth watching.
+        metrics |= {name: float(x) for name, x in computed.down.tensors().items() if x.numel() == 1 and name != "w"}
         metrics |= self._evaluate() if self._ranks.index == 0 else {}
         metrics |= self._spent(clients) | {"seconds": perf_counter() - started} | self._probed()
         self._server.report(metrics)
@@ -300,8 +300,9 @@ class Simulation:
     def save(self, path: str | Path) -> None:
         """Write everything that the next round depends on to `path`, atomically.
 
-        Beside a file of client records, in `store_folder`, only what leads to them is written. That file serves the
-        last three checkpoints there, and no older ones. Of several ranks the first writes, and all must call this.
+        If clients' records are in a file in the same folder (`store_folder`), only references to them are written.
+        That file serves the last three checkpoints in the folder, and no older ones. Several ranks must all call this;
+        the first one writes.
         """
         path = Path(path)
         with self._ranks.together(), self._ranks.collected(self._store, path.parent) as kept:
@@ -312,18 +313,22 @@ class Simulation:
         self._store.saved()
 
     def load(self, path: str | Path, strict: bool = False) -> None:
-        """Go on from `path`: the rounds that follow are bit-identical to those of the run that wrote it.
+        """Continue from `path`: the rounds that follow have the same bits as those of the run that wrote it.
 
-        With other versions, or another code of the method, than it was written with, they may not be: that is a
-        ChangedWarning, and with `strict` an InputError. Raises DamagedError if the file, or that of client records
-        beside it, is not what was written; InputError if it belongs to other settings or has more rounds than wanted.
+        They may not if the checkpoint was written with other versions, or another code of the method: this warns with
+        a ChangedWarning, or with `strict` raises InputError. Raises DamagedError if the file, or the file of clients'
+        records beside it, is damaged; InputError if it belongs to other settings, or has more than `rounds` rounds.
         """
         path = Path(path)
         with self._ranks.together():
             tensors, meta = checkpoint.load(path, streamed=("clients.",))
             settings = checkpoint.settings_of(meta, path)
-        if self._asked == "auto" and self._choice is None:
-            self._stay_with(str(settings.get("executor")), path)
+        if self._asked == "auto" and self._choice is None:  # the executor remains what it was
+            try:
+                check_name(str(settings.get("executor")), self._randomness, self.device)
+            except InputError as error:
+                raise InputError(f"checkpoint {path}: {error}") from error
+            self._asked = str(settings.get("executor"))
         self._check_same(settings, path)
         snapshot = self._server.read(tensors, meta, path, strict)
         if snapshot.t > self.rounds:
@@ -347,16 +352,8 @@ class Simulation:
             elif before.get(name) != value:
                 raise InputError(f"checkpoint {path}: {name} was {before.get(name)}, now it is {value}")
 
-    def _stay_with(self, executor: str, path: Path) -> None:
-        """The executor remains what it was when the checkpoint was written, wherever the run goes on."""
-        try:
-            check_name(executor, self._randomness, self.device)
-        except InputError as error:
-            raise InputError(f"checkpoint {path}: {error}") from error
-        self._asked = executor
-
     def close(self) -> None:
-        """End the workers, and free the file of client records, if there is one; `load` opens the simulation again."""
+        """End the workers, and close the file of clients' records, if there is one; after that only `load` works."""
         self._workers.close()
         self._store.close()
 
@@ -368,7 +365,7 @@ class Simulation:
 
     @property
     def workers(self) -> int:
-        """The most processes that train clients side by side; there are none until it pays."""
+        """The most worker processes that train clients; they are started when it pays."""
         return self._workers.number
 
     @property
@@ -411,7 +408,7 @@ class Simulation:
         return values
 
     def _probed(self) -> dict[str, float]:
-        """What the probes see after this round; half an interval or a residual under `_error`."""
+        """The values of the probes after this round; half an interval, or a residual, has a name with `_error`."""
         if not self.probes or (self.t % self.probe_every and self.t != self.rounds):
             return {}
         found = self.flatness(self.probes)
@@ -427,8 +424,3 @@ class Simulation:
             "bytes_down": before["bytes_down"] + size * self._cost.down,
             "bytes_up": before["bytes_up"] + size * self._cost.up,
         }
-
-
-def _scalars(down: Any) -> dict[str, float]:
-    """The numbers that the server sends beside vectors, such as FedGF's c: worth watching in every round."""
-    return {name: float(x) for name, x in down.tensors().items() if x.numel() == 1 and name != "w"}

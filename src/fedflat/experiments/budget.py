@@ -30,7 +30,7 @@ from ..data import prepare
 from ..data.cache import cache_folder
 from ..data.federated import Index
 from ..data.sources import source
-from ..engine.executors.trial import Trial
+from ..engine.executors.choice import Trial
 from ..engine.simulation import Simulation
 from ..files import make_folder, read_json, write_atomically
 from ..metrics.accuracy import SAMPLES_AT_ONCE, score

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import InputError
-from ..files import read_text, said_of, write_atomically
+from ..files import read_text, system_errors, write_atomically
 
 FILE = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
@@ -80,5 +80,5 @@ class Checksums:
 
 def digest_of(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal digits. Raises InputError if it cannot be read."""
-    with said_of(path, "read"), path.open("rb") as file:
+    with system_errors(path, "read"), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

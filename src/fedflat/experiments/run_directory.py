@@ -20,7 +20,7 @@ from ..core.errors import ChangedWarning, InputError
 from ..data.federated import Index
 from ..engine.run import Run
 from ..engine.simulation import Simulation
-from ..files import TEMPORARY, create_folder, flush_folder, locked, read_json, said_of, sweep, write_atomically
+from ..files import TEMPORARY, create_folder, flush_folder, locked, read_json, sweep, system_errors, write_atomically
 from ..metrics.flatness import Finding, Flatness
 from ..metrics.protocols import AccuracyCurve
 from ..rounds.checkpoint import kept_in, path_of, retire
@@ -131,7 +131,7 @@ class RunDirectory:
             warnings.warn(
                 f"{self.path}: {', '.join(damaged)} is damaged, and is made again", ChangedWarning, stacklevel=2
             )
-            with said_of(self.path, "written"):
+            with system_errors(self.path, "written"):
                 for name in ("summary.json", *damaged):
                     (self.path / name).unlink(missing_ok=True)
                 flush_folder(self.path)

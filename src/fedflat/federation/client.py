@@ -16,11 +16,10 @@ from ..core.objective import Objective
 from ..data.federated import FederatedData
 from ..metrics.drift import drift
 from ..rounds.batches import Batches
-from ..rounds.context import ContextFactory
-from ..rounds.local_training import Client
+from ..rounds.device import one_thread
+from ..rounds.local_training import Client, ContextFactory
 from ..rounds.memory_layout import aligned
 from ..rounds.sequential import Sequential
-from ..rounds.threads import one_thread
 from .client_state import ClientState
 from .codec import RefusedError, pack, unpack
 from .messages import TrainReply, TrainRequest

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.records import Record
-from ..files import create_folder, read_bytes, said_of, sweep, write_atomically
+from ..files import create_folder, read_bytes, sweep, system_errors, write_atomically
 
 R = TypeVar("R", bound=Record)
 _FILE = re.compile(r"round-(\d{8})\.safetensors")
@@ -57,7 +57,7 @@ class ClientState:
         if not tensors:
             return
         content = {**tensors, DIGEST: _digest(t, tensors)}
-        with said_of(self._folder, "written"):
+        with system_errors(self._folder, "written"):
             _make_private(self._folder)
             sweep(self._folder)  # temporary files of a process that was killed; nobody waits for its reply any more
             write_atomically(self._file(t), lambda path: path.write_bytes(save(content)), private=True)

@@ -20,10 +20,10 @@ from ..core.objective import Objective
 from ..data.federated import Index
 from ..rounds import checkpoint
 from ..rounds.aggregation import mean_weights
+from ..rounds.device import one_thread
 from ..rounds.local_training import Client
 from ..rounds.participation import Participation
 from ..rounds.server import Server
-from ..rounds.threads import one_thread
 from .codec import pack
 from .membership import FederationError, Membership
 from .messages import TrainRequest, Transport

@@ -1,15 +1,9 @@
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
-from ..core.citation import Citation
-from ..core.hyper import hyper
-from ..core.method import Context
-from ..core.oracle import Oracle
-from ..core.provenance import Sources
-from ..core.records import Delta, Model
+from ..core.method import Citation, Context, Oracle, Sources, hyper
+from ..core.records import Delta, Model, Nothing
 from .fedavg import FedAvg
 from .fedavgm import Heavy
 
@@ -33,10 +27,7 @@ class FedACG(FedAvg, server=Heavy):
         arxiv="2201.03172",
     )
     sources = Sources(
-        published={
-            "lam": "0.85 (released code)",
-            "beta": "2e-3 (released code); 0.01 (FedVSSAM)",
-        },
+        published={"lam": "0.85 (released code)", "beta": "2e-3 (released code); 0.01 (FedVSSAM)"},
         departures=("The released penalty has no factor 1/2, so its 1e-3 is beta = 2e-3.",),
     )
     lam: float = hyper(0.85, "weight of the old momentum; 0 is FedProx", low=0, high=1)
@@ -49,7 +40,7 @@ class FedACG(FedAvg, server=Heavy):
     def broadcast(self, server: Heavy) -> Model:
         return Model(server.w + self.lam * server.m)
 
-    def step(self, w: Tensor, client: Any, down: Model, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+    def step(self, w: Tensor, client: Nothing, down: Model, grad: Oracle, ctx: Context) -> tuple[Tensor, Nothing]:
         return grad(w) + self.beta * (w - down.w), client
 
     def update(self, server: Heavy, mean: Delta, ctx: Context) -> Heavy:

@@ -2,20 +2,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
-from ..core.citation import Citation
-from ..core.hyper import hyper
-from ..core.method import Context
-from ..core.provenance import Sources
-from ..core.records import Delta, Record, Vector
+from ..core.method import Citation, Context, Sources, hyper
+from ..core.records import Delta, Model, Vector
 from .fedavg import FedAvg
 
 
-class Adaptive(Record):
-    w: Vector  # parameters
+class Adaptive(Model):
     m: Vector  # running mean of the move, in parameter units
     v: Vector  # running square of the move, in squared parameter units
 
@@ -49,15 +44,15 @@ class AdaptiveServer(FedAvg, server=Adaptive):
     tau: float = hyper(0.01, "adaptivity: added to sqrt(v), in parameter units", low=0, open_low=True)
     v0: float | None = hyper(None, "start of v; none is tau^2, as the paper; released codes take 0", low=0)
 
-    def init_server(self, w: Tensor) -> Any:
-        start: Any = super().init_server(w)
+    def init_server(self, w: Tensor) -> Adaptive:
+        start: Adaptive = super().init_server(w)
         return replace(start, v=start.v + (self.tau**2 if self.v0 is None else self.v0))
 
     @abstractmethod
     def square(self, v: Tensor, delta: Tensor) -> Tensor:
         """The next v from the old one and the mean move, (d,)."""
 
-    def update(self, server: Adaptive, mean: Delta, ctx: Context) -> Any:
+    def update(self, server: Adaptive, mean: Delta, ctx: Context) -> Adaptive:
         m = self.beta1 * server.m + (1 - self.beta1) * mean.delta
         v = self.square(server.v, mean.delta)
         return Adaptive(server.w + self.server_lr * m / (v.sqrt() + self.tau), m, v)

@@ -1,15 +1,10 @@
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from ..core.citation import Citation
-from ..core.hyper import hyper
-from ..core.method import Context
-from ..core.oracle import Oracle, asam
-from ..core.provenance import Sources
+from ..core.method import Citation, Context, Oracle, Sources, asam, hyper
+from ..core.records import Model, Nothing
 from .fedavg import FedAvg
 
 
@@ -32,16 +27,13 @@ class FedASAM(FedAvg):
         arxiv="2203.11834",
     )
     sources = Sources(
-        published={
-            "rho": "0.7, 0.7, 0.05 (FedGF CIFAR-10 by alpha); 0.5 (CIFAR-100)",
-            "eta": "0.2 (FedGF, Caldarola)",
-        },
+        published={"rho": "0.7, 0.7, 0.05 (FedGF CIFAR-10 by alpha); 0.5 (CIFAR-100)", "eta": "0.2 (FedGF, Caldarola)"},
         departures=("FL-Simulator's adaptive option: T = |w| for all parameters, no eta.",),
         charged=1,
     )
     rho: float = hyper(0.5, "radius in units of the weights' size; 0 is FedAvg", low=0)
     eta: float = hyper(0.2, "added to |w| on weights, in parameter units", low=0)
 
-    def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+    def step(self, w: Tensor, client: Nothing, down: Model, grad: Oracle, ctx: Context) -> tuple[Tensor, Nothing]:
         T = torch.where(ctx.is_weight, w.abs() + self.eta, 1.0) if ctx.is_weight is not None else w.abs() + self.eta
         return super().step(w, client, down, asam(grad, self.rho, T), ctx)

@@ -5,11 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..core.citation import Citation
-from ..core.hyper import hyper
-from ..core.method import Context, Method
-from ..core.oracle import Oracle
-from ..core.provenance import Sources
+from ..core.method import Citation, Context, Method, Oracle, Sources, hyper
 from ..core.records import Delta, Model
 
 
@@ -29,9 +25,7 @@ class FedAvg(Method, server=Model, down=Model, up=Delta):
         arxiv="1602.05629",
     )
     sources = Sources(
-        published={
-            "server_lr": "1 (all five papers)",
-        },
+        published={"server_lr": "1 (all five papers)"},
         departures=(
             "FL-Simulator, FedLESAM: uniform weights, clipping at norm 10; FedGF: weights by samples, no clipping.",
         ),
@@ -39,10 +33,11 @@ class FedAvg(Method, server=Model, down=Model, up=Delta):
     )
     server_lr: float = hyper(1.0, "server step size; 1 is plain averaging", low=0, open_low=True)
 
+    # Records are Any here, because many methods are FedAvg with other records.
     def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
         return grad(w), client
 
-    def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[Any, Any]:
+    def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[Delta, Any]:
         return Delta(w - down.w), client
 
     def update(self, server: Any, mean: Any, ctx: Context) -> Any:

@@ -1,17 +1,11 @@
 from __future__ import annotations
 
-from typing import Any
-
-from ..core.citation import Citation
-from ..core.hyper import hyper
-from ..core.method import Context
-from ..core.provenance import Sources
-from ..core.records import Delta, Record, Vector
+from ..core.method import Citation, Context, Sources, hyper
+from ..core.records import Delta, Model, Vector
 from .fedavg import FedAvg
 
 
-class Heavy(Record):
-    w: Vector  # parameters
+class Heavy(Model):
     m: Vector  # server momentum, in parameter units
 
 
@@ -33,15 +27,13 @@ class FedAvgM(FedAvg, server=Heavy):
         arxiv="1909.06335",
     )
     sources = Sources(
-        published={
-            "beta": "0.1, 0.9 (FedGF); 0.4 (FedACG repository)",
-        },
+        published={"beta": "0.1, 0.9 (FedGF); 0.4 (FedACG repository)"},
         departures=("FL-bench steps in the Nesterov form (nesterov = true).",),
     )
     beta: float = hyper(0.9, "weight of the old momentum; 0 is FedAvg", low=0, high=1)
     nesterov: bool = hyper(False, "step along beta m + mean move, the look-ahead form")
 
-    def update(self, server: Heavy, mean: Delta, ctx: Context) -> Any:
+    def update(self, server: Heavy, mean: Delta, ctx: Context) -> Heavy:
         m = self.beta * server.m + mean.delta
         step = self.beta * m + mean.delta if self.nesterov else m
         return Heavy(server.w + self.server_lr * step, m)

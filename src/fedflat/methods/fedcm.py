@@ -1,21 +1,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
-from ..core.citation import Citation
-from ..core.hyper import hyper
-from ..core.method import Context
-from ..core.oracle import Oracle
-from ..core.provenance import Sources
-from ..core.records import Delta, Record, Vector, gradient_scale
+from ..core.method import Citation, Context, Oracle, Sources, hyper
+from ..core.records import Delta, Model, Nothing, Vector, gradient_scale
 from .fedavg import FedAvg
 
 
-class MoveAndDirection(Record):
-    delta: Vector  # w_i - w, parameters
+class MoveAndDirection(Delta):
     direction: Vector = gradient_scale()  # (w - w_i) / (lr K_i); the server makes it from delta and K_i
 
 
@@ -30,8 +25,7 @@ class DirectionServer(FedAvg, mean=MoveAndDirection):
         return MoveAndDirection(up.delta, -up.delta / ctx.lr_sum)
 
 
-class Anchored(Record):
-    w: Vector  # parameters
+class Anchored(Model):
     direction: Vector  # the papers' Delta: the last mean direction, a gradient
 
 
@@ -46,7 +40,7 @@ class Momentum(DirectionServer, server=Anchored, down=Anchored):
     def fresh_weight(self, down: Anchored) -> float:
         return self.fresh
 
-    def step(self, w: Tensor, client: Any, down: Anchored, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+    def step(self, w: Tensor, client: Nothing, down: Anchored, grad: Oracle, ctx: Context) -> tuple[Tensor, Nothing]:
         return self.fresh * grad(w) + (1 - self.fresh) * down.direction, client
 
     def update(self, server: Anchored, mean: MoveAndDirection, ctx: Context) -> Anchored:
@@ -73,9 +67,7 @@ class FedCM(Momentum):
         arxiv="2106.10874",
     )
     sources = Sources(
-        published={
-            "alpha": "0.1 (FedSAM, FedSMOO, FedLESAM, FedVSSAM)",
-        },
+        published={"alpha": "0.1 (FedSAM, FedSMOO, FedLESAM, FedVSSAM)"},
         departures=(
             "Released code divides by the previous round's rate, which is the same thing.",
             "The papers' cost tables charge 2 times FedAvg; it moves 3 vectors against 2.",

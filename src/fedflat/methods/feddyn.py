@@ -6,16 +6,11 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from ..core.citation import Citation
-from ..core.hyper import hyper
-from ..core.method import Context, Method
-from ..core.oracle import Oracle
-from ..core.provenance import Sources
+from ..core.method import Citation, Context, Method, Oracle, Sources, hyper
 from ..core.records import Delta, Model, Record, Vector
 
 
-class DynamicServer(Record):
-    w: Vector  # parameters
+class DynamicServer(Model):
     h: Vector  # mean of all clients' h_i, in parameter units
 
 
@@ -36,7 +31,7 @@ class DynamicRegularised(Method, server=DynamicServer, client=DynamicClient, dow
     def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
         return grad(w) + self.penalty * (client.h + w - down.w), client
 
-    def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[Any, Any]:
+    def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[Delta, Any]:
         delta = w - down.w
         return Delta(delta), replace(client, h=client.h + delta)
 
@@ -65,7 +60,7 @@ class FedDyn(DynamicRegularised):
     )
     sources = Sources(
         published={
-            "alpha": "0.1 (FedSMOO, CIFAR-100 0.01; FedLESAM); 0.01 (FedVSSAM); 0.1, 0.01, 0.001 (FedGF script)",
+            "alpha": "0.1 (FedSMOO, CIFAR-100 0.01; FedLESAM); 0.01 (FedVSSAM); 0.1, 0.01, 0.001 (FedGF script)"
         },
         departures=(
             "FedLab and FedGF build the penalties from detached parameters: they give no gradient.",

@@ -1,15 +1,9 @@
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
-from ..core.citation import Citation
-from ..core.hyper import hyper
-from ..core.method import Context
-from ..core.oracle import Oracle, sam
-from ..core.provenance import Sources
-from .scaffold import Scaffold
+from ..core.method import Citation, Context, Oracle, Sources, hyper, sam
+from .scaffold import Control, Controlled, Scaffold
 
 
 class FedGAMMA(Scaffold):
@@ -28,9 +22,7 @@ class FedGAMMA(Scaffold):
         year=2023,
     )
     sources = Sources(
-        published={
-            "rho": "0.01 (FL-Simulator); 0.1 (FedLESAM); 0.05 (FedVSSAM)",
-        },
+        published={"rho": "0.01 (FL-Simulator); 0.1 (FedLESAM); 0.05 (FedVSSAM)"},
         departures=(
             "FedGF's code divides the mean change of c by N, S times too small.",
             "FedLESAM's repository imports a module that it does not ship.",
@@ -39,5 +31,5 @@ class FedGAMMA(Scaffold):
     )
     rho: float = hyper(0.05, "radius of the perturbation, in parameter units; 0 is Scaffold", low=0)
 
-    def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+    def step(self, w: Tensor, client: Control, down: Controlled, grad: Oracle, ctx: Context) -> tuple[Tensor, Control]:
         return super().step(w, client, down, sam(grad, self.rho), ctx)

@@ -1,34 +1,27 @@
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from ..core.citation import Citation
-from ..core.hyper import hyper
-from ..core.method import Context
-from ..core.oracle import Oracle, unit
-from ..core.provenance import Sources
-from ..core.records import Delta, Record, Scalar, Vector, uniform_mean
+from ..core.method import Citation, Context, Oracle, Sources, hyper, unit
+from ..core.records import Delta, Model, Nothing, Scalar, Vector, uniform_mean
 from .fedavg import FedAvg
 
 
-class GFServer(Record):
-    w: Vector  # parameters
+class GFServer(Model):
     last: Vector  # the last global move w^r - w^{r-1}, parameters
     far: Annotated[Tensor, "window"]  # 1 for each recent round whose mean drift passed the threshold, newest last
     rounds: Scalar  # rounds done so far
 
 
-class GFDown(Record):
-    w: Vector
+class GFDown(Model):
     w_global: Vector  # the model perturbed against the last global move
     c: Scalar  # weight of w_global, in [0, 1]
 
 
-class MoveAndDrift(Record):
-    delta: Vector  # w_i - w, parameters
+class MoveAndDrift(Delta):
     drift: Scalar = uniform_mean()  # ||w_i - w||, parameters; the server measures it
 
 
@@ -94,7 +87,7 @@ class FedGF(FedAvg, server=GFServer, down=GFDown, mean=MoveAndDrift):
         w_global = server.w - rho_g * unit(server.last)
         return GFDown(server.w, w_global, torch.where(server.rounds > 0, c, 0.0))
 
-    def step(self, w: Tensor, client: Any, down: GFDown, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+    def step(self, w: Tensor, client: Nothing, down: GFDown, grad: Oracle, ctx: Context) -> tuple[Tensor, Nothing]:
         w_local = w + self.rho * unit(grad(w)) if self.rho else w
         z = down.c * down.w_global + (1 - down.c) * w_local
         return grad(z), client

@@ -1,30 +1,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..core.citation import Citation
-from ..core.hyper import hyper
-from ..core.method import Context
-from ..core.oracle import Oracle, sam, unit
-from ..core.provenance import Sources
-from ..core.records import Delta, Model, Record, Scalar, Vector, uniform_mean
-from .feddyn import DynamicRegularised
+from ..core.method import Citation, Context, Oracle, Sources, hyper, sam, unit
+from ..core.records import Delta, Model, Scalar, Vector, uniform_mean
+from .feddyn import DynamicClient, DynamicRegularised, DynamicServer
 
 
-class GlossServer(Record):
-    w: Vector  # parameters, unperturbed
-    h: Vector  # mean of all clients' h_i, in parameter units; -beta times the paper's sigma
+class GlossServer(DynamicServer):  # w is unperturbed; h is -beta times the paper's sigma
     last: Vector  # the paper's Delta: mean (w~ - w_i) of the last round, uphill, in parameter units
     rounds: Scalar  # rounds done so far
 
 
-class MoveTwice(Record):
-    delta: Vector  # w_i - w~, parameters, averaged with the experiment's weights
-    equal: Vector = uniform_mean()  # the same, averaged with equal weights
+class MoveTwice(Delta):
+    equal: Vector = uniform_mean()  # delta again; it is averaged with equal weights, whatever the experiment's are
 
 
 class FedGloSS(DynamicRegularised, server=GlossServer, down=Model, mean=MoveTwice):
@@ -80,7 +72,9 @@ class FedGloSS(DynamicRegularised, server=GlossServer, down=Model, mean=MoveTwic
     def broadcast(self, server: GlossServer) -> Model:
         return Model(server.w + self._radius(server.rounds) * unit(server.last))
 
-    def step(self, w: Tensor, client: Any, down: Model, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+    def step(
+        self, w: Tensor, client: DynamicClient, down: Model, grad: Oracle, ctx: Context
+    ) -> tuple[Tensor, DynamicClient]:
         return super().step(w, client, down, sam(grad, self.rho_l), ctx)
 
     def receive(self, up: Delta, ctx: Context) -> MoveTwice:

@@ -1,29 +1,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
-from ..core.citation import Citation
-from ..core.hyper import hyper
-from ..core.method import Context
-from ..core.oracle import Oracle, with_teacher
-from ..core.provenance import Sources
-from ..core.records import Delta, Record, Vector
-from .feddyn import DynamicClient, DynamicRegularised
+from ..core.method import Citation, Context, Oracle, Sources, hyper, with_teacher
+from ..core.records import Delta, Model, Vector
+from .feddyn import DynamicClient, DynamicRegularised, DynamicServer
 from .fedgloss import MoveTwice
 
 
-class TaughtServer(Record):
-    w: Vector  # parameters
-    h: Vector  # mean of all clients' h_i, in parameter units
+class TaughtServer(DynamicServer):
     e: Vector  # the teacher: running mean of the global models, parameters
 
 
-class TaughtDown(Record):
-    w: Vector
-    e: Vector
+class TaughtDown(Model):
+    e: Vector  # the teacher
 
 
 class FedGMT(DynamicRegularised, server=TaughtServer, client=DynamicClient, down=TaughtDown, mean=MoveTwice):
@@ -46,12 +39,7 @@ class FedGMT(DynamicRegularised, server=TaughtServer, client=DynamicClient, down
         year=2025,
     )
     sources = Sources(
-        published={
-            "gamma": "0.5, 1, 2 (FedGMT)",
-            "alpha": "0.95, 0.995, 0.998",
-            "tau": "3",
-            "beta": "10",
-        },
+        published={"gamma": "0.5, 1, 2 (FedGMT)", "alpha": "0.95, 0.995, 0.998", "tau": "3", "beta": "10"},
         departures=(
             "Code adds all clients' duals; the paper, by a second source, averages corrected models "
             'of the sampled ones (dual_scope = "active").',
@@ -73,20 +61,16 @@ class FedGMT(DynamicRegularised, server=TaughtServer, client=DynamicClient, down
     def penalty(self) -> float:
         return 0.0  # duals without a proximal term
 
-    @property
-    def dual_weight(self) -> float:
-        """Weight of h_i in the direction."""
-        return 0.0 if self.beta is None else 1 / self.beta
-
-    def init_server(self, w: Tensor) -> Any:
-        start: Any = super().init_server(w)
+    def init_server(self, w: Tensor) -> TaughtServer:
+        start: TaughtServer = super().init_server(w)
         return replace(start, e=w)
 
     def step(
         self, w: Tensor, client: DynamicClient, down: TaughtDown, grad: Oracle, ctx: Context
     ) -> tuple[Tensor, DynamicClient]:
         taught = with_teacher(grad, down.e, self.gamma, self.tau) if self.gamma else grad
-        return taught(w) + self.dual_weight * client.h, client
+        weight = 0.0 if self.beta is None else 1 / self.beta
+        return taught(w) + weight * client.h, client
 
     def finish(self, w: Tensor, client: DynamicClient, down: TaughtDown, ctx: Context) -> tuple[Delta, DynamicClient]:
         up, client = super().finish(w, client, down, ctx)

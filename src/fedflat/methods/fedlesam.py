@@ -6,17 +6,12 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from ..core.citation import Citation
-from ..core.hyper import hyper
-from ..core.method import Context, Method
-from ..core.oracle import Oracle, shifted, unit
-from ..core.provenance import Sources
-from ..core.records import Record, Vector
+from ..core.method import Citation, Context, Method, Oracle, Sources, hyper, shifted, unit
+from ..core.records import Model, Record
 from .fedavg import FedAvg
 
 
-class LesamServer(Record):
-    w: Vector  # parameters
+class LesamServer(Model):
     last: Annotated[Tensor, "d", "from_server"]  # the last global move, parameters
 
 
@@ -97,9 +92,7 @@ class FedLESAM(LocallyEstimated, FedAvg, server=LesamServer, client=LesamClient,
         arxiv="2405.18890",
     )
     sources = Sources(
-        published={
-            "rho": "0.01 (FedLESAM, FedVSSAM); 0.05 to 0.0005 (domains)",
-        },
+        published={"rho": "0.01 (FedLESAM, FedVSSAM); 0.05 to 0.0005 (domains)"},
         departures=(
             "The released optimiser indexes the flat update by the number of the layer: it shifts "
             "every parameter by one scalar, 45 to 90 times longer than rho and nearly orthogonal to "

@@ -4,21 +4,16 @@ from typing import Annotated
 
 from torch import Tensor
 
-from ..core.hyper import hyper
-from ..core.provenance import Sources
-from ..core.records import Record, Vector
-from .feddyn import DynamicRegularised
+from ..core.method import Sources, hyper
+from .feddyn import DynamicClient, DynamicRegularised, DynamicServer
 from .fedlesam import FedLESAM, LesamServer, LocallyEstimated
 
 
-class DynamicLesam(Record):
-    w: Vector  # parameters
-    h: Vector  # mean of all clients' h_i, in parameter units
+class DynamicLesam(DynamicServer):
     last: Annotated[Tensor, "d", "from_server"]  # the last global move, the h term included, parameters
 
 
-class DynamicAndOld(Record):
-    h: Vector  # sum of this client's moves w_i - w so far, in parameter units
+class DynamicAndOld(DynamicClient):
     w_old: Annotated[Tensor, "d", "from_client"]  # the global model of this client's previous round, parameters
 
 
@@ -34,10 +29,7 @@ class FedLESAM_D(LocallyEstimated, DynamicRegularised, server=DynamicLesam, clie
 
     paper = FedLESAM.paper
     sources = Sources(
-        published={
-            "rho": "0.1 (FedLESAM)",
-            "beta": "10 (FedLESAM)",
-        },
+        published={"rho": "0.1 (FedLESAM)", "beta": "10 (FedLESAM)"},
         departures=(
             "The paper's Algorithm 4 has the sign of the dual reversed and does not use the server's;"
             " its code is FedDyn.",

@@ -1,26 +1,19 @@
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from torch import Tensor
 
-from ..core.hyper import hyper
-from ..core.method import Context
-from ..core.oracle import Oracle
-from ..core.provenance import Sources
-from ..core.records import Record, Vector
+from ..core.method import Context, Oracle, Sources, hyper
 from .fedlesam import FedLESAM, LocallyEstimated
-from .scaffold import Scaffold
+from .scaffold import Control, Controlled, Scaffold
 
 
-class ControlledLesam(Record):
-    w: Vector  # parameters
-    c: Vector  # mean of all clients' control variates, a gradient
+class ControlledLesam(Controlled):
     last: Annotated[Tensor, "d", "from_server"]  # the last global move, parameters
 
 
-class ControlAndOld(Record):
-    c: Vector  # running estimate of this client's gradient
+class ControlAndOld(Control):
     w_old: Annotated[Tensor, "d", "from_client"]  # the global model of this client's previous round, parameters
 
 
@@ -29,7 +22,7 @@ class ScaledScaffold(Scaffold):
 
     variate_scale: float = hyper(1.0, "factor on c - c_i; the released code has 0.1", low=0)
 
-    def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+    def step(self, w: Tensor, client: Control, down: Controlled, grad: Oracle, ctx: Context) -> tuple[Tensor, Control]:
         return grad(w) + self.variate_scale * (down.c - client.c), client
 
 
@@ -45,9 +38,7 @@ class FedLESAM_S(LocallyEstimated, ScaledScaffold, server=ControlledLesam, clien
 
     paper = FedLESAM.paper
     sources = Sources(
-        published={
-            "rho": "0.1 (FedLESAM)",
-        },
+        published={"rho": "0.1 (FedLESAM)"},
         departures=(
             "The paper's Algorithm 2 has the sign of c - c_i and the increments of c wrong.",
             "The released code multiplies c - c_i by 0.1 (variate_scale).",

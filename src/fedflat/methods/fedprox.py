@@ -1,14 +1,9 @@
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
-from ..core.citation import Citation
-from ..core.hyper import hyper
-from ..core.method import Context
-from ..core.oracle import Oracle
-from ..core.provenance import Sources
+from ..core.method import Citation, Context, Oracle, Sources, hyper
+from ..core.records import Model, Nothing
 from .fedavg import FedAvg
 
 
@@ -29,9 +24,7 @@ class FedProx(FedAvg):
         arxiv="1812.06127",
     )
     sources = Sources(
-        published={
-            "mu": "0.1, 1 (FedGF; its script 0.01, 0.001); 0.1 (FedVSSAM); 0.1, 0.01 (FL-Simulator)",
-        },
+        published={"mu": "0.1, 1 (FedGF; its script 0.01, 0.001); 0.1 (FedVSSAM); 0.1, 0.01 (FL-Simulator)"},
         departures=(
             "FL-Simulator: + mu w sits in the unclipped weight decay and - mu w^t in the clipped "
             "direction, so the halves no longer cancel when clipping is active (client.clip_scope = "
@@ -45,5 +38,5 @@ class FedProx(FedAvg):
     def penalty(self) -> float:
         return self.mu
 
-    def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+    def step(self, w: Tensor, client: Nothing, down: Model, grad: Oracle, ctx: Context) -> tuple[Tensor, Nothing]:
         return grad(w) + self.mu * (w - down.w), client

@@ -2,17 +2,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from ..core.citation import Citation
-from ..core.hyper import hyper
-from ..core.method import Context
-from ..core.oracle import Oracle, wrt_inputs
-from ..core.provenance import Sources
-from ..core.records import Record
+from ..core.method import Citation, Context, Oracle, Sources, hyper, wrt_inputs
+from ..core.records import Model, Record
 from .fedavg import FedAvg
 
 IMAGE_AXES = 3  # channels, height, width
@@ -46,7 +42,7 @@ class FedRobust(FedAvg, client=Shifted):
     sources = Sources(
         departures=(
             "The sources at hand give neither eta2, lam nor the shape of Lambda for images; recalled, not re-read.",
-        ),
+        )
     )
     eta2: float = hyper(0.01, "step size of the ascent on A and b; 0 is FedAvg", low=0)
     lam: float = hyper(1.0, "penalty on A - I and b", low=0)
@@ -67,11 +63,11 @@ class FedRobust(FedAvg, client=Shifted):
         """Numbers in b."""
         return (self.channels or 1) * (self.pixels or 1)
 
-    def init_client(self, down: Any) -> Shifted:
+    def init_client(self, down: Model) -> Shifted:
         start: Shifted = super().init_client(down)
         return Shifted(start.A + self._identity(start.A), start.b)
 
-    def step(self, w: Tensor, client: Shifted, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Shifted]:
+    def step(self, w: Tensor, client: Shifted, down: Model, grad: Oracle, ctx: Context) -> tuple[Tensor, Shifted]:
         by_w, by_A, by_b = wrt_inputs(grad, w, client.A, client.b)
         A = client.A + self.eta2 * (by_A - 2 * self.lam * (client.A - self._identity(client.A)))
         b = client.b + self.eta2 * (by_b - 2 * self.lam * client.b)

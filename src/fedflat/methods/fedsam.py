@@ -1,14 +1,9 @@
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
-from ..core.citation import Citation
-from ..core.hyper import hyper
-from ..core.method import Context
-from ..core.oracle import Oracle, sam
-from ..core.provenance import Sources
+from ..core.method import Citation, Context, Oracle, Sources, hyper, sam
+from ..core.records import Model, Nothing
 from .fedavg import FedAvg
 
 
@@ -32,7 +27,7 @@ class FedSAM(FedAvg):
     sources = Sources(
         published={
             "rho": "0.5 (FedSAM; best 0.2, 0.5, 0.6); 0.1, 0.1, 0.02 and 0.02, 0.05, 0.05 (FedGF by "
-            "alpha); 0.01 (FedSMOO, FedLESAM); 0.1 (FedVSSAM)",
+            "alpha); 0.01 (FedSMOO, FedLESAM); 0.1 (FedVSSAM)"
         },
         departures=("No official code.",),
         readings=("Eq. (2) of the paper bounds the squared norm by rho. Eq. (4) and all code use rho as the radius.",),
@@ -40,5 +35,5 @@ class FedSAM(FedAvg):
     )
     rho: float = hyper(0.1, "radius of the perturbation, in parameter units; 0 is FedAvg", low=0)
 
-    def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+    def step(self, w: Tensor, client: Nothing, down: Model, grad: Oracle, ctx: Context) -> tuple[Tensor, Nothing]:
         return super().step(w, client, down, sam(grad, self.rho), ctx)

@@ -5,17 +5,12 @@ from typing import Annotated
 
 from torch import Tensor
 
-from ..core.citation import Citation
-from ..core.hyper import hyper
-from ..core.method import Context
-from ..core.oracle import Oracle, sam, shifted, unit
-from ..core.provenance import Sources
-from ..core.records import Record, Vector, per_round, uniform_mean
+from ..core.method import Citation, Context, Oracle, Sources, hyper, sam, shifted, unit
+from ..core.records import Delta, Model, Record, per_round, uniform_mean
 from .feddyn import DynamicRegularised
 
 
-class SmooServer(Record):
-    w: Vector  # parameters
+class SmooServer(Model):
     h: Annotated[Tensor, "d", "dynamic_reg"]  # mean of all clients' h_i, in parameter units
     s: Annotated[Tensor, "d", "sam_correction"]  # global perturbation, ||s|| = rho
 
@@ -26,13 +21,11 @@ class SmooClient(Record):
     s_i: Annotated[Tensor, "d", "sam_correction"] = per_round()  # the last local perturbation
 
 
-class SmooDown(Record):
-    w: Vector
+class SmooDown(Model):
     s: Annotated[Tensor, "d", "sam_correction"]
 
 
-class SmooUp(Record):
-    delta: Vector  # w_i - w, parameters
+class SmooUp(Delta):
     s_i: Annotated[Tensor, "d", "sam_correction"] = uniform_mean()  # corrected perturbation alpha mu_i - s_i
 
 
@@ -58,10 +51,7 @@ class FedSMOO(DynamicRegularised, server=SmooServer, client=SmooClient, down=Smo
         arxiv="2305.11584",
     )
     sources = Sources(
-        published={
-            "rho": "0.1 (FedSMOO, FedLESAM, FedVSSAM)",
-            "beta": "10; 100 for CIFAR-100 (FedSMOO)",
-        },
+        published={"rho": "0.1 (FedSMOO, FedLESAM, FedVSSAM)", "beta": "10; 100 for CIFAR-100 (FedSMOO)"},
         departures=(
             "FL-Simulator's server normalises mean(mu_i) and calls s_i negligible (s_from_mu_only).",
             "Paper: lr decay 0.9995, no clipping; README: 0.998, clipping at norm 10, best round reported.",

@@ -1,17 +1,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
-from ..core.citation import Citation
-from ..core.hyper import hyper
-from ..core.method import Context
-from ..core.oracle import Oracle, as_descent_gradient, unit
-from ..core.provenance import Sources
-from ..core.records import Delta
-from .feddyn import DynamicRegularised
+from ..core.method import Citation, Context, Oracle, Sources, as_descent_gradient, hyper, unit
+from ..core.records import Delta, Model
+from .feddyn import DynamicClient, DynamicRegularised, DynamicServer
 
 
 class FedSpeed(DynamicRegularised):
@@ -34,11 +29,7 @@ class FedSpeed(DynamicRegularised):
         arxiv="2302.10429",
     )
     sources = Sources(
-        published={
-            "rho": "0.1 (FL-Simulator)",
-            "alpha": "0.1 (FL-Simulator)",
-            "mix": "1 (released code)",
-        },
+        published={"rho": "0.1 (FL-Simulator)", "alpha": "0.1 (FL-Simulator)", "mix": "1 (released code)"},
         departures=(
             "The released server adds the mean of all clients' h_i; the paper averages corrected "
             "models of the sampled ones (active_prox_correct).",
@@ -54,17 +45,20 @@ class FedSpeed(DynamicRegularised):
     def penalty(self) -> float:
         return self.alpha
 
-    def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+    def step(
+        self, w: Tensor, client: DynamicClient, down: Model, grad: Oracle, ctx: Context
+    ) -> tuple[Tensor, DynamicClient]:
         return super().step(w, client, down, self._mixed(grad), ctx)
 
-    def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[Delta, Any]:
+    def finish(self, w: Tensor, client: DynamicClient, down: Model, ctx: Context) -> tuple[Delta, DynamicClient]:
         up, client = super().finish(w, client, down, ctx)
         return Delta(up.delta + client.h) if self.active_prox_correct else up, client
 
-    def update(self, server: Any, mean: Delta, ctx: Context) -> Any:
+    def update(self, server: DynamicServer, mean: Delta, ctx: Context) -> DynamicServer:
         if self.active_prox_correct:
             return replace(server, w=server.w + mean.delta)
-        return super().update(server, mean, ctx)
+        after: DynamicServer = super().update(server, mean, ctx)
+        return after
 
     def _mixed(self, grad: Oracle) -> Oracle:
         if self.rho == 0 or self.mix == 0:

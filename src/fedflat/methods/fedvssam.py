@@ -1,25 +1,19 @@
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from torch import Tensor
 
-from ..core.citation import Citation
-from ..core.hyper import hyper
-from ..core.method import Context
-from ..core.oracle import Oracle, unit
-from ..core.provenance import Sources
-from ..core.records import Record, Vector
+from ..core.method import Citation, Context, Oracle, Sources, hyper, unit
+from ..core.records import Model, Nothing, Vector
 from .fedcm import DirectionServer, MoveAndDirection
 
 
-class Smoothed(Record):
-    w: Vector  # parameters (the paper's theta)
+class Smoothed(Model):  # w is the paper's theta
     h: Vector  # smoothed global direction, a gradient
 
 
-class SmoothedDown(Record):
-    w: Vector
+class SmoothedDown(Model):
     h: Annotated[Tensor, "d", "mixes_locally"]
 
 
@@ -73,7 +67,7 @@ class FedVSSAM(DirectionServer, server=Smoothed, down=SmoothedDown):
         """Weight of the fresh gradient in the local update."""
         return self.gamma_l if self.gamma_update is None else self.gamma_update
 
-    def fresh_weight(self, down: Any) -> float:
+    def fresh_weight(self, down: SmoothedDown) -> float:
         return self.fresh
 
     @property
@@ -81,7 +75,9 @@ class FedVSSAM(DirectionServer, server=Smoothed, down=SmoothedDown):
         """Whether clients need h at all; the ablation GU does not send it."""
         return min(self.search, self.fresh) < 1
 
-    def step(self, w: Tensor, client: Any, down: SmoothedDown, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+    def step(
+        self, w: Tensor, client: Nothing, down: SmoothedDown, grad: Oracle, ctx: Context
+    ) -> tuple[Tensor, Nothing]:
         h = down.h if self.mixes_locally else 0.0
         if self.rho:
             w = w + self.rho * unit((1 - self.search) * h + self.search * grad(w))

@@ -1,21 +1,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from torch import Tensor
 
-from ..core.citation import Citation
-from ..core.hyper import hyper
-from ..core.method import Context
-from ..core.oracle import Oracle, shifted, unit
-from ..core.provenance import Sources
-from ..core.records import Record, Scalar, Vector, gradient_scale
+from ..core.method import Citation, Context, Oracle, Sources, hyper, shifted, unit
+from ..core.records import Delta, Model, Record, Scalar, Vector, gradient_scale
 from .fedavg import FedAvg
 
 
-class WmsamServer(Record):
-    w: Vector  # parameters
+class WmsamServer(Model):
     m: Vector  # mean direction of the last round, a gradient
     c: Annotated[Tensor, "d", "correction"]  # mean of all clients' control variates, a gradient
     a: Scalar  # the paper's alpha, weight of the fresh gradient
@@ -25,14 +20,11 @@ class WmsamClient(Record):
     c: Annotated[Tensor, "d", "correction"]  # running estimate of this client's gradient
 
 
-class WmsamUp(Record):
-    delta: Vector  # w_i - w, parameters
+class WmsamUp(Delta):
     likeness: Scalar  # cos(w_i - w, m) + 1, in [0, 2]; 0 while m = 0
 
 
-class WmsamMean(Record):
-    delta: Vector
-    likeness: Scalar
+class WmsamMean(WmsamUp):
     direction: Vector = gradient_scale()  # (w - w_i) / (lr K_i); the server makes it from delta and K_i
 
 
@@ -59,11 +51,7 @@ class FedWMSAM(FedAvg, server=WmsamServer, client=WmsamClient, down=WmsamServer,
         arxiv="2511.22080",
     )
     sources = Sources(
-        published={
-            "rho": "0.01 (FedWMSAM)",
-            "alpha": "0.1 at the start",
-            "lam": "0.01",
-        },
+        published={"rho": "0.01 (FedWMSAM)", "alpha": "0.1 at the start", "lam": "0.01"},
         departures=(
             "Code has FedLESAM's index bug and subtracts, so its perturbation points downhill, "
             "against README and poster.",
@@ -82,8 +70,8 @@ class FedWMSAM(FedAvg, server=WmsamServer, client=WmsamClient, down=WmsamServer,
     flip_sign: bool = hyper(False, "perturb downhill, as the released code does")
     correction: bool = hyper(True, "use the control variates c and c_i")
 
-    def init_server(self, w: Tensor) -> Any:
-        start: Any = super().init_server(w)
+    def init_server(self, w: Tensor) -> WmsamServer:
+        start: WmsamServer = super().init_server(w)
         return replace(start, a=start.a + self.alpha)
 
     def fresh_weight(self, down: WmsamServer) -> Tensor:

@@ -1,25 +1,17 @@
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
-from ..core.citation import Citation
-from ..core.hyper import hyper
-from ..core.method import Context
-from ..core.oracle import Oracle
-from ..core.provenance import Sources
-from ..core.records import Record, Vector, gradient_scale
+from ..core.method import Citation, Context, Oracle, Sources, hyper
+from ..core.records import Delta, Model, Nothing, Vector, gradient_scale
 from .fedavg import FedAvg
 
 
-class MimeServer(Record):
-    w: Vector  # parameters
+class MimeServer(Model):
     m: Vector  # running mean of full gradients, a gradient
 
 
-class MimeUp(Record):
-    delta: Vector  # w_i - w, parameters
+class MimeUp(Delta):
     gradient: Vector = gradient_scale()  # grad F_i(w) on all of the client's samples
 
 
@@ -40,9 +32,7 @@ class MimeLite(FedAvg, server=MimeServer, down=MimeServer, up=MimeUp):
         arxiv="2008.03606",
     )
     sources = Sources(
-        published={
-            "beta": "0.9 (FedSAM writes the gradient weight 0.1)",
-        },
+        published={"beta": "0.9 (FedSAM writes the gradient weight 0.1)"},
         departures=(
             "fedjax: d = g + beta m, m <- grad F + beta m, and weights by samples.",
             "The sources at hand give no settings; recalled, not re-read.",
@@ -50,13 +40,13 @@ class MimeLite(FedAvg, server=MimeServer, down=MimeServer, up=MimeUp):
     )
     beta: float = hyper(0.9, "weight of the old momentum; 0 is FedAvg", low=0, high=1)
 
-    def fresh_weight(self, down: Any) -> float:
+    def fresh_weight(self, down: MimeServer) -> float:
         return 1 - self.beta
 
-    def step(self, w: Tensor, client: Any, down: MimeServer, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+    def step(self, w: Tensor, client: Nothing, down: MimeServer, grad: Oracle, ctx: Context) -> tuple[Tensor, Nothing]:
         return (1 - self.beta) * grad(w) + self.beta * down.m, client
 
-    def finish(self, w: Tensor, client: Any, down: MimeServer, ctx: Context) -> tuple[MimeUp, Any]:
+    def finish(self, w: Tensor, client: Nothing, down: MimeServer, ctx: Context) -> tuple[MimeUp, Nothing]:
         assert ctx.full_grad is not None, "the engine offers the full gradient"  # noqa: S101
         return MimeUp(w - down.w, ctx.full_grad(down.w)), client
 

@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
-from ..core.hyper import hyper
-from ..core.method import Context
-from ..core.oracle import Oracle, sam
-from ..core.provenance import Sources
+from ..core.method import Context, Oracle, Sources, hyper, sam
+from ..core.records import Nothing
 from .fedcm import Anchored, Momentum
 from .fedsam import FedSAM
 
@@ -41,5 +37,5 @@ class MoFedSAM(Momentum):
     def fresh(self) -> float:
         return self.beta
 
-    def step(self, w: Tensor, client: Any, down: Anchored, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+    def step(self, w: Tensor, client: Nothing, down: Anchored, grad: Oracle, ctx: Context) -> tuple[Tensor, Nothing]:
         return super().step(w, client, down, sam(grad, self.rho), ctx)

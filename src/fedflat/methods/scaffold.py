@@ -1,20 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
-from ..core.citation import Citation
-from ..core.hyper import hyper
-from ..core.method import Context, Method
-from ..core.oracle import Oracle
-from ..core.provenance import Sources
-from ..core.records import Record, Vector, gradient_scale
+from ..core.method import Citation, Context, Method, Oracle, Sources, hyper
+from ..core.records import Delta, Model, Record, Vector, gradient_scale
 
 
-class Controlled(Record):
-    w: Vector  # parameters
+class Controlled(Model):
     c: Vector  # mean of all clients' control variates, a gradient
 
 
@@ -22,8 +16,7 @@ class Control(Record):
     c: Vector  # running estimate of this client's gradient
 
 
-class ControlledDelta(Record):
-    delta: Vector  # w_i - w, parameters
+class ControlledDelta(Delta):
     dc: Vector = gradient_scale()  # change of the control variate
 
 
@@ -47,9 +40,7 @@ class Scaffold(Method, server=Controlled, client=Control, down=Controlled, up=Co
         arxiv="1910.06378",
     )
     sources = Sources(
-        published={
-            "server_lr": "1 (FL-Simulator); 0.1, 0.01 (FedGF; its script 0.01, 0.001)",
-        },
+        published={"server_lr": "1 (FL-Simulator); 0.1, 0.01 (FedGF; its script 0.01, 0.001)"},
         departures=(
             "FL-Simulator takes client 0's number of steps for all, and a fractional one.",
             "FedLESAM's Algorithm 2 prints + lr (c - c_i) and c + c_i / K; its code is right.",
@@ -60,12 +51,12 @@ class Scaffold(Method, server=Controlled, client=Control, down=Controlled, up=Co
     weights = "uniform"
     server_lr: float = hyper(1.0, "server step size; 1 is plain averaging", low=0, open_low=True)
 
-    def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+    def step(self, w: Tensor, client: Control, down: Controlled, grad: Oracle, ctx: Context) -> tuple[Tensor, Control]:
         return grad(w) - client.c + down.c, client
 
-    def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[ControlledDelta, Any]:
+    def finish(self, w: Tensor, client: Control, down: Controlled, ctx: Context) -> tuple[ControlledDelta, Control]:
         c = client.c - down.c + (down.w - w) / ctx.lr_sum
         return ControlledDelta(w - down.w, c - client.c), replace(client, c=c)
 
-    def update(self, server: Any, mean: ControlledDelta, ctx: Context) -> Any:
+    def update(self, server: Controlled, mean: ControlledDelta, ctx: Context) -> Controlled:
         return replace(server, w=server.w + self.server_lr * mean.delta, c=server.c + ctx.share * mean.dc)

@@ -50,7 +50,9 @@ def build(classes: int, shape: tuple[int, ...] = (3, 224, 224), pretrained: str 
         )
     with _quiet():
         if pretrained is None:
-            return Scores(_fresh(classes, shape))
+            size = {"num_channels": shape[0], "image_size": shape[1] if shape[1] == shape[2] else tuple(shape[1:])}
+            config = _library().ViTConfig(**SIZES, **size, num_labels=classes, attn_implementation="eager")
+            return Scores(_library().ViTForImageClassification(config))
         network = _loaded(_folder(pretrained), pretrained)
     _check_sizes(network.config, shape, pretrained)
     network.classifier = _head(network.config, classes)
@@ -78,14 +80,6 @@ def _library() -> Any:
             "model 'vit-b-32' needs the package transformers: pip install fedflat[transformers]"
         ) from error
     return transformers
-
-
-def _fresh(classes: int, shape: tuple[int, ...]) -> nn.Module:
-    transformers = _library()
-    size = {"num_channels": shape[0], "image_size": shape[1] if shape[1] == shape[2] else tuple(shape[1:])}
-    config = transformers.ViTConfig(**SIZES, **size, num_labels=classes, attn_implementation="eager")
-    network: nn.Module = transformers.ViTForImageClassification(config)
-    return network
 
 
 def _folder(pretrained: str) -> Path:

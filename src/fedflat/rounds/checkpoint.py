@@ -10,17 +10,17 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..files import said_of, write_atomically
+from ..files import system_errors, write_atomically
 
 FORMAT = 2  # 1 had no checksum
 KEPT = 3  # states of a run that are kept, the newest ones
@@ -47,7 +47,7 @@ class Stream:
         return x if isinstance(x, Stream) else cls((x.shape[0], x.shape[1]), x.dtype, lambda start, end: x[start:end])
 
     def pieces(self) -> Iterator[Tensor]:
-        """All rows, some after others."""
+        """All rows in order, as many at once as fit in `AT_ONCE` bytes."""
         step = rows_at_once(self.shape[1] * self.dtype.itemsize)
         for start in range(0, self.shape[0], step):
             yield self.read(start, min(start + step, self.shape[0]))
@@ -80,19 +80,22 @@ def kept_in(folder: Path) -> list[Path]:
 
 
 def retire(folder: Path, newest: int) -> None:
-    """Remove the states that nobody goes back to: all but the last `KEPT`, and those of later rounds than `newest`,
-    which were damaged, or the run would have gone on from them. Raises InputError if they cannot be removed."""
+    """Remove the states in `folder` that no run will continue from: all but the last `KEPT` up to round `newest`, and
+    those of later rounds, which are damaged. Raises InputError if they cannot be removed.
+    """
     states = kept_in(folder)
     later = [path for path in states if (round_of(path) or 0) > newest]
     earlier = [path for path in states if path not in later]
-    with said_of(folder, "cleared of old states"):
+    with system_errors(folder, "cleared of old states"):
         for path in (*earlier[:-KEPT], *later):
             path.unlink(missing_ok=True)
 
 
 def save(path: Path, tensors: Mapping[str, Tensor | Stream], meta: dict[str, Any]) -> None:
-    """Write `tensors` and the JSON-able `meta` to `path`, atomically, for its owner alone: clients' records tell of
-    their gradients. Raises InputError if it cannot be written."""
+    """Write `tensors` and the JSON-able `meta` to `path`, atomically. Raises InputError if it cannot be written.
+
+    Only its owner can read the file, as clients' records reveal something of their gradients.
+    """
     text = json.dumps({"format": FORMAT, **meta})
     write_atomically(path, lambda temporary: _write(temporary, tensors, {"fedflat": text}), private=True)
 
@@ -101,13 +104,16 @@ def load(path: Path, streamed: tuple[str, ...] = ()) -> tuple[dict[str, Any], di
     """What `save` wrote; matrices whose names begin with one of `streamed` as streams, which keep the file open.
 
     Raises DamagedError, naming the file, if it is missing, damaged or incomplete, InputError if it is of another
-    format. Files of format 1 are read, although nothing can be said of their bits.
+    format. Files of format 1 are read without a check, as they have no checksum.
     """
     whole = check_sum(path)
     try:
         file: Any = safe_open(path, framework="pt")
         meta = json.loads((file.metadata() or {})["fedflat"])
-        _check_format(path, meta["format"], whole)
+        if not whole and meta["format"] != 1:
+            raise DamagedError(f"checkpoint {path} cannot be read: it is damaged, its SHA-256 is another one")
+        if meta["format"] not in (1, FORMAT):
+            raise InputError(f"checkpoint {path} has format {meta['format']}, this version reads {FORMAT} and 1")
         names = [name for name in file.keys() if name != SUM]  # noqa: SIM118 (not a mapping)
         return {name: _read(file, name, name.startswith(streamed)) for name in names}, meta
     except InputError:
@@ -122,14 +128,6 @@ def settings_of(meta: Mapping[str, Any], path: Path) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise DamagedError(f"checkpoint {path} is no state of a run: its settings are missing")
     return settings
-
-
-def _check_format(path: Path, found: object, whole: bool) -> None:
-    """Raise DamagedError for a file whose sum is wrong or missing, but for those of format 1, which had none."""
-    if not whole and found != 1:
-        raise DamagedError(f"checkpoint {path} cannot be read: it is damaged, its SHA-256 is another one")
-    if found not in (1, FORMAT):
-        raise InputError(f"checkpoint {path} has format {found}, this version reads {FORMAT} and 1")
 
 
 def check_sum(path: Path) -> bool:
@@ -157,10 +155,11 @@ def _read(file: Any, name: str, streamed: bool) -> Tensor | Stream:
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor | Stream], metadata: dict[str, str]) -> None:
-    """The safetensors format, whose own writer wants everything in memory, twice.
+    """Write the safetensors format; the library's own writer would hold everything in memory, twice.
 
-    That is: the length of the header, the header in JSON, padded to eight bytes, and the tensors, widest numbers
-    first, so that each begins at a multiple of its numbers' size; last, the SHA-256 of all before.
+    The file has the length of the header, the header in JSON, padded to a multiple of eight bytes, and the tensors.
+    Those with the widest numbers come first, so that each begins at a multiple of the size of its numbers. The last
+    tensor is the SHA-256 of all bytes before it.
     """
     header: dict[str, Any] = {"__metadata__": metadata}
     names, end = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name)), 0
@@ -171,28 +170,17 @@ def _write(path: Path, tensors: Mapping[str, Tensor | Stream], metadata: dict[st
     header[SUM] = {"dtype": "U8", "shape": [32], "data_offsets": [end, end + 32]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
     with path.open("wb") as file:
-        summed = _Summed(file)
-        summed.write(struct.pack("<Q", len(text)) + text)
-        for name in names:
-            _write_numbers(summed, tensors[name])
-        file.write(summed.digest())
+        for content in _contents(struct.pack("<Q", len(text)) + text, [tensors[name] for name in names]):
+            digest.update(content)
+            file.write(content)
+        file.write(digest.digest())
 
 
-class _Summed:
-    """Passes what is written on to a file, and sums it up."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self._sum = file, hashlib.sha256()
-
-    def write(self, content: bytes | memoryview) -> None:
-        self._sum.update(content)
-        self._file.write(content)
-
-    def digest(self) -> bytes:
-        return self._sum.digest()
-
-
-def _write_numbers(file: _Summed, x: Tensor | Stream) -> None:
-    for piece in x.pieces() if isinstance(x, Stream) else [x]:
-        file.write(piece.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+def _contents(header: bytes, tensors: Sequence[Tensor | Stream]) -> Iterator[bytes | memoryview]:
+    """The bytes of a file before its checksum, some at a time."""
+    yield header
+    for x in tensors:
+        for piece in x.pieces() if isinstance(x, Stream) else [x]:
+            yield piece.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data

@@ -34,14 +34,8 @@ def method_cost(method: Method, d: int) -> MethodCost:
     )
 
 
-@dataclass(frozen=True)
-class VectorCost:
+class VectorCost(MethodCost):
     """The same in model-sized vectors; scalars and short windows do not count, as in the papers."""
-
-    down: int
-    up: int
-    client: int
-    server: int
 
     @property
     def stored(self) -> int:

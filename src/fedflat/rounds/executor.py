@@ -36,6 +36,11 @@ class Executor(ABC):
     randomness: Randomness  # what the model draws at random in training
 
     @property
+    def name(self) -> str:
+        """As settings name it."""
+        return type(self).__name__.lower()
+
+    @property
     @abstractmethod
     def chunk(self) -> int:
         """The most clients given to `run` at once."""

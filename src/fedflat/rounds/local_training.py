@@ -1,4 +1,4 @@
-"""How clients train locally, whatever the method."""
+"""How clients train locally, whatever the method, and what they know about a round."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from math import inf
 
 import numpy as np
+import torch
 
 from ..core.errors import InputError
 from ..core.hyper import check, hyper
 from ..core.local import ClipScope, Descent, WeightDecayScope
+from ..core.method import Context
+from ..core.space import Space
 from ..data.federated import Index
 
 MOST = 10**9  # epochs, steps and samples: their products with a set's batches and a run's rounds fit in 64 bits
@@ -62,3 +65,16 @@ class Client:
         """What happens to a direction in round `t`."""
         shared = ("weight_decay", "max_norm", "momentum", "wd_scope", "clip_scope")
         return Descent(self.lr_at(t), **{name: getattr(self, name) for name in shared})
+
+
+class ContextFactory:
+    """Makes the context of each round of a run."""
+
+    def __init__(self, space: Space, client: Client, device: torch.device) -> None:
+        self._client = client
+        self._is_weight = space.is_weight(device)
+        self._layers = tuple(layer for _, layer in space.layers())
+
+    def of(self, t: int, share: float, sampled: int) -> Context:
+        """The context of round `t`, in which `sampled` clients take part, a `share` of all."""
+        return Context(t, self._client.lr_at(t), share, is_weight=self._is_weight, layers=self._layers, sampled=sampled)

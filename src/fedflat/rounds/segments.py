@@ -1,4 +1,4 @@
-"""With which versions and which code the rounds of a run were carried out: a segment for every change of them."""
+"""The versions and the code that computed the rounds of a run. A new segment begins where one of them changes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,12 +20,12 @@ from ..core.errors import ChangedWarning, InputError
 from ..core.method import Method
 
 DECISIVE = ("fedflat", "torch", "numpy")  # packages whose version can change a bit of a round
-UNKNOWN = "unknown"  # code that is in no file, such as a notebook's, or of a state that did not say
+UNKNOWN = "unknown"  # the digest of code that is in no file, such as a notebook's
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Rounds from `start` on, until the next segment."""
+    """The rounds from `start` to the beginning of the next segment."""
 
     start: int  # the first round
     versions: Mapping[str, str | None]  # by package
@@ -33,11 +33,11 @@ class Segment:
 
     @classmethod
     def now(cls, start: int, method: Method) -> Segment:
-        """What rounds of `method` would be carried out with in this process."""
+        """The segment of rounds of `method` that this process computes from round `start` on."""
         return cls(start, versions(DECISIVE), source_digest(type(method)))
 
     def changes(self, since: Segment) -> list[str]:
-        """What differs from `since`, in words; nothing where one of them does not know."""
+        """What differs from the segment `since`, in words. What one of the two does not know is no difference."""
         found = [
             f"{name} was {since.versions.get(name)}, now it is {mine}"
             for name, mine in self.versions.items()
@@ -48,29 +48,20 @@ class Segment:
         return found
 
 
-def following(segments: list[Segment], now: Segment, state: Path, strict: bool) -> list[Segment]:
-    """The segments of a run that goes on from `state`, which has `segments`, with what is here `now`.
+def following(segments: list[Segment], now: Segment, checkpoint: Path, strict: bool) -> list[Segment]:
+    """The segments of a run that continues from `checkpoint`, which has `segments`, with the segment `now`.
 
-    If something has changed, that is a ChangedWarning, and with `strict` an InputError.
+    If something has changed, warns with a ChangedWarning; with `strict` raises InputError.
     """
     unknown = "it is of format 1, and says neither its checksum nor with which versions it was made"
     changes = "; ".join(now.changes(segments[-1])) if segments else unknown
-    if changes and strict:
-        raise InputError(f"checkpoint {state}: {changes}; without --strict it is gone on from")
-    if changes:
-        told = f"{state}: {changes}; the rounds that follow may have other bits"
-        warnings.warn(told, ChangedWarning, stacklevel=3)
-    return [*segments, now] if changes else segments
-
-
-def stored(segments: Sequence[Segment]) -> list[dict[str, Any]]:
-    """As JSON can hold them."""
-    return [asdict(segment) for segment in segments]
-
-
-def read_segments(content: Any) -> list[Segment]:
-    """What `stored` gave; states of format 1 have none. Raises KeyError or TypeError for anything else."""
-    return [Segment(int(one["start"]), dict(one["versions"]), str(one["code"])) for one in content or ()]
+    if not changes:
+        return segments
+    if strict:
+        raise InputError(f"checkpoint {checkpoint}: {changes}; without --strict it is gone on from")
+    message = f"{checkpoint}: {changes}; the rounds that follow may have other bits"
+    warnings.warn(message, ChangedWarning, stacklevel=3)
+    return [*segments, now]
 
 
 def versions(packages: Sequence[str]) -> dict[str, str | None]:
@@ -90,9 +81,13 @@ def _version(package: str) -> str | None:
 
 @cache
 def source_digest(kind: type[Method]) -> str:
-    """Sixteen hexadecimal digits of the source of a method: its file, those of the methods it is made from, and `core`,
-    which has the local round, the oracle and the records. `UNKNOWN` if one of them is in no file."""
-    files = {_file(cls) for cls in kind.__mro__ if issubclass(cls, Method)} | {*_core()}
+    """Sixteen hexadecimal digits that change with the source of a method; `UNKNOWN` if a part of it is in no file.
+
+    The source is the method's file, the files of the methods it inherits from, and `core`, which has the local round,
+    the oracle and the records.
+    """
+    files: set[Path | None] = {_file(cls) for cls in kind.__mro__ if issubclass(cls, Method)}
+    files |= {*Path(inspect.getfile(interface)).parent.glob("*.py")}
     if None in files:
         return UNKNOWN
     contents = [(path.name, path.read_bytes()) for path in files if path is not None]
@@ -100,12 +95,8 @@ def source_digest(kind: type[Method]) -> str:
     return hashlib.sha256("\n".join(sums).encode()).hexdigest()[:16]
 
 
-def _core() -> list[Path]:
-    return sorted(Path(inspect.getfile(interface)).parent.glob("*.py"))
-
-
 def _file(cls: type[Any]) -> Path | None:
-    """The file that a class is written in."""
+    """The file that defines a class; None if there is none."""
     found = getattr(sys.modules.get(cls.__module__), "__file__", None)
     path = Path(found) if found else None
     return path if path is not None and path.suffix == ".py" and path.is_file() else None

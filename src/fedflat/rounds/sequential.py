@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..core.local import Descent, LocalResult, StepFunction, local_round
 from ..core.method import Context
 from ..core.model_check import Randomness
 from ..core.oracle import Oracle
-from ..core.records import Record
 from .batches import BatchPlan
 from .executor import Executor
 from .randomness import Purpose, words
@@ -26,22 +27,26 @@ class Sequential(Executor):
     def run(
         self, plan: BatchPlan, down: Any, client: Any, ctx: Context, descent: Descent, step: StepFunction
     ) -> LocalResult:
-        results = [self._run_row(row, plan, down, client, ctx, descent, step) for row in range(len(plan.clients))]
+        results = [
+            self._run_client(
+                plan.single(row), down.map(itemgetter(row)), client.map(itemgetter(row)), ctx, descent, step
+            )
+            for row in range(len(plan.clients))
+        ]
         return LocalResult(
-            up=_stack([r.up for r in results]),
-            client=_stack([r.client for r in results]),
+            up=results[0].up.map(_stack, *(r.up for r in results[1:])),
+            client=results[0].client.map(_stack, *(r.client for r in results[1:])),
             w=torch.stack([r.w for r in results]),
             steps=torch.stack([r.steps for r in results]),
             gradients=sum(r.gradients for r in results),
         )
 
-    def _run_row(
-        self, row: int, plan: BatchPlan, down: Any, client: Any, ctx: Context, descent: Descent, step: StepFunction
+    def _run_client(
+        self, plan: BatchPlan, down: Any, client: Any, ctx: Context, descent: Descent, step: StepFunction
     ) -> LocalResult:
-        """One client's round, on tensors (width,)."""
-        mine, my_down, my_record = plan.single(row), *(record.map(lambda x: x[row]) for record in (down, client))
+        """The round of the one client in `plan`, on tensors (width,)."""
         return self._with_full_gradient(
-            mine, ctx, lambda ctx: local_round(self.method, my_down, my_record, self._steps(mine), ctx, descent, step)
+            plan, ctx, lambda ctx: local_round(self.method, down, client, self._steps(plan), ctx, descent, step)
         )
 
     def _steps(self, plan: BatchPlan) -> Iterator[tuple[Oracle, int]]:
@@ -60,5 +65,5 @@ class Sequential(Executor):
             yield
 
 
-def _stack(records: list[Record]) -> Record:
-    return records[0].map(lambda *rows: torch.stack(rows), *records[1:])
+def _stack(*rows: Tensor) -> Tensor:
+    return torch.stack(rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,10 @@ from ..core.method import Context, Method
 from ..core.objective import Objective
 from ..data.federated import Index
 from .checkpoint import DamagedError
-from .context import ContextFactory
-from .local_training import Client
+from .local_training import Client, ContextFactory
 from .participation import Participation
 from .randomness import Purpose, generator
-from .segments import Segment, following, read_segments, stored
+from .segments import Segment, following
 
 
 @dataclass(frozen=True)
@@ -101,33 +100,29 @@ class Server:
 
     def meta(self) -> dict[str, Any]:
         """What a checkpoint holds besides tensors, as JSON-able values."""
-        return {"t": self.t, "history": self.history, "segments": stored(self.segments)}
+        return {"t": self.t, "history": self.history, "segments": [asdict(segment) for segment in self.segments]}
 
     def read(self, tensors: Mapping[str, Any], meta: Mapping[str, Any], path: Path, strict: bool) -> Snapshot:
-        """What the content of the checkpoint `path` means, to go on from.
+        """The server in the content of the checkpoint `path`; give it to `restore` to continue from it.
 
-        With other versions, or another code of the method, than it was written with, that is a ChangedWarning, and with
-        `strict` an InputError. Raises DamagedError if a field is missing or of another shape.
+        Warns with a ChangedWarning, or with `strict` raises InputError, if the checkpoint was written with other
+        versions or another code of the method. Raises DamagedError if a field is missing or of another shape.
         """
         try:
-            t, history, segments = int(meta["t"]), list(meta["history"]), read_segments(meta.get("segments"))
+            t, history, stored = int(meta["t"]), list(meta["history"]), meta.get("segments") or ()
+            segments = [Segment(int(one["start"]), dict(one["versions"]), str(one["code"])) for one in stored]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DamagedError(f"checkpoint {path} is no state of a run: {error!r} is missing or wrong") from error
         segments = following(segments, Segment.now(t, self.method), path, strict)
-        return Snapshot(self._read_state(tensors, path), t, history, segments)
-
-    def restore(self, snapshot: Snapshot) -> None:
-        """Go on from there."""
-        self.state, self.t = snapshot.state, snapshot.t
-        self.history, self.segments = snapshot.history, snapshot.segments
-
-    def _read_state(self, tensors: Mapping[str, Any], path: Path) -> Any:
-        """The method's record, with the fields and shapes of today's."""
-        fields, device = self.state.tensors(), self.state.w.device
-        found = {}
-        for name, like in fields.items():
+        state = {}
+        for name, like in self.state.tensors().items():
             x = tensors.get(f"server.{name}")
             if not isinstance(x, Tensor) or (x.shape, x.dtype) != (like.shape, like.dtype):
                 raise DamagedError(f"checkpoint {path} has no server.{name} of {tuple(like.shape)}")
-            found[name] = x.to(device)
-        return type(self.state)(**found)
+            state[name] = x.to(like.device)
+        return Snapshot(type(self.state)(**state), t, history, segments)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Continue from `snapshot`."""
+        self.state, self.t = snapshot.state, snapshot.t
+        self.history, self.segments = snapshot.history, snapshot.segments

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from ...core.errors import InputError, printable
-from ...files import said_of
+from ...files import system_errors
 from . import limits
 from .limits import archive_limit, file_limit
 from .read_errors import expect, listed, parsing
@@ -33,7 +33,7 @@ def plain_files(folder: Path) -> list[Path]:
     files, folders = [], [folder]
     while folders:
         current = folders.pop()
-        with said_of(current, "read"), os.scandir(current) as entries:
+        with system_errors(current, "read"), os.scandir(current) as entries:
             for entry in entries:
                 if entry.name.startswith("."):
                     continue

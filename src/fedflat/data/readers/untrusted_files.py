@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from ...core.errors import InputError
-from ...files import read_bytes, said_of
+from ...files import read_bytes, system_errors
 from .limits import CHUNK_BYTES, MAX_FILE_BYTES
 from .read_errors import expect, file_error
 
@@ -27,7 +27,7 @@ class ByteStream(Protocol):
 @contextmanager
 def open_regular(path: Path) -> Iterator[IO[bytes]]:
     """A regular file, open for reading. Raises InputError for anything else; a pipe is refused and not waited for."""
-    with said_of(path, "read"):
+    with system_errors(path, "read"):
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     with file:
         expect(stat.S_ISREG(os.fstat(file.fileno()).st_mode), str(path), "not a file")

@@ -1,4 +1,4 @@
-"""Rows of numbers under slot numbers: in memory, or in a slot file behind a thread."""
+"""Rows of numbers in numbered slots: in memory, or in a slot file that a thread reads and writes."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Rows(ABC):
 
     @abstractmethod
     def write(self, slots: Slots, rows: Tensor) -> None:
-        """Put `rows` (c, width) into `slots` (c,); what is not on disk yet is read nevertheless."""
+        """Put `rows` (c, width) into `slots` (c,); later reads see them, even before they are on disk."""
 
     def prefetch(self, slots: Slots) -> None:  # noqa: B027 (rows in memory have nothing to do)
-        """`slots` (c,) will be read next."""
+        """Begin to read `slots` (c,), which `read` will be called for next."""
 
     def settle(self) -> None:  # noqa: B027
         """Wait for all writes. Raises InputError if one failed."""
 
     def abandon(self) -> None:  # noqa: B027
-        """Forget writes, whether they failed or not."""
+        """Ignore the writes so far, whether they failed or not."""
 
     def close(self) -> None:  # noqa: B027
         """Free what the rows occupy outside of memory."""
@@ -62,9 +62,9 @@ class MemoryRows(Rows):
 
 
 class FileRows(Rows):
-    """Rows in a slot file. One thread reads the next ones ahead and writes the last ones behind.
+    """Rows in a slot file, which one thread reads in advance and writes in the background.
 
-    It does what it is asked in the order it was asked, so a read sees every write before it.
+    The thread works in the order of the calls, so a read sees every write before it.
     """
 
     def __init__(self, file: SlotFile, like: Tensor, width: int) -> None:
@@ -75,13 +75,12 @@ class FileRows(Rows):
         self._ahead: tuple[Slots, Future[Tensor]] | None = None
 
     def prefetch(self, slots: Slots) -> None:
-        self._ahead = slots, self._reading(slots)
+        self._ahead = slots, self._begin_reading(slots)
 
     def read(self, slots: Slots) -> Tensor:
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and np.array_equal(ahead[0], slots):
-            return ahead[1].result().to(self._like.device)
-        return self._reading(slots).result().to(self._like.device)
+        reading = ahead[1] if ahead and np.array_equal(ahead[0], slots) else self._begin_reading(slots)
+        return reading.result().to(self._like.device)
 
     def write(self, slots: Slots, rows: Tensor) -> None:
         while len(self._writes) >= WRITES_BEHIND:
@@ -101,11 +100,12 @@ class FileRows(Rows):
         self._thread.shutdown()
         self.file.close()
 
-    def _reading(self, slots: Slots) -> Future[Tensor]:
+    def _begin_reading(self, slots: Slots) -> Future[Tensor]:
         # Memory that torch aligned: vector kernels round differently on odd addresses.
         rows = torch.empty(len(slots), self._width, dtype=self._like.dtype)
-        return self._thread.submit(self._read, slots, rows)
 
-    def _read(self, slots: Slots, rows: Tensor) -> Tensor:
-        self.file.read(slots, rows.view(torch.uint8).numpy())
-        return rows
+        def read() -> Tensor:
+            self.file.read(slots, rows.view(torch.uint8).numpy())
+            return rows
+
+        return self._thread.submit(read)

@@ -1,4 +1,4 @@
-"""Which slot keeps whose record, so that no slot is written while anybody may still want what is in it."""
+"""Which slot holds which client's record. No slot is written while a client or a checkpoint still refers to it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ class SlotIndex:
     """Client -> slot, copied on write: a record goes into a free slot, and `commit` makes it the client's.
 
     The slot that the client had before is free after that, or, where one of the last `KEPT` checkpoints refers to it,
-    when that one is given up. So neither a round that fails nor a crash takes away a record, and what that costs in
-    space is the records written between `KEPT` checkpoints. Arrays of numbers only: a million clients take 4 MB.
+    as soon as that checkpoint is given up. So no record is lost if a round fails or the process is killed. This takes
+    space for the records that are written during `KEPT` checkpoints. The index of a million clients takes 4 MB.
     """
 
     def __init__(self, clients: int) -> None:
-        """Nobody of `clients` clients has been seen."""
+        """None of `clients` clients has a record."""
         self._slots: Slots = np.full(clients, ABSENT, dtype=np.int32)
         self._free: Slots = np.empty(0, dtype=np.int32)  # rising, so that new records lie side by side, at the front
-        self._used = 0  # slots beyond have never been written
-        self._held: list[Mask] = []  # by slot: the last checkpoints, oldest first, refer to it
+        self.used = 0  # how many slots there are, free ones included; those beyond have never been written
+        self.held: list[
+            Mask
+        ] = []  # (slots,) for each of the last checkpoints, oldest first: whether it refers to a slot
         self._staged: list[tuple[Index, Slots]] = []
 
     @classmethod
@@ -40,14 +42,14 @@ class SlotIndex:
         """
         index = cls(len(slots))
         index._slots = slots.copy()
-        index._used = max(int(slots.max(initial=ABSENT)) + 1, *(len(mask) for mask in earlier), 0)
+        index.used = max(int(slots.max(initial=ABSENT)) + 1, *(len(mask) for mask in earlier), 0)
         # A slot is a client's, or held for a checkpoint, or staged: there are never more of them.
-        if slots.min(initial=ABSENT) < ABSENT or index._used > (KEPT + 2) * len(slots) + 8:
+        if slots.min(initial=ABSENT) < ABSENT or index.used > (KEPT + 2) * len(slots) + 8:
             raise InputError("the index of client records is damaged: it names a slot that cannot be")
-        index._held = [*earlier, index._referred()][-KEPT:]
-        if index._held[-1].sum() != (slots >= 0).sum():
+        index.held = [*earlier, index._referred()][-KEPT:]
+        if index.held[-1].sum() != (slots >= 0).sum():
             raise InputError("the index of client records is damaged: two clients share a slot")
-        index._free = np.flatnonzero(~index._is_held(np.arange(index._used))).astype(np.int32)
+        index._free = np.flatnonzero(~index._is_held(np.arange(index.used))).astype(np.int32)
         return index
 
     @property
@@ -55,19 +57,9 @@ class SlotIndex:
         """The slot of every client, (clients,); a copy."""
         return self._slots.copy()
 
-    @property
-    def used(self) -> int:
-        """How many slots there are, free ones included."""
-        return self._used
-
     def of(self, clients: Index) -> Slots:
         """The slots (c,) of `clients`, `ABSENT` where a client has never been seen."""
         return self._slots[clients]
-
-    @property
-    def held(self) -> list[Mask]:
-        """The slots (slots,) that each of the last checkpoints refers to, oldest first."""
-        return list(self._held)
 
     def seen(self) -> Index:
         """All clients that have a record, in the order of their slots."""
@@ -78,14 +70,14 @@ class SlotIndex:
         """Free slots (c,) for new records of `clients`, who keep their old ones until `commit`."""
         fresh, self._free = self._free[: len(clients)], self._free[len(clients) :]
         missing = len(clients) - len(fresh)
-        more = np.arange(self._used, self._used + missing, dtype=np.int32)
-        self._used += missing
+        more = np.arange(self.used, self.used + missing, dtype=np.int32)
+        self.used += missing
         taken = np.concatenate([fresh, more])
         self._staged.append((clients, taken))
         return taken
 
     def commit(self) -> None:
-        """What is staged now counts."""
+        """Make the staged slots the clients' slots."""
         if self._staged:
             clients, fresh = (np.concatenate(parts) for parts in zip(*self._staged, strict=True))
             old = self._slots[clients]
@@ -94,28 +86,28 @@ class SlotIndex:
             self._release(old[~self._is_held(old)])
 
     def discard(self) -> None:
-        """Nothing is staged any more."""
+        """Free the staged slots; the clients keep their old ones."""
         staged, self._staged = self._staged, []
         for _, slots in staged:
             self._release(slots)
 
     def hold(self) -> None:
-        """A checkpoint now refers to every client's slot; those that only one given up for it wanted are free."""
-        self._held.append(self._referred())
-        given_up, self._held = self._held[:-KEPT], self._held[-KEPT:]
+        """Hold all clients' slots for a new checkpoint, and free those that only the oldest one referred to."""
+        self.held.append(self._referred())
+        given_up, self.held = self.held[:-KEPT], self.held[-KEPT:]
         for mask in given_up:
             slots = np.flatnonzero(mask)
             self._release(slots[~self._is_held(slots)])
 
     def _referred(self) -> Mask:
-        referred = np.zeros(self._used, dtype=bool)
+        referred = np.zeros(self.used, dtype=bool)
         referred[self._slots[self._slots >= 0]] = True
         return referred
 
     def _is_held(self, slots: Index | Slots) -> Mask:
         """Whether a slot may not be freed; that of a client never seen is none."""
         held = slots < 0
-        for mask in self._held:
+        for mask in self.held:
             known = (slots >= 0) & (slots < len(mask))
             held[known] |= mask[slots[known]]
         return held

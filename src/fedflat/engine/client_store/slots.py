@@ -35,11 +35,11 @@ class SlotFile:
     """Slots of `slot_bytes` bytes, one after another.
 
     Its header names the checkpoints whose slots are all intact: the last `KEPT`, and, while the next is being written,
-    that one too. A file that another run wrote, or that has gone on since a checkpoint, therefore never passes for
-    that checkpoint's. What a slot should hold is known by its digest, which is here while the file is used, and in the
-    checkpoint: a bit that flips, or a write that the disk has lost, is noticed by the next read. Whoever writes has the
-    file locked; readers do not lock, but look at the header again after every read. `pread` and `pwrite` rather than a
-    map into memory, whose reads in random order took 100 times longer.
+    that one too. So a file that another run wrote, or that was written after a checkpoint was given up, is never taken
+    for that checkpoint's. The digest of each slot is kept in memory while the file is used, and in the checkpoint: the
+    next read notices a bit that flipped, or a write that the disk lost. A writer locks the file; readers do not lock
+    it, but read the header again after every read. Slots are read by `pread`, because reading a memory map in random
+    order took 100 times longer.
     """
 
     def __init__(self, handle: int, name: str, slot_bytes: int, keys: Sequence[bytes], folder: Path | None) -> None:
@@ -60,8 +60,9 @@ class SlotFile:
     @classmethod
     def anonymous(cls, slot_bytes: int) -> SlotFile:
         """A file without a name in the folder for temporary files; it is gone when it is closed or the process ends."""
-        with _told(f"a temporary file in {tempfile.gettempdir()}", "made"), tempfile.TemporaryFile() as file:
-            found = cls(os.dup(file.fileno()), f"a temporary file in {tempfile.gettempdir()}", slot_bytes, (), None)
+        name = f"a temporary file in {tempfile.gettempdir()}"
+        with _system_errors(name, "made"), tempfile.TemporaryFile() as file:
+            found = cls(os.dup(file.fileno()), name, slot_bytes, (), None)
         found.writable = True
         return found
 
@@ -75,7 +76,7 @@ class SlotFile:
             raise InputError(f"{file.name} is no file of client records; move it, or use another folder")
         if header is not None and header[1]:
             raise InputError(f"{file.name} belongs to a checkpoint; load that, remove the file, or use another folder")
-        with _told(file.name, "written"):
+        with _system_errors(file.name, "written"):
             os.ftruncate(file._handle, 0)
             file._serve(())
             flush_folder(folder)
@@ -93,7 +94,7 @@ class SlotFile:
             file.check()
             if os.fstat(file._handle).st_size < START + (int(slots.max(initial=-1)) + 1) * slot_bytes:
                 raise DamagedError(f"{file.name} is damaged: it ends before its last slot")
-            file._take(slots, digests)
+            file._read_digests(slots, digests)
         except BaseException:
             file.close()
             raise
@@ -113,7 +114,7 @@ class SlotFile:
 
     @classmethod
     def claimed(cls, file: SlotFile) -> SlotFile:
-        """An `opened` file to be written, too, from its checkpoint on. Raises InputError as `opened` does."""
+        """An `opened` file, which may now also be written. Raises InputError as `opened` does."""
         if file.folder is None:
             raise InputError(f"{file.name} has no name")
         claimed = cls._open(file.folder, file._slot_bytes, (file.key,), os.O_RDWR)
@@ -131,7 +132,7 @@ class SlotFile:
 
     def read(self, slots: Slots, content: Content) -> None:
         """Read `slots` (c,) into `content`. Raises DamagedError if they cannot be read, or are not what was written."""
-        with _told(self.name, "read", DamagedError):
+        with _system_errors(self.name, "read", DamagedError):
             self._move(os.preadv, slots, content)
         if not self.writable:
             self.check()
@@ -143,9 +144,9 @@ class SlotFile:
 
     def write(self, slots: Slots, content: Content) -> None:
         """Write `content` into `slots` (c,). Raises InputError if it cannot be written."""
-        with _told(self.name, "written"):
+        with _system_errors(self.name, "written"):
             self._move(os.pwritev, slots, content)
-        self._note(slots, digests_of(content))
+        self._store_digests(slots, digests_of(content))
 
     def check(self) -> tuple[bytes, ...]:
         """The keys in the header. Raises DamagedError unless the file has what its checkpoint refers to."""
@@ -156,18 +157,18 @@ class SlotFile:
         return (*keys, following)
 
     def announce(self) -> bytes:
-        """Everything written is on disk, and the key of a checkpoint to come that refers to it."""
+        """Bring everything written to the disk, for a checkpoint that is about to refer to it; returns its key."""
         self._next = os.urandom(16)
         self._serve(self._keys, self._next)
         return self._next
 
     def settle(self) -> None:
-        """The checkpoint that was announced is in place: from now on the slots of one given up may be written.
+        """Say that the announced checkpoint is in place: the oldest one is given up, and its slots may be written.
 
-        That must not reach the disk before the checkpoint's new name does.
+        This must not reach the disk before the checkpoint's new name does.
         """
         if self.folder is not None:
-            with _told(self.name, "written"):
+            with _system_errors(self.name, "written"):
                 flush_folder(self.folder)
         self._keys = (*self._keys, self._next)[-KEPT:]
         self._serve(self._keys)
@@ -180,12 +181,12 @@ class SlotFile:
     @classmethod
     def _open(cls, folder: Path, slot_bytes: int, keys: Sequence[bytes], flags: int) -> SlotFile:
         kind = InputError if flags & os.O_CREAT else DamagedError
-        with _told(path := str(folder / NAME), "opened", kind):
+        with _system_errors(path := str(folder / NAME), "opened", kind):
             handle = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)  # gradients could be guessed from it
             return cls(handle, path, slot_bytes, keys, folder)
 
     def _lock(self) -> None:
-        """Become the only one that writes; the system frees the lock however the process ends."""
+        """Lock the file for writing; the system frees the lock however the process ends."""
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -194,7 +195,7 @@ class SlotFile:
 
     def _header(self) -> tuple[int, tuple[bytes, ...], bytes] | None:
         """Bytes of a slot, the keys of the last checkpoints and that of the next, if this is a slot file."""
-        with _told(self.name, "read", DamagedError):
+        with _system_errors(self.name, "read", DamagedError):
             written = os.pread(self._handle, _HEADER.size, 0)
         if len(written) < _HEADER.size or not written.startswith((_MAGIC, _OLD_MAGIC)):
             return None
@@ -204,25 +205,25 @@ class SlotFile:
         return slot_bytes, tuple(key for key in each if key != NONE), following
 
     def _serve(self, keys: Sequence[bytes], following: bytes = NONE) -> None:
-        """Name the checkpoints that have all their slots; on disk, with the slots, when this returns."""
-        with _told(self.name, "written"):
+        """Write the keys of the checkpoints whose slots are all intact; they, and all slots, are on disk after this."""
+        with _system_errors(self.name, "written"):
             os.pwrite(self._handle, _HEADER.pack(_MAGIC, self._slot_bytes, b"".join(keys), following), 0)
             _flush(self._handle)
 
-    def _take(self, slots: Slots, digests: Digests | None) -> None:
-        """Note the digests of what is in `slots`, some at a time, and compare them with `digests`."""
+    def _read_digests(self, slots: Slots, digests: Digests | None) -> None:
+        """Store the digests of what is in `slots`, and compare them with the checkpoint's `digests`, if it has them."""
         some = max(1, AT_ONCE // max(1, self._slot_bytes))
         for start in range(0, len(slots), some):
             these = slots[start : start + some]
             content = np.empty((len(these), self._slot_bytes), dtype=np.uint8)
-            with _told(self.name, "read", DamagedError):
+            with _system_errors(self.name, "read", DamagedError):
                 self._move(os.preadv, these, content)
             found = digests_of(content)
             if digests is not None and (found != digests[start : start + some]).any():
                 raise DamagedError(f"{self.name} is damaged: a record has another digest than its checkpoint says")
-            self._note(these, found)
+            self._store_digests(these, found)
 
-    def _note(self, slots: Slots, digests: Digests) -> None:
+    def _store_digests(self, slots: Slots, digests: Digests) -> None:
         needed = int(slots.max(initial=-1)) + 1
         if needed > len(self._digests):
             room = np.zeros(max(needed, len(self._digests) * 5 // 4), dtype=np.int64)
@@ -231,7 +232,10 @@ class SlotFile:
         self._digests[slots] = digests
 
     def _move(self, move: Callable[..., int], slots: Slots, content: Content) -> None:
-        """Carry `content` from or to `slots`, in the order on disk, and what lies side by side in both at once."""
+        """Read (`move` is preadv) or write (pwritev) the `content` of `slots`, in their order on disk.
+
+        Slots that lie side by side both on disk and in `content` are moved by one call.
+        """
         if not len(slots):
             return
         order = np.argsort(slots, kind="stable")
@@ -240,17 +244,12 @@ class SlotFile:
         firsts = [0, *apart.tolist()]
         for first, end in zip(firsts, [*firsts[1:], len(order)], strict=True):
             row = int(order[first])
-            _through(move, self._handle, memory[row * size : (row + end - first) * size],
-                     START + int(slots[row]) * size)  # fmt: skip
-
-
-def _through(move: Callable[..., int], handle: int, memory: memoryview, offset: int) -> None:
-    """Call `move`, which may stop early (2 GiB at once; a disk that fills up), until all of `memory` is through."""
-    while len(memory):
-        done = move(handle, [memory], offset)
-        if not done:
-            raise OSError(0, "it ends too early")
-        memory, offset = memory[done:], offset + done
+            part, offset = memory[row * size : (row + end - first) * size], START + int(slots[row]) * size
+            while len(part):  # a move may stop early: after 2 GiB, or when a disk is full
+                done = move(self._handle, [part], offset)
+                if not done:
+                    raise OSError(0, "it ends too early")
+                part, offset = part[done:], offset + done
 
 
 def digests_of(content: Content) -> Digests:
@@ -260,8 +259,8 @@ def digests_of(content: Content) -> Digests:
 
 
 @contextmanager
-def _told(name: str, what: str, kind: type[InputError] = InputError) -> Iterator[None]:
-    """Errors of the system as one line that names the file."""
+def _system_errors(name: str, what: str, kind: type[InputError] = InputError) -> Iterator[None]:
+    """Raise, for an error of the system, one of `kind` whose one line names the file."""
     try:
         yield
     except OSError as error:

@@ -27,15 +27,10 @@ CHUNKS = 5  # in memory when records are in a file: one read ahead, one in train
 SLOTS, KEY, DIGESTS, HELD = "slots", "slot-file", "digests", "held"
 
 
-def everybody(clients: Index) -> NDArray[np.bool_]:
-    """All of `clients` (c,): the clients of a store that is the only one."""
-    return np.ones(len(clients), dtype=bool)
-
-
 def check_records(tensors: Mapping[str, Tensor | Stream], folder: Path) -> None:
-    """Check that what a checkpoint in `folder` says of a file of records is so, if it has one.
+    """Raise DamagedError if a checkpoint in `folder` has a file of records, and this is not as the checkpoint says.
 
-    tensors: what `ClientStore.tensors` gave. Raises DamagedError if it is not.
+    tensors: the content of the checkpoint, from `ClientStore.tensors`.
     """
     key, slots, digests = (tensors.get(name) for name in (KEY, SLOTS, DIGESTS))
     if isinstance(key, Tensor) and isinstance(slots, Tensor):
@@ -58,11 +53,14 @@ class ClientStore:
         like: Tensor,
         budget: int = BUDGET,
         folder: str | Path | None = None,
-        owned: Callable[[Index], NDArray[np.bool_]] = everybody,
+        owned: Callable[[Index], NDArray[np.bool_]] = lambda clients: np.ones(len(clients), dtype=bool),
     ) -> None:
-        """`like` (d,) gives model size, dtype and device. Records that may take more than `budget` bytes of memory
-        are kept in a slot file in `folder`, or, without one, in a nameless temporary file. `owned`: which of some
-        clients this store is for; it takes no others' records from a checkpoint."""
+        """`like` (d,) gives model size, dtype and device.
+
+        Records that may take more than `budget` bytes of memory are kept in a slot file in `folder`, or, without a
+        folder, in a nameless temporary file. `owned` says which of some clients (c,) this store is for: it takes no
+        other clients' records from a checkpoint.
+        """
         self._passing = method.client.marked("per_round")
         widths = method.client.widths(like.shape[-1], method)
         self._method, self._clients, self._like = method, clients, like.new_empty(0)
@@ -99,9 +97,10 @@ class ClientStore:
         return self._fields(self._rows.read(self._index.of(clients)))[name]
 
     def content(self, clients: Index, rows: Callable[[str, Index], Tensor]) -> dict[str, Tensor | Stream]:
-        """What a checkpoint must hold if the records of `clients` are what `rows` gives for a field and some of them.
+        """The tensors of a checkpoint without a slot file: the records of `clients` (c,), who have been seen.
 
-        Every field's records, (clients seen, width), and where in them each client's are, (clients,).
+        rows: gives one field of some clients, (n, width). Returns the records of every field, (c, width), and the row
+        of each client of the run in them, (clients,).
         """
         places = np.full(self._clients, ABSENT, dtype=np.int32)
         places[clients] = np.arange(len(clients))
@@ -129,7 +128,7 @@ class ClientStore:
         return type(first)(**{**first.tensors(), **kept})
 
     def prefetch(self, clients: Index) -> None:
-        """Say that `get` will be asked for `clients` next, so that a file is read while others train."""
+        """Begin to read the records of `clients`, whom `get` will be called for next, while other clients train."""
         slots = self._index.of(clients)
         if self._rows is not None and (slots >= 0).any():
             self._rows.prefetch(slots[slots >= 0])
@@ -162,11 +161,15 @@ class ClientStore:
 
     def tensors(self, beside: Path | None = None) -> dict[str, Tensor | Stream]:
         """What a checkpoint in the folder `beside` must hold: all records, or, if their slot file is in that folder,
-        only the way to them. Streams last until the next commit. When the checkpoint is in place, call `saved`."""
+        only their slots and digests. Streams can be read until the next commit. When the checkpoint is in place, call
+        `saved`."""
         file = self._file
         self._announced = file is not None and file.writable and beside is not None and file.folder == beside.resolve()
         if file is None or not self._announced:
-            return self._everything()
+            content = self.content(clients := self.seen(), self.rows)
+            if file is not None:
+                return content
+            return {name: x.read(0, len(clients)) if isinstance(x, Stream) else x for name, x in content.items()}
         slots = self._index.slots
         written = {
             SLOTS: slots,
@@ -189,13 +192,13 @@ class ClientStore:
         index = self._index_in(tensors)
         rows: Rows | None = None
         if isinstance(key := tensors.get(KEY), Tensor):
-            place, slots = Path() if folder is None else folder, index.slots
             digests = tensors.get(DIGESTS)
             known = digests.numpy() if isinstance(digests, Tensor) else None
-            slots = slots[slots >= 0]
-            file = SlotFile.opened(place.resolve(), self._slot_bytes, key.numpy().tobytes(), slots, known)
+            slots = index.slots[index.slots >= 0]
+            place = (folder or Path()).resolve()
+            file = SlotFile.opened(place, self._slot_bytes, key.numpy().tobytes(), slots, known)
             self.close()
-            rows = self._in(file)
+            rows = FileRows(file, self._like, self._width)
         elif index.used:
             read = self._reader(tensors, index.used)
             self.close()
@@ -211,20 +214,17 @@ class ClientStore:
     def _file(self) -> SlotFile | None:
         return self._rows.file if isinstance(self._rows, FileRows) else None
 
-    def _in(self, file: SlotFile) -> FileRows:
-        return FileRows(file, self._like, self._width)
-
     def _fields(self, rows: Tensor) -> dict[str, Tensor]:
         """Records (c, width) field by field, each in memory of its own, as kernels round by it."""
         parts = torch.split(rows, list(self._widths.values()), dim=1)
         return {name: part.contiguous() for name, part in zip(self._widths, parts, strict=True)}
 
     def _own(self) -> Rows:
-        """Rows that may be written: new ones, or those of the checkpoint that was restored."""
+        """Rows that may be written: new ones, those so far, or a copy of another run's."""
         rows = before = self._rows or self._new()
         if isinstance(before, FileRows) and not before.file.writable:
             if self._folder is not None and before.file.folder == self._folder:
-                rows = self._in(SlotFile.claimed(before.file))
+                rows = FileRows(SlotFile.claimed(before.file), self._like, self._width)
             else:  # another run's: its records are copied
                 self._index, rows = self._copied(self._index, before.read)
             before.close()
@@ -234,9 +234,9 @@ class ClientStore:
     def _new(self) -> Rows:
         if self._fits:
             return MemoryRows(self._like, self._width, self._clients)
-        if self._folder is None:
-            return self._in(SlotFile.anonymous(self._slot_bytes))
-        return self._in(SlotFile.created(self._folder, self._slot_bytes))
+        size = self._slot_bytes
+        file = SlotFile.anonymous(size) if self._folder is None else SlotFile.created(self._folder, size)
+        return FileRows(file, self._like, self._width)
 
     def _copied(self, index: SlotIndex, read: Callable[[Slots], Tensor]) -> tuple[SlotIndex, Rows]:
         """New rows with what `read` gives for the slots of `index`, and the index to them."""
@@ -253,13 +253,6 @@ class ClientStore:
             raise
         copy.commit()
         return copy, rows
-
-    def _everything(self) -> dict[str, Tensor | Stream]:
-        """All records: from a file some at a time, from memory as they are now."""
-        content = self.content(clients := self.seen(), self.rows)
-        if self._file:
-            return content
-        return {name: x.read(0, len(clients)) if isinstance(x, Stream) else x for name, x in content.items()}
 
     def _index_in(self, tensors: Mapping[str, Tensor | Stream]) -> SlotIndex:
         slots = tensors.get(SLOTS)

@@ -7,29 +7,32 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter, process_time
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...core.errors import InputError
+from ...core.local import LocalResult
 from ...core.model_check import Randomness
 from ...data.federated import Index
-from ...rounds.executor import Executor
+from ...rounds.executor import Executor, stacked
+from ...rounds.local_training import ContextFactory
 from ...rounds.sequential import Sequential
 from ..ranks import Ranks
 from .graphed import Graphed
 from .stacked import Compiled, Stacked
-from .trial import Trial, stands_alone
 
 EXECUTORS = {kind.__name__.lower(): kind for kind in (Sequential, Stacked, Compiled, Graphed)}
 ASKED = "asked for"
 CLEARLY = 1.5  # times faster than what the rule says; less may be noise, and a choice should not change from run to run
 WORTHWHILE = 1.2  # times faster that a compiled step must be, which takes seconds to make
-ENOUGH, MOST = 0.03, 20  # seconds of trying a way out, and times; two times at least, as anything may come between
-COMPILING = 60.0  # seconds that compiling and trying a step may take, generously
+ENOUGH, MOST = 0.03, 20  # an executor is timed for so many seconds, or so many times, but at least twice
+COMPILING = 60.0  # seconds that compiling and timing a step may take, generously
+TRIAL_STEPS = 2  # local steps of each client in a trial
+TRIAL_CLIENTS = 8  # at most, whose results are compared bit by bit
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The executor of a simulation and how it was found."""
+    """The executor of a simulation and the reason for it."""
 
     executor: Executor
     reason: str
@@ -37,8 +40,8 @@ class Choice:
 
     @property
     def name(self) -> str:
-        """As in settings."""
-        return _name(self.executor)
+        """The executor's name in settings."""
+        return self.executor.name
 
 
 def check_name(name: str, randomness_of: Randomness, device: torch.device) -> None:
@@ -60,9 +63,7 @@ def check_name(name: str, randomness_of: Randomness, device: torch.device) -> No
 def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index, steps: float) -> Choice:
     """The executor called `name`; for `auto` the one that is faster on the first steps of `cohort` (c,).
 
-    `steps` are the client steps of the whole run: compiling pays from some number on. Small models without
-    convolutions are stacked and others go one after another unless the trial says clearly otherwise: stacked
-    convolutions become grouped ones, which are slower.
+    `steps` is the number of all clients' steps in the whole run, which decides whether compiling pays.
     """
     one = make(Sequential)
     if name != "auto":
@@ -74,75 +75,105 @@ def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index,
     many = make(Stacked)
     if min(many.chunk, len(cohort)) == 1:
         return Choice(one, "only one client is stacked: there is one, or the model is large")
-    return _timed(one, many, lambda: make(Compiled), cohort, steps)
+    choice = _faster(one, many, cohort)
+    seconds = choice.seconds
+    if choice.executor is one or one.randomness is Randomness.DROPOUT or steps * seconds[many.name] < COMPILING:
+        return choice
+    compiled = make(Compiled)
+    seconds[compiled.name] = _step_time(compiled, cohort)
+    worthwhile = seconds[compiled.name] * WORTHWHILE < seconds[many.name]
+    return Choice(compiled, "a long run of small steps", seconds) if worthwhile else choice
 
 
 def agreed(
     ranks: Ranks, make: Callable[[type[Executor]], Executor], cohort: Index, chosen: Callable[[], Choice]
 ) -> Choice:
-    """The same executor for all ranks, of those that were started as ranks: what rank 0 has `chosen`.
+    """The executor that rank 0 has `chosen`, on all ranks; a process that is alone takes it as it is.
 
-    A trial that prefers stacks is overruled for models whose clients have other bits in other stacks: who is stacked
-    with whom depends on the number of ranks.
+    The number of ranks decides which clients are in one stack. If that changes the bits of a client's result, a choice
+    of `auto` is replaced, and one that was asked for says so in its reason.
     """
     if ranks.alone:
         return chosen()
-    mine: Choice | None = None
+    choice: Choice | None = None
     with ranks.together():
         if ranks.index == 0:
-            mine = _exact(chosen(), make, cohort)
-    name, reason, seconds = ranks.first(mine and (mine.name, mine.reason, mine.seconds))
-    return mine or Choice(make(EXECUTORS[name]), reason, seconds)
+            choice = chosen()
+            if choice.executor.chunk > 1 and not stands_alone(choice.executor, cohort):
+                if choice.reason == ASKED:
+                    choice = replace(choice, reason=f"{ASKED}; the last bits depend on the number of ranks")
+                else:
+                    reason = "in stacks, the last bits would depend on the number of ranks"
+                    choice = Choice(make(Sequential), reason, choice.seconds)
+    name, reason, seconds = ranks.first(choice and (choice.name, choice.reason, choice.seconds))
+    return choice or Choice(make(EXECUTORS[name]), reason, seconds)
 
 
-def _exact(choice: Choice, make: Callable[[type[Executor]], Executor], cohort: Index) -> Choice:
-    """`choice`, unless it is found by trial and its bits depend on the stack; one that was asked for says so."""
-    if choice.executor.chunk == 1 or stands_alone(choice.executor, cohort):
-        return choice
-    if choice.reason == ASKED:
-        return replace(choice, reason=f"{ASKED}; the last bits depend on the number of ranks")
-    return Choice(make(Sequential), "in stacks, the last bits would depend on the number of ranks", choice.seconds)
+def _faster(one: Executor, many: Executor, cohort: Index) -> Choice:
+    """The faster of one client at a time and many at once, timed on the first steps of `cohort` (c,).
 
-
-def _timed(one: Executor, many: Executor, compiled: Callable[[], Executor], cohort: Index, steps: float) -> Choice:
-    """The faster of two, and the compiled stack if the run is long enough for it."""
-    seconds = {_name(executor): _step_time(executor, cohort) for executor in (one, many)}
-    expected, other = (one, many) if _convolutional(one) else (many, one)
-    faster = seconds[_name(other)] * CLEARLY < seconds[_name(expected)]
-    chosen, reason = (other, "much faster on the first steps") if faster else (expected, "by model, and not slower")
-    if chosen is one or one.randomness is Randomness.DROPOUT or steps * seconds[_name(many)] < COMPILING:
-        return Choice(chosen, reason, seconds)
-    last = compiled()
-    seconds[_name(last)] = _step_time(last, cohort)
-    if seconds[_name(last)] * WORTHWHILE < seconds[_name(many)]:
-        return Choice(last, "a long run of small steps", seconds)
-    return Choice(chosen, reason, seconds)
-
-
-def _name(executor: Executor) -> str:
-    return type(executor).__name__.lower()
+    By rule, models with convolutions go one client at a time, because stacked convolutions become grouped ones, which
+    are slower, and other models are stacked. A trial overrules this only if it says so clearly.
+    """
+    seconds = {executor.name: _step_time(executor, cohort) for executor in (one, many)}
+    layers = one.objective.module.modules()
+    by_rule, other = (one, many) if any(isinstance(x, nn.modules.conv._ConvNd) for x in layers) else (many, one)
+    if seconds[other.name] * CLEARLY < seconds[by_rule.name]:
+        return Choice(other, "much faster on the first steps", seconds)
+    return Choice(by_rule, "by model, and not slower", seconds)
 
 
 def _step_time(executor: Executor, cohort: Index) -> float:
-    """Seconds of one client's step (of the processor, or on a GPU), the best of some after one that warms up."""
+    """Seconds of one client's step, the shortest of several trials after one that warms up.
+
+    On a GPU this is the time until it is done, else the time of the processor, which other processes disturb less.
+    """
     trial = Trial(executor, cohort)
     trial.run()
     on_gpu = trial.plan.samples.is_cuda
+
+    def clock() -> float:
+        if not on_gpu:
+            return process_time()
+        torch.cuda.synchronize()
+        return perf_counter()
+
     times: list[float] = []
     while len(times) < 2 or (sum(times) < ENOUGH and len(times) < MOST):
-        started = _clock(on_gpu)
+        started = clock()
         trial.run()
-        times.append(_clock(on_gpu) - started)
+        times.append(clock() - started)
     return min(times) / int(trial.plan.steps.sum())
 
 
-def _clock(on_gpu: bool) -> float:
-    """Seconds that the processor has worked, which other processes disturb less; the time on a GPU that is done."""
-    if not on_gpu:
-        return process_time()
-    torch.cuda.synchronize()
-    return perf_counter()
+class Trial:
+    """The first steps of the clients that have most steps, as many clients as run at once, from the initial model."""
+
+    def __init__(self, executor: Executor, cohort: Index) -> None:
+        """Prepare everything, so that `run` is nothing but local training; `cohort` is (c,)."""
+        batches, method, space = executor.batches, executor.method, executor.objective.space
+        self.plan = batches.plan(0, batches.longest_first(cohort)[: executor.chunk]).first(TRIAL_STEPS)
+        server = method.init_server(space.flatten(executor.objective.module))
+        down = stacked(method.broadcast(server), self.plan.clients)
+        ctx = ContextFactory(space, batches.client, server.w.device).of(0, 1.0, len(self.plan.clients))
+        client, descent = method.init_client(down), batches.client.descent(0)
+        self._run: Callable[[], LocalResult]
+        self._run = lambda: executor.run(self.plan, down, client, ctx, descent, executor.step)
+
+    def run(self) -> Tensor:
+        """Take the steps; returns the clients' models, (c, d)."""
+        return self._run().w
 
 
-def _convolutional(executor: Executor) -> bool:
-    return any(isinstance(layer, nn.modules.conv._ConvNd) for layer in executor.objective.module.modules())
+def stands_alone(executor: Executor, cohort: Index) -> bool:
+    """Whether a client's result has the same bits whoever is beside it in a stack, tried with some of `cohort` (c,).
+
+    This depends on the functions in a model: torch computes the last few numbers of a tensor by other code than the
+    rest, and a single product by other code than several, and not all of that code rounds alike.
+    """
+    clients = executor.batches.longest_first(cohort)[: min(executor.chunk, TRIAL_CLIENTS)]
+    together = Trial(executor, clients).run()
+    for some in (slice(0, 1), slice(1, None), slice(0, None, 2), slice(1, None, 2), slice(2, 5)):
+        if len(clients[some]) and not torch.equal(Trial(executor, clients[some]).run(), together[some]):
+            return False
+    return True

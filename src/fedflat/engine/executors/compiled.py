@@ -27,6 +27,8 @@ class CompiledStep(PreparedStep):
     than tensors cannot be traced, and without a C++ compiler none can be compiled.
     """
 
+    participle = "compiled"
+
     def takes(self, state: LocalState) -> bool:
         """A single row is another program to the compiler, and not worth it."""
         return len(state.w) > 1

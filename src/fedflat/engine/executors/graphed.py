@@ -19,10 +19,13 @@ WARM_UP = 3  # steps before the recording, as torch advises: libraries choose th
 
 
 class GraphedStep(PreparedStep):
-    """Records a step once and replays it for every step and client: one launch instead of hundreds.
+    """Records a step as a CUDA graph once and replays it for every step and client: one launch instead of hundreds.
 
-    Inputs are copied into the recording's own tensors, results out of them.
+    Inputs are copied into the recording's own tensors, results out of them. Where no graph can be recorded, steps are
+    taken as they are.
     """
+
+    participle = "recorded as a CUDA graph"
 
     def form(self, tensors: dict[str, Tensor]) -> tuple[object, ...]:
         """Everything."""

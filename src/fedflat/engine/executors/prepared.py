@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,30 +18,24 @@ from ...core.oracle import Oracle
 from .tensor_step import StepInputs, StepNumbers, TensorStep, next_state
 
 log = logging.getLogger(__name__)
-Run = Callable[[list[Tensor]], list[Tensor]]
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A step that is ready: tensors in, tensors out."""
-
-    run: Run
-    gradients: int  # that each client takes in it
+Run = Callable[[list[Tensor]], list[Tensor]]  # takes a step: from the tensors of `StepInputs` to those of the state
 
 
 class PreparedStep(ABC):
     """Takes local steps through what `prepare` makes of them, once for each form that the tensors of a step have.
 
-    The first prepared step is compared with the plain one. A step that cannot be prepared, for whatever reason, is
-    taken as it is, and the log says why.
+    The first prepared step is compared with the plain one, since compilers make mistakes. A step that cannot be
+    prepared, for whatever reason, is taken as it is, and the log says why.
     """
+
+    participle: ClassVar[str]  # what happens to a step when it is prepared, for messages
 
     def __init__(self, method: Method, objective: Objective) -> None:
         self._method, self._objective, self._numbers = method, objective, StepNumbers()
-        self.forms: dict[tuple[object, ...], Prepared | None] = {}  # by names, shapes and types of the tensors
+        self.forms: dict[tuple[object, ...], tuple[Run, int] | None] = {}  # and each client's gradients in a step
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Another process prepares for itself."""
+        """Pickle no prepared steps: another process prepares its own."""
         return type(self), (self._method, self._objective)
 
     @property
@@ -66,20 +60,23 @@ class PreparedStep(ABC):
         prepared = self.forms[form]
         if prepared is None:
             return local_step(method, state, down, grad, ctx, descent)
-        return next_state(state, prepared.run(list(tensors.values())), prepared.gradients)
+        run, gradients = prepared
+        return next_state(state, run(list(tensors.values())), gradients)
 
-    def _tried(self, inputs: StepInputs) -> Prepared | None:
-        """The prepared step, if it can be prepared and gives what the step gives on `inputs`."""
+    def _tried(self, inputs: StepInputs) -> tuple[Run, int] | None:
+        """The prepared step; None if it cannot be prepared, or does not give what the plain step gives on `inputs`."""
         step = TensorStep(self._method, self._objective, inputs)
         values = list(inputs.tensors().values())
         try:
             run = self.prepare(step, inputs)
-            _check_equal(run(values), step(*values))
+            for found, expected in zip(run(values), step(*values), strict=True):
+                if not torch.allclose(found, expected, rtol=1e-3, atol=1e-5, equal_nan=True):
+                    raise ArithmeticError(f"the {self.participle} step gives other numbers")
         except Exception as error:
             reason = " ".join((str(error).strip() or type(error).__name__).splitlines()[:2])
-            log.warning("the local step of %s is not compiled: %s", type(self._method).__name__, reason)
+            log.warning("the local step of %s is not %s: %s", type(self._method).__name__, self.participle, reason)
             return None
-        return Prepared(run, step.gradients)
+        return run, step.gradients
 
     def takes(self, state: LocalState) -> bool:
         """Whether steps of these clients are worth preparing."""
@@ -87,15 +84,8 @@ class PreparedStep(ABC):
 
     @abstractmethod
     def form(self, tensors: dict[str, Tensor]) -> tuple[object, ...]:
-        """What steps must have in common to share what is prepared."""
+        """A key that is equal for the tensors of two steps if one prepared step can take both."""
 
     @abstractmethod
     def prepare(self, step: TensorStep, inputs: StepInputs) -> Run:
-        """What takes steps of the form of `inputs`."""
-
-
-def _check_equal(found: list[Tensor], expected: list[Tensor]) -> None:
-    """Raise ArithmeticError if the compiler has got something wrong; compilers have."""
-    for one, other in zip(found, expected, strict=True):
-        if not torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True):
-            raise ArithmeticError("the compiled step gives other numbers")
+        """A function that takes `step` for all tensors of the same form as `inputs`."""

@@ -96,7 +96,8 @@ class TensorStep:
         oracle, descent = BatchOracle(self._objective, batch), replace(self._descent, lr=lr)
         after = local_step(self._method, at, _record(self._down, named, "down."), oracle, ctx, descent)
         self.gradients = after.gradients
-        return _tensors_of(after)
+        velocity = [] if after.velocity is None else [after.velocity]
+        return [after.w, *velocity, *after.client.tensors().values()]
 
 
 def next_state(before: LocalState, values: list[Tensor], gradients: int) -> LocalState:
@@ -105,11 +106,6 @@ def next_state(before: LocalState, values: list[Tensor], gradients: int) -> Loca
     velocity = None if before.velocity is None else rest.pop(0)
     client = type(before.client)(**dict(zip(before.client.tensors(), rest, strict=True)))
     return LocalState(w, client, velocity, before.steps + 1, before.gradients + gradients)
-
-
-def _tensors_of(state: LocalState) -> list[Tensor]:
-    velocity = [] if state.velocity is None else [state.velocity]
-    return [state.w, *velocity, *state.client.tensors().values()]
 
 
 def _record(kind: Callable[..., Record], named: dict[str, Tensor], prefix: str) -> Any:

@@ -29,6 +29,7 @@ class WorkerProcess:
         files: the descriptors of open files that the process inherits under the same numbers.
         threads: the number of threads that torch and its libraries use.
         """
+        search_path = os.pathsep.join(path or os.getcwd() for path in sys.path)  # the same modules as in this process
         ours, theirs = socket.socketpair()
         with theirs:
             # Not multiprocessing: it runs the user's script again in each new process, unless the script is guarded.
@@ -37,7 +38,7 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), *files),
                 process_group=0,  # so that Ctrl-C in a terminal reaches the parent only
-                env=os.environ | {"PYTHONPATH": _search_path(), "OMP_NUM_THREADS": str(threads)},
+                env=os.environ | {"PYTHONPATH": search_path, "OMP_NUM_THREADS": str(threads)},
             )
         self.pid = self._process.pid
         self.connection = Connection(ours.detach())
@@ -88,8 +89,3 @@ def _is_suspended(pid: int) -> bool:
         return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:  # it has ended
         return False
-
-
-def _search_path() -> str:
-    """The places where this process finds modules, as the value of PYTHONPATH."""
-    return os.pathsep.join(path or os.getcwd() for path in sys.path)

@@ -18,7 +18,7 @@ from ...core.errors import InputError
 from ...experiments.checksums import digest_of
 from ...experiments.run_directory import RunDirectory, difference, save_model
 from ...experiments.spec import RunSpec
-from ...files import flush_folder, parsed, read_json, said_of, write_atomically
+from ...files import flush_folder, parsed, read_json, system_errors, write_atomically
 from ...rounds import checkpoint
 from ...rounds.history import metrics_table
 from ..server import FederatedServer
@@ -133,7 +133,7 @@ class FederationDirectory:
         """Rename those of `files` that exist, so that nothing reads them any more; return the new names."""
         stamp, renamed = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f"), []
         for file in files:
-            with said_of(file, "set aside"), suppress(FileNotFoundError):
+            with system_errors(file, "set aside"), suppress(FileNotFoundError):
                 aside = file.with_name(f"{file.name}.{stamp}")
                 os.rename(file, aside)
                 flush_folder(file.parent)  # or after a power failure the earlier files of this list might be back
@@ -179,7 +179,7 @@ def _read_history(file: Path) -> list[dict[str, float]]:
 
 def _check_metrics(path: Path) -> None:
     file, state = path / METRICS, FederationDirectory(path).newest()
-    with said_of(file, "read"):
+    with system_errors(file, "read"):
         table: pa.Table = parsed(file, lambda: pq.read_table(file))
     if state is None or not table.equals(metrics_table([dict(row) for row in state.history])):
         raise InputError(f"{file} is not that of the newest state")
@@ -201,7 +201,7 @@ def _model_digest(path: Path) -> str:
 
 def _check_events(file: Path) -> None:
     """Every line must be an event, except incomplete ones, which were being written when a machine stopped."""
-    with said_of(file, "read"), file.open("rb") as lines:
+    with system_errors(file, "read"), file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             incomplete = line.startswith(b"{") and not line.endswith(b"}\n")
             if not incomplete and not _is_event(line):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import printable
-from ...files import said_of
+from ...files import system_errors
 
 log = logging.getLogger("flwr")
 FILE = "events.jsonl"
@@ -29,7 +29,7 @@ class EventLog:
     def append(self, event: str, **facts: Any) -> None:
         """Append an event, such as "round", with its JSON-able facts."""
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **facts}
-        with said_of(self._path, "written"), self._path.open("a") as file:
+        with system_errors(self._path, "written"), self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
         log.info("fedflat: %s", printable(" ".join([event, *(f"{key}={value}" for key, value in facts.items())])))
 

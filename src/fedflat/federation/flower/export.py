@@ -11,7 +11,7 @@ import tomli_w
 
 from ...core.errors import InputError
 from ...experiments.spec import RunSpec
-from ...files import TEMPORARY, read_text, read_toml, said_of, write_atomically
+from ...files import TEMPORARY, read_text, read_toml, system_errors, write_atomically
 from .settings import RunSettings
 from .study import FILE, Study, version
 
@@ -67,7 +67,7 @@ def export(spec: RunSpec, settings: RunSettings, folder: Path, replace: bool = F
                 raise InputError(f"{path} is not what fedflat exports; move it away")
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already; an app needs a new folder")
-    with said_of(folder, "written"):
+    with system_errors(folder, "written"):
         (folder / PACKAGE).mkdir(parents=True, exist_ok=True)
     client = OWN_SAMPLES_CLIENT.replace("{shape}", ", ".join(map(str, study.shape)))
     files = {

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import tomli_w
 
-from ...files import locked, said_of, write_atomically
+from ...files import locked, system_errors, write_atomically
 from ..flower import event_log
 from ..membership import FederationError
 from .certificates import Certificates
@@ -65,7 +65,7 @@ class LocalFederation:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            with said_of(self._folder, "written"):
+            with system_errors(self._folder, "written"):
                 self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             busy = f"{self._folder.parent} is being run by another process"
             stack.enter_context(locked(self._folder / ".lock", busy))

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 
-from ...files import said_of
+from ...files import system_errors
 from ..membership import FederationError
 from . import orphan_reaper
 
@@ -47,7 +47,7 @@ class Processes:
 
         The caller holds the folder's lock, so no other process uses this home.
         """
-        with said_of(self.home, "written"):
+        with system_errors(self.home, "written"):
             for path in (self.home, self._logs):
                 path.mkdir(parents=True, exist_ok=True, mode=0o700)
         orphan_reaper.end_processes(f"FLWR_HOME={self.home}", f"{TOKEN_VARIABLE}=")
