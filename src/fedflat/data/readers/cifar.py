@@ -18,7 +18,7 @@ from ..federated import Index
 from .file_search import find
 from .layout import Part, Shape
 from .limits import MAX_OPCODES, MAX_SAMPLES, MAX_TUPLES
-from .read_errors import expect, file_error, in_one_line
+from .untrusted_files import expect, file_error, in_one_line
 
 PIXELS = 3 * 32 * 32
 

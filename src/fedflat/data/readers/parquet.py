@@ -20,8 +20,7 @@ from .layout import Part, Shape
 from .limits import MAX_ENCODED_BYTES, MAX_ENTRIES, MAX_FOOTER_BYTES, MAX_SAMPLES, MAX_TEXT, file_limit
 from .parquet_headers import check_pages, row_groups
 from .pictures import decode_pictures
-from .read_errors import expect, listed, parsing
-from .untrusted_files import open_regular
+from .untrusted_files import expect, listed, open_regular, parsing
 
 NAME = re.compile(r"(train|test)(?:-(\d+)-of-(\d+))?(?:-[0-9a-f]+)?\.parquet")
 ROWS_AT_ONCE = 1024
@@ -39,9 +38,8 @@ class Parquet:
     user: str | None = None
 
     def parts(self, folder: Path, shape: Shape | None) -> dict[str, Part] | None:
-        split: dict[
-            str, list[tuple[int, int, Path]]
-        ] = {}  # of each part: a file's place, the number of files, its path
+        # Of each part's files: the place of the file, the number of files, its path.
+        split: dict[str, list[tuple[int, int, Path]]] = {}
         for path in plain_files(folder):
             if match := NAME.fullmatch(path.name):
                 split.setdefault(match[1], []).append((int(match[2] or 0), int(match[3] or 1), path))

@@ -16,10 +16,7 @@ DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 SOURCE = FileDataset(
     classes=345,
     sizes={"train": 409_832, "test": 176_743},
-    layouts=(
-        Parquet(image="image", domain="domain"),
-        ImageFolders(DOMAINS),
-    ),
+    layouts=(Parquet(image="image", domain="domain"), ImageFolders(DOMAINS)),
     picture=Shape(channels=3, size=224, resize=True),
     preparation=IMAGENET,
     domains=DOMAINS,

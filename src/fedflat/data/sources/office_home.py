@@ -13,10 +13,7 @@ DOMAINS = ("Art", "Clipart", "Product", "Real World")
 SOURCE = FileDataset(
     classes=65,
     sizes={"train": 15_588},
-    layouts=(
-        Parquet(image="image", domain="domain"),
-        ImageFolders(DOMAINS),
-    ),
+    layouts=(Parquet(image="image", domain="domain"), ImageFolders(DOMAINS)),
     picture=Shape(channels=3, size=224, resize=True),
     preparation=IMAGENET,
     domains=DOMAINS,

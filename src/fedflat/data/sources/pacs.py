@@ -13,10 +13,7 @@ DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 SOURCE = FileDataset(
     classes=7,
     sizes={"train": 9_991},
-    layouts=(
-        Parquet(image="image", domain="domain"),
-        ImageFolders(DOMAINS),
-    ),
+    layouts=(Parquet(image="image", domain="domain"), ImageFolders(DOMAINS)),
     picture=Shape(channels=3, size=224, resize=True),
     preparation=IMAGENET,
     domains=DOMAINS,
