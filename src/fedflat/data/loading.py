@@ -1,4 +1,4 @@
-"""Loading a data set by name and splitting it over clients."""
+"""Loading a data set by name, splitting it over clients, and keeping validation samples apart."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from .conversion import Progress
 from .dataset import FileDataset, LoadedDataset, ReadOptions, data_root
 from .federated import FederatedData, Holdings
 from .hub import download
-from .options import DataOptions
 from .partition import IID, Partition
 from .partition.scheme import Samples
 from .preparation import AUGMENTATIONS
-from .selection import select_samples
+from .selection import DataOptions, select_samples
 from .sources import known_source, source
-from .validation import hold_out
 
 
 def load(
@@ -104,6 +102,27 @@ def divide(
         contents=loaded.contents,
     )
     return hold_out(data, options.validation, _generator(seed, 1)) if options.validation else data
+
+
+def hold_out(data: FederatedData, share: float, rng: np.random.Generator) -> FederatedData:
+    """`data` with a random `share` of each client's samples as its validation set; neither set of a client is empty.
+
+    The validation samples are drawn from the client's own samples, so they have its label distribution. All copies of
+    a sample that a client holds twice are in the same set. Raises InputError for a client with fewer than two
+    different samples.
+    """
+    train, held_out = [], []
+    for client, own in enumerate(Holdings(data.members, data.offsets).parts()):
+        different = np.unique(own)
+        if len(different) < 2:
+            raise InputError(f"data.validation = {share} leaves nothing to train on at client {client}, which holds "
+                             f"{len(different)} sample(s)")  # fmt: skip
+        number = min(max(1, round(share * len(different))), len(different) - 1)
+        chosen = rng.choice(different, number, replace=False)
+        train.append(own[~np.isin(own, chosen)])
+        held_out.append(np.sort(chosen))
+    rest = Holdings.of(train)
+    return replace(data, members=rest.members, offsets=rest.offsets, validation=Holdings.of(held_out))
 
 
 def checked_options(options: dict[str, Any]) -> DataOptions:
