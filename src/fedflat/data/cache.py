@@ -9,7 +9,6 @@ import os
 import re
 import secrets
 import shutil
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -182,7 +181,7 @@ def check(folder: Path) -> list[tuple[str, str]]:
                 found.append((path.name, ""))
             except InputError as error:
                 found.append((path.name, str(error)))
-        elif (match := TEMPORARY.fullmatch(path.name)) and _is_folder(path) and not _is_locked(folder / match[1]):
+        elif (entry_name := _unfinished(path)) and not _is_locked(folder / entry_name):
             found.append((path.name, "left by a conversion that was ended; the next one of this set removes it"))
     return found
 
@@ -275,53 +274,40 @@ def _remove_leftovers(folder: Path) -> None:
     """Remove what ended conversions of this entry have left; no other process makes it, because its lock is held."""
     with _writing(folder.parent):
         for path in folder.parent.iterdir():
-            match = TEMPORARY.fullmatch(path.name)
-            if match and match[1] == folder.name and _is_folder(path):
+            if _unfinished(path) == folder.name:
                 shutil.rmtree(path)
 
 
-def _is_folder(path: Path) -> bool:
-    """True for a folder, false for a link to one."""
-    try:
-        return stat.S_ISDIR(path.lstat().st_mode)
-    except OSError:
-        return False
+def _unfinished(path: Path) -> str | None:
+    """The name of the entry that a conversion has begun in the folder `path`; None for any other path."""
+    match = TEMPORARY.fullmatch(path.name)
+    return match[1] if match and os.path.isdir(path) and not os.path.islink(path) else None
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Hold the lock of an entry, so that one process makes it and others wait; False if the file system has none."""
+def _locked(folder: Path, flags: int = os.O_RDWR | os.O_CREAT, operation: int = fcntl.LOCK_EX) -> Iterator[bool]:
+    """Hold the lock of an entry, so that one process makes it and others wait.
+
+    Gives False if the lock cannot be had: the file system has no locks, or with LOCK_NB another process holds it.
+    """
     with _writing(folder.parent):
-        handle = os.open(_lock_file(folder), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    try:
-        yield _lock(handle, fcntl.LOCK_EX)
-    finally:
-        os.close(handle)
+        path = folder.with_name(f".{folder.name}.lock")
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    with os.fdopen(handle):
+        is_held = False
+        with suppress(OSError):
+            fcntl.flock(handle, operation)
+            is_held = True
+        yield is_held
 
 
 def _is_locked(folder: Path) -> bool:
     """True if another process holds the lock of an entry, as far as the file system can tell."""
     try:
-        handle = os.open(_lock_file(folder), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+        with _locked(folder, os.O_RDONLY, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_held:
+            return not is_held
+    except InputError:  # the entry has no lock file that can be read
         return False
-    try:
-        return not _lock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    finally:
-        os.close(handle)
-
-
-def _lock(handle: int, kind: int) -> bool:
-    """Take a lock; false if that fails."""
-    try:
-        fcntl.flock(handle, kind)
-    except OSError:
-        return False
-    return True
-
-
-def _lock_file(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.lock")
 
 
 @contextmanager

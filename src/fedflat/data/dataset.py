@@ -51,7 +51,6 @@ class HubRepository:
 
     repository: str
     folder: str = ""  # inside the repository; empty: all parquet files
-    revision: str = "main"  # a branch or a commit; the commit is looked up and kept when the data set is fetched
 
 
 @dataclass(frozen=True)
