@@ -106,8 +106,7 @@ class Surface:
 
     def save(self, path: Path) -> None:
         """Write to `path` (.npz), atomically: x, y and loss as arrays, the rest as a JSON text in `about`."""
-        about = np.array(json.dumps(self.about()))
-        write_atomically(path, lambda file: np.savez_compressed(file, x=self.x, y=self.y, loss=self.loss, about=about))
+        write_arrays(path, self.about(), x=self.x, y=self.y, loss=self.loss)
 
     @classmethod
     def load(cls, path: Path) -> Surface:
@@ -120,6 +119,12 @@ class Surface:
             return cls(about["label"], about["part"], (first, second), x, y, loss, marks, about["protocol"])
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path} is no surface: {error}") from error
+
+
+def write_arrays(path: Path, about: dict[str, Any], **arrays: Any) -> None:
+    """Write arrays to `path` (.npz), atomically, with `about` as a JSON text. Raises InputError."""
+    text = np.array(json.dumps(about))
+    write_atomically(path, lambda file: np.savez_compressed(file, **arrays, about=text))
 
 
 def read_arrays(path: Path, *names: str) -> dict[str, Any]:
