@@ -13,24 +13,13 @@ from ...core.errors import InputError
 from ...core.matrix_products import fix_product_rounding
 from ...core.objective import Objective
 from ...data.federated import FederatedData
-from .measure import Measure
+from .measure import Curve, Finding, Measure, Measured
 from .measures import all_measures, find
-from .results import Curve, Finding, Measured
 from .subject import MAX_SAMPLES, Subject
 
 __all__ = [
-    "Curve",
-    "Finding",
-    "Flatness",
-    "Measure",
-    "Measured",
-    "ProgressCallback",
-    "Subject",
-    "all_measures",
-    "find",
-    "flatness",
-    "measure",
-    "no_progress",
+    "Curve", "Finding", "Flatness", "Measure", "Measured", "ProgressCallback", "Subject", "all_measures", "find",
+    "flatness", "measure", "no_progress",
 ]  # fmt: skip
 
 ProgressCallback = Callable[[str, int, int], None]  # a measure's name, steps done, steps in all

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from ....core.hyper import hyper
 from ..hessian import Hessian
 from ..lanczos import rademacher, tridiagonals
-from ..measure import Measure, StepCallback
-from ..results import Curve, Finding, Measured, mean_with_interval
+from ..measure import Curve, Finding, Measure, Measured, StepCallback, mean_with_interval
 from ..subject import Subject
 
 Array = NDArray[np.float64]
@@ -51,13 +50,9 @@ class Density(Measure):
         """Nodes and weights (probes, steps) of the quadrature of each probe."""
         random, matrices = np.random.default_rng(self.seed), []
         steps = min(self.steps, hessian.landscape.d)
-
-        def step_done() -> None:
-            progress(hessian.products, self.probes * steps)
-
         for first in range(0, self.probes, hessian.block):
             z = rademacher(random, min(hessian.block, self.probes - first), hessian.w)
-            matrices.append(tridiagonals(hessian, z, steps, step_done))
+            matrices.append(tridiagonals(hessian, z, steps, lambda: progress(hessian.products, self.probes * steps)))
         nodes, vectors = torch.linalg.eigh(torch.cat(matrices))
         return nodes.numpy(), (vectors[:, 0] ** 2).numpy()
 

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from ....core.hyper import hyper
 from ....data.federated import Index
-from ..measure import Measure, StepCallback, no_step_progress
-from ..results import Finding, Measured
+from ..measure import Finding, Measure, Measured, StepCallback, no_step_progress
 from ..subject import RoundObserver, Subject
 from .sharpness import worst_rise
 

@@ -5,12 +5,10 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ....core.hyper import hyper
 from ....core.oracle import unit
-from ..measure import Measure, StepCallback
-from ..results import Curve, Finding, mean_with_interval
+from ..measure import Curve, Finding, Measure, StepCallback, mean_with_interval
 from ..subject import Subject
 from .lpf import gaussians
 
@@ -48,16 +46,13 @@ class Radius(Measure):
         """The loss at all radii, along one direction after another."""
         start, steps = subject.pooled.loss(subject.w), len(radii) - 1
         total = steps * (self.directions if self.along == "random" else 1)
-        for i, v in enumerate(self._directions(subject)):
+        if self.along == "gradient":
+            directions = iter([subject.pooled.gradient(subject.w)])
+        else:
+            directions = gaussians(self.seed, self.directions, subject.w)
+        for i, v in enumerate(map(unit, directions)):
             row = [start]
             for k, r in enumerate(radii[1:], start=1):
                 row.append(subject.pooled.loss(subject.w + float(r) * v))
                 progress(i * steps + k, total)
             yield row
-
-    def _directions(self, subject: Subject) -> Iterator[Tensor]:
-        """Unit vectors (d,), one at a time."""
-        if self.along == "gradient":
-            yield unit(subject.pooled.gradient(subject.w))
-            return
-        yield from map(unit, gaussians(self.seed, self.directions, subject.w))

@@ -5,8 +5,7 @@ import numpy as np
 from ....core.hyper import hyper
 from ....core.oracle import unit
 from ..landscape import Landscape
-from ..measure import Measure, StepCallback
-from ..results import Finding, Measured
+from ..measure import Finding, Measure, Measured, StepCallback
 from ..subject import RoundObserver, Subject
 
 
