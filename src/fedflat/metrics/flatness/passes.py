@@ -59,7 +59,7 @@ class Footprint:
     @cached_property
     def gradient(self) -> float:
         """In a gradient."""
-        return max(_growth(self._gradient))
+        return max(_growth(lambda n: self.objective.gradient(self._parameters(), self._samples(n))))
 
     @cached_property
     def graph(self) -> float:
@@ -76,9 +76,6 @@ class Footprint:
         """Of the graph, and of a product that keeps the graph."""
         graph = _growth(self._graph)
         return graph[-1], max(graph + _growth(self._product))
-
-    def _gradient(self, n: int) -> None:
-        self.objective.gradient(self._parameters(), self._samples(n))
 
     def _graph(self, n: int) -> Tensor:
         return gradient_with_graph(self.objective, self._parameters().requires_grad_(), self._samples(n))

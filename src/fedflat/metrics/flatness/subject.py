@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ...core.errors import InputError
@@ -66,12 +65,6 @@ class Subject:
     def client(self, i: int) -> Landscape:
         """The loss of client `i` on its training samples."""
         return self._landscape(self.data.members[self.data.offsets[i] : self.data.offsets[i + 1]])
-
-    @property
-    def shares(self) -> NDArray[np.float64]:
-        """n_i / n of every client, (clients,)."""
-        shares: NDArray[np.float64] = self.data.sizes / self.data.sizes.sum()
-        return shares
 
     @property
     def samples(self) -> str:
