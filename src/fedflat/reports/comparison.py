@@ -11,7 +11,7 @@ from ..engine.arguments import BF16
 from ..experiments.recipe_files import Published
 from ..experiments.statistics import mean_estimate, paired_difference
 from ..methods import plain
-from ..metrics.protocols import AccuracyCurve, Protocol
+from ..metrics.protocols import Protocol
 from .comparison_data import ComparisonData, FinishedRun, Row, Target, accuracy, curve_of
 
 # Settings that runs of one seed must share; where they differ, so does more than the method.
@@ -121,20 +121,18 @@ def _row(
     numbers = [run.summary | {name: measured.value for name, measured in run.flatness.items()} for run in runs]
     names = [name for name in numbers[0] if all(name in some for some in numbers)]
     ours, theirs = ({run.seed: accuracy(run, protocol) for run in some} for some in (runs, reference))
-    curves = [curve_of(run) for run in runs]
+    curves, reached = [curve_of(run) for run in runs], []
+    for goal in goals:
+        plain, smoothed = ([curve.reached(goal, smooth) for curve in curves] for smooth in (False, True))
+        reached.append(Target(goal, *(tuple(one for one in some if one is not None) for some in (plain, smoothed))))
     return Row(
         label=label,
         runs=runs,
         estimates={name: mean_estimate([some[name] for some in numbers]) for name in names},
         accuracy=mean_estimate(list(ours.values())),
         difference=None if runs is reference else paired_difference(ours, theirs),
-        reached=[_target(goal, curves) for goal in goals],
+        reached=reached,
     )
-
-
-def _target(goal: float, curves: Sequence[AccuracyCurve]) -> Target:
-    plain, smoothed = ([curve.reached(goal, smooth) for curve in curves] for smooth in (False, True))
-    return Target(goal, *(tuple(found for found in some if found is not None) for some in (plain, smoothed)))
 
 
 def _notes(runs: Sequence[FinishedRun]) -> list[str]:
