@@ -140,8 +140,8 @@ def _rounds_column(place: int, target: float) -> Column:
     """The first round that reached a target."""
 
     def cell(row: Row) -> str:
-        reached = row.reached[place]
-        return NOTHING if reached.rounds is None else f"{reached.rounds:.0f} ({len(reached.plain)}/{len(row.runs)})"
+        rounds, reached = row.reached[place].mean("rounds"), len(row.reached[place].plain)
+        return NOTHING if rounds is None else f"{rounds:.0f} ({reached}/{len(row.runs)})"
 
     goal = _percent(target)
     meaning = f"first round with test accuracy ≥ {goal}, mean over the seeds that reached it (how many did)"

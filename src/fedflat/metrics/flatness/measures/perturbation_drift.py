@@ -37,12 +37,8 @@ class PerturbationDrift(Measure):
             stride = -(-longest.steps // self.steps)
         models = _GlobalModels(subject.w, stride)
         subject.next_round(None, models)
-        values = {"perturbation_drift": Measured(self._drift(subject, models, progress))} if models.perturbed else {}
-        return self.finding(subject, values)
-
-    @staticmethod
-    def _drift(subject: Subject, models: _GlobalModels, progress: StepCallback) -> float:
-        """PD from the global models: compute their gradients, then observe the round again."""
+        if not models.perturbed:
+            return self.finding(subject, {})
         directions: dict[int, Tensor] = {}
         total = len(models.moves) + 2  # two rounds and the gradients between them
         for k in models.moves:
@@ -52,7 +48,7 @@ class PerturbationDrift(Measure):
         drifts = _Drifts(directions)
         subject.next_round(None, drifts)
         progress(total, total)
-        return drifts.total / drifts.number
+        return self.finding(subject, {"perturbation_drift": Measured(drifts.total / drifts.number)})
 
 
 class _StepCounter(RoundObserver):
