@@ -51,25 +51,20 @@ class SourceFiles:
     """The files that an entry is made from."""
 
     def __init__(self, folder: Path, files: list[Path]) -> None:
-        self._folder, self._paths = folder, files
+        self.folder, self.paths = folder, files
 
     @cached_property
     def files(self) -> list[list[Any]]:
         """Name, size in bytes and time of change in nanoseconds of each file, at the first use of this property."""
-        with said_of(self._folder, "read"):
-            status = [(str(path.relative_to(self._folder)), path.stat()) for path in self._paths]
+        with said_of(self.folder, "read"):
+            status = [(str(path.relative_to(self.folder)), path.stat()) for path in self.paths]
         return [[name, some.st_size, some.st_mtime_ns] for name, some in status]
 
     @cached_property
     def content(self) -> str:
         """A digest of the names and the contents, for which all files are read once."""
-        sums = [[str(path.relative_to(self._folder)), _checksum(path)] for path in self._paths]
+        sums = [[str(path.relative_to(self.folder)), _checksum(path)] for path in self.paths]
         return hashlib.sha256(json.dumps(sums).encode()).hexdigest()
-
-    def check_unchanged(self) -> None:
-        """Raise InputError if a file has changed since `files` was first used: parts of both versions may be read."""
-        if SourceFiles(self._folder, self._paths).files != self.files:
-            raise InputError(f"data folder {self._folder}: its files changed while they were read; start again")
 
 
 class Writer:
@@ -77,7 +72,7 @@ class Writer:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.metadata: dict[str, Any] = {}  # such as the names of domains
+        self.metadata: dict[str, Any] = {}  # what arrays do not hold, such as the names of domains
 
     def create(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.memmap[Any, Any]:
         """A new array on disk, to be filled row by row.
@@ -102,7 +97,8 @@ class Writer:
         with _writing(self._folder.parent):
             sums = {path.name: _checksum(path, flush=True) for path in sorted(self._folder.glob("*.npy"))}
             made_from = {"files": sources.files, "content": sources.content}
-            sources.check_unchanged()
+            if SourceFiles(sources.folder, sources.paths).files != sources.files:  # parts of both versions may be read
+                raise InputError(f"data folder {sources.folder}: its files changed while they were read; start again")
             description = {"format": FORMAT, "sums": sums, "facts": self.metadata, "sources": made_from}
             _write_description(self._folder, description)
 
@@ -114,12 +110,6 @@ class Entry:
     folder: Path
     description: dict[str, Any]  # the content of its description file
     arrays: dict[str, NDArray[Any]]  # mapped into memory copy-on-write: pages are read when they are used
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """What the arrays do not hold, such as the names of the domains."""
-        metadata: dict[str, Any] = self.description["facts"]
-        return metadata
 
     @property
     def digest(self) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core.errors import InputError
 from .conversion import Progress
-from .dataset import FileDataset, LoadedDataset, ReadOptions, data_root
+from .dataset import FileDataset, LoadedDataset, data_root
 from .federated import FederatedData, Holdings
 from .hub import download
 from .partition import IID, Partition
@@ -17,6 +17,10 @@ from .partition.scheme import Samples
 from .preparation import AUGMENTATIONS
 from .selection import DataOptions, select_samples
 from .sources import known_source, source
+
+
+def _no_progress(part: str, done: int, total: int) -> None:
+    """Ignore the progress of a conversion."""
 
 
 def load(
@@ -44,8 +48,8 @@ def load(
         raise InputError(f"partition must be a scheme such as Dirichlet(alpha=0.1), got {partition!r}")
     known = known_source(name)
     chosen = checked_options(options)
-    reading = ReadOptions(data_dir=data_dir, partial=chosen.partial, image_size=chosen.image_size)
-    loaded = select_samples(source(known).load(known, reading), chosen)
+    whole = source(known).load(known, data_dir, chosen.partial, chosen.image_size, _no_progress)
+    loaded = select_samples(whole, chosen)
     if chosen.augment != "none" and loaded.train.x.ndim != 4:
         raise InputError(f"data.augment = {chosen.augment!r} goes with pictures; {known} has none")
     return divide(loaded, known, clients, partition or IID(stratified=False), seed, chosen)
@@ -74,8 +78,7 @@ def prepare(
             raise InputError(f"--hub: {known_source(name)} is not on the hub; {known.where}")
         download(known_source(name), known, data_root(data_dir, name), revision)
     checked_options({"image_size": image_size})
-    reading = ReadOptions(data_dir, partial, image_size)
-    return known.load(known_source(name), reading if progress is None else replace(reading, progress=progress))
+    return known.load(known_source(name), data_dir, partial, image_size, progress or _no_progress)
 
 
 def divide(
