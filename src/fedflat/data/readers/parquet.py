@@ -182,12 +182,18 @@ class _Column:
 
     def pictures(self) -> Iterator[tuple[str, Callable[[], bytes]]]:
         """Every picture's name in messages and its encoded bytes; only a few rows are in memory at a time."""
+        inner = f"{self.name}.bytes" if pa.types.is_struct(self.type) else self.name
+        batches = self.file.iter_batches(ROWS_AT_ONCE, columns=[inner])
         row = 0
-        for batch in self._batches():
-            values = batch.column(0)
-            for place in range(len(values)):
+        while True:
+            with parsing(self.label):
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                batch.validate(full=True)
+            for place in range(len(batch)):
                 name = f"{self.label}, row {row}"
-                yield name, partial(_encoded, name, values, place)
+                yield name, partial(_encoded, name, batch.column(0), place)
                 row += 1
 
     def _read(self) -> pa.ChunkedArray:
@@ -198,18 +204,6 @@ class _Column:
         self.expect(column.null_count == 0, "has rows without a value")
         self.expect(len(column) == self.file.metadata.num_rows, f"has {len(column):,} rows")
         return column
-
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        """The column in batches of rows."""
-        inner = f"{self.name}.bytes" if pa.types.is_struct(self.type) else self.name
-        batches = self.file.iter_batches(ROWS_AT_ONCE, columns=[inner])
-        while True:
-            with parsing(self.label):
-                batch = next(batches, None)
-                if batch is None:
-                    return
-                batch.validate(full=True)
-            yield batch
 
 
 def _encoded(name: str, pictures: pa.Array, place: int) -> bytes:

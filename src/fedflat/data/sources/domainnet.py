@@ -3,8 +3,6 @@
 At the papers' 224x224 the converted set takes 88 GB of disk; `data.image_size` makes it smaller.
 """
 
-from __future__ import annotations
-
 from ..dataset import FileDataset, HubRepository
 from ..preparation import IMAGENET
 from ..readers.image_folders import ImageFolders

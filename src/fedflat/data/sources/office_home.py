@@ -1,7 +1,5 @@
 """OfficeHome (Venkateswara et al., 2017): office and home objects, 65 classes, 15,588 pictures in 4 domains."""
 
-from __future__ import annotations
-
 from ..dataset import FileDataset, HubRepository
 from ..preparation import IMAGENET
 from ..readers.image_folders import ImageFolders

@@ -1,7 +1,5 @@
 """PACS (Li et al., 2017): photographs, paintings, cartoons and sketches of 7 classes, 9,991 pictures in 4 domains."""
 
-from __future__ import annotations
-
 from ..dataset import FileDataset, HubRepository
 from ..preparation import IMAGENET
 from ..readers.image_folders import ImageFolders
