@@ -75,19 +75,15 @@ def compare(
     reference = _reference(groups, baseline)
     goals = tuple(targets) or (mean_estimate([accuracy(run, protocol) for run in groups[reference]]).mean,)
     rows = [_row(label, group, groups[reference], goals, protocol) for label, group in groups.items()]
-    return Comparison(rows, reference, goals, protocol, [*_notes(runs), *_unpaired(groups, reference)], published)
+    return Comparison(rows, reference, goals, protocol, _notes(runs, groups, reference), published)
 
 
 def _grouped(runs: Sequence[FinishedRun]) -> dict[str, list[FinishedRun]]:
     """Runs by label: the method's name, and its hyper-parameters where a method appears with several."""
-    variants: dict[str, list[dict[str, Any]]] = {}
-    for run in runs:
-        known = variants.setdefault(run.method, [])
-        if run.settings["hyper"] not in known:
-            known.append(run.settings["hyper"])
     groups: dict[str, list[FinishedRun]] = {}
     for run in runs:
-        group = groups.setdefault(_label(run, variants[run.method]), [])
+        variants = [other.settings["hyper"] for other in runs if other.method == run.method]
+        group = groups.setdefault(_label(run, variants), [])
         for other in group:
             if other.seed == run.seed:
                 differing = [key for key, value in run.settings.items() if other.settings.get(key) != value]
@@ -135,8 +131,8 @@ def _row(
     )
 
 
-def _notes(runs: Sequence[FinishedRun]) -> list[str]:
-    """Where runs of one seed differ in more than the method, so that they are not paired."""
+def _notes(runs: Sequence[FinishedRun], groups: dict[str, list[FinishedRun]], reference: str) -> list[str]:
+    """What a reader must know: in what runs of one seed differ besides the method, and which seeds are not paired."""
     notes = []
     for key in PAIRED_BY:
         for seed in sorted({run.seed for run in runs}):
@@ -150,14 +146,9 @@ def _notes(runs: Sequence[FinishedRun]) -> list[str]:
         notes.append(f"{BF16.capitalize()}.")
     if len({run.summary["rounds"] for run in runs}) > 1:
         notes.append("Runs have different numbers of rounds.")
-    return notes
-
-
-def _unpaired(groups: dict[str, list[FinishedRun]], reference: str) -> list[str]:
-    """Methods that lack some of the baseline's seeds, or have others."""
     seeds = {label: {run.seed for run in group} for label, group in groups.items()}
-    return [
-        f"Not paired: {label} has seeds {sorted(mine)}, {reference} has {sorted(seeds[reference])}."
-        for label, mine in seeds.items()
-        if mine != seeds[reference]
-    ]
+    for label, own_seeds in seeds.items():
+        if own_seeds != seeds[reference]:
+            text = f"{label} has seeds {sorted(own_seeds)}, {reference} has {sorted(seeds[reference])}"
+            notes.append(f"Not paired: {text}.")
+    return notes

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from .landscape import Landscape
 from .passes import gradient_with_graph, hessian_products
+from .subject import Landscape
 
 NUMBERS_AT_ONCE = 2_000_000  # in the vectors that are multiplied in one pass
 VECTORS_PER_GRAPH = 8  # if a graph is built for each call: it then costs an eighth of a gradient per vector

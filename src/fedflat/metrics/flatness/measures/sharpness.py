@@ -5,9 +5,8 @@ from torch import Tensor
 
 from ....core.hyper import hyper
 from ....core.oracle import unit
-from ..landscape import Landscape
 from ..measure import Finding, Measure, Measured, StepCallback
-from ..subject import Subject
+from ..subject import Landscape, Subject
 
 
 class Sharpness(Measure):

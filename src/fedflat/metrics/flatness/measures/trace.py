@@ -12,9 +12,8 @@ from torch import Tensor
 from ....core.hyper import hyper
 from ..hessian import Hessian
 from ..lanczos import Krylov, gaussian, rademacher
-from ..landscape import Landscape
 from ..measure import Finding, Measure, StepCallback, mean_with_interval
-from ..subject import Subject
+from ..subject import Landscape, Subject
 
 Draws = NDArray[np.float64]
 
