@@ -138,8 +138,8 @@ def entry(name: str, sources: SourceFiles, build: Callable[[Writer], None]) -> E
         return found
     with _writing(folder.parent):
         create_folder(folder.parent)
-    with _locked(folder) as alone:
-        if alone:
+    with _locked(folder) as is_held:
+        if is_held:
             _remove_leftovers(folder)
         found = open_entry(folder)
         if found is None or not found.is_of(sources):  # no other process has made it in the meantime

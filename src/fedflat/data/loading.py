@@ -138,5 +138,5 @@ def checked_options(options: dict[str, Any]) -> DataOptions:
 
 
 def _generator(seed: int, *counters: int) -> np.random.Generator:
-    """Random numbers of purpose 0 (see `rounds.randomness`): of the partition, with a counter 1 of validation sets."""
+    """Random numbers for a split (purpose 0 in `rounds.randomness`); with the counter 1, those for validation sets."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0, *counters)))

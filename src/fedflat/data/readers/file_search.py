@@ -68,13 +68,7 @@ def find(folder: Path, names: Collection[str]) -> dict[str, Reader] | None:
     if missing:
         where = printable(str(folder))
         raise InputError(f"data folder {where} has no file {missing[0]} ({len(missing)} of {len(names)} are missing)")
-    return {name: partial(_parsed, name, readers[name]) for name in names}
-
-
-def _parsed(name: str, read: Reader) -> bytes:
-    """The content of the file `name`; errors of unpacking it become InputError that names it."""
-    with parsing(name):
-        return read()
+    return {name: parsing(name)(readers[name]) for name in names}  # errors of unpacking name the file
 
 
 def _bare_name(name: str) -> str:

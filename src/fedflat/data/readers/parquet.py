@@ -181,7 +181,7 @@ class _Column:
         self.expect(binary, f"holds {_type_name(self.type)}, expected pictures as bytes")
 
     def pictures(self) -> Iterator[tuple[str, Callable[[], bytes]]]:
-        """Every picture's name in messages and its encoded bytes; only a few rows are in memory at a time."""
+        """Each picture's name for messages, and how to read its encoded bytes; few rows are in memory at a time."""
         inner = f"{self.name}.bytes" if pa.types.is_struct(self.type) else self.name
         batches = self.file.iter_batches(ROWS_AT_ONCE, columns=[inner])
         row = 0

@@ -24,7 +24,7 @@ from .untrusted_files import expect, file_error
 Picture = NDArray[np.uint8]
 AT_ONCE = 1024  # pictures decoded ahead
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # no others: for PostScript, Pillow would start a program
-ONE_LARGE = Lock()
+ONE_LARGE = Lock()  # held while a large picture is decoded
 
 
 def decode_pictures(encoded: Iterable[tuple[str, Callable[[], bytes]]], shape: Shape) -> Iterator[Picture]:
