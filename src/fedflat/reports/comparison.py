@@ -14,7 +14,7 @@ from ..methods import plain
 from ..metrics.protocols import Protocol
 from .comparison_data import ComparisonData, FinishedRun, Row, Target, accuracy, curve_of
 
-# Settings that runs of one seed must share; where they differ, so does more than the method.
+# Runs of one seed are paired only if they share these settings; otherwise not only their methods differ.
 PAIRED_BY = (
     "partition_hash",
     "data",

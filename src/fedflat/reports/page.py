@@ -32,8 +32,8 @@ class Chapter:
 
     @property
     def heading(self) -> str:
-        methods = len(self.comparison.rows)
-        return self.title or f"{methods} methods on {self.comparison.runs[0].settings['data']}"
+        comparison = self.comparison
+        return self.title or f"{len(comparison.rows)} methods on {comparison.runs[0].settings['data']}"
 
 
 def write_page(chapters: Sequence[Chapter], path: Path, title: str | None = None) -> Path:

@@ -71,7 +71,7 @@ def details(recipe: Recipe) -> list[str]:
 def _cost(recipe: Recipe, study: StudySpec, measure: bool) -> tuple[Budget | None, float | None]:
     """The work of a cell, and the hours that it takes here, None if they are not known.
 
-    They are not known for a model that needs a package that is not installed either: a recipe can be shown without.
+    The hours of a model that needs a package that is not installed are not known; its recipe is shown without them.
     """
     if recipe.item.kind == "partition":
         return None, None

@@ -18,7 +18,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from ..files import make_folder, write_atomically
 from ..metrics.features import FeatureMap
-from ..metrics.flatness.surface import Mark, Numbers, Surface
+from ..metrics.flatness.surface import Numbers, Surface
 from .figures import COLOURS, DASHES, STYLE, svg
 
 LEVELS = 16  # of contours
@@ -180,36 +180,33 @@ def _figures(surfaces: Sequence[Surface], maps: Sequence[FeatureMap]) -> dict[st
 
 def _numbers(surfaces: Sequence[Surface]) -> dict[str, Any]:
     """The numbers for the page's script; losses that are not finite are null."""
-    scale = Scale.shared(surfaces)
+    scale, drawn = Scale.shared(surfaces), []
+    for surface in surfaces:
+        rows = [[float(f"{z:.5g}") if np.isfinite(z) else None for z in row] for row in surface.loss]
+        marks = [asdict(mark) | {"off": mark.distance > OFF_PLANE} for mark in surface.marks if np.isfinite(mark.loss)]
+        x, y = ([float(f"{value:.6g}") for value in values] for values in (surface.x, surface.y))
+        drawn.append({"title": surface.title, "axes": surface.axes, "x": x, "y": y, "loss": rows, "marks": marks})
     return {
         "colours": [to_hex(colour) for colour in colormaps[COLOUR_MAP](np.linspace(0, 1, 64))],
         "lowest": scale.lowest,
         "highest": scale.highest,
         "foot": scale.logarithmic_low,
         "logarithmic": scale.logarithmic,
-        "surfaces": [_drawn(surface) for surface in surfaces],
+        "surfaces": drawn,
     }
-
-
-def _drawn(surface: Surface) -> dict[str, Any]:
-    rows = [[float(f"{z:.5g}") if np.isfinite(z) else None for z in row] for row in surface.loss]
-    marks = [asdict(mark) | {"off": mark.distance > OFF_PLANE} for mark in surface.marks if np.isfinite(mark.loss)]
-    x, y = ([float(f"{value:.6g}") for value in values] for values in (surface.x, surface.y))
-    return {"title": surface.title, "axes": surface.axes, "x": x, "y": y, "loss": rows, "marks": marks}
 
 
 def _row(surface: Surface) -> dict[str, Any]:
     """The row of a surface in the page's table."""
     finite = surface.loss[np.isfinite(surface.loss)]
     low, high = (finite.min(), finite.max()) if len(finite) else (np.nan, np.nan)
-    marks = [_in_words(mark, len(surface.marks) > 1) for mark in surface.marks]
+    marks = []
+    for mark in surface.marks:
+        name = f"{mark.label}: " if len(surface.marks) > 1 else ""
+        away = f", {mark.distance:.2g} off the plane" if mark.distance > OFF_PLANE else ""
+        marks.append(f"{name}{mark.loss:.4g}{away}")
     return {"title": surface.title, "marks": marks, "low": f"{low:.4g}", "high": f"{high:.4g}",
             "infinite": int((~np.isfinite(surface.loss)).sum())}  # fmt: skip
-
-
-def _in_words(mark: Mark, named: bool) -> str:
-    away = f", {mark.distance:.2g} off the plane" if mark.distance > OFF_PLANE else ""
-    return (f"{mark.label}: " if named else "") + f"{mark.loss:.4g}{away}"
 
 
 def _protocols(pictures: Sequence[Surface | FeatureMap]) -> dict[str, list[str]]:

@@ -14,7 +14,7 @@ from ...core.errors import InputError
 from ...core.matrix_products import fix_product_rounding
 from ...core.objective import Objective
 from ...data.federated import FederatedData
-from .measure import Curve, Finding, Measure, Measured
+from .measure import Curve, Finding, Measure, Measured, no_progress
 from .measures import all_measures, find
 from .subject import MAX_SAMPLES, Subject
 
@@ -25,10 +25,6 @@ __all__ = [
 
 ProgressCallback = Callable[[str, int, int], None]  # a measure's name, steps done, steps in all
 LIGHT = ("eigenvalues", "sharpness")
-
-
-def no_progress(name: str, done: int, total: int) -> None:
-    """Ignore the progress of measures."""
 
 
 @dataclass(frozen=True)

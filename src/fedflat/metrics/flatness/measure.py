@@ -18,8 +18,8 @@ Kind = Literal["interval", "residual"]  # half of a 95 % interval, or a bound on
 StepCallback = Callable[[int, int], None]  # steps done, steps in all (an estimate if a rule decides when to stop)
 
 
-def no_step_progress(done: int, total: int) -> None:
-    """Ignore the progress of a measure."""
+def no_progress(*steps: object) -> None:
+    """Ignore the progress of one measure or of several."""
 
 
 @dataclass(frozen=True)
