@@ -19,7 +19,7 @@ from fedflat.experiments.recipe import all_recipes
 from fedflat.federation.flower.settings import NodeSettings, RunSettings
 from fedflat.methods import all_methods
 from fedflat.metrics.flatness import all_measures
-from fedflat.reports.catalogue import describe, markdown, measure_table, partition_table
+from fedflat.reports.catalogue import COSTS, LEGEND, costs, describe, documentation, settings, summary
 from fedflat.reports.recipes import details
 
 ROOT = Path(__file__).parent.parent
@@ -43,6 +43,36 @@ def method_page() -> str:
     for name, cls in all_methods().items():
         parts += [f"## {name}", "", "```text", describe(cls), "```", ""]
     return "\n".join(parts)
+
+
+def method_table() -> str:
+    """Every method in one line, as a Markdown table."""
+    titles = ["method", "idea", *COSTS, "paper"]
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    for name, cls in all_methods().items():
+        idea = summary(cls).replace("|", "\\|")  # a norm's bars would end the cell
+        lines.append(f"| {' | '.join([f'`{name}`', idea, *map(str, costs(cls)), str(cls.paper)])} |")
+    return "\n".join([*lines, "", f"{LEGEND}."])
+
+
+def partition_table() -> str:
+    """The partition schemes as a Markdown table."""
+    lines = ["| name | parameters | what it does |", "|---|---|---|"]
+    for name, cls in all_partitions().items():
+        parameters = ", ".join(f"`{f.name}` = {f.default}" for f in settings(cls))
+        first = documentation(cls).split("\n\n")[0].replace("\n", " ")
+        lines.append(f"| `{name}` | {parameters} | {first} |")
+    return "\n".join(lines)
+
+
+def measure_table() -> str:
+    """Every measure of flatness with its settings and its definition, as Markdown."""
+    rows = ["| measure | settings | definition |", "|---|---|---|"]
+    for name, cls in all_measures().items():
+        defaults = ", ".join(f"`{f.name}` = {f.default}" for f in settings(cls))
+        words = " ".join(documentation(cls).split()).replace("|", "\\|")
+        rows.append(f"| `{name}` | {defaults} | {words} |")
+    return "\n".join(rows)
 
 
 def recipe_list() -> str:
@@ -182,11 +212,11 @@ def anchor(heading: str) -> str:
 def main() -> int:
     """Write, or with --check compare; the exit code is 1 if something is not current."""
     pages = {
-        ROOT / "README.md": between("README.md", "methods", markdown(all_methods())),
+        ROOT / "README.md": between("README.md", "methods", method_table()),
         ROOT / "docs" / "methods.md": method_page(),
         ROOT / "docs" / "decisions.md": decisions_page(),
-        ROOT / "docs" / "data.md": between("docs/data.md", "partitions", partition_table(all_partitions())),
-        ROOT / "docs" / "flatness.md": between("docs/flatness.md", "measures", measure_table(all_measures())),
+        ROOT / "docs" / "data.md": between("docs/data.md", "partitions", partition_table()),
+        ROOT / "docs" / "flatness.md": between("docs/flatness.md", "measures", measure_table()),
         ROOT / "docs" / "recipes.md": between("docs/recipes.md", "recipes", recipe_list()),
         ROOT / "docs" / "performance.md": performance_page(),
         ROOT / "docs" / "ranks.md": ranks_page(),

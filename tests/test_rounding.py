@@ -20,9 +20,9 @@ from torch import nn
 import fedflat as ff
 from fedflat.core.records import Record, Vector
 from fedflat.data.federated import FederatedData, Holdings
+from fedflat.data.loading import hold_out
 from fedflat.data.partition.scheme import Samples
 from fedflat.data.sources import source
-from fedflat.data.validation import hold_out
 from fedflat.engine.executors.stacked import Stacked
 from fedflat.engine.shared_memory import TensorAllocator
 from fedflat.experiments import budget, parallel, runner, studies

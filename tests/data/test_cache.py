@@ -213,7 +213,7 @@ def test_a_changed_description_is_noticed() -> None:
     made = entry("set", NOTHING, build)
     path = made.folder / "set.json"
     path.write_text(path.read_text().replace("photo", "phono"))
-    assert entry("set", NOTHING, build).metadata == {"domains": ["art", "photo"]}
+    assert entry("set", NOTHING, build).description["facts"] == {"domains": ["art", "photo"]}
 
 
 def test_an_older_format_is_made_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

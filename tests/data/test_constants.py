@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import fedflat as ff
-from fedflat.data import text
+from fedflat.data.conversion import LENGTH
 from fedflat.data.dataset import BundledDataset
 from fedflat.data.preparation import AUGMENTATIONS, Preparation
 from fedflat.data.sources import source, source_names
@@ -203,7 +203,7 @@ def test_texts_are_128_of_the_30_000_most_frequent_words(name: str, tmp_path: Pa
     chunks = [*np.array_split([f"word{i}" for i in range(31_000)], 3), ["word0"]]
     texts = [" ".join(chunk) for chunk in chunks]
     data = ff.data.load(name, clients=1, data_dir=str(written(name, tmp_path, text=texts)), partial=True)
-    assert data.shape == (text.LENGTH,) == (128,)
+    assert data.shape == (LENGTH,) == (128,)
     assert len(data.vocabulary) == 30_000
     numbers = {word: number for number, word in enumerate(data.vocabulary)}
     before = ["a"] if "more" in STATED[name].columns else []  # the title, in front of the content

@@ -402,8 +402,8 @@ def test_the_options_reach_the_data(tmp_path: Path) -> None:
 def test_progress_is_told(tmp_path: Path) -> None:
     grey(tmp_path / "mnist")
     seen = []
-    reading = module.ReadOptions(str(tmp_path), partial=True, progress=lambda *done: seen.append(done))
-    source("mnist").load("mnist", reading)
+    options = {"data_dir": str(tmp_path), "partial": True, "progress": lambda *done: seen.append(done)}
+    ff.data.prepare("mnist", **options)
     assert seen == [("train", N, N), ("test", M, M)]
-    source("mnist").load("mnist", reading)
+    ff.data.prepare("mnist", **options)
     assert len(seen) == 2, "nothing to do"

@@ -10,8 +10,6 @@ import pytest
 import torch
 
 import fedflat as ff
-from fedflat.data.dataset import ReadOptions
-from fedflat.data.sources import source
 from support.files import refused
 from support.memory import peak_of_a_load
 
@@ -108,7 +106,7 @@ def test_a_domain_of_pacs_held_out(name: str) -> None:
 
 def test_domains_and_classes_of_pacs() -> None:
     load("pacs", image_size=64, test_domain="photo")
-    whole = source("pacs").load("pacs", ReadOptions(DATA, image_size=64))
+    whole = ff.data.prepare("pacs", DATA, image_size=64)
     assert whole.domains == tuple(PACS)
     assert np.bincount(whole.train.domain).tolist() == list(PACS.values())
     counts = per_class(whole.train.y)

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedflat.data.dataset import LoadedDataset, SampleArrays
-from fedflat.data.options import DataOptions
-from fedflat.data.selection import select_samples
+from fedflat.data.selection import DataOptions, select_samples
 from support.files import refused
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedflat as ff
-from fedflat.data.text import LENGTH, PADDING, UNKNOWN, build_vocabulary, encode, words
+from fedflat.data.conversion import LENGTH, PADDING, UNKNOWN, build_vocabulary, encode, words
 from support.files import write_files, write_parquet
 
 

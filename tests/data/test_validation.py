@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 import fedflat as ff
 from fedflat.data.federated import FederatedData, Holdings
+from fedflat.data.loading import hold_out
 from fedflat.data.partition_statistics import partition_statistics
-from fedflat.data.validation import hold_out
 from support.files import refused
 
 

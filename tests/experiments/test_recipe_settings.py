@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedflat.data.options import DataOptions
+from fedflat.data.selection import DataOptions
 from fedflat.experiments.recipe import Cell, Recipe, all_recipes
 from fedflat.experiments.spec import StudySpec
 from fedflat.methods import find

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from matplotlib.figure import Figure
 from fedflat.metrics.features import FeatureMap
 from fedflat.metrics.flatness.surface import Mark, Surface
 from fedflat.reports import surfaces as module
-from fedflat.reports.surfaces import Scale, contours, feature_maps, page, profiles, write_landscape
+from fedflat.reports.surfaces import Scale, contours, feature_maps, profiles, write_landscape
 from support.browser import CHROMIUM, browse
 
 HOSTILE = "</script><script>hostile()</script> & 'it' \"said\" $x$"
@@ -119,6 +121,11 @@ class TestFigures:
         y = np.arange(3000) % 100
         many = FeatureMap("FedAvg", np.random.default_rng(0).normal(size=(3000, 2)), y, "by hand")
         assert len(feature_maps([many])) < 400_000
+
+
+def page(surfaces: list[Surface], maps: list[FeatureMap], title: str, notes: Sequence[str] = ()) -> str:
+    with TemporaryDirectory() as folder:
+        return write_landscape(surfaces, maps, Path(folder), title, notes).read_text()
 
 
 def numbers_of(text: str) -> str:

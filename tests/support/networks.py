@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 import fedflat as ff
 from fedflat.core.objective import Objective
-from fedflat.metrics.flatness.landscape import MEMORY, Landscape
+from fedflat.metrics.flatness.subject import MEMORY, Landscape
 from support.federation import federation, tanh_network
 
 

@@ -1,7 +1,5 @@
 """Federated data: tensors, a client index, sources to load from and schemes to split by."""
 
-from __future__ import annotations
-
 from .federated import FederatedData
 from .loading import load, prepare
 from .partition import (

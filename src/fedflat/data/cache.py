@@ -9,7 +9,6 @@ import os
 import re
 import secrets
 import shutil
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -52,25 +51,20 @@ class SourceFiles:
     """The files that an entry is made from."""
 
     def __init__(self, folder: Path, files: list[Path]) -> None:
-        self._folder, self._paths = folder, files
+        self.folder, self.paths = folder, files
 
     @cached_property
     def files(self) -> list[list[Any]]:
         """Name, size in bytes and time of change in nanoseconds of each file, at the first use of this property."""
-        with system_errors(self._folder, "read"):
-            status = [(str(path.relative_to(self._folder)), path.stat()) for path in self._paths]
+        with system_errors(self.folder, "read"):
+            status = [(str(path.relative_to(self.folder)), path.stat()) for path in self.paths]
         return [[name, some.st_size, some.st_mtime_ns] for name, some in status]
 
     @cached_property
     def content(self) -> str:
         """A digest of the names and the contents, for which all files are read once."""
-        sums = [[str(path.relative_to(self._folder)), _checksum(path)] for path in self._paths]
+        sums = [[str(path.relative_to(self.folder)), _checksum(path)] for path in self.paths]
         return hashlib.sha256(json.dumps(sums).encode()).hexdigest()
-
-    def check_unchanged(self) -> None:
-        """Raise InputError if a file has changed since `files` was first used: parts of both versions may be read."""
-        if SourceFiles(self._folder, self._paths).files != self.files:
-            raise InputError(f"data folder {self._folder}: its files changed while they were read; start again")
 
 
 class Writer:
@@ -78,7 +72,7 @@ class Writer:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.metadata: dict[str, Any] = {}  # such as the names of domains
+        self.metadata: dict[str, Any] = {}  # what arrays do not hold, such as the names of domains
 
     def create(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.memmap[Any, Any]:
         """A new array on disk, to be filled row by row.
@@ -103,7 +97,8 @@ class Writer:
         with _writing(self._folder.parent):
             sums = {path.name: _checksum(path, flush=True) for path in sorted(self._folder.glob("*.npy"))}
             made_from = {"files": sources.files, "content": sources.content}
-            sources.check_unchanged()
+            if SourceFiles(sources.folder, sources.paths).files != sources.files:  # parts of both versions may be read
+                raise InputError(f"data folder {sources.folder}: its files changed while they were read; start again")
             description = {"format": FORMAT, "sums": sums, "facts": self.metadata, "sources": made_from}
             _write_description(self._folder, description)
 
@@ -115,12 +110,6 @@ class Entry:
     folder: Path
     description: dict[str, Any]  # the content of its description file
     arrays: dict[str, NDArray[Any]]  # mapped into memory copy-on-write: pages are read when they are used
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """What the arrays do not hold, such as the names of the domains."""
-        metadata: dict[str, Any] = self.description["facts"]
-        return metadata
 
     @property
     def digest(self) -> str:
@@ -149,8 +138,8 @@ def entry(name: str, sources: SourceFiles, build: Callable[[Writer], None]) -> E
         return found
     with _writing(folder.parent):
         create_folder(folder.parent)
-    with _locked(folder) as alone:
-        if alone:
+    with _locked(folder) as is_held:
+        if is_held:
             _remove_leftovers(folder)
         found = open_entry(folder)
         if found is None or not found.is_of(sources):  # no other process has made it in the meantime
@@ -182,7 +171,7 @@ def check(folder: Path) -> list[tuple[str, str]]:
                 found.append((path.name, ""))
             except InputError as error:
                 found.append((path.name, str(error)))
-        elif (match := TEMPORARY.fullmatch(path.name)) and _is_folder(path) and not _is_locked(folder / match[1]):
+        elif (entry_name := _unfinished(path)) and not _is_locked(folder / entry_name):
             found.append((path.name, "left by a conversion that was ended; the next one of this set removes it"))
     return found
 
@@ -275,53 +264,40 @@ def _remove_leftovers(folder: Path) -> None:
     """Remove what ended conversions of this entry have left; no other process makes it, because its lock is held."""
     with _writing(folder.parent):
         for path in folder.parent.iterdir():
-            match = TEMPORARY.fullmatch(path.name)
-            if match and match[1] == folder.name and _is_folder(path):
+            if _unfinished(path) == folder.name:
                 shutil.rmtree(path)
 
 
-def _is_folder(path: Path) -> bool:
-    """True for a folder, false for a link to one."""
-    try:
-        return stat.S_ISDIR(path.lstat().st_mode)
-    except OSError:
-        return False
+def _unfinished(path: Path) -> str | None:
+    """The name of the entry that a conversion has begun in the folder `path`; None for any other path."""
+    match = TEMPORARY.fullmatch(path.name)
+    return match[1] if match and os.path.isdir(path) and not os.path.islink(path) else None
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Hold the lock of an entry, so that one process makes it and others wait; False if the file system has none."""
+def _locked(folder: Path, flags: int = os.O_RDWR | os.O_CREAT, operation: int = fcntl.LOCK_EX) -> Iterator[bool]:
+    """Hold the lock of an entry, so that one process makes it and others wait.
+
+    Gives False if the lock cannot be had: the file system has no locks, or with LOCK_NB another process holds it.
+    """
     with _writing(folder.parent):
-        handle = os.open(_lock_file(folder), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    try:
-        yield _lock(handle, fcntl.LOCK_EX)
-    finally:
-        os.close(handle)
+        path = folder.with_name(f".{folder.name}.lock")
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    with os.fdopen(handle):
+        is_held = False
+        with suppress(OSError):
+            fcntl.flock(handle, operation)
+            is_held = True
+        yield is_held
 
 
 def _is_locked(folder: Path) -> bool:
     """True if another process holds the lock of an entry, as far as the file system can tell."""
     try:
-        handle = os.open(_lock_file(folder), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+        with _locked(folder, os.O_RDONLY, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_held:
+            return not is_held
+    except InputError:  # the entry has no lock file that can be read
         return False
-    try:
-        return not _lock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    finally:
-        os.close(handle)
-
-
-def _lock(handle: int, kind: int) -> bool:
-    """Take a lock; false if that fails."""
-    try:
-        fcntl.flock(handle, kind)
-    except OSError:
-        return False
-    return True
-
-
-def _lock_file(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.lock")
 
 
 @contextmanager

@@ -1,16 +1,21 @@
-"""Writing the parts that a reader gives as arrays of a cache entry."""
+"""Writing the parts that a reader gives as arrays of a cache entry; texts become rows of token numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..core.errors import InputError, printable
 from .cache import Writer
 from .readers.layout import Part, Shape
-from .text import build_vocabulary, encode
 
+LENGTH = 128  # tokens of a text; longer ones are cut, shorter ones padded
+PADDING, UNKNOWN = "<pad>", "<unk>"  # numbers 0 and 1
+WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 MAX_NAME = 200  # characters of a domain's or a user's name, which tables and messages show
 
 Progress = Callable[[str, int, int], None]  # part, samples done, samples in all
@@ -48,6 +53,28 @@ def write_texts(writer: Writer, parts: Mapping[str, Part], size: int) -> None:
     for part, some in texts.items():
         writer.add(f"{part}-x", encode(some, vocabulary))
     writer.metadata["vocabulary"] = vocabulary
+
+
+def words(text: str) -> list[str]:
+    """The words of `text` in lower case: letters and digits, with at most one apostrophe inside."""
+    return WORD.findall(text.lower())
+
+
+def build_vocabulary(texts: Iterable[str], size: int) -> tuple[str, ...]:
+    """Padding, unknown, and the most frequent words of `texts`, at most `size` in all; ties in alphabetical order."""
+    counts = Counter(word for text in texts for word in words(text))
+    frequent = sorted(counts, key=lambda word: (-counts[word], word))
+    return (PADDING, UNKNOWN, *frequent[: size - 2])
+
+
+def encode(texts: Sequence[str], vocabulary: Sequence[str], length: int = LENGTH) -> NDArray[np.int16]:
+    """Token numbers (n, length) of `texts`; words that are not in `vocabulary` are number 1."""
+    number = {word: i for i, word in enumerate(vocabulary)}
+    rows = np.zeros((len(texts), length), dtype=np.int16)
+    for row, text in zip(rows, texts, strict=True):
+        tokens = [number.get(word, 1) for word in words(text)[:length]]
+        row[: len(tokens)] = tokens
+    return rows
 
 
 def write_groups(writer: Writer, parts: Mapping[str, Part]) -> None:

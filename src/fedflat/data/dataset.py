@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,12 +12,11 @@ from torch import Tensor
 
 from ..core.errors import InputError, printable
 from .cache import Entry, SourceFiles, Writer, entry, key
-from .conversion import Progress, write_groups, write_labels, write_pictures, write_texts
+from .conversion import LENGTH, Progress, write_groups, write_labels, write_pictures, write_texts
 from .federated import Index
 from .preparation import Preparation
 from .readers.file_search import plain_files
 from .readers.layout import Layout, Shape
-from .text import LENGTH
 
 PIN = "hub.json"  # in a data set's folder: the commit and the repository that it was fetched from
 
@@ -51,17 +50,6 @@ class HubRepository:
 
     repository: str
     folder: str = ""  # inside the repository; empty: all parquet files
-    revision: str = "main"  # a branch or a commit; the commit is looked up and kept when the data set is fetched
-
-
-@dataclass(frozen=True)
-class ReadOptions:
-    """How the files of a data set are read."""
-
-    data_dir: str | None = None  # None: $FEDFLAT_DATA
-    partial: bool = False  # fewer samples than the whole data set are accepted
-    image_size: int | None = None  # of photographs; None: the data set's own
-    progress: Progress = field(default=lambda part, done, total: None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -82,9 +70,11 @@ class BundledDataset:
             raise _fixed_size(image_size)
         return self.shape
 
-    def load(self, name: str, options: ReadOptions) -> LoadedDataset:
-        """The data set. Raises InputError for options with an image size."""
-        self.sample_shape(options.image_size)
+    def load(
+        self, name: str, data_dir: str | None, partial: bool, image_size: int | None, progress: Progress
+    ) -> LoadedDataset:
+        """The data set; there is nothing to choose. Raises InputError for an `image_size`."""
+        self.sample_shape(image_size)
         return self.read()
 
 
@@ -112,17 +102,20 @@ class FileDataset:
         """The files to look for, in words."""
         return "; ".join(map(str, self.layouts))
 
-    def load(self, name: str, options: ReadOptions) -> LoadedDataset:
-        """The data set from the files in the data folder, converted once and then kept in the cache.
+    def load(
+        self, name: str, data_dir: str | None, partial: bool, image_size: int | None, progress: Progress
+    ) -> LoadedDataset:
+        """The data set from the files in `data_dir` or $FEDFLAT_DATA, converted once and then kept in the cache.
 
+        `partial` accepts fewer samples than the whole set has; photographs are resized to `image_size` pixels.
         Raises InputError, naming folder, file or field, if the files are missing, damaged or not those of `name`.
         """
-        folder = self._folder(name, options.data_dir)
-        picture = self._picture_shape(options.image_size)
+        folder = self._folder(name, data_dir)
+        picture = self._picture_shape(image_size)
         how = (name, picture, self.layouts, self.classes, self.vocabulary_size, LENGTH)
 
         def build(writer: Writer) -> None:
-            self._convert(name, folder, picture, writer, options.progress)
+            self._convert(name, folder, picture, writer, progress)
 
         try:
             files = [path for path in plain_files(folder) if path != folder / PIN]
@@ -130,15 +123,16 @@ class FileDataset:
         except InputError as error:  # the message may contain names of files and columns
             raise InputError(printable(str(error))) from error
         parts = {part: _samples(converted, part) for part in ("train", "test") if f"{part}-y" in converted.arrays}
-        if not options.partial:
+        if not partial:
             self._check_sizes(name, {part: len(samples.y) for part, samples in parts.items()})
+        facts = converted.description["facts"]
         return LoadedDataset(
             train=parts["train"],
             test=parts.get("test"),
             classes=self.classes,
             preparation=self.preparation,
-            domains=tuple(converted.metadata.get("domains", ())),
-            vocabulary=tuple(converted.metadata.get("vocabulary", ())),
+            domains=tuple(facts.get("domains", ())),
+            vocabulary=tuple(facts.get("vocabulary", ())),
             contents=converted.digest,
         )
 

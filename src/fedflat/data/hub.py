@@ -13,6 +13,7 @@ from ..files import read_json, system_errors, write_atomically
 from .dataset import PIN, FileDataset, HubRepository
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
+BRANCH = "main"  # its last commit is fetched if no revision is given and none was fetched before
 MAX_PIN_BYTES = 2**16  # `hub.json` has two short texts
 
 
@@ -27,7 +28,13 @@ def download(name: str, known: FileDataset, root: Path, revision: str | None = N
         raise InputError(f"data.name = {name!r} is not on the hub; give --data-dir with {known.where}")
     folder = root / name
     commit = (_pinned(folder, known.hub) if revision is None else None) or _commit(known.hub, revision)
-    _fetch(known.hub, commit, folder)
+    files = f"{known.hub.folder}/*.parquet" if known.hub.folder else "*.parquet"
+    with _hub_errors(known.hub):
+        from huggingface_hub import snapshot_download  # an optional extra
+
+        snapshot_download(
+            known.hub.repository, repo_type="dataset", revision=commit, local_dir=folder, allow_patterns=files
+        )
     pin = json.dumps({"repository": known.hub.repository, "revision": commit}, indent=2)
     with system_errors(folder, "written"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -51,19 +58,10 @@ def _commit(hub: HubRepository, revision: str | None) -> str:
     with _hub_errors(hub):
         from huggingface_hub import HfApi  # an optional extra
 
-        commit = HfApi().dataset_info(hub.repository, revision=revision or hub.revision).sha
+        commit = HfApi().dataset_info(hub.repository, revision=revision or BRANCH).sha
     if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
-        raise InputError(f"hub: {hub.repository} does not say which commit {revision or hub.revision} is")
+        raise InputError(f"hub: {hub.repository} does not say which commit {revision or BRANCH} is")
     return commit
-
-
-def _fetch(hub: HubRepository, commit: str, folder: Path) -> None:
-    """Download the parquet files of a commit."""
-    files = f"{hub.folder}/*.parquet" if hub.folder else "*.parquet"
-    with _hub_errors(hub):
-        from huggingface_hub import snapshot_download  # an optional extra
-
-        snapshot_download(hub.repository, repo_type="dataset", revision=commit, local_dir=folder, allow_patterns=files)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Loading a data set by name and splitting it over clients."""
+"""Loading a data set by name, splitting it over clients, and keeping validation samples apart."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import numpy as np
 
 from ..core.errors import InputError
 from .conversion import Progress
-from .dataset import FileDataset, LoadedDataset, ReadOptions, data_root
+from .dataset import FileDataset, LoadedDataset, data_root
 from .federated import FederatedData, Holdings
 from .hub import download
-from .options import DataOptions
 from .partition import IID, Partition
 from .partition.scheme import Samples
 from .preparation import AUGMENTATIONS
-from .selection import select_samples
+from .selection import DataOptions, select_samples
 from .sources import known_source, source
-from .validation import hold_out
+
+
+def _no_progress(part: str, done: int, total: int) -> None:
+    """Ignore the progress of a conversion."""
 
 
 def load(
@@ -46,8 +48,8 @@ def load(
         raise InputError(f"partition must be a scheme such as Dirichlet(alpha=0.1), got {partition!r}")
     known = known_source(name)
     chosen = checked_options(options)
-    reading = ReadOptions(data_dir=data_dir, partial=chosen.partial, image_size=chosen.image_size)
-    loaded = select_samples(source(known).load(known, reading), chosen)
+    whole = source(known).load(known, data_dir, chosen.partial, chosen.image_size, _no_progress)
+    loaded = select_samples(whole, chosen)
     if chosen.augment != "none" and loaded.train.x.ndim != 4:
         raise InputError(f"data.augment = {chosen.augment!r} goes with pictures; {known} has none")
     return divide(loaded, known, clients, partition or IID(stratified=False), seed, chosen)
@@ -76,8 +78,7 @@ def prepare(
             raise InputError(f"--hub: {known_source(name)} is not on the hub; {known.where}")
         download(known_source(name), known, data_root(data_dir, name), revision)
     checked_options({"image_size": image_size})
-    reading = ReadOptions(data_dir, partial, image_size)
-    return known.load(known_source(name), reading if progress is None else replace(reading, progress=progress))
+    return known.load(known_source(name), data_dir, partial, image_size, progress or _no_progress)
 
 
 def divide(
@@ -106,6 +107,27 @@ def divide(
     return hold_out(data, options.validation, _generator(seed, 1)) if options.validation else data
 
 
+def hold_out(data: FederatedData, share: float, rng: np.random.Generator) -> FederatedData:
+    """`data` with a random `share` of each client's samples as its validation set; neither set of a client is empty.
+
+    The validation samples are drawn from the client's own samples, so they have its label distribution. All copies of
+    a sample that a client holds twice are in the same set. Raises InputError for a client with fewer than two
+    different samples.
+    """
+    train, held_out = [], []
+    for client, own in enumerate(Holdings(data.members, data.offsets).parts()):
+        different = np.unique(own)
+        if len(different) < 2:
+            raise InputError(f"data.validation = {share} leaves nothing to train on at client {client}, which holds "
+                             f"{len(different)} sample(s)")  # fmt: skip
+        number = min(max(1, round(share * len(different))), len(different) - 1)
+        chosen = rng.choice(different, number, replace=False)
+        train.append(own[~np.isin(own, chosen)])
+        held_out.append(np.sort(chosen))
+    rest = Holdings.of(train)
+    return replace(data, members=rest.members, offsets=rest.offsets, validation=Holdings.of(held_out))
+
+
 def checked_options(options: dict[str, Any]) -> DataOptions:
     """`options` as DataOptions. Raises InputError for an unknown one."""
     unknown = sorted(set(options) - set(DataOptions.__dataclass_fields__))
@@ -116,5 +138,5 @@ def checked_options(options: dict[str, Any]) -> DataOptions:
 
 
 def _generator(seed: int, *counters: int) -> np.random.Generator:
-    """Random numbers of purpose 0 (see `rounds.randomness`): of the partition, with a counter 1 of validation sets."""
+    """Random numbers for a split (purpose 0 in `rounds.randomness`); with the counter 1, those for validation sets."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0, *counters)))

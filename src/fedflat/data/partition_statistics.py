@@ -22,7 +22,7 @@ class PartitionStatistics:
     mean_classes: float
     most_classes: int
     unused: int  # samples that no client holds
-    duplicated: int  # repetitions: holdings of a sample that a client, or another client, holds already
+    duplicated: int  # holdings beyond the first of each sample, by the same client or another one
     validation: int = 0  # samples that their client does not train on
 
     def lines(self) -> list[str]:

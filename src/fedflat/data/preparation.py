@@ -25,12 +25,9 @@ class Preparation:
 
     def __call__(self, x: Tensor) -> Tensor:
         """The model's input for the stored samples `x` (*batch, *shape)."""
-        if x.dtype == torch.uint8:
-            return self._normalised(x.to(self.dtype).div_(255))
-        return x if x.is_floating_point() else x.long()
-
-    def _normalised(self, x: Tensor) -> Tensor:
-        """Normalise the pixels `x` in [0, 1] in place; no other tensor shares their memory."""
+        if x.dtype != torch.uint8:
+            return x if x.is_floating_point() else x.long()
+        x = x.to(self.dtype).div_(255)  # a copy, so that it may be changed in place
         if not self.mean:
             return x
         mean, std = (x.new_tensor(values)[:, None, None] for values in (self.mean, self.std))

@@ -3,17 +3,44 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
 
 from ..core.errors import InputError
+from ..core.hyper import check, hyper
 from .dataset import LoadedDataset, SampleArrays
 from .federated import Index
-from .options import DataOptions
 
 TEST_SHARE = 10  # where a data set has no test part, one of so many samples of each user is a test sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """Which samples of a data set are used, and how they are prepared."""
+
+    augment: Literal["none", "crop-flip", "fl-simulator"] = hyper(
+        "none", "in training: none, crop-flip (FedGF), fl-simulator (FL-Simulator's order and chances)"
+    )
+    partial: bool = hyper(False, "accept files that hold only a part of the set")
+    train_samples: int | None = hyper(
+        None, "use so many training samples, classes in proportion, always the same", low=1
+    )
+    test_samples: int | None = hyper(None, "use so many test samples, classes in proportion, always the same", low=1)
+    test_domain: str | None = hyper(None, "the domain held out as test set; clients share the others")
+    image_size: int | None = hyper(
+        None, "pixels that photographs are resized to; default the set's own", low=8, high=2048
+    )
+    validation: float = hyper(0.0, "share of each client's samples that it does not train on", low=0, high=0.9)
+
+    def __post_init__(self) -> None:
+        """Raises InputError, naming the field, for a value out of range."""
+        try:
+            check(self)
+        except InputError as error:
+            raise InputError(str(error).replace("DataOptions.", "data.")) from error
 
 
 def select_samples(data: LoadedDataset, options: DataOptions) -> LoadedDataset:
@@ -24,8 +51,11 @@ def select_samples(data: LoadedDataset, options: DataOptions) -> LoadedDataset:
         data = _hold_out_tenth(data)
     train = _subset(data.train, options.train_samples, "train_samples")
     test = data.test and _subset(data.test, options.test_samples, "test_samples")
-    chosen = (options.test_domain, options.train_samples, options.test_samples)
-    return replace(data, train=train, test=test, contents=_contents(data.contents, chosen))
+    choice = (options.test_domain, options.train_samples, options.test_samples)
+    contents = data.contents
+    if contents is not None and any(choice):  # a digest of the chosen samples, without reading them
+        contents = hashlib.sha256(f"{contents}{choice}".encode()).hexdigest()[:8]
+    return replace(data, train=train, test=test, contents=contents)
 
 
 def _hold_out_domain(data: LoadedDataset, name: str) -> LoadedDataset:
@@ -81,10 +111,3 @@ def _rows(samples: SampleArrays, rows: Index) -> SampleArrays:
 def _joined(one: SampleArrays, other: SampleArrays) -> SampleArrays:
     domain = None if one.domain is None or other.domain is None else np.concatenate([one.domain, other.domain])
     return SampleArrays(torch.cat([one.x, other.x]), torch.cat([one.y, other.y]), domain)
-
-
-def _contents(contents: str | None, chosen: tuple[object, ...]) -> str | None:
-    """The digest of the chosen samples: that of all samples, and a digest of it and the choice if there is a choice."""
-    if contents is None or not any(chosen):
-        return contents
-    return hashlib.sha256(f"{contents}{chosen}".encode()).hexdigest()[:8]

@@ -21,9 +21,8 @@ from ..data.federated import Index
 from ..engine.simulation import Simulation
 from ..files import read_bytes
 from ..metrics.features import FeatureMap, feature_map
-from ..metrics.flatness.landscape import Landscape
 from ..metrics.flatness.measure import StepCallback
-from ..metrics.flatness.subject import MAX_SAMPLES, RoundObserver, Subject
+from ..metrics.flatness.subject import MAX_SAMPLES, Landscape, RoundObserver, Subject
 from ..metrics.flatness.surface import Surface, grid, losses_on, marks_on, plane_through, random_plane, spanned
 from ..rounds.participation import Explicit
 from ..rounds.randomness import Purpose, generator

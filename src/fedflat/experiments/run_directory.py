@@ -6,7 +6,7 @@ import json
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -177,7 +177,7 @@ class RunDirectory:
             return
         new = {name for finding in findings for name in (*finding.values, *finding.curves)}
         kept = [old for old in self.findings() if not new & {*old.values, *old.curves}]
-        content = [finding.to_dict() for finding in (*kept, *findings)]
+        content = [asdict(finding) for finding in (*kept, *findings)]
         self._write_text("flatness.json", json.dumps(content, indent=2))
 
     def findings(self) -> list[Finding]:

@@ -16,8 +16,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from ..core.errors import InputError
 from ..core.method import Method
 from ..data import FederatedData, Partition, load
-from ..data.options import DataOptions
 from ..data.partition import all_partitions
+from ..data.selection import DataOptions
 from ..data.sources import known_source
 from ..engine.arguments import check_weights, check_workers
 from ..engine.ranks import ALONE, Ranks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,8 @@ from torch import Tensor, nn
 from ..core.errors import InputError
 from ..core.objective import Objective
 from ..data.federated import FederatedData
-from ..files import write_atomically
 from .accuracy import SAMPLES_AT_ONCE
-from .flatness.surface import read_arrays
+from .flatness.surface import read_arrays, write_arrays
 
 SAMPLES = 3000
 PERPLEXITY = 30
@@ -44,10 +42,7 @@ class FeatureMap:
 
     def save(self, path: Path) -> None:
         """Write to `path` (.npz), atomically: points and classes as arrays, the rest as a JSON text in `about`."""
-        about = np.array(json.dumps(self.about()))
-        write_atomically(
-            path, lambda file: np.savez_compressed(file, points=self.points, classes=self.classes, about=about)
-        )
+        write_arrays(path, self.about(), points=self.points, classes=self.classes)
 
     @classmethod
     def load(cls, path: Path) -> FeatureMap:
@@ -87,10 +82,15 @@ def penultimate_features(
 ) -> Tensor:
     """The input of the last linear layer of the model `w` (d,) for stored samples `x` (n, *shape), (n, features).
 
-    In evaluation mode; `prepare` turns stored samples into the model's input.
+    In evaluation mode; `prepare` turns stored samples into the model's input. Raises InputError if the outputs of the
+    last linear layer are not the scores of the classes.
     """
     features: list[Tensor] = []
-    hook = _last_layer(objective.module, classes).register_forward_pre_hook(lambda _, x: features.append(x[0]))
+    layers = [layer for layer in objective.module.modules() if isinstance(layer, nn.Linear)]
+    if not layers or layers[-1].out_features != classes:
+        raise InputError(f"features need a model whose last layer is nn.Linear with {classes} outputs, "
+                         f"which {type(objective.module).__name__} has not")  # fmt: skip
+    hook = layers[-1].register_forward_pre_hook(lambda _, x: features.append(x[0]))
     try:
         with torch.inference_mode(), objective.evaluating():
             for start in range(0, len(x), SAMPLES_AT_ONCE):
@@ -98,15 +98,6 @@ def penultimate_features(
     finally:
         hook.remove()
     return torch.cat(features).flatten(1)
-
-
-def _last_layer(module: nn.Module, classes: int) -> nn.Linear:
-    """The last linear layer. Raises InputError if its outputs are not the scores."""
-    layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
-    if not layers or layers[-1].out_features != classes:
-        raise InputError(f"features need a model whose last layer is nn.Linear with {classes} outputs, "
-                         f"which {type(module).__name__} has not")  # fmt: skip
-    return layers[-1]
 
 
 def _test_samples(data: FederatedData, samples: int) -> tuple[Tensor, Tensor]:

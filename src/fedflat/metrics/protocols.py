@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 Protocol = Literal["last", "final", "best-validation", "best-test"]
+COLUMNS = ("test_accuracy", "validation_accuracy", "gradients", "bytes_down", "bytes_up")  # of a run's metrics
 WINDOW = 21  # evaluations under the smoothing window; FedSMOO says Hanning and not how long
 
 
@@ -39,7 +40,7 @@ class AccuracyCurve:
     def of(cls, rows: Sequence[Mapping[str, Any]], vector_bytes: float) -> AccuracyCurve:
         """From the rows of a run's metrics. Rounds without a test accuracy are left out."""
         kept = [row for row in rows if row.get("test_accuracy") is not None]
-        columns = {name: np.array([row.get(name) for row in kept], dtype=float) for name in _COLUMNS}
+        columns = {name: np.array([row.get(name) for row in kept], dtype=float) for name in COLUMNS}
         validated = all(row.get("validation_accuracy") is not None for row in kept)
         return cls(
             rounds=np.array([row["t"] + 1 for row in kept], dtype=np.int64),
@@ -89,6 +90,3 @@ class AccuracyCurve:
         place = int(places[0])
         sent = float(self.bytes[place])
         return Reached(int(self.rounds[place]), float(self.gradients[place]), sent, sent / self.vector_bytes)
-
-
-_COLUMNS = ("test_accuracy", "validation_accuracy", "gradients", "bytes_down", "bytes_up")

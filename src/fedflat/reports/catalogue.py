@@ -38,38 +38,17 @@ def overview(methods: Mapping[str, type[Method]], width: int) -> Table:
     return table
 
 
-def markdown(methods: Mapping[str, type[Method]]) -> str:
-    """One line per method, as a Markdown table."""
-    titles = ["method", "idea", *COSTS, "paper"]
-    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
-    for name, cls in methods.items():
-        idea = summary(cls).replace("|", "\\|")  # a norm's bars would end the cell
-        lines.append(f"| {' | '.join([f'`{name}`', idea, *map(str, costs(cls)), str(cls.paper)])} |")
-    return "\n".join([*lines, "", f"{LEGEND}."])
-
-
-def partition_table(schemes: Mapping[str, type[Partition]]) -> str:
-    """The partition schemes as a Markdown table."""
-    lines = ["| name | parameters | what it does |", "|---|---|---|"]
-    for name, cls in schemes.items():
-        parameters = ", ".join(f"`{f.name}` = {f.default}" for f in settings(cls))
-        first = documentation(cls).split("\n\n")[0].replace("\n", " ")
-        lines.append(f"| `{name}` | {parameters} | {first} |")
-    return "\n".join(lines)
-
-
 def describe(cls: type[Method]) -> str:
     """One method in full: equations, fields, cost, departures, readings, citation."""
     signature = ", ".join(f"{f.name}={f.default}" for f in settings(cls))
     parts = [f"{cls.__name__}({signature})", documentation(cls), _fields(cls), _cost(cls)]
-    parts += _list("where papers and released code depart", cls.sources.departures)
-    parts += _list("how we read what the papers leave open", cls.sources.readings)
+    for title, texts in (
+        ("where papers and released code depart", cls.sources.departures),
+        ("how we read what the papers leave open", cls.sources.readings),
+    ):
+        if texts:
+            parts.append("\n".join([title, *(f"  - {text}" for text in texts)]))
     return "\n\n".join([*parts, cls.paper.bibtex])
-
-
-def _list(title: str, texts: tuple[str, ...]) -> list[str]:
-    """A part of a description with one item for each text; no part without texts."""
-    return ["\n".join([title, *(f"  - {text}" for text in texts)])] if texts else []
 
 
 def _fields(cls: type[Method]) -> str:
@@ -93,16 +72,6 @@ def _cost(cls: type[Method]) -> str:
         exact = (cost.down + cost.up) / 2
         lines.append(f"  communication relative to FedAvg: {exact:g}, charged {cls.sources.charged} by the papers")
     return "\n".join(lines)
-
-
-def measure_table(measures: Mapping[str, type[Measure]]) -> str:
-    """Every measure of flatness with its settings and its definition, as Markdown."""
-    rows = ["| measure | settings | definition |", "|---|---|---|"]
-    for name, cls in measures.items():
-        defaults = ", ".join(f"`{f.name}` = {f.default}" for f in settings(cls))
-        words = " ".join(documentation(cls).split()).replace("|", "\\|")
-        rows.append(f"| `{name}` | {defaults} | {words} |")
-    return "\n".join(rows)
 
 
 def measure_overview(measures: Mapping[str, type[Measure]]) -> Table:

@@ -25,6 +25,7 @@ class Column:
 
 def columns(comparison: ComparisonData) -> list[Column]:
     """The columns of `comparison`, in order."""
+    validated = all("validation_accuracy_mean" in row.estimates for row in comparison.rows)
     return [
         Column("method", "class name; hyper-parameters only where they tell variants apart", lambda row: row.label),
         Column(
@@ -39,7 +40,8 @@ def columns(comparison: ComparisonData) -> list[Column]:
         ),
         *(column for numbers in comparison.published for column in _published_columns(numbers)),
         *(_rounds_column(place, target) for place, target in enumerate(comparison.targets)),
-        *_client_columns(comparison),
+        _client_column("client", "training"),
+        *([_client_column("validation", "validation")] if validated else []),
         Column(
             "λ max", "largest eigenvalue of the Hessian of the training loss, final model", _number("lambda_max", ".2f")
         ),
@@ -138,8 +140,8 @@ def _rounds_column(place: int, target: float) -> Column:
     """The first round that reached a target."""
 
     def cell(row: Row) -> str:
-        reached = row.reached[place]
-        return NOTHING if reached.rounds is None else f"{reached.rounds:.0f} ({len(reached.plain)}/{len(row.runs)})"
+        rounds, reached = row.reached[place].mean("rounds"), len(row.reached[place].plain)
+        return NOTHING if rounds is None else f"{rounds:.0f} ({reached}/{len(row.runs)})"
 
     goal = _percent(target)
     meaning = f"first round with test accuracy ≥ {goal}, mean over the seeds that reached it (how many did)"
@@ -150,14 +152,8 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
 
 
-def _client_columns(comparison: ComparisonData) -> list[Column]:
-    """Accuracies over clients: on their training samples, and on their validation samples if all runs have them."""
-    validated = all("validation_accuracy_mean" in row.estimates for row in comparison.rows)
-    return [_client_column("client", "training")] + ([_client_column("validation", "validation")] if validated else [])
-
-
 def _client_column(kind: str, own: str) -> Column:
-    """The spread over clients of the accuracies whose names begin with `kind`."""
+    """The spread over clients of the accuracies, on their `own` samples, whose names begin with `kind`."""
 
     def cell(row: Row) -> str:
         mean, std, worst, best = (

@@ -11,10 +11,10 @@ from ..engine.arguments import BF16
 from ..experiments.recipe_files import Published
 from ..experiments.statistics import mean_estimate, paired_difference
 from ..methods import plain
-from ..metrics.protocols import AccuracyCurve, Protocol
+from ..metrics.protocols import Protocol
 from .comparison_data import ComparisonData, FinishedRun, Row, Target, accuracy, curve_of
 
-# Settings that runs of one seed must share; where they differ, so does more than the method.
+# Runs of one seed are paired only if they share these settings; otherwise not only their methods differ.
 PAIRED_BY = (
     "partition_hash",
     "data",
@@ -75,19 +75,15 @@ def compare(
     reference = _reference(groups, baseline)
     goals = tuple(targets) or (mean_estimate([accuracy(run, protocol) for run in groups[reference]]).mean,)
     rows = [_row(label, group, groups[reference], goals, protocol) for label, group in groups.items()]
-    return Comparison(rows, reference, goals, protocol, [*_notes(runs), *_unpaired(groups, reference)], published)
+    return Comparison(rows, reference, goals, protocol, _notes(runs, groups, reference), published)
 
 
 def _grouped(runs: Sequence[FinishedRun]) -> dict[str, list[FinishedRun]]:
     """Runs by label: the method's name, and its hyper-parameters where a method appears with several."""
-    variants: dict[str, list[dict[str, Any]]] = {}
-    for run in runs:
-        known = variants.setdefault(run.method, [])
-        if run.settings["hyper"] not in known:
-            known.append(run.settings["hyper"])
     groups: dict[str, list[FinishedRun]] = {}
     for run in runs:
-        group = groups.setdefault(_label(run, variants[run.method]), [])
+        variants = [other.settings["hyper"] for other in runs if other.method == run.method]
+        group = groups.setdefault(_label(run, variants), [])
         for other in group:
             if other.seed == run.seed:
                 differing = [key for key, value in run.settings.items() if other.settings.get(key) != value]
@@ -121,24 +117,22 @@ def _row(
     numbers = [run.summary | {name: measured.value for name, measured in run.flatness.items()} for run in runs]
     names = [name for name in numbers[0] if all(name in some for some in numbers)]
     ours, theirs = ({run.seed: accuracy(run, protocol) for run in some} for some in (runs, reference))
-    curves = [curve_of(run) for run in runs]
+    curves, reached = [curve_of(run) for run in runs], []
+    for goal in goals:
+        plain, smoothed = ([curve.reached(goal, smooth) for curve in curves] for smooth in (False, True))
+        reached.append(Target(goal, *(tuple(one for one in some if one is not None) for some in (plain, smoothed))))
     return Row(
         label=label,
         runs=runs,
         estimates={name: mean_estimate([some[name] for some in numbers]) for name in names},
         accuracy=mean_estimate(list(ours.values())),
         difference=None if runs is reference else paired_difference(ours, theirs),
-        reached=[_target(goal, curves) for goal in goals],
+        reached=reached,
     )
 
 
-def _target(goal: float, curves: Sequence[AccuracyCurve]) -> Target:
-    plain, smoothed = ([curve.reached(goal, smooth) for curve in curves] for smooth in (False, True))
-    return Target(goal, *(tuple(found for found in some if found is not None) for some in (plain, smoothed)))
-
-
-def _notes(runs: Sequence[FinishedRun]) -> list[str]:
-    """Where runs of one seed differ in more than the method, so that they are not paired."""
+def _notes(runs: Sequence[FinishedRun], groups: dict[str, list[FinishedRun]], reference: str) -> list[str]:
+    """What a reader must know: in what runs of one seed differ besides the method, and which seeds are not paired."""
     notes = []
     for key in PAIRED_BY:
         for seed in sorted({run.seed for run in runs}):
@@ -152,14 +146,9 @@ def _notes(runs: Sequence[FinishedRun]) -> list[str]:
         notes.append(f"{BF16.capitalize()}.")
     if len({run.summary["rounds"] for run in runs}) > 1:
         notes.append("Runs have different numbers of rounds.")
-    return notes
-
-
-def _unpaired(groups: dict[str, list[FinishedRun]], reference: str) -> list[str]:
-    """Methods that lack some of the baseline's seeds, or have others."""
     seeds = {label: {run.seed for run in group} for label, group in groups.items()}
-    return [
-        f"Not paired: {label} has seeds {sorted(mine)}, {reference} has {sorted(seeds[reference])}."
-        for label, mine in seeds.items()
-        if mine != seeds[reference]
-    ]
+    for label, own_seeds in seeds.items():
+        if own_seeds != seeds[reference]:
+            text = f"{label} has seeds {sorted(own_seeds)}, {reference} has {sorted(seeds[reference])}"
+            notes.append(f"Not paired: {text}.")
+    return notes

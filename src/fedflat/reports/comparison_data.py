@@ -47,11 +47,6 @@ class Target:
     plain: tuple[Reached, ...]
     smoothed: tuple[Reached, ...]  # under the Hanning window
 
-    @property
-    def rounds(self) -> float | None:
-        """Mean number of rounds; None if no seed reached the target."""
-        return self.mean("rounds")
-
     def mean(self, name: str) -> float | None:
         """Mean of a field of `Reached`, or of `rounds_smoothed`; None if no seed reached the target."""
         some = self.smoothed if name == "rounds_smoothed" else self.plain
@@ -85,7 +80,7 @@ class Row:
         values |= {"difference": d and d.mean, "difference_low": d and d.low, "difference_high": d and d.high}
         for target in self.reached:
             goal = f"{target.accuracy:.4g}"
-            values |= {f"rounds_to_{goal}": target.rounds, f"seeds_at_{goal}": len(target.plain)}
+            values |= {f"rounds_to_{goal}": target.mean("rounds"), f"seeds_at_{goal}": len(target.plain)}
             for name in ("rounds_smoothed", "gradients", "bytes", "vectors"):
                 values[f"{name}_to_{goal}"] = target.mean(name)
         return values

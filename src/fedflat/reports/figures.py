@@ -12,7 +12,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .comparison_data import ComparisonData, FinishedRun
+from .comparison_data import ComparisonData, FinishedRun, curve_of
 
 COLOURS = ("#4d4d4d", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c510a", "#7b3294", "#b2182b")
 DASHES = ("-", "--", "-.")
@@ -92,10 +92,7 @@ def _curve(axes: Axes, rounds: np.ndarray, values: np.ndarray, style: dict[str, 
 
 def _accuracies(runs: Sequence[FinishedRun]) -> tuple[np.ndarray, np.ndarray]:
     """The evaluated rounds that all runs share (n,), and their smoothed accuracies (runs, n)."""
-    curves = []
-    for run in runs:
-        pairs = zip(run.metrics["t"].to_pylist(), run.metrics["test_accuracy"].to_pylist(), strict=True)
-        curves.append({t + 1: accuracy for t, accuracy in pairs if accuracy is not None})
+    curves = [dict(zip(curve.rounds.tolist(), curve.accuracy.tolist(), strict=True)) for curve in map(curve_of, runs)]
     rounds = sorted(set(curves[0]).intersection(*curves[1:]))
     return np.array(rounds), np.array([_smooth(np.array([curve[t] for t in rounds])) for curve in curves])
 

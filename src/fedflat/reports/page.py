@@ -10,7 +10,6 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from ..core.citation import Citation
 from ..core.errors import printable
 from ..data.partition_statistics import PartitionStatistics
 from ..files import make_folder, read_bytes, write_atomically
@@ -33,27 +32,24 @@ class Chapter:
 
     @property
     def heading(self) -> str:
-        methods = len(self.comparison.rows)
-        return self.title or f"{methods} methods on {self.comparison.runs[0].settings['data']}"
+        comparison = self.comparison
+        return self.title or f"{len(comparison.rows)} methods on {comparison.runs[0].settings['data']}"
 
 
 def write_page(chapters: Sequence[Chapter], path: Path, title: str | None = None) -> Path:
     """Write one page with all `chapters` to `path`, atomically. Raises InputError if it cannot be written."""
-    text = page(chapters, title)
+    known = all_methods()
+    methods = dict.fromkeys(row.runs[0].method for chapter in chapters for row in chapter.comparison.rows)
+    environment = Environment(loader=PackageLoader("fedflat.reports"), autoescape=True, undefined=StrictUndefined)
+    text = environment.get_template("page.html.j2").render(
+        title=title or chapters[0].heading,
+        chapters=[_content(chapter) for chapter in chapters],
+        papers={name: known[name].paper for name in methods if name in known},
+        smoothed_over=figures.SMOOTHED_OVER,
+    )
     make_folder(path.parent)
     write_atomically(path, lambda file: file.write_text(text))
     return path
-
-
-def page(chapters: Sequence[Chapter], title: str | None = None) -> str:
-    """The page as text."""
-    environment = Environment(loader=PackageLoader("fedflat.reports"), autoescape=True, undefined=StrictUndefined)
-    return environment.get_template("page.html.j2").render(
-        title=title or chapters[0].heading,
-        chapters=[_content(chapter) for chapter in chapters],
-        papers={name: paper for chapter in chapters for name, paper in _papers(chapter.comparison).items()},
-        smoothed_over=figures.SMOOTHED_OVER,
-    )
 
 
 def _content(chapter: Chapter) -> dict[str, Any]:
@@ -102,10 +98,3 @@ def _settings(comparison: ComparisonData) -> dict[str, Any]:
         "executor": settings["executor"],
         "precision of training": settings.get("precision", "fp32"),
     }
-
-
-def _papers(comparison: ComparisonData) -> dict[str, Citation]:
-    """The paper of every compared method that the package has."""
-    known = all_methods()
-    names = dict.fromkeys(row.runs[0].method for row in comparison.rows)
-    return {name: known[name].paper for name in names if name in known}

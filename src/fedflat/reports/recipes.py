@@ -10,7 +10,6 @@ from rich.table import Table
 from ..core.errors import MissingPackageError
 from ..experiments.budget import Budget, speed_of, study_budget, total
 from ..experiments.recipe import Cell, Recipe
-from ..experiments.recipe_files import Published
 from ..experiments.spec import StudySpec
 from .literal import literal
 
@@ -61,20 +60,18 @@ def details(recipe: Recipe) -> list[str]:
     if item.use:
         lines.append(f"methods: {', '.join(item.use)}")
     lines += [f"note: {note}" for note in item.notes]
-    return lines + [_published(numbers) for numbers in item.published]
-
-
-def _published(numbers: Published) -> str:
-    where = ",".join(numbers.cell) or "all cells"
-    values = ", ".join(f"{label} {value}" for label, value in numbers.values_by_method.items())
-    warning = f" ({numbers.warning})" if numbers.warning else ""
-    return f"paper, {numbers.where}, {where}, {numbers.quantity}: {values}{warning}"
+    for numbers in item.published:
+        where = ",".join(numbers.cell) or "all cells"
+        values = ", ".join(f"{label} {value}" for label, value in numbers.values_by_method.items())
+        warning = f" ({numbers.warning})" if numbers.warning else ""
+        lines.append(f"paper, {numbers.where}, {where}, {numbers.quantity}: {values}{warning}")
+    return lines
 
 
 def _cost(recipe: Recipe, study: StudySpec, measure: bool) -> tuple[Budget | None, float | None]:
     """The work of a cell, and the hours that it takes here, None if they are not known.
 
-    They are not known for a model that needs a package that is not installed either: a recipe can be shown without.
+    The hours of a model that needs a package that is not installed are not known; its recipe is shown without them.
     """
     if recipe.item.kind == "partition":
         return None, None

@@ -18,7 +18,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from ..files import make_folder, write_atomically
 from ..metrics.features import FeatureMap
-from ..metrics.flatness.surface import Mark, Numbers, Surface
+from ..metrics.flatness.surface import Numbers, Surface
 from .figures import COLOURS, DASHES, STYLE, svg
 
 LEVELS = 16  # of contours
@@ -64,21 +64,18 @@ class Scale:
         levels: Numbers = space(self.low, self.highest, LEVELS + 1)
         return levels
 
-    def norm(self) -> Normalize:
-        """The mapping of losses to colours."""
-        return (LogNorm if self.logarithmic else Normalize)(self.low, self.highest)
-
 
 def contours(surfaces: Sequence[Surface]) -> str:
     """An SVG of contours side by side, with the same levels, colours and axes."""
     scale = Scale.shared(surfaces)
+    colours = (LogNorm if scale.logarithmic else Normalize)(scale.low, scale.highest)  # of the losses
     across = sum(surface.label == surfaces[0].label for surface in surfaces)  # a row for each method's models
     with rc_context(PLAIN):
         figure, panels = _panels(surfaces, across if 1 < across <= 4 else PANELS_ACROSS)
         for surface, axes in zip(surfaces, panels, strict=True):
             loss = np.ma.masked_invalid(np.maximum(surface.loss, scale.low))
             drawn = axes.contourf(
-                surface.x, surface.y, loss, scale.levels, cmap=COLOUR_MAP, norm=scale.norm(), extend="both"
+                surface.x, surface.y, loss, scale.levels, cmap=COLOUR_MAP, norm=colours, extend="both"
             )
             axes.contour(surface.x, surface.y, loss, scale.levels, colors="white", linewidths=0.3, alpha=0.6)
             _draw_marks(axes, surface)
@@ -94,7 +91,8 @@ def contours(surfaces: Sequence[Surface]) -> str:
 
 def profiles(surfaces: Sequence[Surface]) -> str | None:
     """An SVG of losses along the first direction, global models and local ones in a panel each; None without any."""
-    shown = [surface for surface in surfaces if len(surface.y) == 1 or _is_around_a_model(surface)]
+    # With random directions there is one model, and it is in the middle of the surface.
+    shown = [surface for surface in surfaces if len(surface.y) == 1 or len(surface.marks) == 1]
     groups = [[one for one in shown if _is_local(one) == local] for local in (False, True)]
     groups = [group for group in groups if group]
     if not groups:
@@ -150,14 +148,10 @@ def write_landscape(
     return folder / "landscape.html"
 
 
-def page(surfaces: Sequence[Surface], maps: Sequence[FeatureMap], title: str, notes: Sequence[str] = ()) -> str:
-    """The page as text: nothing is loaded from elsewhere, and it can be read without its script."""
-    return _page(surfaces, maps, _figures(surfaces, maps), title, notes)
-
-
 def _page(
     surfaces: Sequence[Surface], maps: Sequence[FeatureMap], figures: dict[str, str], title: str, notes: Sequence[str]
 ) -> str:
+    """The page as text: nothing is loaded from elsewhere, and it can be read without its script."""
     environment = Environment(loader=PackageLoader("fedflat.reports"), autoescape=True, undefined=StrictUndefined)
     whole = [surface for surface in surfaces if len(surface.y) > 1]
     return environment.get_template("landscape.html.j2").render(
@@ -186,40 +180,33 @@ def _figures(surfaces: Sequence[Surface], maps: Sequence[FeatureMap]) -> dict[st
 
 def _numbers(surfaces: Sequence[Surface]) -> dict[str, Any]:
     """The numbers for the page's script; losses that are not finite are null."""
-    scale = Scale.shared(surfaces)
+    scale, drawn = Scale.shared(surfaces), []
+    for surface in surfaces:
+        rows = [[float(f"{z:.5g}") if np.isfinite(z) else None for z in row] for row in surface.loss]
+        marks = [asdict(mark) | {"off": mark.distance > OFF_PLANE} for mark in surface.marks if np.isfinite(mark.loss)]
+        x, y = ([float(f"{value:.6g}") for value in values] for values in (surface.x, surface.y))
+        drawn.append({"title": surface.title, "axes": surface.axes, "x": x, "y": y, "loss": rows, "marks": marks})
     return {
         "colours": [to_hex(colour) for colour in colormaps[COLOUR_MAP](np.linspace(0, 1, 64))],
         "lowest": scale.lowest,
         "highest": scale.highest,
         "foot": scale.logarithmic_low,
         "logarithmic": scale.logarithmic,
-        "surfaces": [_drawn(surface) for surface in surfaces],
+        "surfaces": drawn,
     }
-
-
-def _drawn(surface: Surface) -> dict[str, Any]:
-    rows = [[float(f"{z:.5g}") if np.isfinite(z) else None for z in row] for row in surface.loss]
-    marks = [asdict(mark) | {"off": mark.distance > OFF_PLANE} for mark in surface.marks if np.isfinite(mark.loss)]
-    x, y = ([float(f"{value:.6g}") for value in values] for values in (surface.x, surface.y))
-    return {"title": surface.title, "axes": surface.axes, "x": x, "y": y, "loss": rows, "marks": marks}
 
 
 def _row(surface: Surface) -> dict[str, Any]:
     """The row of a surface in the page's table."""
-    low, high = _extremes(surface)
-    marks = [_in_words(mark, len(surface.marks) > 1) for mark in surface.marks]
+    finite = surface.loss[np.isfinite(surface.loss)]
+    low, high = (finite.min(), finite.max()) if len(finite) else (np.nan, np.nan)
+    marks = []
+    for mark in surface.marks:
+        name = f"{mark.label}: " if len(surface.marks) > 1 else ""
+        away = f", {mark.distance:.2g} off the plane" if mark.distance > OFF_PLANE else ""
+        marks.append(f"{name}{mark.loss:.4g}{away}")
     return {"title": surface.title, "marks": marks, "low": f"{low:.4g}", "high": f"{high:.4g}",
             "infinite": int((~np.isfinite(surface.loss)).sum())}  # fmt: skip
-
-
-def _in_words(mark: Mark, named: bool) -> str:
-    away = f", {mark.distance:.2g} off the plane" if mark.distance > OFF_PLANE else ""
-    return (f"{mark.label}: " if named else "") + f"{mark.loss:.4g}{away}"
-
-
-def _extremes(surface: Surface) -> tuple[float, float]:
-    finite = surface.loss[np.isfinite(surface.loss)]
-    return (float(finite.min()), float(finite.max())) if len(finite) else (float("nan"), float("nan"))
 
 
 def _protocols(pictures: Sequence[Surface | FeatureMap]) -> dict[str, list[str]]:
@@ -253,11 +240,6 @@ def _draw_marks(axes: Axes, surface: Surface, height: str = "y") -> None:
                           bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1})  # fmt: skip
 
 
-def _is_around_a_model(surface: Surface) -> bool:
-    """True for a surface of random directions, in whose middle is its only model."""
-    return len(surface.marks) == 1
-
-
 def _is_local(surface: Surface) -> bool:
     return surface.part.startswith("client")
 
@@ -278,7 +260,6 @@ def _draw_profile(axes: Axes, surface: Surface, place: int, group: Sequence[Surf
     loss = np.ma.masked_invalid(np.maximum(surface.profile, scale.low))
     style: dict[str, Any] = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
     axes.plot(surface.x, loss, linewidth=1.6, label=label, **style)
-
     if len(surface.marks) > 1:
         _draw_marks(axes, surface, "loss")
 

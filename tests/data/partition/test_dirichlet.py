@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedflat.core.errors import InputError
 from fedflat.data.partition import Dirichlet, Samples
-from fedflat.data.partition.sampling import draw_without_replacement
+from fedflat.data.partition.scheme import draw_without_replacement
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(5), [40, 30, 20, 60, 50]))
 

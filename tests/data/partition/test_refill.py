@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedflat.core.errors import InputError
 from fedflat.data.partition import DirichletRefill, Partition, PathologicalRefill, Samples
-from fedflat.data.partition.sampling import draw_with_refill
+from fedflat.data.partition.scheme import draw_with_refill
 
 N = 50_000
 refilling = st.one_of(

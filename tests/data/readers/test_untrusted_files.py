@@ -16,8 +16,16 @@ from fedflat.data.readers.file_search import find, plain_files
 from fedflat.data.readers.layout import Shape
 from fedflat.data.readers.limits import file_limit
 from fedflat.data.readers.pictures import decode_pictures
-from fedflat.data.readers.read_errors import expect, in_one_line, listed, parsing
-from fedflat.data.readers.untrusted_files import LimitedStream, open_regular, read_regular, read_stream
+from fedflat.data.readers.untrusted_files import (
+    LimitedStream,
+    expect,
+    in_one_line,
+    listed,
+    open_regular,
+    parsing,
+    read_regular,
+    read_stream,
+)
 from support.files import encoded, random_pictures, refused, write_files, write_tar, write_zip, zipped
 
 

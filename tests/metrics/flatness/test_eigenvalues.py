@@ -9,7 +9,7 @@ from torch import nn
 
 import fedflat as ff
 from fedflat.metrics.flatness.hessian import Hessian
-from fedflat.metrics.flatness.measure import no_step_progress
+from fedflat.metrics.flatness.measure import no_progress
 from fedflat.metrics.flatness.measures.eigenvalues import Eigenvalues, eigenpairs
 from support.federation import federation, tanh_network
 from support.networks import convolutions, dense_hessian, landscape
@@ -57,7 +57,7 @@ def test_restarts_find_what_a_crowded_spectrum_hides(k: int) -> None:
     """Evenly spaced eigenvalues, far more than the basis holds; the residual bounds the error, up to rounding."""
     values = np.linspace(-2, 1, 400)
     H = known(values)
-    found = eigenpairs(H, k, 1e-6, 10_000, no_step_progress)
+    found = eigenpairs(H, k, 1e-6, 10_000, no_progress)
     assert H.products > 2 * (2 * k + 8)
     assert [value for value, _ in found] == pytest.approx(values[: -k - 1 : -1], rel=1e-6)
     for (value, residual), exact in zip(found, values[::-1], strict=False):
@@ -69,7 +69,7 @@ def test_it_stops_as_soon_as_it_may() -> None:
     """Outliers stand out: nine to ten products, where ARPACK takes 20 before it looks."""
     subject = like_a_network(d=500)
     H = KnownHessian(subject, subject.w)
-    ((value, residual),) = eigenpairs(H, 1, 1e-2, 1000, no_step_progress)
+    ((value, residual),) = eigenpairs(H, 1, 1e-2, 1000, no_progress)
     assert H.products < 20
     assert abs(value - np.linalg.eigvalsh(subject.H)[-1]) <= residual <= 1e-2 * value
 
@@ -77,7 +77,7 @@ def test_it_stops_as_soon_as_it_may() -> None:
 def test_what_has_not_converged_says_so() -> None:
     values = np.linspace(-2, 1, 400)
     H = known(values)
-    ((value, residual),) = eigenpairs(H, 1, 1e-12, 30, no_step_progress)
+    ((value, residual),) = eigenpairs(H, 1, 1e-12, 30, no_progress)
     assert H.products == 30
     assert residual > 1e-4
     assert np.abs(values - value).min() <= residual
@@ -85,7 +85,7 @@ def test_what_has_not_converged_says_so() -> None:
 
 @pytest.mark.parametrize("values", [[5.0, 5.0, 1.0], [0.0, 0.0, 0.0, -1.0], [3.0], [2.0] * 15, [4, 4, 3, *[0] * 15]])
 def test_all_of_a_small_space_with_multiple_eigenvalues(values: list[float]) -> None:
-    found = eigenpairs(known(np.array(values)), len(values), 1e-4, 1000, no_step_progress)
+    found = eigenpairs(known(np.array(values)), len(values), 1e-4, 1000, no_progress)
     assert [value for value, _ in found] == pytest.approx(sorted(values, reverse=True), abs=1e-12)
 
 
@@ -105,7 +105,7 @@ def test_a_dead_network_is_flat() -> None:
 def test_more_than_single_precision_has_is_not_promised() -> None:
     """With a tolerance below its rounding it ends, and states what rounding leaves."""
     values = np.array([*np.linspace(-1, 1, 80), 10.0])
-    ((value, residual),) = eigenpairs(known(values, torch.float32), 1, 1e-12, 500, no_step_progress)
+    ((value, residual),) = eigenpairs(known(values, torch.float32), 1, 1e-12, 500, no_progress)
     assert value == pytest.approx(10, rel=2e-6)
     assert abs(value - 10) <= residual <= 2e-5
 
@@ -128,6 +128,6 @@ def test_curvlinops_and_arpack_find_the_same() -> None:
     theirs = curvlinops.HessianLinearOperator(
         network, nn.CrossEntropyLoss(), list(network.parameters()), [(data.x, data.y)]
     )
-    found = eigenpairs(Hessian(*landscape(tanh_network())), 3, 1e-9, 1000, no_step_progress)
+    found = eigenpairs(Hessian(*landscape(tanh_network())), 3, 1e-9, 1000, no_progress)
     expected = eigsh(theirs.to_scipy(), 3, which="LA", tol=1e-12, return_eigenvectors=False)
     assert [value for value, _ in found] == pytest.approx(sorted(expected, reverse=True), rel=1e-7)

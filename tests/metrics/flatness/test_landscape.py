@@ -24,7 +24,7 @@ import torch
 import fedflat as ff
 from fedflat.core.objective import Objective
 from fedflat.metrics.flatness.hessian import Hessian
-from fedflat.metrics.flatness.landscape import Landscape
+from fedflat.metrics.flatness.subject import Landscape
 
 def in_bytes(name):
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -4,8 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.hyper import hyper
-from .sampling import class_pools, dirichlet_shares
-from .scheme import Index, Partition, Samples, cut, equal_sizes
+from .scheme import Index, Partition, Samples, class_pools, cut, dirichlet_shares, equal_sizes
 
 
 class BalancedDirichlet(Partition):

@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.hyper import hyper
-from .sampling import class_pools, dirichlet_shares, draw_with_refill, random_turns
-from .scheme import Index, Partition, Samples
+from .scheme import Index, Partition, Samples, class_pools, dirichlet_shares, draw_with_refill, random_turns
 
 
 class DirichletRefill(Partition):

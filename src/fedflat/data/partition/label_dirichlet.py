@@ -6,8 +6,7 @@ import numpy as np
 
 from ...core.errors import InputError
 from ...core.hyper import hyper
-from .sampling import class_pools, dirichlet_shares
-from .scheme import Index, Partition, Samples
+from .scheme import Index, Partition, Samples, class_pools, dirichlet_shares, places_by_client
 
 
 class LabelDirichlet(Partition):
@@ -32,16 +31,10 @@ class LabelDirichlet(Partition):
         for pool, row in zip(class_pools(samples, rng), shares, strict=True):
             ends = (np.cumsum(row)[:-1] * len(pool)).astype(np.int64)
             owner[pool] = np.repeat(np.arange(clients), np.diff(ends, prepend=0, append=len(pool)))
-        parts = [part.tolist() for part in _held(owner, clients, rng)]
+        shuffled = rng.permutation(len(owner))
+        parts = [shuffled[places].tolist() for places in places_by_client(owner[shuffled], clients)]
         _fill(parts, self.least)
         return [np.array(sorted(part), dtype=np.int64) for part in parts]
-
-
-def _held(owner: Index, clients: int, rng: np.random.Generator) -> list[Index]:
-    """The samples of every client, in random order, from the `owner` (n,) of each sample."""
-    shuffled = rng.permutation(len(owner))
-    by_owner = shuffled[np.argsort(owner[shuffled], kind="stable")]
-    return np.split(by_owner, np.cumsum(np.bincount(owner, minlength=clients))[:-1])
 
 
 def _fill(parts: list[list[int]], least: int) -> None:

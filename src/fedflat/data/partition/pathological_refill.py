@@ -4,8 +4,7 @@ import numpy as np
 
 from ...core.errors import InputError
 from ...core.hyper import hyper
-from .sampling import class_pools, draw_with_refill, random_turns
-from .scheme import Index, Partition, Samples
+from .scheme import Index, Partition, Samples, class_pools, draw_with_refill, random_turns
 
 
 class PathologicalRefill(Partition):

@@ -1,16 +1,23 @@
-"""The interface of partition schemes."""
+"""The interface of partition schemes, and the random draws that several of them share."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import accumulate
+from math import nextafter
 from typing import dataclass_transform
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...core.errors import InputError
 from ...core.hyper import check, hyper
 from ..federated import Index
+
+Priors = NDArray[np.float64]  # (clients, classes): each client's weights of the classes; a row need not sum to 1
 
 
 @dataclass(frozen=True)
@@ -28,11 +35,7 @@ class Samples:
         for name, ids in (("domain", self.domain), ("user", self.user)):
             if ids is not None and len(ids) != len(self):
                 raise InputError(f"samples: {name} has {len(ids)} entries for {len(self)} labels")
-        if (
-            self.domain is not None
-            and len(self.domain)
-            and not 0 <= self.domain.min() <= self.domain.max() < len(self.domains)
-        ):
+        if self.domain is not None and ((self.domain < 0) | (self.domain >= len(self.domains))).any():
             raise InputError(f"samples: domain has ids outside the {len(self.domains)} domains")
 
     def __len__(self) -> int:
@@ -73,3 +76,73 @@ def cut(samples: Index, clients: int) -> list[Index]:
     """`samples` (n,) in their order, cut into `clients` parts of equal sizes, each ascending."""
     ends = np.cumsum(equal_sizes(len(samples), clients))[:-1]
     return [np.sort(part) for part in np.split(samples, ends)]
+
+
+def class_pools(samples: Samples, rng: np.random.Generator) -> list[Index]:
+    """The samples of every class in random order, `classes` arrays."""
+    return [rng.permutation(np.flatnonzero(samples.labels == label)) for label in range(samples.classes)]
+
+
+def dirichlet_shares(alpha: float, rows: int, columns: int, rng: np.random.Generator) -> Priors:
+    """Draws from Dir(alpha, ..., alpha), (rows, columns); rows sum to 1."""
+    shares = rng.dirichlet(np.full(columns, alpha), rows)
+    # The sum of gamma draws overflows for alpha beyond about 1e300, where all shares are equal.
+    return np.where(shares.sum(1, keepdims=True) > 0, shares, 1 / columns)
+
+
+def random_turns(samples: Samples, clients: int, rng: np.random.Generator) -> Index:
+    """The clients in the random order in which they draw a sample, (n,); all draw equally often."""
+    return rng.permutation(np.repeat(np.arange(clients), equal_sizes(len(samples), clients)))
+
+
+def draw_without_replacement(pools: list[Index], priors: Priors, turns: Index, rng: np.random.Generator) -> list[Index]:
+    """The samples of every client, ascending, if client `turns[j]` draws in turn j; (turns,), at most n of them.
+
+    A class without samples left leaves every prior, and the rest is renormalised. A client whose prior has no class
+    left draws from all samples that are left.
+    """
+    left, present = [pool.tolist() for pool in pools], np.array([len(pool) > 0 for pool in pools])
+    drawn: list[list[int]] = [[] for _ in priors]
+    # By client: the cumulative sums of its prior over the classes that are left, and their total. They are computed
+    # again only after a class has run out. The total is numpy's pairwise sum, whose last bit may differ.
+    known: dict[int, tuple[Sequence[float], float]] = {}
+    for client, uniform in zip(turns.tolist(), rng.random(len(turns)).tolist(), strict=True):
+        if client not in known:
+            prior = np.where(present, priors[client], 0.0)
+            known[client] = prior.cumsum().data, float(prior.sum())
+        sums, total = known[client]
+        if total <= 0:
+            sums = list(accumulate(map(len, left)))
+            total = float(sums[-1])
+        # Rounding can reach the last sum, beyond which there is no class.
+        label = bisect_right(sums, min(uniform * total, nextafter(sums[-1], 0)))
+        drawn[client].append(left[label].pop())
+        if not left[label]:
+            present[label] = False
+            known.clear()
+    return [np.array(sorted(own), dtype=np.int64) for own in drawn]
+
+
+def draw_with_refill(pools: list[Index], priors: Priors, turns: Index, rng: np.random.Generator) -> list[Index]:
+    """The samples of every client, ascending, perhaps with repetitions, if client `turns[j]` draws in turn j.
+
+    The samples of a class are taken in the order of its pool, and from the start again when all are taken. A client
+    whose prior has no weight on a class with samples draws in proportion to the classes' sizes.
+    """
+    sizes, turns_of_clients = np.array([len(pool) for pool in pools]), places_by_client(turns, len(priors))
+    labels, uniform = np.empty(len(turns), dtype=np.int64), rng.random(len(turns))
+    for prior, own in zip(priors, turns_of_clients, strict=True):
+        sums = np.where(sizes > 0, prior, 0.0).cumsum()
+        sums = sums if sums[-1] > 0 else sizes.cumsum().astype(float)
+        places = np.minimum(uniform[own] * sums[-1], np.nextafter(sums[-1], 0))
+        labels[own] = np.searchsorted(sums, places, side="right")
+    drawn = np.empty(len(turns), dtype=np.int64)
+    for label, pool in enumerate(pools):
+        own = np.flatnonzero(labels == label)
+        drawn[own] = pool[np.arange(len(own)) % max(1, len(pool))]
+    return [np.sort(drawn[own]) for own in turns_of_clients]
+
+
+def places_by_client(client_at: Index, clients: int) -> list[Index]:
+    """For every client the places, ascending, at which `client_at` (n,) names it."""
+    return np.split(np.argsort(client_at, kind="stable"), np.cumsum(np.bincount(client_at, minlength=clients))[:-1])

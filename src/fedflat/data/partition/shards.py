@@ -4,8 +4,7 @@ import numpy as np
 
 from ...core.errors import InputError
 from ...core.hyper import hyper
-from .sampling import class_pools
-from .scheme import Index, Partition, Samples
+from .scheme import Index, Partition, Samples, class_pools
 
 
 class Shards(Partition):

@@ -18,7 +18,7 @@ from ..federated import Index
 from .file_search import find
 from .layout import Part, Shape
 from .limits import MAX_OPCODES, MAX_SAMPLES, MAX_TUPLES
-from .read_errors import expect, file_error, in_one_line
+from .untrusted_files import expect, file_error, in_one_line
 
 PIXELS = 3 * 32 * 32
 
@@ -34,14 +34,15 @@ class _BatchFiles(ABC):
         readers = find(folder, [*self.train, *self.test])
         if readers is None:
             return None
-        return {
-            part: self._part([(name, readers[name]()) for name in names])
-            for part, names in (("train", self.train), ("test", self.test))
-        }
+        parts = {}
+        for part, names in (("train", self.train), ("test", self.test)):
+            labels, pictures = zip(*(self._batch(name, readers[name]()) for name in names), strict=True)
+            parts[part] = Part(np.concatenate(labels), np.concatenate(pictures).reshape(-1, 3, 32, 32))
+        return parts
 
     @abstractmethod
-    def _part(self, files: list[tuple[str, bytes]]) -> Part:
-        """One part from the names and contents of its files."""
+    def _batch(self, name: str, content: bytes) -> tuple[Index, NDArray[np.uint8]]:
+        """Labels (n,) and pixels (n, 3072) of the file `name`. Raises InputError if its content is damaged."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +51,12 @@ class BinaryBatches(_BatchFiles):
 
     label_bytes: int = 1
 
-    def _part(self, files: list[tuple[str, bytes]]) -> Part:
+    def _batch(self, name: str, content: bytes) -> tuple[Index, NDArray[np.uint8]]:
         record = self.label_bytes + PIXELS
-        for name, content in files:
-            whole = len(content) > 0 and len(content) % record == 0
-            expect(whole, name, f"truncated: {len(content)} bytes are not a whole number of records of {record}")
-        rows = np.concatenate([np.frombuffer(content, np.uint8).reshape(-1, record) for _, content in files])
-        labels = rows[:, self.label_bytes - 1].astype(np.int64)
-        return Part(labels, rows[:, self.label_bytes :].reshape(-1, 3, 32, 32))
+        whole = len(content) > 0 and len(content) % record == 0
+        expect(whole, name, f"truncated: {len(content)} bytes are not a whole number of records of {record}")
+        rows = np.frombuffer(content, np.uint8).reshape(-1, record)
+        return rows[:, self.label_bytes - 1].astype(np.int64), rows[:, self.label_bytes :]
 
     def __str__(self) -> str:
         return f"{self.train[0]} (binary version)"
@@ -69,13 +68,8 @@ class PythonBatches(_BatchFiles):
 
     label: str = "labels"
 
-    def _part(self, files: list[tuple[str, bytes]]) -> Part:
-        batches = [self._batch(name, _unpickled(name, content)) for name, content in files]
-        labels, pictures = zip(*batches, strict=True)
-        return Part(np.concatenate(labels), np.concatenate(pictures).reshape(-1, 3, 32, 32))
-
-    def _batch(self, name: str, batch: dict[object, object]) -> tuple[Index, NDArray[np.uint8]]:
-        """Labels (n,) and pixels (n, 3072) of one file."""
+    def _batch(self, name: str, content: bytes) -> tuple[Index, NDArray[np.uint8]]:
+        batch = _unpickled(name, content)
         labels, data = (batch.get(key, batch.get(key.encode())) for key in (self.label, "data"))
         if not isinstance(labels, list):
             raise file_error(name, f"has no {self.label!r}, or not as CIFAR has it")

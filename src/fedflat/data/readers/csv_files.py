@@ -13,7 +13,7 @@ import numpy as np
 from .file_search import find
 from .layout import Part, Shape
 from .limits import MAX_ROW, MAX_SAMPLES
-from .read_errors import expect, file_error, in_one_line
+from .untrusted_files import expect, file_error, in_one_line
 
 
 @dataclass(frozen=True)
@@ -50,26 +50,21 @@ def join_texts(texts: list[str]) -> str:
 
 def _rows(name: str, content: bytes) -> Iterator[list[str]]:
     """The rows of a file. `strict`, because a text that is cut off inside quotes would otherwise pass as whole."""
-    lines = _Lines(name, content)
+    text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", errors="replace", newline="")
+    row_length = 0  # characters of the current row so far
+
+    def lines() -> Iterator[str]:
+        """The lines of the file; the csv module itself has no limit for the fields and lines of a row."""
+        nonlocal row_length
+        while line := text.readline(MAX_ROW + 1):
+            row_length += len(line)
+            expect(row_length <= MAX_ROW, name, f"a row of more than {MAX_ROW:,} characters")
+            expect("\0" not in line, name, "not a text: it has a zero byte")
+            yield line
+
     try:
-        for row in csv.reader(lines, strict=True):
+        for row in csv.reader(lines(), strict=True):
             yield row
-            lines.row_length = 0
+            row_length = 0
     except csv.Error as error:
         raise file_error(name, f"truncated or not comma-separated ({in_one_line(error)})") from error
-
-
-class _Lines:
-    """The lines of a file for the csv module, which itself has no limit for the fields and lines of a row."""
-
-    def __init__(self, name: str, content: bytes) -> None:
-        self._name = name
-        self._text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", errors="replace", newline="")
-        self.row_length = 0  # characters of the current row so far
-
-    def __iter__(self) -> Iterator[str]:
-        while line := self._text.readline(MAX_ROW + 1):
-            self.row_length += len(line)
-            expect(self.row_length <= MAX_ROW, self._name, f"a row of more than {MAX_ROW:,} characters")
-            expect("\0" not in line, self._name, "not a text: it has a zero byte")
-            yield line

@@ -16,8 +16,7 @@ from ...core.errors import InputError, printable
 from ...files import system_errors
 from . import limits
 from .limits import archive_limit, file_limit
-from .read_errors import expect, listed, parsing
-from .untrusted_files import LimitedStream, file_size, open_regular, read_regular, read_stream
+from .untrusted_files import LimitedStream, expect, file_size, listed, open_regular, parsing, read_regular, read_stream
 
 Reader = Callable[[], bytes]
 GZIP = b"\x1f\x8b"  # the first bytes of a gzip file
@@ -39,16 +38,10 @@ def plain_files(folder: Path) -> list[Path]:
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(current / entry.name)
-                elif _is_file(entry):
+                # A link to a file counts; one that leads to itself is no file.
+                elif entry.is_file(follow_symlinks=False) or os.path.isfile(entry.path):
                     files.append(current / entry.name)
     return sorted(files)
-
-
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_file()
-    except OSError:  # a link that leads to itself
-        return False
 
 
 def find(folder: Path, names: Collection[str]) -> dict[str, Reader] | None:
@@ -64,20 +57,18 @@ def find(folder: Path, names: Collection[str]) -> dict[str, Reader] | None:
             readers.setdefault(_bare_name(path.name), partial(read, path))
     if not readers:
         for path in files:
-            readers |= _archive_members(path, names)
+            with parsing(str(path), "not a readable archive"):
+                if path.name.endswith((".tar", ".tar.gz", ".tgz")):
+                    readers |= _tar_members(path, names)
+                elif path.suffix == ".zip":
+                    readers |= _zip_members(path, names)
     missing = [name for name in names if name not in readers]
     if len(missing) == len(names):
         return None
     if missing:
         where = printable(str(folder))
         raise InputError(f"data folder {where} has no file {missing[0]} ({len(missing)} of {len(names)} are missing)")
-    return {name: partial(_parsed, name, readers[name]) for name in names}
-
-
-def _parsed(name: str, read: Reader) -> bytes:
-    """The content of the file `name`; errors of unpacking it become InputError that names it."""
-    with parsing(name):
-        return read()
+    return {name: parsing(name)(readers[name]) for name in names}  # errors of unpacking name the file
 
 
 def _bare_name(name: str) -> str:
@@ -88,14 +79,6 @@ def _bare_name(name: str) -> str:
 def _read_gzip(path: Path) -> bytes:
     with open_regular(path) as file, gzip.GzipFile(fileobj=file) as stream:
         return read_stream(stream, path.name, file_limit(file_size(file)))
-
-
-def _archive_members(path: Path, names: Collection[str]) -> dict[str, Reader]:
-    """Those of the files `names` that the archive `path` holds; none if it is no archive."""
-    with parsing(str(path), "not a readable archive"):
-        if path.name.endswith((".tar", ".tar.gz", ".tgz")):
-            return _tar_members(path, names)
-        return _zip_members(path, names) if path.suffix == ".zip" else {}
 
 
 def _tar_members(path: Path, names: Collection[str]) -> dict[str, Reader]:

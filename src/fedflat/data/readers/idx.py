@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .file_search import Reader, find
 from .layout import Part, Shape
 from .limits import MAX_FILE_BYTES, MAX_SAMPLES
-from .read_errors import expect
+from .untrusted_files import expect
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from .file_search import plain_files
 from .layout import Part, Shape
 from .limits import MAX_ENCODED_BYTES
 from .pictures import decode_pictures
-from .read_errors import expect
-from .untrusted_files import read_regular
+from .untrusted_files import expect, read_regular
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 

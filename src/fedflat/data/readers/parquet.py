@@ -20,8 +20,7 @@ from .layout import Part, Shape
 from .limits import MAX_ENCODED_BYTES, MAX_ENTRIES, MAX_FOOTER_BYTES, MAX_SAMPLES, MAX_TEXT, file_limit
 from .parquet_headers import check_pages, row_groups
 from .pictures import decode_pictures
-from .read_errors import expect, listed, parsing
-from .untrusted_files import open_regular
+from .untrusted_files import expect, listed, open_regular, parsing
 
 NAME = re.compile(r"(train|test)(?:-(\d+)-of-(\d+))?(?:-[0-9a-f]+)?\.parquet")
 ROWS_AT_ONCE = 1024
@@ -39,9 +38,8 @@ class Parquet:
     user: str | None = None
 
     def parts(self, folder: Path, shape: Shape | None) -> dict[str, Part] | None:
-        split: dict[
-            str, list[tuple[int, int, Path]]
-        ] = {}  # of each part: a file's place, the number of files, its path
+        # Of each part's files: the place of the file, the number of files, its path.
+        split: dict[str, list[tuple[int, int, Path]]] = {}
         for path in plain_files(folder):
             if match := NAME.fullmatch(path.name):
                 split.setdefault(match[1], []).append((int(match[2] or 0), int(match[3] or 1), path))
@@ -183,13 +181,19 @@ class _Column:
         self.expect(binary, f"holds {_type_name(self.type)}, expected pictures as bytes")
 
     def pictures(self) -> Iterator[tuple[str, Callable[[], bytes]]]:
-        """Every picture's name in messages and its encoded bytes; only a few rows are in memory at a time."""
+        """Each picture's name for messages, and how to read its encoded bytes; few rows are in memory at a time."""
+        inner = f"{self.name}.bytes" if pa.types.is_struct(self.type) else self.name
+        batches = self.file.iter_batches(ROWS_AT_ONCE, columns=[inner])
         row = 0
-        for batch in self._batches():
-            values = batch.column(0)
-            for place in range(len(values)):
+        while True:
+            with parsing(self.label):
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                batch.validate(full=True)
+            for place in range(len(batch)):
                 name = f"{self.label}, row {row}"
-                yield name, partial(_encoded, name, values, place)
+                yield name, partial(_encoded, name, batch.column(0), place)
                 row += 1
 
     def _read(self) -> pa.ChunkedArray:
@@ -200,18 +204,6 @@ class _Column:
         self.expect(column.null_count == 0, "has rows without a value")
         self.expect(len(column) == self.file.metadata.num_rows, f"has {len(column):,} rows")
         return column
-
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        """The column in batches of rows."""
-        inner = f"{self.name}.bytes" if pa.types.is_struct(self.type) else self.name
-        batches = self.file.iter_batches(ROWS_AT_ONCE, columns=[inner])
-        while True:
-            with parsing(self.label):
-                batch = next(batches, None)
-                if batch is None:
-                    return
-                batch.validate(full=True)
-            yield batch
 
 
 def _encoded(name: str, pictures: pa.Array, place: int) -> bytes:

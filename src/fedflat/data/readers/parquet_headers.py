@@ -7,7 +7,6 @@ for the columns of a footer that contradicts itself. Both are structs in the com
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -73,15 +72,10 @@ def check_pages(file: IO[bytes], start: int, length: int) -> None:
         if unpacked > file_limit(packed):
             limit = f"at most {file_limit(packed):,} are read"
             raise ValueError(f"a page of {packed:,} bytes unpacks to {unpacked:,}; {limit}")
-        if DELTA_BYTE_ARRAY in _encodings(header):
+        pages = {page: fields for page, fields in header.items() if page in ENCODING and isinstance(fields, dict)}
+        if DELTA_BYTE_ARRAY in (fields.get(ENCODING[page]) for page, fields in pages.items()):
             raise ValueError("packed in a way that is not read, delta byte array")
         start += reader.position + packed
-
-
-def _encodings(header: dict[int, Any]) -> Iterator[Any]:
-    for page, encoding in ENCODING.items():
-        if isinstance(header.get(page), dict):
-            yield header[page].get(encoding)
 
 
 @dataclass

@@ -19,12 +19,12 @@ from PIL import Image
 from ...core.errors import InputError
 from .layout import Shape
 from .limits import LARGE_PIXELS, MAX_PIXELS
-from .read_errors import expect, file_error
+from .untrusted_files import expect, file_error
 
 Picture = NDArray[np.uint8]
 AT_ONCE = 1024  # pictures decoded ahead
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # no others: for PostScript, Pillow would start a program
-ONE_LARGE = Lock()
+ONE_LARGE = Lock()  # held while a large picture is decoded
 
 
 def decode_pictures(encoded: Iterable[tuple[str, Callable[[], bytes]]], shape: Shape) -> Iterator[Picture]:
@@ -54,7 +54,9 @@ def _decode(name: str, read: Callable[[], bytes], shape: Shape) -> Picture:
             fits = shape.resize or size == (shape.size, shape.size)
             expect(fits, name, f"a picture of {size}, expected {shape.size} x {shape.size}")
             pixels = max(prod(size), prod(resized))
-            expect(pixels <= MAX_PIXELS, name, _too_large(size, resized))
+            becomes = "" if size == resized else " that would become one of {:,} x {:,}".format(*resized)
+            shown = f"{size[0]:,} x {size[1]:,} pixels{becomes}"
+            expect(pixels <= MAX_PIXELS, name, f"a picture of {shown}; at most {MAX_PIXELS:,} pixels are read")
             with ONE_LARGE if pixels > LARGE_PIXELS else nullcontext():
                 return _pixels(image, resized, shape)
     except InputError:
@@ -63,12 +65,6 @@ def _decode(name: str, read: Callable[[], bytes], shape: Shape) -> Picture:
         raise file_error(name, f"a picture of more than {MAX_PIXELS:,} pixels") from error
     except Exception as error:  # a damaged picture may fail in any way
         raise file_error(name, "not a readable picture") from error
-
-
-def _too_large(size: tuple[int, int], resized: tuple[int, int]) -> str:
-    (width, height), (wide, high) = size, resized
-    becomes = "" if size == resized else f" that would become one of {wide:,} x {high:,}"
-    return f"a picture of {width:,} x {height:,} pixels{becomes}; at most {MAX_PIXELS:,} pixels are read"
 
 
 def _resized(size: tuple[int, int], shape: Shape) -> tuple[int, int]:

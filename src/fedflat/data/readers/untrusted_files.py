@@ -1,4 +1,7 @@
-"""Reading files whose content is not trusted: regular files only, and never more bytes than a stated limit."""
+"""Reading files whose content is not trusted: regular files only, and never more bytes than a stated limit.
+
+Every error is an InputError of one printable line that names the file and its problem.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,56 @@ import gzip
 import io
 import os
 import stat
-from collections.abc import Iterator
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
-from ...core.errors import InputError
+from ...core.errors import InputError, imported_errors, printable
 from ...files import read_bytes, system_errors
 from .limits import CHUNK_BYTES, MAX_FILE_BYTES
-from .read_errors import expect, file_error
+
+SHOWN = 200  # characters of a file's own text that a message repeats
+# What libraries raise for hostile content: RuntimeError comes from an encrypted zip and from content nested too deep.
+PARSING_ERRORS = (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError,
+                  MemoryError, zlib.error, struct.error, tarfile.TarError, zipfile.BadZipFile)  # fmt: skip
 
 
-class ByteStream(Protocol):
-    """A source of bytes, such as an open file."""
+def file_error(file: str, problem: str) -> InputError:
+    """The error, in one printable line, that names a data file and its problem."""
+    return InputError(printable(f"data file {file}: {problem}"))
 
-    def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; none at the end."""
+
+def expect(condition: bool, file: str, problem: str) -> None:
+    """Raise InputError, naming the file, unless `condition` holds."""
+    if not condition:
+        raise file_error(file, problem)
+
+
+@contextmanager
+def parsing(file: str, problem: str = "truncated or damaged") -> Iterator[None]:
+    """Turn what libraries raise for content that they cannot parse into InputError that names `file`."""
+    try:
+        yield
+    except InputError:
+        raise
+    except imported_errors(*PARSING_ERRORS, "pyarrow:ArrowException") as error:
+        raise file_error(file, f"{problem} ({in_one_line(error)})") from error
+
+
+def in_one_line(error: Exception) -> str:
+    """The message of another library's error, printable, without line breaks, cut if it is long."""
+    return printable(" ".join(str(error)[: 2 * SHOWN].split())[:SHOWN]) or type(error).__name__
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names that a file contains, for a message: printable, and cut if there are many."""
+    text = ", ".join(names)
+    return printable(text if len(text) <= SHOWN else f"{text[:SHOWN]} ...")
 
 
 @contextmanager
@@ -46,7 +83,7 @@ def read_regular(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
     return read_bytes(path, limit)
 
 
-def read_stream(stream: ByteStream, name: str, limit: int) -> bytes:
+def read_stream(stream: IO[bytes] | io.BufferedIOBase, name: str, limit: int) -> bytes:
     """The content of a stream. Raises InputError, naming the file, as soon as it has more than `limit` bytes."""
     content = io.BytesIO()
     while piece := stream.read(CHUNK_BYTES):

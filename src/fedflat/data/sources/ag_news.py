@@ -1,7 +1,5 @@
 """AG News (Zhang et al., 2015): news in four topics, 120,000 for training and 7,600 for test."""
 
-from __future__ import annotations
-
 from ..dataset import FileDataset, HubRepository
 from ..readers.csv_files import Csv
 from ..readers.parquet import Parquet

@@ -1,7 +1,5 @@
 """CIFAR-100 (Krizhevsky, 2009): 32x32 colour photographs, 100 classes, 50,000 for training and 10,000 for test."""
 
-from __future__ import annotations
-
 from ..dataset import FileDataset, HubRepository
 from ..preparation import Preparation
 from ..readers.cifar import BinaryBatches, PythonBatches

@@ -1,7 +1,5 @@
 """DBpedia-14 (Zhang et al., 2015): titles and abstracts in 14 classes, 560,000 for training and 70,000 for test."""
 
-from __future__ import annotations
-
 from ..dataset import FileDataset, HubRepository
 from ..readers.csv_files import Csv
 from ..readers.parquet import Parquet

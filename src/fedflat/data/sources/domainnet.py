@@ -3,8 +3,6 @@
 At the papers' 224x224 the converted set takes 88 GB of disk; `data.image_size` makes it smaller.
 """
 
-from __future__ import annotations
-
 from ..dataset import FileDataset, HubRepository
 from ..preparation import IMAGENET
 from ..readers.image_folders import ImageFolders
@@ -16,10 +14,7 @@ DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 SOURCE = FileDataset(
     classes=345,
     sizes={"train": 409_832, "test": 176_743},
-    layouts=(
-        Parquet(image="image", domain="domain"),
-        ImageFolders(DOMAINS),
-    ),
+    layouts=(Parquet(image="image", domain="domain"), ImageFolders(DOMAINS)),
     picture=Shape(channels=3, size=224, resize=True),
     preparation=IMAGENET,
     domains=DOMAINS,

@@ -3,8 +3,6 @@
 Pixels are scaled to [0, 1] and not normalised. The original files keep pictures transposed; they are turned here.
 """
 
-from __future__ import annotations
-
 from ..dataset import FileDataset
 from ..readers.idx import Idx
 from ..readers.layout import Shape

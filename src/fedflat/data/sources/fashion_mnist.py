@@ -1,7 +1,5 @@
 """Fashion-MNIST (Xiao et al., 2017): 28x28 grey pictures of clothes, 10 classes, 60,000 for training."""
 
-from __future__ import annotations
-
 from ..dataset import FileDataset, HubRepository
 from ..preparation import Preparation
 from ..readers.idx import Idx

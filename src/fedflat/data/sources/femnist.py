@@ -3,8 +3,6 @@
 A fixed tenth of every writer's pictures is the test set. Pixels are scaled to [0, 1] and not normalised.
 """
 
-from __future__ import annotations
-
 from ..dataset import FileDataset, HubRepository
 from ..readers.layout import Shape
 from ..readers.parquet import Parquet

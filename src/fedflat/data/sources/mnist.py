@@ -1,7 +1,5 @@
 """MNIST (LeCun et al., 1998): 28x28 grey handwritten digits, 10 classes, 60,000 for training and 10,000 for test."""
 
-from __future__ import annotations
-
 from ..dataset import FileDataset, HubRepository
 from ..preparation import Preparation
 from ..readers.idx import Idx

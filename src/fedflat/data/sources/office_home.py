@@ -1,7 +1,5 @@
 """OfficeHome (Venkateswara et al., 2017): office and home objects, 65 classes, 15,588 pictures in 4 domains."""
 
-from __future__ import annotations
-
 from ..dataset import FileDataset, HubRepository
 from ..preparation import IMAGENET
 from ..readers.image_folders import ImageFolders
@@ -13,10 +11,7 @@ DOMAINS = ("Art", "Clipart", "Product", "Real World")
 SOURCE = FileDataset(
     classes=65,
     sizes={"train": 15_588},
-    layouts=(
-        Parquet(image="image", domain="domain"),
-        ImageFolders(DOMAINS),
-    ),
+    layouts=(Parquet(image="image", domain="domain"), ImageFolders(DOMAINS)),
     picture=Shape(channels=3, size=224, resize=True),
     preparation=IMAGENET,
     domains=DOMAINS,

@@ -1,7 +1,5 @@
 """PACS (Li et al., 2017): photographs, paintings, cartoons and sketches of 7 classes, 9,991 pictures in 4 domains."""
 
-from __future__ import annotations
-
 from ..dataset import FileDataset, HubRepository
 from ..preparation import IMAGENET
 from ..readers.image_folders import ImageFolders
@@ -13,10 +11,7 @@ DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 SOURCE = FileDataset(
     classes=7,
     sizes={"train": 9_991},
-    layouts=(
-        Parquet(image="image", domain="domain"),
-        ImageFolders(DOMAINS),
-    ),
+    layouts=(Parquet(image="image", domain="domain"), ImageFolders(DOMAINS)),
     picture=Shape(channels=3, size=224, resize=True),
     preparation=IMAGENET,
     domains=DOMAINS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -13,32 +14,17 @@ from ...core.errors import InputError
 from ...core.matrix_products import fix_product_rounding
 from ...core.objective import Objective
 from ...data.federated import FederatedData
-from .measure import Measure
+from .measure import Curve, Finding, Measure, Measured, no_progress
 from .measures import all_measures, find
-from .results import Curve, Finding, Measured
 from .subject import MAX_SAMPLES, Subject
 
 __all__ = [
-    "Curve",
-    "Finding",
-    "Flatness",
-    "Measure",
-    "Measured",
-    "ProgressCallback",
-    "Subject",
-    "all_measures",
-    "find",
-    "flatness",
-    "measure",
-    "no_progress",
+    "Curve", "Finding", "Flatness", "Measure", "Measured", "ProgressCallback", "Subject", "all_measures", "find",
+    "flatness", "measure", "no_progress",
 ]  # fmt: skip
 
 ProgressCallback = Callable[[str, int, int], None]  # a measure's name, steps done, steps in all
 LIGHT = ("eigenvalues", "sharpness")
-
-
-def no_progress(name: str, done: int, total: int) -> None:
-    """Ignore the progress of measures."""
 
 
 @dataclass(frozen=True)
@@ -104,13 +90,11 @@ def measure(subject: Subject, measures: Sequence[str | Measure], progress: Progr
             raise InputError(f"{type(one).__name__} looks at a round of training; measure a run, not a model alone")
     if not torch.isfinite(subject.w).all():
         raise InputError("flatness cannot be measured: the model has parameters that are NaN or infinite")
-    return Flatness(tuple(_measured(one, subject, progress) for one in chosen))
-
-
-def _measured(one: Measure, subject: Subject, progress: ProgressCallback) -> Finding:
-    """The finding of `one`; without values, but with the reason, if the round that it looks at diverges."""
-    name = type(one).__name__
-    try:
-        return one.measure(subject, lambda done, total: progress(name, done, total))
-    except ArithmeticError as error:
-        return Finding(name, f"{name}: not measured, {error}", {})
+    findings = []
+    for one in chosen:
+        name = type(one).__name__
+        try:
+            findings.append(one.measure(subject, partial(progress, name)))
+        except ArithmeticError as error:  # the round that it looks at diverges
+            findings.append(Finding(name, f"{name}: not measured, {error}", {}))
+    return Flatness(tuple(findings))

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from .landscape import Landscape
 from .passes import gradient_with_graph, hessian_products
+from .subject import Landscape
 
 NUMBERS_AT_ONCE = 2_000_000  # in the vectors that are multiplied in one pass
 VECTORS_PER_GRAPH = 8  # if a graph is built for each call: it then costs an eighth of a gradient per vector
-
-
-@dataclass(frozen=True)
-class _Graph:
-    """The gradient on some samples with its graph, so that it can be differentiated again."""
-
-    share: float  # of these samples among all
-    w: Tensor
-    gradient: Tensor
 
 
 class Hessian:
@@ -42,22 +32,22 @@ class Hessian:
         """H v for one vector (d,) or each of several (k, d), in float64, the precision of the sum over samples."""
         vectors = v.reshape(-1, v.shape[-1]).to(self.w.dtype)
         total = torch.zeros(vectors.shape, dtype=torch.float64, device=self.w.device)
-        for graph in self._kept or self._graphs():
+        for share, w, gradient in self._kept or self._graphs():
             for start in range(0, len(vectors), self._together):
                 some = slice(start, start + self._together)
                 keep = self._kept is not None or some.stop < len(vectors)
-                total[some] += graph.share * hessian_products(graph.gradient, graph.w, vectors[some], keep)
+                total[some] += share * hessian_products(gradient, w, vectors[some], keep)
         if not torch.isfinite(total).all():
             raise FloatingPointError("products with the Hessian of the loss are not finite")
         self.products += len(vectors)
         return total.reshape(v.shape)
 
-    def _graphs(self) -> Iterator[_Graph]:
-        """The graphs of all samples, chunk by chunk."""
+    def _graphs(self) -> Iterator[tuple[float, Tensor, Tensor]]:
+        """For one chunk of samples after another: its share of all, w, and the gradient at w with its graph."""
         for some in torch.split(self.landscape.samples, self._chunk):
             batch = self.landscape.batch(some)
             w = self.w.clone().requires_grad_()
-            yield _Graph(self.landscape.share(batch), w, gradient_with_graph(self.landscape.objective, w, batch))
+            yield self.landscape.share(batch), w, gradient_with_graph(self.landscape.objective, w, batch)
 
     @property
     def block(self) -> int:

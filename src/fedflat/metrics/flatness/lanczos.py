@@ -48,8 +48,9 @@ class Krylov:
         rest, inside = self._split(product)
         self._T[self.m - 1, : self.m] = self._T[: self.m, self.m - 1] = inside.double().cpu()
         self.beta = float(rest.norm())
-        if self.beta <= self.rounding:
-            self.beta, rest = 0.0, self._random_outside()
+        if self.beta <= self.rounding:  # go on with a random vector; if the space is complete, with any: it is not used
+            self.beta, outside = 0.0, gaussian(self._random, self._vectors[0])
+            rest = self._split(outside)[0] if self.m < self.d else self._vectors[0]
         self._vectors[self.m] = rest / rest.norm()
 
     def run(self, progress: Callable[[int], None]) -> Krylov:
@@ -83,12 +84,6 @@ class Krylov:
         rest = v - first @ self.basis
         second = self.basis @ rest
         return rest - second @ self.basis, first + second
-
-    def _random_outside(self) -> Tensor:
-        """A random vector orthogonal to the space; any vector if the space is complete, because it is not used then."""
-        if self.m == self.d:
-            return self._vectors[0]
-        return self._split(gaussian(self._random, self._vectors[0]))[0]
 
 
 def tridiagonals(hessian: Hessian, starts: Tensor, m: int, progress: Callable[[], None]) -> Tensor:

@@ -1,21 +1,71 @@
-"""The interface of measures of flatness."""
+"""The interface of measures of flatness, and what they give: numbers with errors, curves, and the protocol."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import Field, dataclass, fields
-from typing import Any, ClassVar, dataclass_transform
+from dataclasses import dataclass, field, fields
+from math import sqrt
+from typing import ClassVar, Literal, dataclass_transform
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ...core.hyper import check, hyper
-from .results import Curve, Finding, Measured
 from .subject import Subject
 
+Kind = Literal["interval", "residual"]  # half of a 95 % interval, or a bound on the distance to an exact value
 StepCallback = Callable[[int, int], None]  # steps done, steps in all (an estimate if a rule decides when to stop)
 
 
-def no_step_progress(done: int, total: int) -> None:
-    """Ignore the progress of a measure."""
+def no_progress(*steps: object) -> None:
+    """Ignore the progress of one measure or of several."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A number and its error; an exact number has none."""
+
+    value: float
+    error: float | None = None  # in the unit of the value
+    kind: Kind | None = None  # what the error is
+
+    def __str__(self) -> str:
+        """The number to three digits, with its error to two."""
+        return f"{self.value:.3g}" + ("" if self.error is None else f" ± {self.error:.2g}")
+
+
+def mean_with_interval(draws: NDArray[np.float64]) -> Measured:
+    """The mean of independent draws (n,) with Student's 95 % interval; no error for a single draw."""
+    n = len(draws)
+    if n < 2:
+        return Measured(float(draws.mean()))
+    from scipy.stats import t as student  # here, because the import takes half a second
+
+    half = float(student.ppf(0.975, n - 1)) * float(draws.std(ddof=1)) / sqrt(n)
+    return Measured(float(draws.mean()), half, "interval")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A measured function."""
+
+    x: list[float]
+    y: list[float]
+    x_label: str  # with unit
+    y_label: str
+    error: list[float] | None = None  # half of 95 % intervals of y
+    logarithmic: bool = False  # figures show y on a logarithmic axis
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one measure on one model."""
+
+    measure: str  # its name
+    protocol: str  # how it was measured, in words, with the settings
+    values: dict[str, Measured]
+    curves: dict[str, Curve] = field(default_factory=dict)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
@@ -42,22 +92,18 @@ class Measure(ABC):
         curves: dict[str, Curve] | None = None,
         samples: str | None = None,
     ) -> Finding:
-        """A finding: values and curves under names that contain the defining settings, and the protocol in words.
+        """A finding: values and curves, and the protocol in words.
+
+        Their names contain the defining settings that differ from the defaults.
 
         `samples` names the samples that were used, by default the subject's pooled ones; empty if none were used.
         """
-        settings = ", ".join(f"{f.name} = {getattr(self, f.name)}" for f in self._fields())
+        own = fields(self)  # type: ignore[arg-type]  # every subclass is a dataclass
+        settings = ", ".join(f"{f.name} = {getattr(self, f.name)}" for f in own)
         first = (type(self).__doc__ or "").strip().splitlines()[0].rstrip(".")
         protocol = "; ".join(filter(None, (first, settings, subject.samples if samples is None else samples)))
-        suffix = self._suffix()
+        defining = [f for f in own if f.name not in self.precision]
+        other = [f"{f.name}={getattr(self, f.name)}" for f in defining if getattr(self, f.name) != f.default]
+        suffix = f"({','.join(other)})" if other else ""  # such as `(rho=0.1)`
         named = {f"{name}{suffix}": value for name, value in values.items()}
         return Finding(type(self).__name__, protocol, named, {f"{n}{suffix}": c for n, c in (curves or {}).items()})
-
-    def _suffix(self) -> str:
-        """The defining settings that differ from the default, e.g. `(rho=0.1)`; empty if none does."""
-        defining = [f for f in self._fields() if f.name not in self.precision]
-        other = [f"{f.name}={getattr(self, f.name)}" for f in defining if getattr(self, f.name) != f.default]
-        return f"({','.join(other)})" if other else ""
-
-    def _fields(self) -> tuple[Field[Any], ...]:
-        return fields(self)  # type: ignore[arg-type]  # every subclass is a dataclass

@@ -58,27 +58,24 @@ class Footprint:
 
     @cached_property
     def gradient(self) -> float:
-        """In a gradient."""
-        return max(_growth(self._gradient))
+        """Bytes per sample in a gradient."""
+        return max(_growth(lambda n: self.objective.gradient(self._parameters(), self._samples(n))))
 
     @cached_property
     def graph(self) -> float:
-        """In a gradient that is kept with its graph."""
-        return self._twice[0]
+        """Bytes per sample in a gradient that is kept with its graph."""
+        return self._graph_and_product[0]
 
     @cached_property
     def product(self) -> float:
-        """In a Hessian product with one vector, in addition to the graph."""
-        return self._twice[1] - self._twice[0]
+        """Bytes per sample in a Hessian product with one vector, in addition to those of the graph."""
+        return self._graph_and_product[1] - self._graph_and_product[0]
 
     @cached_property
-    def _twice(self) -> tuple[float, float]:
-        """Of the graph, and of a product that keeps the graph."""
+    def _graph_and_product(self) -> tuple[float, float]:
+        """Bytes per sample in a graph, and in a graph and a product that keeps it."""
         graph = _growth(self._graph)
         return graph[-1], max(graph + _growth(self._product))
-
-    def _gradient(self, n: int) -> None:
-        self.objective.gradient(self._parameters(), self._samples(n))
 
     def _graph(self, n: int) -> Tensor:
         return gradient_with_graph(self.objective, self._parameters().requires_grad_(), self._samples(n))

@@ -22,7 +22,7 @@ from ...core.errors import InputError
 from ...core.objective import Objective
 from ...core.space import Space
 from ...files import read_bytes, write_atomically
-from .measure import StepCallback, no_step_progress
+from .measure import StepCallback, no_progress
 
 Loss = Callable[[Tensor], float]  # model (d,) -> loss
 Numbers = NDArray[np.float64]
@@ -106,8 +106,7 @@ class Surface:
 
     def save(self, path: Path) -> None:
         """Write to `path` (.npz), atomically: x, y and loss as arrays, the rest as a JSON text in `about`."""
-        about = np.array(json.dumps(self.about()))
-        write_atomically(path, lambda file: np.savez_compressed(file, x=self.x, y=self.y, loss=self.loss, about=about))
+        write_arrays(path, self.about(), x=self.x, y=self.y, loss=self.loss)
 
     @classmethod
     def load(cls, path: Path) -> Surface:
@@ -120,6 +119,12 @@ class Surface:
             return cls(about["label"], about["part"], (first, second), x, y, loss, marks, about["protocol"])
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path} is no surface: {error}") from error
+
+
+def write_arrays(path: Path, about: dict[str, Any], **arrays: Any) -> None:
+    """Write arrays to `path` (.npz), atomically, with `about` as a JSON text. Raises InputError."""
+    text = np.array(json.dumps(about))
+    write_atomically(path, lambda file: np.savez_compressed(file, **arrays, about=text))
 
 
 def read_arrays(path: Path, *names: str) -> dict[str, Any]:
@@ -234,7 +239,7 @@ def spanned(plane: Plane, models: Mapping[str, Tensor], points: int) -> tuple[Nu
     return x, y if len(plane.directions) > 1 else np.zeros(1)
 
 
-def losses_on(loss: Loss, plane: Plane, x: Numbers, y: Numbers, progress: StepCallback = no_step_progress) -> Numbers:
+def losses_on(loss: Loss, plane: Plane, x: Numbers, y: Numbers, progress: StepCallback = no_progress) -> Numbers:
     """`loss` at every w(x, y), (m, n) for x (n,) and y (m,), one model in memory at a time."""
     losses = np.empty((len(y), len(x)))
     for j, i in np.ndindex(losses.shape):

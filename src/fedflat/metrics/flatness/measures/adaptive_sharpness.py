@@ -3,11 +3,9 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from ....core.hyper import hyper
-from ..measure import Measure, StepCallback
-from ..results import Finding, Measured
+from ..measure import Finding, Measure, Measured, StepCallback
 from ..subject import Subject
 from .sharpness import worst_rise
 
@@ -27,12 +25,8 @@ class AdaptiveSharpness(Measure):
     biases: Literal["size", "one"] = hyper("size", "T on biases: as on weights, or 1 as in released codes")
 
     def measure(self, subject: Subject, progress: StepCallback) -> Finding:
-        rise = worst_rise(subject.pooled, subject.w, self.rho, self.steps, progress, self._scale(subject))
-        return self.finding(subject, {"adaptive_sharpness": Measured(rise)})
-
-    def _scale(self, subject: Subject) -> Tensor:
-        """T, (d,)."""
         T = subject.w.abs() + self.eta
-        if self.biases == "size":
-            return T
-        return torch.where(subject.objective.space.is_weight(T.device), T, 1.0)
+        if self.biases == "one":
+            T = torch.where(subject.objective.space.is_weight(T.device), T, 1.0)
+        rise = worst_rise(subject.pooled, subject.w, self.rho, self.steps, progress, T)
+        return self.finding(subject, {"adaptive_sharpness": Measured(rise)})

@@ -3,8 +3,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from ...accuracy import per_client, score, spread
-from ..measure import Measure, StepCallback
-from ..results import Finding, Measured
+from ..measure import Finding, Measure, Measured, StepCallback
 from ..subject import Subject
 
 

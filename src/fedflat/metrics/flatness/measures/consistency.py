@@ -7,8 +7,7 @@ from torch import Tensor
 
 from ....core.hyper import hyper
 from ....data.federated import Index
-from ..measure import Measure, StepCallback
-from ..results import Finding, Measured
+from ..measure import Finding, Measure, Measured, StepCallback
 from ..subject import RoundObserver, Subject
 
 
@@ -26,7 +25,9 @@ class Consistency(Measure):
         moves = _Moves(subject.w, progress)
         after = subject.next_round(None, moves).after
         progress(moves.clients, moves.clients)
-        value = moves.mean_square_from(after if self.origin == "next" else subject.w)
+        # mean ||w_i - a||^2 = mean ||m_i||^2 - 2 <mean m_i, a - w^t> + ||a - w^t||^2 for the origin a.
+        a = (after if self.origin == "next" else subject.w).double() - moves.w
+        value = moves.squares / moves.clients - 2 * float(moves.total @ a) / moves.clients + float(a @ a)
         return self.finding(subject, {"consistency": Measured(value)}, samples="the clients' own batches")
 
 
@@ -43,8 +44,3 @@ class _Moves(RoundObserver):
         self.squares += float((moves**2).sum())
         self.clients += len(clients)
         self.progress(self.clients, self.clients + 1)  # the number of clients is known only after the round
-
-    def mean_square_from(self, origin: Tensor) -> float:
-        """mean ||w_i - a||^2 = mean ||m_i||^2 - 2 <mean m_i, a - w^t> + ||a - w^t||^2 for the point a (d,)."""
-        a = origin.double() - self.w
-        return self.squares / self.clients - 2 * float(self.total @ a) / self.clients + float(a @ a)

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from ....core.hyper import hyper
 from ..hessian import Hessian
 from ..lanczos import rademacher, tridiagonals
-from ..measure import Measure, StepCallback
-from ..results import Curve, Finding, Measured, mean_with_interval
+from ..measure import Curve, Finding, Measure, Measured, StepCallback, mean_with_interval
 from ..subject import Subject
 
 Array = NDArray[np.float64]
@@ -40,32 +39,23 @@ class Density(Measure):
     seed: int = hyper(0, "seed of the random vectors", low=0)
 
     def measure(self, subject: Subject, progress: StepCallback) -> Finding:
-        nodes, weights = self._quadratures(Hessian(subject.pooled, subject.w), progress)
-        values = {
-            "eigenvalue_mean": mean_with_interval((weights * nodes).sum(1)),
-            "eigenvalue_rms": _root(mean_with_interval((weights * nodes**2).sum(1))),
-        }
-        return self.finding(subject, values, {"density": broadened(nodes, weights, self.width)})
-
-    def _quadratures(self, hessian: Hessian, progress: StepCallback) -> tuple[Array, Array]:
-        """Nodes and weights (probes, steps) of the quadrature of each probe."""
+        hessian = Hessian(subject.pooled, subject.w)
         random, matrices = np.random.default_rng(self.seed), []
         steps = min(self.steps, hessian.landscape.d)
-
-        def step_done() -> None:
-            progress(hessian.products, self.probes * steps)
-
         for first in range(0, self.probes, hessian.block):
             z = rademacher(random, min(hessian.block, self.probes - first), hessian.w)
-            matrices.append(tridiagonals(hessian, z, steps, step_done))
-        nodes, vectors = torch.linalg.eigh(torch.cat(matrices))
-        return nodes.numpy(), (vectors[:, 0] ** 2).numpy()
-
-
-def _root(square: Measured) -> Measured:
-    """The square root; its interval covers better, because its distribution is less skewed."""
-    value = sqrt(square.value)
-    return Measured(value, square.error and square.error / (2 * value), square.kind)
+            matrices.append(tridiagonals(hessian, z, steps, lambda: progress(hessian.products, self.probes * steps)))
+        eigenvalues, vectors = torch.linalg.eigh(torch.cat(matrices))
+        # Nodes and weights (probes, steps) of the quadrature of each probe.
+        nodes, weights = eigenvalues.numpy(), (vectors[:, 0] ** 2).numpy()
+        # The interval of the mean square covers better than one of the root: its distribution is less skewed.
+        square = mean_with_interval((weights * nodes**2).sum(1))
+        rms = sqrt(square.value)
+        values = {
+            "eigenvalue_mean": mean_with_interval((weights * nodes).sum(1)),
+            "eigenvalue_rms": Measured(rms, square.error and square.error / (2 * rms), square.kind),
+        }
+        return self.finding(subject, values, {"density": broadened(nodes, weights, self.width)})
 
 
 def broadened(nodes: Array, weights: Array, width: float) -> Curve:

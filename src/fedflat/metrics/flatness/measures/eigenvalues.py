@@ -5,8 +5,7 @@ import numpy as np
 from ....core.hyper import hyper
 from ..hessian import Hessian
 from ..lanczos import Krylov, gaussian
-from ..measure import Measure, StepCallback
-from ..results import Finding, Measured
+from ..measure import Finding, Measure, Measured, StepCallback
 from ..subject import Subject
 
 

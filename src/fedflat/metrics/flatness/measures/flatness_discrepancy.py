@@ -7,8 +7,7 @@ from torch import Tensor
 
 from ....core.hyper import hyper
 from ....data.federated import Index
-from ..measure import Measure, StepCallback, no_step_progress
-from ..results import Finding, Measured
+from ..measure import Finding, Measure, Measured, StepCallback, no_progress
 from ..subject import RoundObserver, Subject
 from .sharpness import worst_rise
 
@@ -31,7 +30,7 @@ class FlatnessDiscrepancy(Measure):
         clients = np.arange(subject.data.clients) if self.clients == "all" else None
         local = _LocalSharpness(subject, self.rho, progress, 0 if clients is None else len(clients))
         subject.next_round(clients, local)
-        rise = worst_rise(subject.pooled, subject.w, self.rho, 1, no_step_progress)
+        rise = worst_rise(subject.pooled, subject.w, self.rho, 1, no_progress)
         progress(local.finished + 1, local.finished + 1)
         samples = f"{subject.samples}; of each client's at most {subject.max_samples:,}"
         value = abs(rise - local.total / local.weight)
@@ -49,6 +48,6 @@ class _LocalSharpness(RoundObserver):
     def done(self, clients: Index, w: Tensor) -> None:
         for i, local in zip(clients.tolist(), w, strict=True):
             n = int(self.subject.data.sizes[i])
-            self.total += n * worst_rise(self.subject.client(i), local, self.rho, 1, no_step_progress)
+            self.total += n * worst_rise(self.subject.client(i), local, self.rho, 1, no_progress)
             self.weight, self.finished = self.weight + n, self.finished + 1
             self.progress(self.finished, max(self.expected, self.finished) + 1)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from ..measure import Measure, StepCallback
-from ..results import Finding, Measured
+from ..measure import Finding, Measure, Measured, StepCallback
 from ..subject import Subject
 
 

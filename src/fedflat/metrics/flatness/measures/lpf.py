@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from ....core.hyper import hyper
-from ..measure import Measure, StepCallback
-from ..results import Finding, mean_with_interval
+from ..measure import Finding, Measure, StepCallback, mean_with_interval
 from ..subject import Subject
 
 

@@ -6,8 +6,7 @@ from torch import Tensor
 from ....core.hyper import hyper
 from ....core.oracle import unit
 from ....data.federated import Index
-from ..measure import Measure, StepCallback
-from ..results import Finding, Measured
+from ..measure import Finding, Measure, Measured, StepCallback
 from ..subject import RoundObserver, Subject
 
 
@@ -31,15 +30,15 @@ class PerturbationDrift(Measure):
     steps: int = hyper(5, "local steps to look at, at most; each costs a gradient; 0 is all", low=0)
 
     def measure(self, subject: Subject, progress: StepCallback) -> Finding:
-        stride = -(-_most_steps(subject) // self.steps) if self.steps else 1
+        stride = 1
+        if self.steps:
+            longest = _StepCounter()
+            subject.next_round(np.array([subject.data.sizes.argmax()]), longest)
+            stride = -(-longest.steps // self.steps)
         models = _GlobalModels(subject.w, stride)
         subject.next_round(None, models)
-        values = {"perturbation_drift": Measured(self._drift(subject, models, progress))} if models.perturbed else {}
-        return self.finding(subject, values)
-
-    @staticmethod
-    def _drift(subject: Subject, models: _GlobalModels, progress: StepCallback) -> float:
-        """PD from the global models: compute their gradients, then observe the round again."""
+        if not models.perturbed:
+            return self.finding(subject, {})
         directions: dict[int, Tensor] = {}
         total = len(models.moves) + 2  # two rounds and the gradients between them
         for k in models.moves:
@@ -49,23 +48,16 @@ class PerturbationDrift(Measure):
         drifts = _Drifts(directions)
         subject.next_round(None, drifts)
         progress(total, total)
-        return drifts.total / drifts.number
+        return self.finding(subject, {"perturbation_drift": Measured(drifts.total / drifts.number)})
 
 
-def _most_steps(subject: Subject) -> int:
-    """The number of local steps of the client with the most samples."""
-    steps = _Steps()
-    subject.next_round(np.array([subject.data.sizes.argmax()]), steps)
-    return steps.most
-
-
-class _Steps(RoundObserver):
+class _StepCounter(RoundObserver):
     """Counts local steps."""
 
-    most = 0
+    steps = 0
 
     def step(self, clients: Index, k: int, w: Tensor, perturbation: Tensor) -> None:
-        self.most = max(self.most, k + 1)
+        self.steps = max(self.steps, k + 1)
 
 
 class _GlobalModels(RoundObserver):

@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
 
 from ....core.hyper import hyper
 from ....core.oracle import unit
-from ..measure import Measure, StepCallback
-from ..results import Curve, Finding, mean_with_interval
+from ..measure import Curve, Finding, Measure, StepCallback, mean_with_interval
 from ..subject import Subject
 from .lpf import gaussians
 
@@ -32,8 +28,16 @@ class Radius(Measure):
     seed: int = hyper(0, "seed of the directions", low=0)
 
     def measure(self, subject: Subject, progress: StepCallback) -> Finding:
+        if self.along == "gradient":
+            number, directions = 1, iter([subject.pooled.gradient(subject.w)])
+        else:
+            number, directions = self.directions, gaussians(self.seed, self.directions, subject.w)
         radii = np.linspace(0, self.largest, self.points)
-        losses = np.array(list(self._losses(subject, radii, progress)))
+        losses = np.full((number, self.points), subject.pooled.loss(subject.w))  # those at radius 0 stay
+        for i, v in enumerate(map(unit, directions)):
+            for k in range(1, self.points):
+                losses[i, k] = subject.pooled.loss(subject.w + float(radii[k]) * v)
+                progress(i * (self.points - 1) + k, number * (self.points - 1))
         means = [mean_with_interval(column) for column in losses.T]
         curve = Curve(
             x=radii.tolist(),
@@ -43,21 +47,3 @@ class Radius(Measure):
             error=[mean.error or 0.0 for mean in means] if len(losses) > 1 else None,
         )
         return self.finding(subject, {}, {"loss_along_radius": curve})
-
-    def _losses(self, subject: Subject, radii: NDArray[np.float64], progress: StepCallback) -> Iterator[list[float]]:
-        """The loss at all radii, along one direction after another."""
-        start, steps = subject.pooled.loss(subject.w), len(radii) - 1
-        total = steps * (self.directions if self.along == "random" else 1)
-        for i, v in enumerate(self._directions(subject)):
-            row = [start]
-            for k, r in enumerate(radii[1:], start=1):
-                row.append(subject.pooled.loss(subject.w + float(r) * v))
-                progress(i * steps + k, total)
-            yield row
-
-    def _directions(self, subject: Subject) -> Iterator[Tensor]:
-        """Unit vectors (d,), one at a time."""
-        if self.along == "gradient":
-            yield unit(subject.pooled.gradient(subject.w))
-            return
-        yield from map(unit, gaussians(self.seed, self.directions, subject.w))

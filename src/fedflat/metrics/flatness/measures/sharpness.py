@@ -5,10 +5,8 @@ from torch import Tensor
 
 from ....core.hyper import hyper
 from ....core.oracle import unit
-from ..landscape import Landscape
-from ..measure import Measure, StepCallback
-from ..results import Finding, Measured
-from ..subject import Subject
+from ..measure import Finding, Measure, Measured, StepCallback
+from ..subject import Landscape, Subject
 
 
 class Sharpness(Measure):
@@ -38,13 +36,10 @@ def worst_rise(
     """
     start, e, highest = F.loss(w), torch.zeros_like(w), float("-inf")
     for step in range(steps):
-        e = _into_ball(e + rho * unit(scale * F.gradient(w + scale * e)), rho)
+        e = e + rho * unit(scale * F.gradient(w + scale * e))
+        length = float(torch.linalg.vector_norm(e))
+        if length > rho:
+            e = e * (rho / length)  # the nearest point of the ball
         highest = max(highest, F.loss(w + scale * e))
         progress(step + 1, steps)
     return highest - start
-
-
-def _into_ball(e: Tensor, rho: float) -> Tensor:
-    """The point of the ball ||e|| <= rho that is closest to `e` (d,)."""
-    length = float(torch.linalg.vector_norm(e))
-    return e if length <= rho else e * (rho / length)

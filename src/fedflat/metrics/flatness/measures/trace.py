@@ -12,10 +12,8 @@ from torch import Tensor
 from ....core.hyper import hyper
 from ..hessian import Hessian
 from ..lanczos import Krylov, gaussian, rademacher
-from ..landscape import Landscape
-from ..measure import Measure, StepCallback
-from ..results import Finding, mean_with_interval
-from ..subject import Subject
+from ..measure import Finding, Measure, StepCallback, mean_with_interval
+from ..subject import Landscape, Subject
 
 Draws = NDArray[np.float64]
 
@@ -53,7 +51,9 @@ class Trace(Measure):
     def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         probes = _Probes(subject.pooled, subject.w, self.groups, self.seed, progress)
         inside, draws = 0.0, probes.draw(min(self.least, self.most))
-        if self.estimator == "hutch++" and self._goal(inside, draws) > self._cost_of_sketch():
+        # The cost in probes, with the first ones: a probe costs 1.9 gradients, a step of the sketch 2.8 (LeNet).
+        cost_of_sketch = 2 * self.least + 1.5 * self.sketch
+        if self.estimator == "hutch++" and self._goal(inside, draws) > cost_of_sketch:
             inside, draws = probes.deflate(self.sketch), probes.draw(min(self.least, self.most))
         while len(draws) < min(self.most, goal := self._goal(inside, draws)):
             number = int(min(self.most, 2 * len(draws), ceil(1.1 * min(goal, self.most))))
@@ -70,10 +70,6 @@ class Trace(Measure):
             return 0.0
         wanted = self.relative_error * abs(found.value)
         return len(draws) * (found.error / wanted) ** 2 if wanted else inf
-
-    def _cost_of_sketch(self) -> float:
-        """The cost in probes, with the first ones: a probe costs 1.9 gradients, a step of the sketch 2.8 (LeNet)."""
-        return 2 * self.least + 1.5 * self.sketch
 
 
 @dataclass

@@ -4,10 +4,8 @@ import numpy as np
 
 from ....core.hyper import hyper
 from ....core.oracle import unit
-from ..landscape import Landscape
-from ..measure import Measure, StepCallback
-from ..results import Finding, Measured
-from ..subject import RoundObserver, Subject
+from ..measure import Finding, Measure, Measured, StepCallback
+from ..subject import Landscape, RoundObserver, Subject
 
 
 class TrackingError(Measure):
