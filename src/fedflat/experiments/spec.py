@@ -29,8 +29,7 @@ from ..models import model_names
 from ..rounds.local_training import Client
 from ..rounds.participation import Bernoulli, Participation
 from ..rounds.participation import participation as as_rule
-from .config_bounds import check_bounds
-from .config_errors import short_repr, validated
+from .config_errors import check_bounds, short_repr, validated
 from .schema import NamedSection, Section, choice_of, section_of
 
 if TYPE_CHECKING:
