@@ -11,7 +11,7 @@ from ..data import prepare
 from ..data.dataset import LoadedDataset
 from ..engine.arguments import BF16
 from ..engine.ranks import Ranks
-from ..experiments import distributed, studies
+from ..experiments import runner, studies
 from ..experiments.budget import simulation_budget
 from ..experiments.recipe import Cell, Recipe
 from ..experiments.spec import Experiment, RunSpec, StudySpec
@@ -61,7 +61,7 @@ def print_plan(console: Console, spec: RunSpec) -> None:
 def carry_out_run(console: Console, spec: RunSpec, path: Path, ranks: Ranks, strict: bool = False) -> None:
     """Carry out the rounds of a run that are not done yet, alone or as one of several ranks."""
     with watcher(console, spec.rounds) as watching:
-        distributed.run(spec, path, watching, ranks, strict)
+        runner.run(spec, path, watching, strict, ranks)
     console.say(f"results in {path}")
 
 
