@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import InputError, MissingPackageError
-from ..experiments.interrupt import Interrupted
+from ..experiments.interrupt import Interrupted, signals_handled_by
 from ..reports.literal import literal
 from .completion import SettingsCommand
 from .console import Console
@@ -126,7 +126,7 @@ def run_here(
     prepare_data(console, spec)
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}-federation"
     settings = _terms(deadline, quorum, wait, members, max_samples, norm_multiple)
-    with _interrupted_by_signals(), LocalDeployment(spec, path, settings, secure=not insecure) as federation:
+    with signals_handled_by(_stop), LocalDeployment(spec, path, settings, secure=not insecure) as federation:
         _show_events(console, federation, spec.rounds)
     console.say(f"results in {path}")
 
@@ -181,21 +181,11 @@ def _terms(
     return {**terms, "max-samples": max_samples, "norm-multiple": norm_multiple}
 
 
-@contextmanager
-def _interrupted_by_signals() -> Iterator[None]:
-    """Inside the block Ctrl-C and SIGTERM raise Interrupted, once: the processes that were started must be ended."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_IGN)
-        raise Interrupted(number, "started again with the same settings, it goes on from the last full round")
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _stop(number: int, frame: FrameType | None) -> None:
+    """A signal handler that raises Interrupted, once: after it, the processes that were started must be ended."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    raise Interrupted(number, "started again with the same settings, it goes on from the last full round")
 
 
 @contextmanager
