@@ -20,7 +20,7 @@ from typing import Annotated
 import numpy as np
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.method import Method
@@ -127,8 +127,11 @@ def run_budget(spec: RunSpec) -> RunBudget:
     sizes = np.full(clients, max(1, round((1 - share) * train / clients)), dtype=np.int64)
     evaluated = -(-spec.rounds // spec.eval_every) * (test + share * train) + train
     cohorts = _cohorts(json.dumps(spec.participation), clients, spec.seed, min(spec.rounds, SPEC_ROUNDS))
+    known = source(spec.data.name)
+    options = json.dumps({name: value for name, value in spec.model.options.items() if name != "pretrained"})
+    d = _parameters(spec.model.name, known.classes, known.sample_shape(spec.data.image_size), options)
     method, client, number_bytes = build_method(spec.method), build_client(spec.client), spec.torch_dtype.itemsize
-    return _budget(method, client, sizes, cohorts, spec.rounds, _parameters_of(spec), number_bytes, evaluated)
+    return _budget(method, client, sizes, cohorts, spec.rounds, d, number_bytes, evaluated)
 
 
 def simulation_budget(sim: Simulation) -> RunBudget:
@@ -191,15 +194,9 @@ def _sample_counts(spec: RunSpec) -> tuple[int, int]:
     return spec.data.train_samples or train, spec.data.test_samples or test
 
 
-def _parameters_of(spec: RunSpec) -> int:
-    """How many parameters the model of a run has."""
-    known = source(spec.data.name)
-    options = json.dumps({name: value for name, value in spec.model.options.items() if name != "pretrained"})
-    return _parameters(spec.model.name, known.classes, known.sample_shape(spec.data.image_size), options)
-
-
 @cache
 def _parameters(model: str, classes: int, shape: tuple[int, ...], options: str) -> int:
+    """How many parameters a model has; its options are given as JSON."""
     return parameter_count(model, classes, shape, **json.loads(options))
 
 
@@ -232,48 +229,33 @@ def speed_of(spec: RunSpec, measure: bool = True) -> Speed | None:
     model = (spec.data.name, spec.data.image_size, spec.model.name, batch_size, spec.dtype)
     machine = (device_name(device), torch.get_num_threads(), torch.__version__)
     key = " ".join(map(str, (*model, *machine)))
-    known = _cached_speeds()
+    file, known = cache_folder() / "speed.json", dict[str, Speed]()
+    with suppress(InputError, ValidationError):  # missing or damaged: the speeds can be measured again
+        known = _SPEEDS.validate_python(read_json(file))
     if key not in known and measure:
         known[key] = _measured_speed(spec, device)
         with suppress(InputError):  # a cache that cannot be written ends no command
-            make_folder(_speed_file().parent)
-            write_atomically(_speed_file(), lambda path: path.write_bytes(_SPEEDS.dump_json(known, indent=2)))
+            make_folder(file.parent)
+            write_atomically(file, lambda path: path.write_bytes(_SPEEDS.dump_json(known, indent=2)))
     return known.get(key)
 
 
-def _cached_speeds() -> dict[str, Speed]:
-    """The speeds in the user's cache; none if the file is missing or damaged, because they can be measured again."""
-    try:
-        return _SPEEDS.validate_python(read_json(_speed_file()))
-    except (InputError, ValidationError):
-        return {}
-
-
-def _speed_file() -> Path:
-    return cache_folder() / "speed.json"
-
-
 def _measured_speed(spec: RunSpec, device: torch.device) -> Speed:
-    """Medians over gradients, and over evaluations, of a batch of random samples of the right shape."""
-    module, batch = _random_batch(spec, device)
-    randomness_of(module, batch.x[:2], source(spec.data.name).classes)  # refuses a model that cannot take the data
-    objective = Objective(module)
-    w = objective.space.flatten(module)
-    gradient = _median_seconds(lambda: objective.gradient(w, batch), device)
-    with torch.inference_mode(), objective.evaluating():
-        evaluation = _median_seconds(lambda: objective.logits(w, batch.x), device)
-    return Speed(gradient, evaluation / len(batch.y))
-
-
-def _random_batch(spec: RunSpec, device: torch.device) -> tuple[nn.Module, Batch]:
-    """The model of `spec`, and a batch of random samples as large as its clients' batches."""
+    """Medians over gradients, and over evaluations, of a batch of random samples as large as the clients' batches."""
     known = source(spec.data.name)
     shape, dtype = known.sample_shape(spec.data.image_size), spec.torch_dtype
     module = build(spec.model.name, known.classes, shape).to(device, dtype)
     size = min(build_client(spec.client).batch_size or LARGEST_BATCH, LARGEST_BATCH)
     pixels = torch.randint(0, 256, (size, *shape), device=device)
     x = pixels if known.vocabulary_size else (pixels / 255).to(dtype)
-    return module, Batch(x, torch.zeros(size, dtype=torch.int64, device=device))
+    batch = Batch(x, torch.zeros(size, dtype=torch.int64, device=device))
+    randomness_of(module, x[:2], known.classes)  # refuses a model that cannot take the data
+    objective = Objective(module)
+    w = objective.space.flatten(module)
+    gradient = _median_seconds(lambda: objective.gradient(w, batch), device)
+    with torch.inference_mode(), objective.evaluating():
+        evaluation = _median_seconds(lambda: objective.logits(w, batch.x), device)
+    return Speed(gradient, evaluation / size)
 
 
 def _median_seconds(work: Callable[[], Tensor], device: torch.device) -> float:

@@ -37,6 +37,7 @@ MAX_MODEL_BYTES = 2**36
 GLOBAL = "global model"
 RANDOM_AXES = ("along direction 1", "along direction 2")
 PLANE, LINE = "plane through three models", "line through two models"
+LOSS = "mean cross-entropy without weight decay, evaluation mode, on"
 PLANE_AXES = ("distance in parameters", "distance in parameters")
 
 
@@ -259,19 +260,12 @@ def _plane_surface(
     through = "; ".join(list(models)[: settings.axes + 1])
     part = PLANE if settings.axes > 1 else LINE
     words = (
-        f"{_setting(subject.samples)}; {settings.points} points on each axis of the {part} ({through}); "
+        f"{LOSS} {subject.samples}; {settings.points} points on each axis of the {part} ({through}); "
         "axes of length one, orthogonal (Garipov et al., 2018), so that distances are those between "
         "parameters; other models are shown at the nearest point, with their own loss"
     )
     marks = marks_on(subject.pooled.loss, plane, models)
     return Surface(label, part, PLANE_AXES, x, y, loss, marks, words)
-
-
-def feature_tasks(
-    loaded: LoadedRun, runs: Sequence[ShownRun], settings: SurfaceSettings, folder: Path
-) -> list[SurfaceTask[FeatureMap]]:
-    """A map of the penultimate features of every run's model."""
-    return [_feature_task(loaded, run, settings.seed, folder) for run in runs]
 
 
 def _random_surface_task(
@@ -316,14 +310,15 @@ def random_surface(
         else "a Gaussian direction, each filter of it"
     )
     words = (
-        f"{_setting(samples)}; {settings.points} points from -{settings.reach:g} to {settings.reach:g} along "
+        f"{LOSS} {samples}; {settings.points} points from -{settings.reach:g} to {settings.reach:g} along "
         f"{directions} given the norm of the model's (Li et al., 2018; seed {settings.seed}); biases and normalisation "
         "parameters are not moved"
     )
     return Surface(label, part, RANDOM_AXES, x, y, loss, marks_on(landscape.loss, plane, {"the model": w}), words)
 
 
-def _feature_task(loaded: LoadedRun, run: ShownRun, seed: int, folder: Path) -> SurfaceTask[FeatureMap]:
+def feature_task(loaded: LoadedRun, run: ShownRun, seed: int, folder: Path) -> SurfaceTask[FeatureMap]:
+    """A map of the penultimate features of a run's model; `seed` is that of t-SNE."""
     path = folder / f"{run.spec.label}-features-{_key('features', run.identity, seed)}.npz"
 
     def work(progress: StepCallback) -> FeatureMap:
@@ -344,10 +339,6 @@ def _models(loaded: LoadedRun, runs: Sequence[ShownRun], clients: Sequence[Index
         if len(chosen):
             local |= {f"{run.label}, client {i}": w for i, w in loaded.local(run, chosen).items()}
     return servers | local
-
-
-def _setting(samples: str) -> str:
-    return f"mean cross-entropy without weight decay, evaluation mode, on {samples}"
 
 
 def _labels(runs: Sequence[StoredRun]) -> list[str]:

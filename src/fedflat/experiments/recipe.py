@@ -41,12 +41,16 @@ class Recipe:
 
         Raises InputError if the recipe does not have one of these options, or no cell has them all.
         """
-        cells = [Cell(self, options) for options in product(*self.item.axes.values()) if self._makes_a_cell(options)]
+        cells = []
+        for options in product(*self.item.axes.values()):
+            needed = [self.option(axis, name).only_with for axis, name in zip(self.item.axes, options, strict=True)]
+            if all(not others or set(others) & set(options) for others in needed):
+                cells.append(Cell(self, options))
         wanted = set(filter(None, (part.strip() for part in (chosen or "").split(","))))
         known = {option for cell in cells for option in cell.options}
         if wanted - known:
-            options = ", ".join(sorted(known)) or "none"
-            raise InputError(f"--cell {chosen}: {self.name} has no option {min(wanted - known)!r}; it has {options}")
+            names = ", ".join(sorted(known)) or "none"
+            raise InputError(f"--cell {chosen}: {self.name} has no option {min(wanted - known)!r}; it has {names}")
         found = [cell for cell in cells if wanted <= set(cell.options)]
         if not found:
             raise InputError(f"--cell {chosen}: {self.name} has no cell with all these options")
@@ -58,11 +62,6 @@ class Recipe:
             if name in options.get(axis, {}):
                 return options[axis][name]
         raise InputError(f"recipe {self.name}: axis {axis!r} has no option {name!r}")
-
-    def _makes_a_cell(self, options: Sequence[str]) -> bool:
-        """True if every option with an `only_with` is together with one of the options that it lists."""
-        needed = [self.option(axis, name).only_with for axis, name in zip(self.item.axes, options, strict=True)]
-        return all(not others or set(others) & set(options) for others in needed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,13 +125,16 @@ class Cell:
 
 @cache
 def all_recipes() -> dict[str, Recipe]:
-    """Every recipe by name, in the order of papers and items."""
-    return {
-        f"{base.parent.name}/{file.stem}": _read(base, file)
-        for base in sorted(FOLDER.glob("*/base.toml"))
-        for file in sorted(base.parent.glob("*.toml"), key=_natural)
-        if file != base
-    }
+    """Every recipe by name, in the order of papers and items. Raises InputError that names the recipe and the field."""
+    recipes = {}
+    for base in sorted(FOLDER.glob("*/base.toml")):
+        for file in sorted(set(base.parent.glob("*.toml")) - {base}, key=_natural):
+            name = f"{base.parent.name}/{file.stem}"
+            try:
+                recipes[name] = Recipe(name, validated(Base, read_toml(base)), validated(Item, read_toml(file)))
+            except InputError as error:
+                raise InputError(f"recipe {name}: {error}") from error
+    return recipes
 
 
 def find_recipe(name: str) -> Recipe:
@@ -144,15 +146,6 @@ def find_recipe(name: str) -> Recipe:
     papers = sorted({recipe.paper for recipe in recipes.values()})
     known = ", ".join(of_paper) if of_paper else f"those of {', '.join(papers)}; see `fedflat recipes list`"
     raise InputError(f"recipe {name!r} is unknown; known are {known}")
-
-
-def _read(base: Path, file: Path) -> Recipe:
-    """The recipe in `file`. Raises InputError that names the recipe and the field."""
-    name = f"{file.parent.name}/{file.stem}"
-    try:
-        return Recipe(name, validated(Base, read_toml(base)), validated(Item, read_toml(file)))
-    except InputError as error:
-        raise InputError(f"recipe {name}: {error}") from error
 
 
 def _natural(path: Path) -> tuple[str, int]:

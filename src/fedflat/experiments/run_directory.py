@@ -162,13 +162,20 @@ class RunDirectory:
         retire(self.state, sim.t)
 
     def finish(self, run: Run, targets: Sequence[float] = ()) -> None:
-        """Write the results of the run; the summary is written last and marks it as finished."""
+        """Write the results of the run; the summary is written last and marks it as finished.
+
+        For each target accuracy it has the round, and the cost, at which the accuracy was reached, plain and smoothed.
+        """
         retire(self.state, run.metrics.num_rows)
         self._write_table(METRICS, run.metrics)
         self.checksums.write("model.safetensors", lambda path: save_model(path, run.model))
         self.add_findings(run.flatness.findings)
-        summary = {"summary": run.summary, "targets": [_target_report(run, target) for target in targets]}
-        summary |= {"settings": run.settings, "cost": vars(run.cost)}
+        reports = []
+        for target in targets:
+            curve = AccuracyCurve.of(run.metrics.to_pylist(), run.summary["vector_bytes"])
+            found = {"plain": curve.reached(target), "smoothed": curve.reached(target, smooth=True)}
+            reports.append({"accuracy": target} | {name: reached and vars(reached) for name, reached in found.items()})
+        summary = {"summary": run.summary, "targets": reports, "settings": run.settings, "cost": vars(run.cost)}
         self._write_text("summary.json", json.dumps(summary, indent=2))
 
     def add_findings(self, findings: Sequence[Finding]) -> None:
@@ -252,13 +259,6 @@ class StoredRun:
     def counts(self) -> Index:
         """Samples per client and class, (clients, classes)."""
         return read_counts(self.directory.checksums.check("partition.parquet"))
-
-
-def _target_report(run: Run, target: float) -> dict[str, Any]:
-    """When a target accuracy was reached, with and without smoothing, and at what cost; None where it was not."""
-    curve = AccuracyCurve.of(run.metrics.to_pylist(), run.summary["vector_bytes"])
-    found = {"plain": curve.reached(target), "smoothed": curve.reached(target, smooth=True)}
-    return {"accuracy": target} | {name: reached and vars(reached) for name, reached in found.items()}
 
 
 def difference(old: Any, new: Any, key: str = "") -> str | None:

@@ -5,7 +5,7 @@ Every reader raises InputError, one line that names the file and the key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pydantic
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from ..core.errors import InputError, printable
@@ -51,6 +52,7 @@ Key = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValid
 Loss = float  # may be infinite or NaN: so bad a model can still have an accuracy
 Amount = Annotated[float, Field(ge=0, le=MAX_NUMBER)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Rounds = Annotated[int, Field(ge=1, le=MAX_ROUNDS)]
 Scalar = bool | int | float | Text | None
 
 
@@ -64,7 +66,7 @@ class _Numbers(_FilePart):
     """The numbers that every summary has; others may be any numbers."""
 
     __pydantic_extra__: dict[str, Loss]
-    rounds: int = Field(ge=1, le=MAX_ROUNDS)
+    rounds: Rounds
     parameters: int = Field(ge=1)
     vector_bytes: int = Field(ge=1)
     client_accuracy_mean: Share
@@ -77,32 +79,6 @@ class _Numbers(_FilePart):
     drift: Loss
     train_loss: Loss
     seconds: Amount
-
-
-class _TestNumbers(_FilePart):
-    """The further numbers of a summary if there is a test set."""
-
-    test_accuracy: Share
-    test_accuracy_std: Share
-    test_accuracy_evaluations: int = Field(ge=1, le=MAX_ROUNDS)
-    test_accuracy_last: Share
-    test_loss_last: Loss
-
-
-class _ValidationNumbers(_FilePart):
-    """The further numbers of a summary if clients have validation samples."""
-
-    validation_accuracy_mean: Share
-    validation_accuracy_std: Share
-    validation_accuracy_worst: Share
-    validation_accuracy_best: Share
-
-
-class _BestValidationNumbers(_FilePart):
-    """The further numbers of a summary if there are both."""
-
-    best_validation_round: int = Field(ge=1, le=MAX_ROUNDS)
-    test_accuracy_best_validation: Share
 
 
 class _Settings(_FilePart):
@@ -134,11 +110,15 @@ class _Summary(_FilePart):
     cost: dict[Key, int]
 
 
-FURTHER_NUMBERS: dict[str, type[_FilePart]] = {
-    "test_accuracy": _TestNumbers,
-    "validation_accuracy_mean": _ValidationNumbers,
-    "best_validation_round": _BestValidationNumbers,
-}
+# The further numbers of a summary with a test set, with validation samples, or with both, by the first one of each.
+FURTHER_NUMBERS: dict[str, dict[str, Any]] = {
+    "test_accuracy": {
+        "test_accuracy": Share, "test_accuracy_std": Share, "test_accuracy_evaluations": Rounds,
+        "test_accuracy_last": Share, "test_loss_last": Loss,
+    },
+    "validation_accuracy_mean": {f"validation_accuracy_{name}": Share for name in ("mean", "std", "worst", "best")},
+    "best_validation_round": {"best_validation_round": Rounds, "test_accuracy_best_validation": Share},
+}  # fmt: skip
 _FINDINGS = TypeAdapter(list[Finding])
 _SPLIT = TypeAdapter(PartitionStatistics)
 
@@ -147,7 +127,11 @@ def read_summary(path: Path) -> tuple[dict[str, float], dict[str, Any]]:
     """The numbers and the settings, in words, of summary.json."""
     content = _validated(path, lambda: _Summary.model_validate_json(read_bytes(path, MAX_JSON_BYTES)))
     numbers = content.summary
-    kinds: list[type[_FilePart]] = [_Numbers, *(kind for name, kind in FURTHER_NUMBERS.items() if name in numbers)]
+    kinds: list[type[_FilePart]] = [_Numbers]
+    for name, types in FURTHER_NUMBERS.items():
+        if name in numbers:
+            fields: dict[str, Any] = {field: (kind, ...) for field, kind in types.items()}
+            kinds.append(pydantic.create_model(name, __base__=_FilePart, **fields))
     for kind in kinds:
         _validated(path, partial(kind.model_validate, numbers), "summary")
     split = _validated(path, lambda: _SPLIT.validate_python(content.settings.split), "settings", "split")
@@ -191,17 +175,14 @@ def _validated(path: Path, validate: Callable[[], T], *place: str) -> T:
     try:
         result: T = parsed(path, validate)
     except InputError as error:
-        cause = error.__cause__
-        raise InputError(_problem(path, cause, place) if isinstance(cause, ValidationError) else str(error)) from error
+        if not isinstance(error.__cause__, ValidationError):
+            raise
+        first = error.__cause__.errors(include_url=False, include_context=False)[0]
+        key = printable(".".join(str(part)[:60] for part in (*place, *first["loc"]))[:200])
+        given = "" if first["type"] in ("missing", "json_invalid") else f", got {short_repr(first['input'])}"
+        message = printable(f"{path} is damaged: {key + ': ' if key else ''}{first['msg']}{given}")
+        raise InputError(message) from error
     return result
-
-
-def _problem(path: Path, error: ValidationError, place: Sequence[str]) -> str:
-    """The first problem of a file in one line."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    key = printable(".".join(str(part)[:60] for part in (*place, *first["loc"]))[:200])
-    given = "" if first["type"] in ("missing", "json_invalid") else f", got {short_repr(first['input'])}"
-    return printable(f"{path} is damaged: {key + ': ' if key else ''}{first['msg']}{given}")
 
 
 def _check_finding(finding: Finding, where: str) -> None:
