@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
@@ -19,6 +20,7 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -83,3 +85,15 @@ def counting_columns(unit: str) -> tuple[ProgressColumn, ...]:
     """A bar, how many of all `unit` are done, the time so far and the time left; the description last."""
     counted = (BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn())
     return *counted, TextColumn("left"), TimeRemainingColumn(), Described()
+
+
+def bar_for_each(progress: Progress, before: str) -> Callable[[str, int, int], None]:
+    """A callback (part, done, total) that shows each part as a bar of its own; `before` stands before its name."""
+    tasks: dict[str, TaskID] = {}
+
+    def advance(part: str, done: int, total: int) -> None:
+        if part not in tasks:
+            tasks[part] = progress.add_task(f"{before}{part}", total=total)
+        progress.update(tasks[part], completed=done, total=total)
+
+    return advance

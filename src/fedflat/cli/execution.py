@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.progress import MofNCompleteColumn, Progress, TaskID
+from rich.progress import MofNCompleteColumn, Progress
 
 from ..data import prepare
 from ..data.dataset import LoadedDataset
 from ..engine.arguments import BF16
 from ..engine.ranks import Ranks
 from ..experiments import runner, studies
-from ..experiments.budget import simulation_budget
 from ..experiments.recipe import Cell, Recipe
 from ..experiments.spec import Experiment, RunSpec, StudySpec
 from ..experiments.studies import Jobs
-from .console import Console, usual_columns
+from .console import Console, bar_for_each, usual_columns
 from .progress import watcher
 
 
@@ -31,14 +30,7 @@ def prepare_set(
 ) -> LoadedDataset:
     """Read the set `name`, with a bar while it is converted for the first time; the bar disappears when it is done."""
     with Progress(*usual_columns(), MofNCompleteColumn(), console=console, transient=True) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def advance(part: str, done: int, total: int) -> None:
-            if part not in tasks:
-                tasks[part] = bar.add_task(f"{name} {part}", total=total)
-            bar.update(tasks[part], completed=done)
-
-        return prepare(name, data_dir, hub, partial, image_size, advance, revision)
+        return prepare(name, data_dir, hub, partial, image_size, bar_for_each(bar, f"{name} "), revision)
 
 
 def prepare_data(console: Console, spec: Experiment) -> None:
@@ -50,12 +42,6 @@ def warn_of_doubtful_settings(console: Console, spec: Experiment) -> None:
     """Say which settings of an experiment may spoil its results."""
     if spec.precision == "bf16":
         console.caution("precision = 'bf16':", BF16)
-
-
-def print_plan(console: Console, spec: RunSpec) -> None:
-    """Print the resolved configuration of a run and what it will cost."""
-    console.say(*spec.to_toml().split("\n"))
-    console.say(*simulation_budget(spec.build()).lines())
 
 
 def carry_out_run(console: Console, spec: RunSpec, path: Path, ranks: Ranks, strict: bool = False) -> None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.progress import Progress, TaskID
+from rich.progress import Progress
 
 from ..core.errors import InputError, shortened
-from .console import Console, usual_columns
+from .console import Console, bar_for_each, usual_columns
 from .options import MAX_SAMPLES
-
-if TYPE_CHECKING:
-    from ..metrics.flatness import ProgressCallback
 
 
 def flatness(
@@ -51,7 +48,7 @@ def flatness(
     for directory in run_directories(runs):
         with Progress(*usual_columns(), console=console, transient=True) as bar:
             name = directory.path.name
-            found[name] = measure_run(directory, chosen, max_samples, data_dir, _progress(bar, name))
+            found[name] = measure_run(directory, chosen, max_samples, data_dir, bar_for_each(bar, f"{name}  "))
     console.show(flatness_table(found))
     for protocol in dict.fromkeys(one.protocol for each in found.values() for one in each.findings):
         console.say(protocol, style="dim")
@@ -66,15 +63,3 @@ def _parsed(text: str) -> object:
     except (ValueError, RecursionError) as error:
         reason = "nested too deep" if isinstance(error, RecursionError) else str(error)
         raise InputError(f"--measure {shortened(text)}: {reason}") from error
-
-
-def _progress(bar: Progress, run: str) -> ProgressCallback:
-    """A callback that shows each measure of a run as a bar of its own."""
-    tasks: dict[str, TaskID] = {}
-
-    def progress(name: str, done: int, total: int) -> None:
-        if name not in tasks:
-            tasks[name] = bar.add_task(f"{run}  {name}", total=total)
-        bar.update(tasks[name], completed=done, total=total)
-
-    return progress

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,9 +17,6 @@ from ..reports.literal import literal
 from .completion import SettingsCommand
 from .console import Console
 from .options import SETTINGS
-
-if TYPE_CHECKING:
-    from ..federation.launch.local_deployment import LocalDeployment
 
 app = typer.Typer(
     help="Real federations by Flower, each client with its own samples: export a study, try it out, make keys. "
@@ -126,8 +123,14 @@ def run_here(
     prepare_data(console, spec)
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}-federation"
     settings = _terms(deadline, quorum, wait, members, max_samples, norm_multiple)
-    with signals_handled_by(_stop), LocalDeployment(spec, path, settings, secure=not insecure) as federation:
-        _show_events(console, federation, spec.rounds)
+    with (
+        signals_handled_by(_stop),
+        LocalDeployment(spec, path, settings, secure=not insecure) as federation,
+        console.doing("starting") as status,
+    ):
+        for event in federation.events():
+            console.say(*event_lines(event))
+            status.update(literal(_activity(event, spec.rounds)))
     console.say(f"results in {path}")
 
 
@@ -197,14 +200,6 @@ def _flower_imports() -> Iterator[None]:
         if (error.name or "").partition(".")[0] not in ("flwr", "cryptography", "httpx"):
             raise
         raise MissingPackageError("this needs the extra flower: pip install 'fedflat[flower]'") from error
-
-
-def _show_events(console: Console, federation: LocalDeployment, rounds: int) -> None:
-    """Print the events of a federation until it ends, and show what it is doing."""
-    with console.doing("starting") as status:
-        for event in federation.events():
-            console.say(*event_lines(event))
-            status.update(literal(_activity(event, rounds)))
 
 
 def event_lines(event: dict[str, Any]) -> list[str]:

@@ -31,13 +31,13 @@ def report(
     from .outcome import Chapter, compare, show
 
     console = Console()
-    build_measures = cast("Protocol | None", protocol)  # one that is unknown is refused by `compare`
+    chosen = cast("Protocol | None", protocol)  # an unknown one is refused by `compare`
     if len(folders) == 1 and (folders[0] / "study.toml").exists():
         spec, runs = stored_study(folders[0])
         missing = len(spec.runs()) - len(runs)
         if missing:
             console.say(f"{missing} of {len(spec.runs())} runs are not finished and not shown")
-        comparison = compare(runs, targets=targets or spec.targets, protocol=build_measures or spec.protocol)
+        comparison = compare(runs, targets=targets or spec.targets, protocol=chosen or spec.protocol)
         return show(console, [Chapter(comparison)], out or folders[0])
     runs = [StoredRun.open(folder) for folder in folders]
-    show(console, [Chapter(compare(runs, targets=targets or (), protocol=build_measures or "last"))], out or Path())
+    show(console, [Chapter(compare(runs, targets=targets or (), protocol=chosen or "last"))], out or Path())
