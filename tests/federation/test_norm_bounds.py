@@ -19,8 +19,8 @@ from fedflat.core.records import Record, Vector, gradient_scale
 from fedflat.federation.client import FederatedClient
 from fedflat.federation.codec import RefusedError
 from fedflat.federation.membership import Membership
-from fedflat.federation.norm_bounds import NormBounds
 from fedflat.federation.server import FederatedServer, RoundTerms
+from fedflat.federation.update_aggregator import NormBounds
 from fedflat.methods import find
 from fedflat.rounds import checkpoint
 from fedflat.rounds.participation import participation

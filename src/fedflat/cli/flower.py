@@ -119,16 +119,16 @@ def run_here(
             f"data.clients = {clients}: each is a SuperNode here, and {MOST_NODES} are the most to try out"
         )
     with _flower_imports():
-        from ..federation.launch.local_deployment import LocalDeployment
+        from ..federation.launch.local_deployment import local_deployment
     prepare_data(console, spec)
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}-federation"
     settings = _terms(deadline, quorum, wait, members, max_samples, norm_multiple)
     with (
         signals_handled_by(_stop),
-        LocalDeployment(spec, path, settings, secure=not insecure) as federation,
+        local_deployment(spec, path, settings, secure=not insecure) as events,
         console.doing("starting") as status,
     ):
-        for event in federation.events():
+        for event in events:
             console.say(*event_lines(event))
             status.update(literal(_activity(event, spec.rounds)))
     console.say(f"results in {path}")

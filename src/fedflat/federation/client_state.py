@@ -58,7 +58,8 @@ class ClientState:
             return
         content = {**tensors, DIGEST: _digest(t, tensors)}
         with said_of(self._folder, "written"):
-            _make_private(self._folder)
+            create_folder(self._folder, OWNER_ONLY)
+            self._folder.chmod(OWNER_ONLY)  # the first releases created it with the user's umask
             sweep(self._folder)  # temporary files of a process that was killed; nobody waits for its reply any more
             write_atomically(self._file(t), lambda path: path.write_bytes(save(content)), private=True)
             for path in list(self._folder.glob("round-*")):
@@ -88,12 +89,6 @@ class ClientState:
 
     def _file(self, t: int) -> Path:
         return self._folder / f"round-{t:08d}.safetensors"
-
-
-def _make_private(folder: Path) -> None:
-    """Create a folder and its missing parents, all for their owner alone."""
-    create_folder(folder, OWNER_ONLY)
-    folder.chmod(OWNER_ONLY)  # the first releases created it with the user's umask
 
 
 def _layout(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:

@@ -203,16 +203,11 @@ def _check_events(file: Path) -> None:
     """Every line must be an event, except incomplete ones, which were being written when a machine stopped."""
     with said_of(file, "read"), file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
-            incomplete = line.startswith(b"{") and not line.endswith(b"}\n")
-            if not incomplete and not _is_event(line):
+            incomplete, event = line.startswith(b"{") and not line.endswith(b"}\n"), None
+            with suppress(ValueError, RecursionError):
+                event = json.loads(line)
+            if not incomplete and not (isinstance(event, dict) and {"time", "event"} <= event.keys()):
                 raise InputError(f"{file}: line {number} is not an event")
-
-
-def _is_event(line: bytes) -> bool:
-    with suppress(ValueError, RecursionError):
-        event = json.loads(line)
-        return isinstance(event, dict) and {"time", "event"} <= event.keys()
-    return False
 
 
 def _available(rounds: Sequence[int]) -> str:

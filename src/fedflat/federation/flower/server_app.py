@@ -16,8 +16,8 @@ from ...experiments.spec import participation_of
 from ...metrics.accuracy import score
 from ..client_registry import ClientRegistry
 from ..membership import Membership
-from ..server import FederatedServer, RoundFailedError, RoundReport
-from .directory import FederationDirectory, SavedState
+from ..server import FederatedServer, RoundFailedError, RoundReport, RoundTerms
+from .directory import FederationDirectory
 from .event_log import EventLog
 from .limits import array_limit
 from .samples import evaluation_data
@@ -62,7 +62,9 @@ class FederationRun:
     def __init__(self, study: Study, grid: Grid, directory: FederationDirectory, events: EventLog) -> None:
         """Raises InputError for a checkpoint or test samples that cannot be used."""
         self._study, self._directory, self._events = study, directory, events
-        self._state = self._newest_state()
+        self._state = directory.newest()
+        for reason in self._state.damaged if self._state else ():
+            events.append("damaged state", reason=reason, instead=self._state.path.name if self._state else "")
         self._membership = Membership.load(self._state.path) if self._state else None
         self._registry = self._client_registry()
         self._transport = FlowerTransport(grid, self._registry, events.append)
@@ -86,13 +88,6 @@ class FederationRun:
                 self._events.append("round", t=report.t, **report.metrics, **scores, missing=dict(report.missing))
         digest = self._directory.finish(server)
         self._events.append("finished", rounds=rounds, model_sha256=digest)
-
-    def _newest_state(self) -> SavedState | None:
-        """The newest undamaged checkpoint; an event for each damaged one."""
-        state = self._directory.newest()
-        for reason in state.damaged if state else ():
-            self._events.append("damaged state", reason=reason, instead=state.path.name if state else "")
-        return state
 
     def _client_registry(self) -> ClientRegistry:
         """Raises InputError if the federation has begun with other members than the run-config names."""
@@ -136,7 +131,7 @@ class FederationRun:
             seed=spec.seed,
             digest=study.digest,
             shape=study.shape,
-            terms=study.settings.terms,
+            terms=RoundTerms(study.settings.deadline, study.settings.quorum, study.settings.norm_multiple),
         )
 
     def _load(self, server: FederatedServer, path: Path) -> None:

@@ -52,7 +52,10 @@ class FlowerTransport:
         end = monotonic() + seconds
         while len(self._registry.members) < number:
             if monotonic() > end:
-                raise GatheringError(self._gathered(number, seconds))
+                count, names = len(self._registry.members), ", ".join(sorted(self._registry.members)) or "none"
+                found = f"{count} of {number} clients came within {seconds:g} seconds ({names})"
+                reasons = [f"node {node} is none: {why}" for node, why in sorted(self._registry.refused.items())]
+                raise GatheringError("; ".join([found, *reasons]))
             self._scan_nodes()
             for sent, content in self._queue.collect():
                 self._register(sent.node, content)
@@ -151,9 +154,3 @@ class FlowerTransport:
             if self._registry.register(node, info, self._nodes[node]):
                 return self._log_event("client", client=info.name, samples=info.samples, node=str(node))
         self._log_event("node refused", node=str(node), reason=self._registry.refused[node])
-
-    def _gathered(self, number: int, seconds: float) -> str:
-        names, refused = sorted(self._registry.members), self._registry.refused
-        reasons = "".join(f"; node {node} is none: {reason}" for node, reason in sorted(refused.items()))
-        found = f"{len(names)} of {number} clients came within {seconds:g} seconds ({', '.join(names) or 'none'})"
-        return found + reasons

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -26,7 +27,9 @@ OFFLINE = {  # nothing is sent to Flower's makers, and nothing is installed
 TOKEN_VARIABLE = "FEDFLAT_STARTED_BY"  # in the environment of every process started here, which passes it on  # noqa: S105
 UMASK = 0o077  # what the programs write is for its owner alone: it reveals gradients on samples
 OUTPUT_LENGTH = 300  # characters of a program's output in an error
-_LIBC = ctypes.CDLL(None)  # loaded here, because little is allowed between fork and exec
+# Linux sends a process that has called this SIGTERM when its parent ends; 1 is PR_SET_PDEATHSIG. The library is loaded
+# here, because little is allowed between fork and exec.
+END_WITH_PARENT = partial(ctypes.CDLL(None).prctl, 1, signal.SIGTERM) if sys.platform == "linux" else None
 
 
 class Processes:
@@ -68,7 +71,7 @@ class Processes:
                 env=self.environment,
                 umask=UMASK,
                 start_new_session=True,  # Ctrl-C in a terminal ends this process, which ends them in order
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 (one system call)
+                preexec_fn=END_WITH_PARENT,  # noqa: PLW1509 (one system call)
             )
 
     def run(self, program: str, *arguments: str, seconds: float = 60.0) -> str:
@@ -129,11 +132,6 @@ class Processes:
     def remaining(self) -> list[int]:
         """The ids of the running processes that were started here, or by those; Linux only."""
         return orphan_reaper.find_processes(self._token)
-
-
-def _end_with_parent() -> None:
-    """In a new process: ask the system to send it SIGTERM when its parent ends."""
-    _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def _end_of(output: str) -> str:
