@@ -72,8 +72,8 @@ def test_huge_numbers_are_refused_and_the_rest_train_on(name: str, attack: Attac
     )
     other, expected = silent(name, begin)
     assert expected == accuracy > 0.2, "chance is 0.1"
-    for field, x in other.server.server.tensors().items():
-        assert torch.equal(getattr(attacked.server.server, field), x), field
+    for field, x in other.server.state.tensors().items():
+        assert torch.equal(getattr(attacked.server.state, field), x), field
 
 
 def test_without_the_bound_one_message_ends_the_federation(tmp_path: Path) -> None:

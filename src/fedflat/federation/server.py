@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..core.errors import InputError, NonFiniteError
 from ..core.matrix_products import fix_product_rounding
@@ -62,7 +62,7 @@ class RoundReport:
     missing: Mapping[str, str]  # clients whose reply was not accepted, with the reason
 
 
-class FederatedServer:
+class FederatedServer(Server):
     """The `Server` of a run whose clients are elsewhere; the same cohorts, sums and bits as in one process."""
 
     def __init__(
@@ -87,10 +87,10 @@ class FederatedServer:
         empty = [name for name in self.names if members[name] < 1]
         if empty or not self.names:
             raise InputError(f"client {empty[0]} has no samples" if empty else "there is no client")
-        self._client, self._weights, self._digest, self._terms = client, weights, digest, terms or RoundTerms()
+        self._weights, self._digest, self._terms = weights, digest, terms or RoundTerms()
         objective = Objective(module)
         w = objective.space.flatten(module)
-        self._server = Server(method.fitted(shape), objective, w, client, participation, len(self.names), seed)
+        super().__init__(method.fitted(shape), objective, w, client, participation, len(self.names), seed)
         self._counted: dict[str, int] = {}  # the last round in which each client's reply was accepted, if there is one
         self._saved: dict[int, dict[str, int]] = {}  # the same in the checkpoints that are kept, by their `t`
         with one_thread(w.device):  # or bits of the norm would depend on the number of threads
@@ -98,60 +98,30 @@ class FederatedServer:
         # The norm of an initial model may be zero, and every bound with it.
         self._norms = NormBounds(self._terms.norm_multiple, max(norm, 1.0))
 
-    @property
-    def t(self) -> int:
-        """The number of rounds that are done."""
-        return self._server.t
-
-    @property
-    def server(self) -> Any:
-        """The method's server record."""
-        return self._server.state
-
-    @property
-    def history(self) -> list[dict[str, float]]:
-        """The metrics of every round, as they are in the checkpoint."""
-        return self._server.history
-
-    @property
-    def w(self) -> Tensor:
-        """The model, (d,), row-major."""
-        return self._server.w
-
-    @property
-    def objective(self) -> Objective:
-        """The loss of the model."""
-        return self._server.objective
-
-    @property
-    def model(self) -> nn.Module:
-        """A new module with the model in it."""
-        return self._server.model
-
     def round(self, transport: Transport) -> RoundReport:
         """One round.
 
         Raises RoundFailedError, and changes nothing, if fewer clients reply than the quorum, or if the next model is
         not finite.
         """
-        cohort = self._server.cohort(self.t)
-        ctx, before = self._server.context(len(cohort)), self.history[-1]["gradients"] if self.history else 0.0
-        aggregator = UpdateAggregator(self._server.method, self.server.w, ctx, self._expected(cohort), self._norms)
-        with one_thread(self.server.w.device):
+        cohort = self.cohort(self.t)
+        ctx, before = self.context(len(cohort)), self.history[-1]["gradients"] if self.history else 0.0
+        aggregator = UpdateAggregator(self.method, self.state.w, ctx, self._expected(cohort), self._norms)
+        with one_thread(self.state.w.device):
             for name, reply in transport.exchange(self._requests(cohort, ctx), self._terms.deadline):
                 aggregator.add(name, reply)
             self._check_quorum(aggregator, len(cohort))
             try:
-                state = self._server.updated(*aggregator.mean(), ctx)
+                state = self.updated(*aggregator.mean(), ctx)
             except NonFiniteError as error:
                 reason = f"{error}; the model is unchanged; the largest numbers came from {aggregator.largest}"
                 raise RoundFailedError(reason) from error
-        self._server.take(state)
+        self.take(state)
         self._norms = aggregator.next_bounds
         self._counted |= dict.fromkeys(aggregator.accepted, ctx.t)
         metrics = aggregator.metrics()
         metrics["gradients"] += before
-        self._server.report(metrics)
+        self.report(metrics)
         return RoundReport(ctx.t, metrics, aggregator.missing)
 
     def save(self, path: Path) -> None:
@@ -161,11 +131,11 @@ class FederatedServer:
         """
         known = self._saved | {self.t: dict(self._counted)}
         saved = {t: known[t] for t in sorted(known)[-checkpoint.KEPT :]}
-        meta = self._server.meta() | {
+        meta = self.meta() | {
             "counted": self._counted, "saved": list(saved.items()), "norms": dict(self._norms.seen),
             "settings": self._settings(),
         }  # fmt: skip
-        checkpoint.save(path, self._server.tensors(), meta)
+        checkpoint.save(path, self.tensors(), meta)
         self._saved = saved
 
     def load(self, path: Path) -> None:
@@ -178,7 +148,7 @@ class FederatedServer:
         for name, value in self._settings().items():
             if before.get(name) != value:
                 raise InputError(f"checkpoint {path}: {name} was {before.get(name)}, now it is {value}")
-        self._server.restore(self._server.read(tensors, meta, path, strict=False))
+        self.restore(self.read(tensors, meta, path, strict=False))
         self._counted = dict(meta["counted"])
         # Checkpoints of the first releases have neither of these two.
         self._saved = dict(meta.get("saved", [(self.t, meta["counted"])]))
@@ -189,7 +159,7 @@ class FederatedServer:
         return {"digest": self._digest, "federation": self._federation, "members": members}
 
     def _requests(self, cohort: Index, ctx: Context) -> dict[str, TrainRequest]:
-        down = pack(self._server.broadcast().map(lambda x: x.to(self.server.w.dtype)))
+        down = pack(self.broadcast().map(lambda x: x.to(self.state.w.dtype)))
         return {
             name: TrainRequest(
                 t=ctx.t, since=self._counted.get(name, -1),
@@ -203,7 +173,7 @@ class FederatedServer:
     def _expected(self, cohort: Index) -> dict[str, ExpectedReply]:
         """What the server knows in advance of the replies of a cohort, by the clients' names."""
         sizes = self._samples[cohort]
-        steps, weights = self._client.local_steps(sizes), mean_weights(self._weights, sizes, torch.device("cpu"))
+        steps, weights = self.client.local_steps(sizes), mean_weights(self._weights, sizes, torch.device("cpu"))
         known = zip(cohort, sizes, steps, weights, strict=True)
         return {self.names[i]: ExpectedReply(int(size), int(count), float(weight)) for i, size, count, weight in known}
 

@@ -158,8 +158,8 @@ class FederationRun:
         due = server.t % self._study.spec.eval_every == 0 or server.t == self._study.spec.rounds
         if self._evaluation_data is None or self._evaluation_data.test is None or not due:
             return {}
-        state = server.server.w
-        data = self._evaluation_data.to(state.device, state.dtype)
+        w = server.state.w
+        data = self._evaluation_data.to(w.device, w.dtype)
         assert data.test is not None  # noqa: S101 (it was not None before it was copied to the device)
-        scores = score(server.objective, state, *data.test, data.preparation)
+        scores = score(server.objective, w, *data.test, data.preparation)
         return {"test_accuracy": scores.accuracy, "test_loss": scores.mean_loss}
