@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -59,15 +60,9 @@ def _requirements() -> tuple[list[str], dict[str, list[str]]]:
 
     core: list[str] = []
     extras: dict[str, list[str]] = {}
-    try:
-        declared = [Requirement(text) for text in requires("fedflat") or ()]
-    except PackageNotFoundError:
-        declared = []
-    for requirement in declared:
-        marker = str(requirement.marker or "")
-        if "extra ==" in marker:
-            extra = marker.split("extra ==")[1].strip().strip("\"'")
-            extras.setdefault(extra, []).append(requirement.name)
-        else:
-            core.append(requirement.name)
+    with suppress(PackageNotFoundError):
+        for requirement in map(Requirement, requires("fedflat") or ()):
+            _, is_extra, extra = str(requirement.marker or "").partition("extra ==")
+            names = extras.setdefault(extra.strip().strip("\"'"), []) if is_extra else core
+            names.append(requirement.name)
     return core, extras

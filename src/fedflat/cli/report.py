@@ -28,7 +28,9 @@ def report(
     """Make the comparison table and page again from what is on disk; nothing is trained."""
     from ..experiments.run_directory import StoredRun
     from ..experiments.studies import stored_study
-    from .outcome import Chapter, compare, show
+    from ..reports.comparison import compare
+    from ..reports.page import Chapter
+    from .execution import show
 
     console = Console()
     chosen = cast("Protocol | None", protocol)  # an unknown one is refused by `compare`

@@ -30,8 +30,12 @@ def verify(
     console, damaged = Console(), 0
     for folder in folders:
         for verdict in verdicts(folder):
-            damaged += bool(verdict.problem)
-            console.say(line(verdict), style="red" if verdict.problem else "")
+            if verdict.problem:
+                damaged += 1
+                remedy = f"; {verdict.remedy}" if verdict.remedy else ""
+                console.say(f"damaged  {verdict.path}: {verdict.problem}{remedy}", style="red")
+            else:
+                console.say(f"whole    {verdict.path}" + (f"  ({verdict.note})" if verdict.note else ""))
     console.say(f"{damaged} damaged" if damaged else "all is whole")
     if damaged:
         raise typer.Exit(code=1)
@@ -58,10 +62,3 @@ def verdicts(folder: Path) -> Iterator[Verdict]:
             yield Verdict(folder / name, problem, "it is converted again when it is needed" if problem else "")
     else:
         raise InputError(f"{folder} holds neither a run, a study, a federation nor a cache of data sets")
-
-
-def line(verdict: Verdict) -> str:
-    """A verdict as one line for the user."""
-    if not verdict.problem:
-        return f"whole    {verdict.path}" + (f"  ({verdict.note})" if verdict.note else "")
-    return f"damaged  {verdict.path}: {verdict.problem}" + (f"; {verdict.remedy}" if verdict.remedy else "")

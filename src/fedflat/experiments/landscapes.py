@@ -280,17 +280,16 @@ def _random_surface_task(
     def work(progress: StepCallback) -> Surface:
         sim, w = loaded.simulation(run), loaded.model(run)
         subject = Subject(sim.objective, w, sim.data, settings.max_samples)
-        if client is None:
-            return random_surface(run.label, part, subject.pooled, w, subject.samples, settings, progress)
-        local = loaded.local(run, run.local_clients(settings.local))[client]
-        own = subject.client(client)
-        samples = f"{len(own):,} training samples of this client, after one more round"
-        return random_surface(run.label, part, own, local, samples, settings, progress)
+        landscape, samples = subject.pooled, subject.samples
+        if client is not None:
+            w, landscape = loaded.local(run, run.local_clients(settings.local))[client], subject.client(client)
+            samples = f"{len(landscape):,} training samples of this client, after one more round"
+        return _random_surface(run.label, part, landscape, w, samples, settings, progress)
 
     return SurfaceTask(run.label, part, settings.points**settings.axes, path, Surface, work)
 
 
-def random_surface(
+def _random_surface(
     label: str,
     part: str,
     landscape: Landscape,

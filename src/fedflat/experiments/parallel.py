@@ -142,5 +142,6 @@ class ParallelRuns:
             self._pool.end_idle()  # no run is left for them
 
     def _call_observer(self, task: StudyTask, event: tuple[Any, ...]) -> None:
+        """Call the observer's method that a worker's `ReportingObserver` was called with."""
         method, *arguments = event
         getattr(self._observer, method)(self._specs[task.path], *arguments)

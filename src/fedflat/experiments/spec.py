@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import tomli_w
 import torch
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from ..core.errors import InputError
 from ..core.method import Method
@@ -125,7 +126,7 @@ class Experiment(Section):
     model: ModelSection = ModelSection()
     client: ClientSection = ClientSection()
     rounds: int = Field(default=100, ge=1, le=MAX_ROUNDS, description="communication rounds")
-    participation: Annotated[Any, BeforeValidator(_from_flag)] = Field(
+    participation: Any = Field(
         default=0.2, description="share of the clients, number per round, list of cohorts, or {bernoulli = p}"
     )
     weights: Literal["uniform", "samples"] = Field(default="uniform", description="of the clients in the mean")
@@ -138,7 +139,7 @@ class Experiment(Section):
     executor: Literal["auto", "sequential", "stacked", "compiled", "graphed"] = Field(
         default="auto", description="how clients are run"
     )
-    workers: Annotated[Any, BeforeValidator(_from_flag)] = Field(
+    workers: Any = Field(
         default="auto", description="processes that train clients side by side on the CPU; they change no result"
     )
     eval_every: int = Field(default=1, ge=1, description="rounds between evaluations on the test set")
@@ -161,16 +162,12 @@ class Experiment(Section):
     probes: list[MeasureSection] = Field(default=[], description="measures during training, which they do not change")
     probe_every: int = Field(default=10, ge=1, description="rounds between probes")
 
-    @field_validator("participation")
+    @field_validator("participation", "workers", mode="before")
     @classmethod
-    def _is_a_participation(cls, value: Any) -> Any:
-        participation_of(value)
-        return value
-
-    @field_validator("workers")
-    @classmethod
-    def _is_a_number_of_workers(cls, value: Any) -> Any:
-        check_workers(value)
+    def _parsed_and_checked(cls, value: Any, info: ValidationInfo) -> Any:
+        check: Callable[[Any], object] = participation_of if info.field_name == "participation" else check_workers
+        value = _from_flag(value)
+        check(value)
         return value
 
     @classmethod

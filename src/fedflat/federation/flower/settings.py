@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from platformdirs import user_data_path
 from pydantic import ConfigDict, Field, model_validator
@@ -15,7 +15,6 @@ from ...experiments.config_errors import validated
 from ...experiments.schema import Section
 from ..membership import CLIENT_NAME, checked_name
 
-S = TypeVar("S", bound="FlowerSection")
 # More than a client of any of the package's data sets has. Where the run-config does not list the members, this limits
 # the weight that a client can claim with `weights = "samples"`.
 MAX_SAMPLES = 1_000_000
@@ -29,7 +28,7 @@ class FlowerSection(Section):
     model_config = ConfigDict(alias_generator=lambda name: name.replace("_", "-"), populate_by_name=True)
 
     @classmethod
-    def parse(cls: type[S], where: str, table: Mapping[str, Any]) -> S:
+    def parse(cls, where: str, table: Mapping[str, Any]) -> Self:
         """The section that `table` describes. Raises InputError, naming `where` and the key."""
         try:
             return validated(cls, dict(table))
