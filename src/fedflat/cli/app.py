@@ -17,7 +17,6 @@ from .ending import in_one_line
 from .flatness import flatness
 from .installation import doctor, methods
 from .landscape import landscape
-from .options import SETTINGS
 from .report import report
 from .run import compare, resume, run
 from .verify import verify
@@ -31,7 +30,7 @@ app = typer.Typer(
 WITH_SETTINGS: list[Callable[..., None]] = [run, compare]
 WITHOUT_SETTINGS: list[Callable[..., None]] = [resume, verify, report, flatness, landscape, methods, doctor]
 for command in WITH_SETTINGS:
-    app.command(cls=SettingsCommand, options_metavar="[FILE.toml] [--KEY VALUE]...", context_settings=SETTINGS)(command)
+    app.command(cls=SettingsCommand, options_metavar="[FILE.toml] [--KEY VALUE]...")(command)
 for command in WITHOUT_SETTINGS:
     app.command()(command)
 app.add_typer(data.app, name="data")

@@ -16,7 +16,6 @@ from ..experiments.interrupt import Interrupted, signals_handled_by
 from ..reports.literal import literal
 from .completion import SettingsCommand
 from .console import Console
-from .options import SETTINGS
 
 app = typer.Typer(
     help="Real federations by Flower, each client with its own samples: export a study, try it out, make keys. "
@@ -48,7 +47,7 @@ InsecureOption = Annotated[
 ]
 
 
-@app.command("export", cls=SettingsCommand, context_settings=SETTINGS, options_metavar="[OPTIONS] [--KEY VALUE]...")
+@app.command("export", cls=SettingsCommand, options_metavar="[OPTIONS] [--KEY VALUE]...")
 def export_study(
     context: typer.Context,
     study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="One run, as for `fedflat run`.")],
@@ -89,7 +88,7 @@ def export_study(
     Console().say(f"app in {folder}; start it with `flwr run {folder} LINK`")
 
 
-@app.command("run", cls=SettingsCommand, context_settings=SETTINGS, options_metavar="[STUDY.toml] [--KEY VALUE]...")
+@app.command("run", cls=SettingsCommand, options_metavar="[STUDY.toml] [--KEY VALUE]...")
 def run_here(
     context: typer.Context,
     out: OutOption = None,

@@ -35,7 +35,7 @@ def doctor() -> None:
 
     import torch
 
-    from ..experiments.environment import device_name
+    from ..rounds.device import device_name
     from ..rounds.segments import versions
 
     core, extras = _requirements()

@@ -9,8 +9,6 @@ import typer
 if TYPE_CHECKING:
     from ..experiments.studies import Jobs
 
-# Of commands that read settings, such as `--client.lr 0.1`, by themselves: see `flags`.
-SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 MAX_SAMPLES = 2000  # as in `metrics.flatness`, which takes seconds to import
 
 KeysOption = Annotated[bool, typer.Option("--keys", help="List every setting that a flag or the file may give.")]

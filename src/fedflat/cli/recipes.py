@@ -10,7 +10,7 @@ import typer
 from ..core.errors import InputError
 from .completion import SettingsCommand, paper_names, recipe_names
 from .console import Console
-from .options import SETTINGS, JobsOption, number_of_jobs
+from .options import JobsOption, number_of_jobs
 
 if TYPE_CHECKING:
     from ..experiments.recipe import Cell
@@ -63,7 +63,7 @@ def show_recipe(name: RecipeArgument, cell: CellOption = None, calibrate: Calibr
     console.show(cell_table(recipe, {each: each.study() for each in recipe.cells(cell)}, calibrate))
 
 
-@app.command("run", cls=SettingsCommand, context_settings=SETTINGS, options_metavar="[OPTIONS] [--KEY VALUE]...")
+@app.command("run", cls=SettingsCommand, options_metavar="[OPTIONS] [--KEY VALUE]...")
 def run_recipe(
     context: typer.Context,
     name: RecipeArgument,

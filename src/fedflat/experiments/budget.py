@@ -37,10 +37,9 @@ from ..metrics.accuracy import SAMPLES_AT_ONCE, score
 from ..models import build, parameter_count
 from ..rounds.aggregation import RunningMean
 from ..rounds.cost import full_passes_per_round, gradients_per_step, method_cost
-from ..rounds.device import usable_device
+from ..rounds.device import device_name, usable_device
 from ..rounds.local_training import Client
 from ..rounds.randomness import Purpose, generator
-from .environment import device_name
 from .spec import RunSpec, StudySpec, build_client, build_method, participation_of
 
 SIMULATION_ROUNDS = 1000  # of a simulation whose cohorts are drawn; they stand for those that follow

@@ -96,22 +96,21 @@ class Cell:
         return spec.model_copy(update=shorter | {"data_dir": data_dir})
 
     def _methods(self, known: Mapping[str, Mapping[str, Any]], only: Sequence[str] | None) -> list[dict[str, Any]]:
-        """The tables of the recipe's methods, or of those whose labels are in `only`; FedAvg if it names none."""
+        """The tables of the recipe's methods, or of those whose labels are in `only`; FedAvg if it names none.
+
+        Case, `-` and `_` of the labels in `only` do not matter.
+        """
         labels = self.recipe.item.use
         missing = [label for label in labels if label not in known]
         if missing:
             raise InputError(f"recipe {self.recipe.name}: use names {missing[0]!r}, which has no [methods] table")
-        chosen = None if only is None else [self._label(wanted, labels) for wanted in only]
-        used = [{"name": label, **known[label]} for label in labels if chosen is None or label in chosen]
+        chosen = [plain(label) for label in (labels if only is None else only)]
+        for wanted in only or ():
+            if plain(wanted) not in map(plain, labels):
+                names = ", ".join(labels) or "none"
+                raise InputError(f"--only {wanted}: {self.recipe.name} has no such method; it has {names}")
+        used = [{"name": label, **known[label]} for label in labels if plain(label) in chosen]
         return used or [{"name": "FedAvg"}]
-
-    def _label(self, wanted: str, labels: Sequence[str]) -> str:
-        """The label that a user means; case, `-` and `_` do not matter."""
-        for label in labels:
-            if plain(label) == plain(wanted):
-                return label
-        known = ", ".join(labels) or "none"
-        raise InputError(f"--only {wanted}: {self.recipe.name} has no such method; it has {known}")
 
     def _merged(self) -> dict[str, Any]:
         """The tables `study` and `methods` after all layers."""

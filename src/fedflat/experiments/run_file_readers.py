@@ -142,7 +142,17 @@ def read_findings(path: Path) -> list[Finding]:
     """The findings of measures in flatness.json."""
     findings = _validated(path, lambda: _FINDINGS.validate_json(read_bytes(path, MAX_JSON_BYTES), strict=True))
     for place, finding in enumerate(findings):
-        _check_finding(finding, f"{path}: {place}")
+        where, curves = f"{path}: {place}", finding.curves.values()
+        labels = [text for curve in curves for text in (curve.x_label, curve.y_label)]
+        for text in (finding.measure, finding.protocol, *finding.values, *finding.curves, *labels):
+            if len(text) > 10 * MAX_TEXT or printable(text) != text:
+                raise InputError(f"{where}: a text is too long or has control characters: {short_repr(text)}")
+        for name, curve in finding.curves.items():
+            lengths = {len(values) for values in (curve.x, curve.y, curve.error) if values is not None}
+            if len(lengths) != 1 or not 1 <= lengths.pop() <= MAX_CURVE or not np.isfinite(curve.x).all():
+                raise InputError(
+                    f"{where}.curves.{name}: x, y and error must be finite and of one length up to {MAX_CURVE:,}"
+                )
     return findings
 
 
@@ -183,21 +193,6 @@ def _validated(path: Path, validate: Callable[[], T], *place: str) -> T:
         message = printable(f"{path} is damaged: {key + ': ' if key else ''}{first['msg']}{given}")
         raise InputError(message) from error
     return result
-
-
-def _check_finding(finding: Finding, where: str) -> None:
-    """Raise InputError for texts or curves that cannot be shown."""
-    curves = finding.curves.values()
-    labels = [text for curve in curves for text in (curve.x_label, curve.y_label)]
-    for text in (finding.measure, finding.protocol, *finding.values, *finding.curves, *labels):
-        if len(text) > 10 * MAX_TEXT or printable(text) != text:
-            raise InputError(f"{where}: a text is too long or has control characters: {short_repr(text)}")
-    for name, curve in finding.curves.items():
-        lengths = {len(values) for values in (curve.x, curve.y, curve.error) if values is not None}
-        if len(lengths) != 1 or not 1 <= lengths.pop() <= MAX_CURVE or not np.isfinite(curve.x).all():
-            raise InputError(
-                f"{where}.curves.{name}: x, y and error must be finite and of one length up to {MAX_CURVE:,}"
-            )
 
 
 def _read_table(path: Path, rows: int, columns: int) -> pa.Table:

@@ -17,3 +17,8 @@ def usable_device(name: str | torch.device) -> torch.device:
         return probe.device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InputError(f"device = {str(name)!r} cannot be used: {str(error).splitlines()[0]}") from error
+
+
+def device_name(device: torch.device) -> str:
+    """The name of a device for a user: of a GPU its model."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)

@@ -12,11 +12,11 @@ from torch import nn
 from ...core.errors import InputError
 from ...core.method import Method
 from ...data.sources import source
-from ...experiments.environment import versions
 from ...experiments.spec import RunSpec, build_client, build_method, participation_of
 from ...rounds.device import usable_device
 from ...rounds.initial_model import fresh_module
 from ...rounds.local_training import Client
+from ...rounds.segments import versions
 from .settings import RunSettings
 
 FILE = "study.toml"

@@ -87,7 +87,7 @@ class FlowerTransport:
     def _send(self, pending: Mapping[str, PendingRequest], end: float) -> None:
         """Send each request to the client's node, unless it was sent there already."""
         for client, request in sorted(pending.items()):
-            node = self._registry.node(client)
+            node = self._registry.nodes.get(client)
             if node is not None and node != request.node:
                 sent = SentMessage(node, MessageType.TRAIN, client, group=str(request.message.t), expires=end)
                 if self._queue.send(sent, to_records(request.message)):
@@ -113,9 +113,11 @@ class FlowerTransport:
         """The clients that have had no node for too long."""
         now, registry, absent = monotonic(), self._registry, list[str]()
         # A node that has not replied with its ClientInfo may be busy with a request of an earlier server process.
-        busy = {n for node, n in self._nodes.items() if not registry.has_node(node) and node not in registry.refused}
+        busy = {
+            n for node, n in self._nodes.items() if node not in registry.nodes.values() and node not in registry.refused
+        }
         for client, request in pending.items():
-            if registry.node(client) is not None or client in busy or None in busy:
+            if client in registry.nodes or client in busy or None in busy:
                 request.absent_since = None
             elif request.absent_since is None:
                 request.absent_since = now
@@ -135,7 +137,10 @@ class FlowerTransport:
         # A lost client's new node was refused while the old one was connected: if any is lost, ask all again at once.
         self._asked = {} if lost else {node: when for node, when in self._asked.items() if node in self._nodes}
         for node in sorted(self._nodes):
-            if not self._registry.has_node(node) and now - self._asked.get(node, -RETRY_SECONDS) >= RETRY_SECONDS:
+            if (
+                node not in self._registry.nodes.values()
+                and now - self._asked.get(node, -RETRY_SECONDS) >= RETRY_SECONDS
+            ):
                 sent = SentMessage(node, MessageType.QUERY, client="", group="", expires=now + QUERY_SECONDS)
                 if self._queue.send(sent, RecordDict()):
                     self._asked[node] = now

@@ -56,7 +56,9 @@ class LocalFederation:
         `folder`, but nothing before the `with` block. on_locked: called once the folder is locked."""
         self._folder, self._nodes, self._secure, self._on_locked = folder, nodes, secure, on_locked
         self.processes = Processes(folder)  # superlink, superexec, and the SuperNodes by their clients' names
-        self.port, *self._node_ports = _free_ports(1 + len(nodes))
+        with ExitStack() as stack:  # all sockets are open at the same time, so that their ports differ
+            sockets = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(1 + len(nodes))]
+            self.port, *self._node_ports = [one.getsockname()[1] for one in sockets]
         self._address = f"{HOST}:{self.port}"
         self._certificates = Certificates(folder / "certificates")
         self._secret = folder / "superexec.secret"
@@ -185,13 +187,6 @@ class LocalFederation:
         status = next(iter(_json(output).get("runs", [])), {"status": "unknown"})
         if status["status"].startswith("finished") and len(list(event_log.read(run.out))) == seen:
             raise FederationError(f"the run has ended: {status.get('status-details') or status['status']}")
-
-
-def _free_ports(number: int) -> list[int]:
-    """Different ports of the loopback that no program uses now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(number)]
-        return [one.getsockname()[1] for one in sockets]
 
 
 def _json(output: str) -> dict[str, Any]:
