@@ -14,12 +14,10 @@ from . import data, flower, recipes
 from .completion import SettingsCommand
 from .console import Console
 from .ending import in_one_line
-from .flatness import flatness
 from .installation import doctor, methods
 from .landscape import landscape
-from .report import report
+from .results import flatness, report, verify
 from .run import compare, resume, run
-from .verify import verify
 
 app = typer.Typer(
     help="Federated learning that looks for flat minima: run methods, compare them fairly, see how flat they end.",

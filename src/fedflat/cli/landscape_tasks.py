@@ -12,15 +12,7 @@ from typing import Any
 from rich.progress import Progress
 
 from ..experiments.interrupt import Interrupted
-from ..experiments.landscapes import (
-    LoadedRun,
-    ShownRun,
-    SurfaceSettings,
-    SurfaceTask,
-    feature_task,
-    plane_task,
-    surface_tasks,
-)
+from ..experiments.landscapes import ShownRun, SurfaceTask
 from ..files import make_folder, write_atomically
 from ..metrics.features import FeatureMap
 from ..metrics.flatness.surface import Surface
@@ -31,17 +23,6 @@ from .execution import prepare_data
 LONG = 20.0  # seconds of work from which an estimate is printed
 Task = SurfaceTask[Any]
 Picture = Surface | FeatureMap
-
-
-def tasks_of(
-    runs: Sequence[ShownRun], settings: SurfaceSettings, store: Path, plane: bool, features: bool
-) -> list[Task]:
-    """One task for each picture; their numbers are kept in the folder `store`."""
-    loaded = LoadedRun()
-    tasks: list[Task] = (
-        [plane_task(loaded, runs, settings, store)] if plane else [*surface_tasks(loaded, runs, settings, store)]
-    )
-    return tasks + [feature_task(loaded, run, settings.seed, store) for run in runs if features]
 
 
 def draw(console: Console, tasks: Sequence[Task], runs: Sequence[ShownRun], folder: Path) -> None:

@@ -10,7 +10,7 @@ import typer
 from ..core.errors import InputError
 from .completion import SettingsCommand, paper_names, recipe_names
 from .console import Console
-from .options import JobsOption, number_of_jobs
+from .run import JobsOption, number_of_jobs
 
 if TYPE_CHECKING:
     from ..experiments.recipe import Cell

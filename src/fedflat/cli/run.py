@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from ..core.errors import InputError
 from ..experiments.change_warnings import is_first_rank
 from .console import Console
-from .options import JobsOption, KeysOption, StrictOption, number_of_jobs
+
+if TYPE_CHECKING:
+    from ..experiments.studies import Jobs
 
 GRACE = 60  # seconds
 PATIENCE = 1800.0  # seconds, as in `engine.ranks`, which takes seconds to import
+KeysOption = Annotated[bool, typer.Option("--keys", help="List every setting that a flag or the file may give.")]
+JobsOption = Annotated[
+    str,
+    typer.Option(
+        "--jobs",
+        metavar="N|auto",
+        help="Runs at a time, each in a process with its share of the cores; auto takes one per core. "
+        "The results are the same; the memory of N runs is in use at once.",
+    ),
+]
+StrictOption = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Refuse to go on with another torch, numpy, fedflat or method's code than the rounds so far; "
+        "else that is a warning.",
+    ),
+]
 OutOption = Annotated[Path | None, typer.Option(help="Folder for the results; default runs/METHOD-seedN-HASH.")]
 RanksOption = Annotated[
     int,
@@ -37,6 +57,11 @@ DryRunOption = Annotated[
         help="Print the resolved configuration and its cost, memory from a few steps on trial; train nothing."
     ),
 ]
+
+
+def number_of_jobs(text: str) -> Jobs:
+    """The value of --jobs; anything but a number or `auto` is refused where it is used."""
+    return int(text) if text.isdecimal() else cast("Jobs", text)
 
 
 def run(

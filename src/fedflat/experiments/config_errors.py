@@ -12,7 +12,6 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
 from ..core.errors import InputError, printable, shortened
 from .schema import Section, sections_of
@@ -99,21 +98,16 @@ def _first_problem(error: ValidationError, model: type[BaseModel]) -> str:
     members = sections_of(info.annotation) if info else []  # the sections that the first key of the location may hold
     # A class name in the place of a key is pydantic's tag of a union member; no user has written it.
     tags = {member.__name__ for member in members}
-    parts = [str(part) for place, part in enumerate(first["loc"]) if not (place and part in tags)]
-    line = ": ".join(filter(None, (".".join(parts), _description(first, model, members))))
-    return line + (f" (and {len(more)} more)" if more else "")
-
-
-def _description(problem: ErrorDetails, model: type[BaseModel], members: list[type[Section]]) -> str:
-    """A problem in words, without the key."""
-    if problem["type"] == "extra_forbidden":
-        return f"unknown key{_suggestion(problem['loc'], model, members)}"
-    if problem["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        expected = problem["ctx"].get("expected_tags", "").replace("'", "")
-        given = problem["ctx"].get("tag")
-        return f"unknown name {short_repr(given)}; known are {expected}" if given else "needs a name"
-    message = problem["msg"].removeprefix("Value error, ")
-    return message if problem["type"] == "value_error" else f"{message}, got {short_repr(problem['input'])}"
+    key = ".".join(str(part) for place, part in enumerate(first["loc"]) if not (place and part in tags))
+    text = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        text = f"unknown key{_suggestion(first['loc'], model, members)}"
+    elif first["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        expected, given = first["ctx"].get("expected_tags", "").replace("'", ""), first["ctx"].get("tag")
+        text = f"unknown name {short_repr(given)}; known are {expected}" if given else "needs a name"
+    elif first["type"] != "value_error":
+        text += f", got {short_repr(first['input'])}"
+    return ": ".join(filter(None, (key, text))) + (f" (and {len(more)} more)" if more else "")
 
 
 def _suggestion(location: tuple[int | str, ...], model: type[BaseModel], members: list[type[Section]]) -> str:

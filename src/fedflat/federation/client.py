@@ -60,9 +60,11 @@ class FederatedClient:
         client's record cannot be read or written.
         """
         self._check(request)
-        down = self._down(request)
-        first = self._method.init_client(down.map(lambda x: x[None])).map(lambda x: x[0])
-        record = self._state.load(request.since, first).map(lambda x: aligned(x.to(self._like.dtype)[None]))
+        widths = self._method.down.widths(self._like.shape[-1], self._method)
+        message = unpack(self._method.down, widths, self._like.dtype, request.down)
+        down: Any = message.map(lambda x: aligned(x.to(self._like.device)))  # (width,), aligned as in one process
+        initial = self._method.init_client(down.map(lambda x: x[None])).map(lambda x: x[0])
+        record = self._state.load(request.since, initial).map(lambda x: aligned(x.to(self._like.dtype)[None]))
         ctx = self._contexts.of(request.t, request.share, request.sampled)
         with one_thread(self._like.device):
             result = self._executor.train(np.array([self._data.first]), record, down, ctx)
@@ -82,9 +84,3 @@ class FederatedClient:
         for what, (found, mine) in expected.items():
             if found != mine:
                 raise RefusedError(f"the order is for {what} {found}, this is {what} {mine}")
-
-    def _down(self, request: TrainRequest) -> Any:
-        """The server's message (width,), with its numbers aligned as in one process."""
-        widths = self._method.down.widths(self._like.shape[-1], self._method)
-        down = unpack(self._method.down, widths, self._like.dtype, request.down)
-        return down.map(lambda x: aligned(x.to(self._like.device)))

@@ -12,13 +12,12 @@ from flwr.serverapp import Grid, ServerApp
 from ...core.errors import ChangedWarning, InputError
 from ...data import FederatedData
 from ...experiments.run_directory import difference
-from ...experiments.spec import participation_of
+from ...experiments.spec import build_client, build_method, participation_of
 from ...metrics.accuracy import score
 from ..client_registry import ClientRegistry
 from ..membership import Membership
 from ..server import FederatedServer, RoundFailedError, RoundReport, RoundTerms
-from .directory import FederationDirectory
-from .event_log import EventLog
+from .directory import EventLog, FederationDirectory
 from .limits import array_limit
 from .samples import evaluation_data
 from .settings import RunSettings
@@ -122,9 +121,9 @@ class FederationRun:
     def _server(self, membership: Membership) -> FederatedServer:
         study, spec = self._study, self._study.spec
         return FederatedServer(
-            method=study.method,
+            method=build_method(spec.method),
             module=study.module(),
-            client=study.client,
+            client=build_client(spec.client),
             federation=membership,
             participation=participation_of(spec.participation),
             weights=spec.weights,

@@ -10,12 +10,10 @@ from pathlib import Path
 from torch import nn
 
 from ...core.errors import InputError
-from ...core.method import Method
 from ...data.sources import source
-from ...experiments.spec import RunSpec, build_client, build_method, participation_of
+from ...experiments.spec import RunSpec, participation_of
 from ...rounds.device import usable_device
 from ...rounds.initial_model import fresh_module
-from ...rounds.local_training import Client
 from ...rounds.segments import versions
 from .settings import RunSettings
 
@@ -72,16 +70,6 @@ class Study:
         """Sixteen hexadecimal digits, equal for two studies only if they have the same results."""
         facts = [self.spec.decisive(), self.own_samples, self.shape, self.classes]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
-
-    @property
-    def method(self) -> Method:
-        """The method with the study's hyper-parameters."""
-        return build_method(self.spec.method)
-
-    @property
-    def client(self) -> Client:
-        """How clients train."""
-        return build_client(self.spec.client)
 
     def module(self) -> nn.Module:
         """The initial model, on this machine's device; its weights depend on nothing but the study's seed."""

@@ -6,18 +6,18 @@ import json
 import secrets
 import socket
 import ssl
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Self
 
+import httpx
 import tomli_w
 
 from ...files import locked, said_of, write_atomically
-from ..flower import event_log
+from ..flower.directory import read_events
 from ..membership import FederationError
 from .certificates import Certificates
 from .processes import Processes
@@ -123,19 +123,14 @@ class LocalFederation:
 
     def _wait_for_superlink(self) -> None:
         url = f"{'https' if self._secure else 'http'}://{self._address}/health"
-        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
-        if self._secure:
-            context = ssl.create_default_context(cafile=self._certificates.authority)
-            handlers.append(urllib.request.HTTPSHandler(context=context))
-        opener, end = urllib.request.build_opener(*handlers), monotonic() + START_SECONDS
+        tls = ssl.create_default_context(cafile=self._certificates.authority) if self._secure else False
+        end = monotonic() + START_SECONDS
         while monotonic() < end:
             self.processes.check()
-            try:
-                with opener.open(url, timeout=5) as answer:
-                    if answer.status == 200:
-                        return
-            except OSError:
-                sleep(POLL_SECONDS)
+            with suppress(httpx.TransportError):  # no proxy is asked
+                if httpx.get(url, verify=tls, timeout=5, trust_env=False).status_code == 200:
+                    return
+            sleep(POLL_SECONDS)
         raise FederationError(f"the SuperLink did not answer within {START_SECONDS:g} seconds")
 
     def start_node(self, name: str) -> None:
@@ -153,7 +148,7 @@ class LocalFederation:
 
         Raises FederationError if the SuperLink does not accept it.
         """
-        before = len(list(event_log.read(out)))
+        before = len(list(read_events(out)))
         output = self.processes.run("flwr", "run", str(app), CONNECTION, "--format", "json")
         answer = _json(output)
         if not answer.get("success", False):
@@ -168,7 +163,7 @@ class LocalFederation:
         seen, end, asked = run.events_before, monotonic() + seconds, monotonic()
         while monotonic() < end:
             self.processes.check()
-            for event in list(event_log.read(run.out))[seen:]:
+            for event in list(read_events(run.out))[seen:]:
                 seen += 1
                 yield event
                 if event["event"] == "finished":
@@ -185,7 +180,7 @@ class LocalFederation:
         """Raise FederationError if a run has ended without an event that says so."""
         output = self.processes.run("flwr", "list", CONNECTION, "--run-id", run.run_id, "--format", "json")
         status = next(iter(_json(output).get("runs", [])), {"status": "unknown"})
-        if status["status"].startswith("finished") and len(list(event_log.read(run.out))) == seen:
+        if status["status"].startswith("finished") and len(list(read_events(run.out))) == seen:
             raise FederationError(f"the run has ended: {status.get('status-details') or status['status']}")
 
 
