@@ -1,7 +1,7 @@
-"""What the command line shows: everything is printed here and nowhere else.
+"""The only place from which the command line prints.
 
-What is printed comes from users, files, paths and networks as well as from us, so no text is ever markup, and control
-characters in it are spelled out.
+Texts may come from users, files and networks. So no text is read as rich's markup, and control characters are printed
+as escapes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Console(rich.console.Console):
             wide.print(table)
 
     def doing(self, what: str = "") -> Status:
-        """Show a spinner and `what` is being done, inside the block."""
+        """Inside the block, show a spinner beside the text `what`."""
         return self.status(literal(what))
 
     def on_broken_pipe(self) -> None:

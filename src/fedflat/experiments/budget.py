@@ -42,12 +42,13 @@ from ..rounds.local_training import Client
 from ..rounds.randomness import Purpose, generator
 from .spec import RunSpec, StudySpec, build_client, build_method, participation_of
 
-SIMULATION_ROUNDS = 1000  # of a simulation whose cohorts are drawn; they stand for those that follow
-SPEC_ROUNDS = 100  # the same for a configuration; `fedflat recipes list` has hundreds
+# The cost of all rounds is estimated from the cohorts of the first ones.
+SIMULATION_ROUNDS = 1000  # so many of a simulation
+SPEC_ROUNDS = 100  # so many of a configuration; `fedflat recipes list` estimates hundreds of them
 HEADROOM = 1.3  # freed blocks of memory cannot always be used again, less so with the threads of the client store
-SERVER_COPIES = 4  # of the server's state, in addition to the sums: the old one, the new one, the message and the mean
-TIMED_STEPS = 20
-MOST_SECONDS = 20.0  # of timing, after which fewer steps are enough
+SERVER_COPIES = 4  # vectors as large as the server's state: the old state, the new one, the message and the mean
+TIMED_STEPS = 20  # calls of which the median time is taken
+MOST_SECONDS = 20.0  # after which fewer calls are enough
 LARGEST_BATCH = 512  # samples of the batch that is timed for clients with full batches
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -55,16 +56,16 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class RunBudget:
-    """Expected totals of one run, over all clients and rounds."""
+    """Expected cost of one run, summed over all clients and rounds unless it says otherwise."""
 
     parameters: int
     clients_per_round: float
     gradients: float  # minibatch gradients
-    evaluated_samples: float  # by the global model
+    evaluated_samples: float  # samples on which the global model is evaluated
     bytes_down: float
     bytes_up: float
-    client_state_bytes: int  # once every client has taken part
-    peak_bytes: int | None = None  # of this process's memory; None if it was not measured
+    client_state_bytes: int  # size of all clients' records, once every client has taken part
+    peak_bytes: int | None = None  # largest memory of this process; None if it was not measured
 
     def lines(self) -> list[str]:
         """The budget as text, one quantity a line."""
@@ -81,7 +82,7 @@ class RunBudget:
 
 @dataclass(frozen=True)
 class Budget:
-    """Expected totals of several runs."""
+    """Expected cost of several runs."""
 
     runs: int = 0
     gradients: float = 0.0
@@ -97,8 +98,8 @@ class Budget:
 class Speed:
     """How fast a device computes one model."""
 
-    gradient: Seconds  # of one minibatch gradient
-    evaluation: Seconds  # of one sample
+    gradient: Seconds  # for one minibatch gradient
+    evaluation: Seconds  # for evaluating one sample
 
     def hours(self, budget: Budget) -> float:
         """The hours of all gradients and evaluations, one after another; a method's other work is not included."""
@@ -174,7 +175,7 @@ def _budget(
 
 @cache
 def _cohorts(participation: str, clients: int, seed: int, rounds: int) -> list[Index]:
-    """The first cohorts of a run, remembered because the methods of a study share them."""
+    """The first cohorts of a run; cached, because the methods of a study share them."""
     rule = participation_of(json.loads(participation))
     return [rule.cohort(t, clients, generator(seed, Purpose.COHORT, t)) for t in range(rounds)]
 

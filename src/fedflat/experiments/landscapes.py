@@ -62,7 +62,7 @@ class SurfaceSettings:
 
 @dataclass(frozen=True, eq=False)
 class ShownRun:
-    """A finished run with its label in pictures."""
+    """A finished run whose model is shown, with its label in the pictures."""
 
     label: str
     stored: StoredRun
@@ -103,7 +103,7 @@ class ShownRun:
         """`number` clients of the next round, evenly spaced, and therefore the same for all methods of a seed."""
         cohort = self.next_cohort()
         if number:
-            _ = self.checkpoint  # raises InputError now rather than after hours
+            _ = self.checkpoint  # raises InputError if it is missing, before hours of work
         if number > len(cohort):
             raise InputError(f"local = {number} is more than the {len(cohort)} clients of the next round "
                              f"of {self.stored.directory.path}")  # fmt: skip
@@ -139,7 +139,7 @@ class LoadedRun:
         return w.to(sim.w)
 
     def local(self, run: ShownRun, clients: Index) -> dict[int, Tensor]:
-        """The models (d,) of `clients` at the end of the round that would follow, by client."""
+        """The models (d,) of `clients` after local training in the round that would follow the last one, by client."""
         sim = self.simulation(run)
         if not self._local.keys() >= set(clients.tolist()):
             sim.load(run.checkpoint)
@@ -168,14 +168,14 @@ class SurfaceTask(Generic[Picture]):
 
     label: str
     part: str
-    steps: int  # calls of its progress callback
+    steps: int  # number of calls of the progress callback
     path: Path
     kind: type[Picture]
     work: Callable[[StepCallback], Picture]
 
     @property
     def title(self) -> str:
-        """A name for progress."""
+        """The name of the picture in messages."""
         return f"{self.label}, {self.part}"
 
     def load(self) -> Picture | None:
@@ -341,7 +341,7 @@ def _models(loaded: LoadedRun, runs: Sequence[ShownRun], clients: Sequence[Index
 
 
 def _labels(runs: Sequence[StoredRun]) -> list[str]:
-    """Labels for runs: the method, else method and seed, else the folder, whichever first are all different."""
+    """Different labels for all runs: their methods; if two are equal, methods and seeds; otherwise folders."""
     candidates = [
         [run.method for run in runs],
         [f"{run.method}, seed {run.seed}" for run in runs],
@@ -354,5 +354,5 @@ def _labels(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def _key(*parts: Any) -> str:
-    """Ten hexadecimal digits for the name of a file, different for pictures with different settings."""
+    """A part of a file's name, ten hexadecimal digits, that differs between pictures with different settings."""
     return hashlib.sha256(json.dumps([VERSION, *parts], sort_keys=True).encode()).hexdigest()[:10]

@@ -24,7 +24,7 @@ class MeasureList(Section):
 
 
 def build_measures(measures: Sequence[object]) -> list[Measure]:
-    """Measures from names and tables; the light ones if there are none. Raises InputError that names a wrong one."""
+    """Measures from names and tables; `LIGHT` if there are none. Raises InputError that names a wrong one."""
     found = validated(MeasureList, {"measures": list(measures)} if measures else {})
     return [build_measure(one) for one in found.measures]
 
@@ -63,7 +63,7 @@ def measure_run(
     data_dir: str | None,
     progress: ProgressCallback,
 ) -> Flatness:
-    """Take measures of the model in a run's newest checkpoint, and write each finding as soon as it is there."""
+    """Take measures of the model in a run's newest checkpoint, and save the findings of each before the next one."""
     sim = load_simulation(directory, data_dir)
     with directory.writing():
         for one in measures:

@@ -82,7 +82,7 @@ class Cell:
         return [numbers for numbers in self.recipe.item.published if set(numbers.cell) <= set(self.options)]
 
     def study(self, scale: float = 1.0, data_dir: str | None = None, only: Sequence[str] | None = None) -> StudySpec:
-        """The study, with a fraction `scale` of the rounds, of those the mean is over, and of those between probes.
+        """The study; `rounds`, `last` and `probe_every` are multiplied by `scale`.
 
         only: labels of the methods to compare, by default all of the recipe's.
 
@@ -118,7 +118,7 @@ class Cell:
         chosen = [recipe.option(axis, name) for axis, name in zip(recipe.item.axes, self.options, strict=True)]
         fitting = [when for when in (*recipe.base.when, *recipe.item.when) if set(when.cell) <= set(self.options)]
         for layer in (recipe.base, recipe.item, *chosen, *fitting):
-            merged = _over(merged, {"study": layer.study, "methods": layer.methods})
+            merged = _overridden(merged, {"study": layer.study, "methods": layer.methods})
         return merged
 
 
@@ -127,7 +127,7 @@ def all_recipes() -> dict[str, Recipe]:
     """Every recipe by name, in the order of papers and items. Raises InputError that names the recipe and the field."""
     recipes = {}
     for base in sorted(FOLDER.glob("*/base.toml")):
-        for file in sorted(set(base.parent.glob("*.toml")) - {base}, key=_natural):
+        for file in sorted(set(base.parent.glob("*.toml")) - {base}, key=_number_order):
             name = f"{base.parent.name}/{file.stem}"
             try:
                 recipes[name] = Recipe(name, validated(Base, read_toml(base)), validated(Item, read_toml(file)))
@@ -147,20 +147,23 @@ def find_recipe(name: str) -> Recipe:
     raise InputError(f"recipe {name!r} is unknown; known are {known}")
 
 
-def _natural(path: Path) -> tuple[str, int]:
-    """A sorting key with which figure2 comes before figure10."""
+def _number_order(path: Path) -> tuple[str, int]:
+    """A sorting key: the letters of a file's name, then its number, so that figure2 comes before figure10."""
     letters = path.stem.rstrip("0123456789")
     return letters, int(path.stem[len(letters) :] or 0)
 
 
-def _over(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """`new` over `old`, table by table; a table with another `name`, of a partition say, replaces the old one."""
+def _overridden(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """`old` with the values of `new`; tables in both are merged likewise.
+
+    A table with another `name`, such as that of another partition, replaces the old one.
+    """
     merged = dict(old)
     for key, value in new.items():
         before = merged.get(key)
         if isinstance(value, Mapping) and isinstance(before, Mapping):
             other = "name" in value and "name" in before and value["name"] != before["name"]
-            merged[key] = value if other else _over(before, value)
+            merged[key] = value if other else _overridden(before, value)
         else:
             merged[key] = value
     return merged

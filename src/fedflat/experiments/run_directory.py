@@ -280,7 +280,7 @@ class StoredRun:
 
 
 def difference(old: Any, new: Any, key: str = "") -> str | None:
-    """The first key in which two configurations differ, in words; None if they are equal."""
+    """A text that names the first key in which two configurations differ, and both values; None if they are equal."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in dict.fromkeys([*old, *new]):
             found = difference(old.get(name), new.get(name), f"{key}.{name}" if key else name)

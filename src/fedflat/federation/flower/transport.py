@@ -16,8 +16,8 @@ from ..messages import Failure, Reply, TrainRequest
 from .message_queue import NODE_GONE, MessageQueue, SentMessage
 from .records import read_client_info, read_train_reply, to_records
 
-POLL_SECONDS = 0.25  # between looks for replies
-SCAN_SECONDS = 2.0  # between looks for nodes
+POLL_SECONDS = 0.25  # between two checks for replies
+SCAN_SECONDS = 2.0  # between two requests for the list of connected nodes
 RETRY_SECONDS = 60.0  # until a node that was refused, or has not replied, is asked for its ClientInfo again
 QUERY_SECONDS = 300.0  # for a node to reply with its ClientInfo; the first time it loads its data
 ABSENT_SECONDS = 60.0  # that a round waits for a client without a node; a supervisor restarts a node in less
@@ -34,7 +34,7 @@ class PendingRequest:
 
     message: TrainRequest
     node: int | None = None  # to which it was sent last
-    sends: int = 0
+    sends: int = 0  # how many times it was sent
     absent_since: float | None = None  # when the client was first seen to have no node
 
 
@@ -62,7 +62,7 @@ class FlowerTransport:
             sleep(POLL_SECONDS)
 
     def exchange(self, requests: Mapping[str, TrainRequest], deadline: float) -> Iterator[tuple[str, Reply]]:
-        """Exchange requests for replies, see `Transport`.
+        """Send each client its request, and yield names and replies as they arrive, for `deadline` seconds.
 
         A client that moves to another node gets its request again. One without a node for `ABSENT_SECONDS` fails.
         """

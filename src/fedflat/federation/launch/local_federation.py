@@ -24,8 +24,8 @@ from .processes import Processes
 
 HOST = "127.0.0.1"
 START_SECONDS = 120.0  # for the SuperLink to be ready; the machine may be busy
-POLL_SECONDS = 0.2  # between looks at the events
-STATUS_SECONDS = 15.0  # between questions to the SuperLink; Flower's client takes a second for one
+POLL_SECONDS = 0.2  # between two reads of the events
+STATUS_SECONDS = 15.0  # between two queries of the run's status, each of which takes Flower's command a second
 DATABASE = ("superlink.db", "superlink.db-wal", "superlink.db-shm", "superlink.db-journal")  # SQLite's files
 CONNECTION = "federation"  # its name in the configuration of Flower's command
 
@@ -127,8 +127,8 @@ class LocalFederation:
         end = monotonic() + START_SECONDS
         while monotonic() < end:
             self.processes.check()
-            with suppress(httpx.TransportError):  # no proxy is asked
-                if httpx.get(url, verify=tls, timeout=5, trust_env=False).status_code == 200:
+            with suppress(httpx.TransportError):
+                if httpx.get(url, verify=tls, timeout=5, trust_env=False).status_code == 200:  # without a proxy
                     return
             sleep(POLL_SECONDS)
         raise FederationError(f"the SuperLink did not answer within {START_SECONDS:g} seconds")

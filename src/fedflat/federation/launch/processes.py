@@ -18,14 +18,14 @@ from ...files import said_of
 from ..membership import FederationError
 from . import orphan_reaper
 
-OFFLINE = {  # nothing is sent to Flower's makers, and nothing is installed
+OFFLINE = {  # no telemetry is sent to the makers of Flower, and nothing is installed
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "no_proxy": "127.0.0.1,localhost",
 }
 TOKEN_VARIABLE = "FEDFLAT_STARTED_BY"  # in the environment of every process started here, which passes it on  # noqa: S105
-UMASK = 0o077  # what the programs write is for its owner alone: it reveals gradients on samples
+UMASK = 0o077  # only the owner can read what the programs write, which reveals gradients on samples
 OUTPUT_LENGTH = 300  # characters of a program's output in an error
 # Linux sends a process that has called this SIGTERM when its parent ends; 1 is PR_SET_PDEATHSIG. The library is loaded
 # here, because little is allowed between fork and exec.
