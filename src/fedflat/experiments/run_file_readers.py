@@ -110,14 +110,23 @@ class _Summary(_FilePart):
     cost: dict[Key, int]
 
 
+def _required(**kinds: Any) -> type[_FilePart]:
+    """A part with these keys, all of which must be there."""
+    fields: dict[str, Any] = {name: (kind, ...) for name, kind in kinds.items()}
+    return pydantic.create_model("_FurtherNumbers", __base__=_FilePart, **fields)
+
+
 # The further numbers of a summary with a test set, with validation samples, or with both, by the first one of each.
-FURTHER_NUMBERS: dict[str, dict[str, Any]] = {
-    "test_accuracy": {
-        "test_accuracy": Share, "test_accuracy_std": Share, "test_accuracy_evaluations": Rounds,
-        "test_accuracy_last": Share, "test_loss_last": Loss,
-    },
-    "validation_accuracy_mean": {f"validation_accuracy_{name}": Share for name in ("mean", "std", "worst", "best")},
-    "best_validation_round": {"best_validation_round": Rounds, "test_accuracy_best_validation": Share},
+FURTHER_NUMBERS = {
+    "test_accuracy": _required(
+        test_accuracy=Share, test_accuracy_std=Share, test_accuracy_evaluations=Rounds, test_accuracy_last=Share,
+        test_loss_last=Loss,
+    ),
+    "validation_accuracy_mean": _required(
+        validation_accuracy_mean=Share, validation_accuracy_std=Share, validation_accuracy_worst=Share,
+        validation_accuracy_best=Share,
+    ),
+    "best_validation_round": _required(best_validation_round=Rounds, test_accuracy_best_validation=Share),
 }  # fmt: skip
 _FINDINGS = TypeAdapter(list[Finding])
 _SPLIT = TypeAdapter(PartitionStatistics)
@@ -127,11 +136,7 @@ def read_summary(path: Path) -> tuple[dict[str, float], dict[str, Any]]:
     """The numbers and the settings, in words, of summary.json."""
     content = _validated(path, lambda: _Summary.model_validate_json(read_bytes(path, MAX_JSON_BYTES)))
     numbers = content.summary
-    kinds: list[type[_FilePart]] = [_Numbers]
-    for name, types in FURTHER_NUMBERS.items():
-        if name in numbers:
-            fields: dict[str, Any] = {field: (kind, ...) for field, kind in types.items()}
-            kinds.append(pydantic.create_model(name, __base__=_FilePart, **fields))
+    kinds: list[type[_FilePart]] = [_Numbers, *(kind for name, kind in FURTHER_NUMBERS.items() if name in numbers)]
     for kind in kinds:
         _validated(path, partial(kind.model_validate, numbers), "summary")
     split = _validated(path, lambda: _SPLIT.validate_python(content.settings.split), "settings", "split")
