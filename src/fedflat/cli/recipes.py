@@ -109,7 +109,7 @@ def run_recipe(
 
 
 def _changes(scale: float, flags: list[str]) -> list[str]:
-    """How a run differs from the paper's because the user wished so."""
+    """Notes on the settings that the user has changed, and that therefore are not the paper's."""
     notes = [] if scale == 1 else [f"Ran {scale:.3g} of the paper's rounds: its numbers are no yardstick for this."]
     return notes + ([f"Changed by flags, so not the paper's setting: {' '.join(flags)}"] if flags else [])
 

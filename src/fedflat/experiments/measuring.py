@@ -34,15 +34,15 @@ def run_directories(paths: Sequence[Path]) -> list[RunDirectory]:
     found: list[RunDirectory] = []
     for path in paths:
         if (path / "config.toml").exists():
-            found.append(RunDirectory(path))
-            continue
-        if not (path / "study.toml").exists():
+            of_path = [RunDirectory(path)]
+        elif (path / "study.toml").exists():
+            directories = [run_directory(spec, path) for spec in StudySpec.load(path / "study.toml").runs()]
+            of_path = [directory for directory in directories if directory.checkpoint]
+        else:
             raise InputError(f"{path} holds neither a run (config.toml) nor a study (study.toml)")
-        directories = [run_directory(spec, path) for spec in StudySpec.load(path / "study.toml").runs()]
-        with_checkpoint = [directory for directory in directories if directory.checkpoint]
-        if not with_checkpoint:
+        if not of_path:
             raise InputError(f"{path} holds no run with a checkpoint")
-        found += with_checkpoint
+        found += of_path
     return found
 
 

@@ -47,23 +47,23 @@ class StudyTask:
         )
 
 
+@dataclass
 class ReportingObserver(RunObserver):
     """The observer of a run within a worker: it reports every call, as the method's name and its arguments."""
 
-    def __init__(self, report: Report) -> None:
-        self._report = report
+    report: Report
 
     def run_started(self, spec: RunSpec, done: int) -> None:
-        self._report(("run_started", done))
+        self.report(("run_started", done))
 
     def round_done(self, spec: RunSpec, result: Round) -> None:
-        self._report(("round_done", result))
+        self.report(("round_done", result))
 
     def measuring(self, spec: RunSpec, name: str, done: int, total: int) -> None:
-        self._report(("measuring", name, done, total))
+        self.report(("measuring", name, done, total))
 
     def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
-        self._report(("run_finished", run))
+        self.report(("run_finished", run))
 
 
 def prepare_runs() -> RunTask:

@@ -33,16 +33,15 @@ from ..rounds.participation import participation as as_rule
 from .config_errors import check_bounds, short_repr, validated
 from .schema import NamedSection, Section, choice_of, section_of
 
-if TYPE_CHECKING:
-    from ..engine.simulation import Simulation
-
 MAX_FILE_BYTES = 2**24  # of a configuration; a million clients in listed cohorts have 12 million
 MAX_ROUNDS = 999_999  # checkpoints are named with six digits and found in the order of their names
 MAX_CLIENTS = 2**31 - 1  # the client of a sample is kept in 32 bits
 MAX_STORE_MEGABYTES = 10**9  # a petabyte, so that bytes fit in 50 bits
 MAX_RUNS = 10_000  # of a study; each has a folder
 
-if TYPE_CHECKING:  # the fields are those of classes that are found at run time
+if TYPE_CHECKING:  # the fields of sections are those of classes that are found at run time
+    from ..engine.simulation import Simulation
+
     ClientSection = Section
     MethodSection = NamedSection
     PartitionSection = NamedSection

@@ -78,7 +78,8 @@ class ClientState:
         except READ_ERRORS as error:
             raise InputError(f"client record {path} cannot be read: {' '.join(str(error).split())[:200]}") from error
         digest = kept.pop(DIGEST, None)
-        if _layout(kept) != _layout(expected):
+        found, needed = ({name: (x.shape, x.dtype) for name, x in one.items()} for one in (kept, expected))
+        if found != needed:
             raise InputError(f"client record {path} does not fit the method or the model")
         if digest is not None and not torch.equal(digest, _digest(t, kept)):
             raise InputError(f"client record {path} is damaged: it is not what was written after round {t}")
@@ -89,10 +90,6 @@ class ClientState:
 
     def _file(self, t: int) -> Path:
         return self._folder / f"round-{t:08d}.safetensors"
-
-
-def _layout(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    return {name: (x.shape, x.dtype) for name, x in tensors.items()}
 
 
 def _digest(t: int, tensors: Mapping[str, Tensor]) -> Tensor:

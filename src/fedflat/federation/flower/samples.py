@@ -1,4 +1,4 @@
-"""The samples of a client, and those that a server tests the model on."""
+"""The samples of a client, and those on which the server tests the model."""
 
 from __future__ import annotations
 

@@ -74,7 +74,11 @@ class FederationRun:
         rounds = self._study.spec.rounds
         server = self._server(self._membership or self._gather_clients())
         if self._state:
-            self._load(server, self._state.path)
+            with warnings.catch_warnings(record=True) as caught:  # of other versions than the checkpoint's
+                warnings.simplefilter("always", ChangedWarning)
+                server.load(self._state.path)
+            for warning in caught:
+                self._events.append("other versions", reason=str(warning.message))
             # The previous process may have ended after writing the checkpoint and before writing the metrics.
             self._directory.write_metrics(server.history)
         self._events.append("begun", rounds=rounds, done=server.t, clients=len(server.names))
@@ -132,14 +136,6 @@ class FederationRun:
             shape=study.shape,
             terms=RoundTerms(study.settings.deadline, study.settings.quorum, study.settings.norm_multiple),
         )
-
-    def _load(self, server: FederatedServer, path: Path) -> None:
-        """Load a checkpoint; an event says so if it was written with other versions."""
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", ChangedWarning)
-            server.load(path)
-        for warning in caught:
-            self._events.append("other versions", reason=str(warning.message))
 
     def _round(self, server: FederatedServer) -> RoundReport:
         """Carry out a round, with several attempts if too few clients reply."""
