@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.results import machine
 from fedflat.experiments import runner
 from fedflat.experiments.spec import RunSpec
-from fedflat.federation.flower import event_log
+from fedflat.federation.flower.directory import read_events
 from fedflat.federation.flower.export import export
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.launch.local_federation import LocalFederation
@@ -93,7 +93,7 @@ def killed(kill: Callable[[LocalFederation, threading.Event], None], rounds: int
             over.set()
         runner.run(spec, folder / "simulation")
         models = [(folder / where / "model.safetensors").read_bytes() for where in ("out", "simulation")]
-        return {"asked": rounds, "equal": models[0] == models[1], **summary(list(event_log.read(folder / "out")))}
+        return {"asked": rounds, "equal": models[0] == models[1], **summary(list(read_events(folder / "out")))}
 
 
 def summary(events: list[dict[str, Any]]) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def follow(out: Path) -> Iterator[dict[str, Any]]:
     """The events of a run as they happen, even if programs of the federation end meanwhile."""
     seen, end = 0, monotonic() + LIMIT
     while monotonic() < end:
-        for event in list(event_log.read(out))[seen:]:
+        for event in list(read_events(out))[seen:]:
             seen += 1
             yield event
             if event["event"] in ("finished", "failed"):

@@ -15,8 +15,9 @@ import torch
 
 from fedflat.core.errors import InputError
 from fedflat.engine.allocator import SWITCH
-from fedflat.experiments.environment import RECORDED, versions
+from fedflat.experiments.run_directory import RECORDED
 from fedflat.files import write_atomically
+from fedflat.rounds.segments import versions
 
 from .measurement import Measurement, Measurements
 

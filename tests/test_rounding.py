@@ -30,8 +30,8 @@ from fedflat.experiments.budget import run_budget
 from fedflat.experiments.recipe import find_recipe
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.federation.membership import Membership
-from fedflat.federation.norm_bounds import NormBounds
 from fedflat.federation.server import FederatedServer, RoundFailedError, RoundTerms
+from fedflat.federation.update_aggregator import NormBounds
 from fedflat.methods import find
 from fedflat.metrics.flatness import all_measures
 from fedflat.metrics.flatness.subject import Subject

@@ -18,7 +18,7 @@ from fedflat.experiments import landscapes, runner, studies
 from fedflat.experiments.landscapes import (
     LoadedRun,
     SurfaceSettings,
-    feature_tasks,
+    feature_task,
     plane_task,
     shown_runs,
     surface_tasks,
@@ -118,8 +118,8 @@ def test_every_setting_and_every_model_has_a_file_of_its_own(study: Path) -> Non
     planes = [plane_task(LoadedRun(), runs, one, Path()).path for one in settings]
     assert len(set(planes)) == 4, "a plane depends neither on the seed nor on the range"
     assert (
-        feature_tasks(LoadedRun(), runs, default, Path())[0].path
-        != feature_tasks(LoadedRun(), runs, settings[-1], Path())[0].path
+        feature_task(LoadedRun(), runs[0], default.seed, Path()).path
+        != feature_task(LoadedRun(), runs[0], settings[-1].seed, Path()).path
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedflat.cli import options, run
+from fedflat.cli import results, run
 from fedflat.engine import ranks
 from fedflat.metrics.flatness import subject
 from support.fresh_process import commands
@@ -62,4 +62,4 @@ def test_a_command_imports_what_it_needs(needed: dict[str, set[str]], tmp_path: 
 def test_the_defaults_of_options_are_those_of_the_functions() -> None:
     """They are written twice, because the functions' modules take seconds to import."""
     assert run.PATIENCE == ranks.PATIENCE
-    assert options.MAX_SAMPLES == subject.MAX_SAMPLES
+    assert results.MAX_SAMPLES == subject.MAX_SAMPLES

@@ -34,9 +34,9 @@ def test_a_client_has_one_node_and_a_node_one_client() -> None:
     assert not registry.register(4, ClientInfo("clinic-a", **info))
     assert "another node has this name" in registry.refused[4]
     assert registry.disconnect_others({4}) == ["clinic-a"]
-    assert (registry.node("clinic-a"), registry.members) == (None, {"clinic-a": 5})
+    assert (registry.nodes.get("clinic-a"), registry.members) == (None, {"clinic-a": 5})
     assert registry.register(4, ClientInfo("clinic-a", **info))
-    assert (registry.node("clinic-a"), registry.refused) == (4, {})
+    assert (registry.nodes.get("clinic-a"), registry.refused) == (4, {})
     assert registry.register(4, ClientInfo("clinic-b", **info))
-    assert (registry.node("clinic-a"), registry.node("clinic-b")) == (None, 4)
-    assert [registry.has_node(node) for node in (3, 4)] == [False, True]
+    assert (registry.nodes.get("clinic-a"), registry.nodes.get("clinic-b")) == (None, 4)
+    assert [node in registry.nodes.values() for node in (3, 4)] == [False, True]

@@ -20,8 +20,8 @@ from fedflat.core.records import Record, Vector, gradient_scale
 from fedflat.federation.client import FederatedClient
 from fedflat.federation.codec import RefusedError
 from fedflat.federation.membership import Membership
-from fedflat.federation.norm_bounds import NormBounds
 from fedflat.federation.server import FederatedServer, RoundTerms
+from fedflat.federation.update_aggregator import NormBounds
 from fedflat.methods import find
 from fedflat.rounds import checkpoint
 from fedflat.rounds.participation import participation
@@ -75,8 +75,8 @@ def test_huge_numbers_are_refused_and_the_rest_train_on(name: str, kind: str, si
     )
     other, expected = silent(name, begin)
     assert expected == accuracy > 0.2, "chance is 0.1"
-    for field, x in other.server.server.tensors().items():
-        assert torch.equal(getattr(attacked.server.server, field), x), field
+    for field, x in other.server.state.tensors().items():
+        assert torch.equal(getattr(attacked.server.state, field), x), field
 
 
 def test_without_the_bound_one_message_ends_the_federation(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def simulated(method: Method, rounds: int, **changes) -> ff.Simulation:
 
 def assert_same(server: FederatedServer, sim: ff.Simulation) -> None:
     for name, x in sim.server.tensors().items():
-        assert torch.equal(getattr(server.server, name), x), name
+        assert torch.equal(getattr(server.state, name), x), name
 
 
 def test_every_method_ends_with_the_bits_of_the_simulator(method: Method, tmp_path: Path) -> None:
@@ -142,8 +142,8 @@ def test_training_that_does_not_count_leaves_no_trace(name: str, tmp_path: Path)
             reports.append(servers[-1].round(transport))
             servers[-1].save(tmp_path / f"{t}.safetensors")
         assert [len(report.missing) for report in reports] == [0, 1, 1, 0, 0, 0, 0]
-    for field, x in servers[0].server.tensors().items():
-        assert torch.equal(getattr(servers[1].server, field), x), field
+    for field, x in servers[0].state.tensors().items():
+        assert torch.equal(getattr(servers[1].state, field), x), field
     kept = max(len(list(folder.iterdir())) for folder in (tmp_path / "True").iterdir())
     assert kept <= 4, "one for each checkpoint that the server can go back to, and the newest"
 

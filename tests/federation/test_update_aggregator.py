@@ -63,10 +63,10 @@ def test_every_kind_alone_fails_the_round_and_leaves_the_model(kind: str, tmp_pa
     rng = random.Random(1)
     clients = federated_clients(FedSMOO(), tmp_path, CLIENT)
     server = federated_server(FedSMOO(), CLIENT)
-    before = {name: x.clone() for name, x in server.server.tensors().items()}
+    before = {name: x.clone() for name, x in server.state.tensors().items()}
     with pytest.raises(RoundFailedError, match="0 of 3 clients have answered"):
         server.round(InProcessTransport(clients, lambda name, reply: MUTATIONS[kind](rng, reply)))
-    assert all(torch.equal(getattr(server.server, name), x) for name, x in before.items())
+    assert all(torch.equal(getattr(server.state, name), x) for name, x in before.items())
 
 
 def test_unrequested_replies_are_ignored(tmp_path: Path) -> None:

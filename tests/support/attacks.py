@@ -83,4 +83,4 @@ class AttackedFederation:
         for _ in range(rounds):
             self.missing.append(dict(self.server.round(self).missing))
         data = self.data.to(self.server.w.device, self.server.w.dtype)
-        return score(self.server.objective, self.server.server.w, *data.test, data.preparation).accuracy
+        return score(self.server.objective, self.server.state.w, *data.test, data.preparation).accuracy

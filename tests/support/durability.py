@@ -25,7 +25,7 @@ import torch
 
 from fedflat.engine.client_store import slots
 from fedflat.engine.ranks import RankError, joined
-from fedflat.experiments import distributed, runner
+from fedflat.experiments import runner
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.spec import RunSpec
 from fedflat.rounds import checkpoint
@@ -245,7 +245,7 @@ def as_rank(
 ) -> None:
     os.environ |= {"RANK": f"{rank}", "WORLD_SIZE": f"{ranks}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
     with joined(PATIENCE) as together:
-        wrapped(lambda: ignored(distributed.run(spec(store), folder, None, together)))
+        wrapped(lambda: ignored(runner.run(spec(store), folder, ranks=together)))
 
 
 def ignored(_: object) -> None: ...

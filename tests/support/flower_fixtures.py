@@ -14,8 +14,8 @@ import pytest
 
 from fedflat.experiments import runner
 from fedflat.experiments.spec import RunSpec
-from fedflat.federation.flower import event_log
 from fedflat.federation.flower.client_app import client_app
+from fedflat.federation.flower.directory import read_events
 from fedflat.federation.flower.server_app import serve
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.flower.study import FILE, Study
@@ -89,7 +89,7 @@ def simulated(spec: RunSpec, folder: Path) -> bytes:
 
 def events_of(out: Path, kind: str) -> list[dict[str, Any]]:
     """The events of one kind in a federation's folder."""
-    return [event for event in event_log.read(out) if event["event"] == kind]
+    return [event for event in read_events(out) if event["event"] == kind]
 
 
 def wait_for(what: str, happened: Callable[[], object], seconds: float = 300.0) -> None:

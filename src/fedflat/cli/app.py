@@ -11,19 +11,13 @@ from ..core.matrix_products import fix_product_rounding
 from ..engine.allocator import tune_allocator
 from ..experiments.change_warnings import changes_in_one_line
 from . import data, flower, recipes
-from .compare import compare
 from .completion import SettingsCommand
 from .console import Console
-from .doctor import doctor
 from .ending import in_one_line
-from .flatness import flatness
+from .installation import doctor, methods
 from .landscape import landscape
-from .methods import methods
-from .options import SETTINGS
-from .report import report
-from .resume import resume
-from .run import run
-from .verify import verify
+from .results import flatness, report, verify
+from .run import compare, resume, run
 
 app = typer.Typer(
     help="Federated learning that looks for flat minima: run methods, compare them fairly, see how flat they end.",
@@ -34,7 +28,7 @@ app = typer.Typer(
 WITH_SETTINGS: list[Callable[..., None]] = [run, compare]
 WITHOUT_SETTINGS: list[Callable[..., None]] = [resume, verify, report, flatness, landscape, methods, doctor]
 for command in WITH_SETTINGS:
-    app.command(cls=SettingsCommand, options_metavar="[FILE.toml] [--KEY VALUE]...", context_settings=SETTINGS)(command)
+    app.command(cls=SettingsCommand, options_metavar="[FILE.toml] [--KEY VALUE]...")(command)
 for command in WITHOUT_SETTINGS:
     app.command()(command)
 app.add_typer(data.app, name="data")
@@ -42,9 +36,9 @@ app.add_typer(recipes.app, name="recipes")
 app.add_typer(flower.app, name="flower")
 
 
-def print_version(build_measures: bool) -> None:
-    """Print the version, if it is asked for, and end."""
-    if build_measures:
+def print_version(wanted: bool) -> None:
+    """Print the version and end, if that is wanted."""
+    if wanted:
         Console().say(f"fedflat {__version__}")
         raise typer.Exit
 
@@ -53,12 +47,12 @@ def print_version(build_measures: bool) -> None:
 def top(
     version: bool = typer.Option(False, "--version", callback=print_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Holds the options that stand before a command; every command runs with the tuned allocator."""
+    """Read the options that stand before a command, and tune the allocator, for every command."""
     tune_allocator()
 
 
 def main() -> None:
-    """Run the command line; what cannot be done ends with one line and a non-zero exit, see `ending`."""
+    """Run the command line. An error of the user or the system ends it with one line and a non-zero exit code."""
     fix_product_rounding()
     with in_one_line(), changes_in_one_line():
         app()

@@ -64,7 +64,13 @@ NAMES: dict[str, Callable[[str], list[str]]] = {  # by setting
 
 
 class SettingsCommand(TyperCommand):
-    """A command that takes settings as flags: completes a name after `--method`, `--method.name`, `--data`, ..."""
+    """A command that takes settings as flags, which `flags.resolve` reads.
+
+    The shell completes a name after `--method`, `--method.name`, `--data`, ...
+    """
+
+    allow_extra_args = True
+    ignore_unknown_options = True
 
     def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
         """The names that the last flag before `incomplete` accepts, or else the command's own options."""

@@ -1,7 +1,7 @@
-"""What the command line shows: everything is printed here and nowhere else.
+"""The only place from which the command line prints.
 
-What is printed comes from users, files, paths and networks as well as from us, so no text is ever markup, and control
-characters in it are spelled out.
+Texts may come from users, files and networks. So no text is read as rich's markup, and control characters are printed
+as escapes.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
@@ -19,6 +20,7 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -52,7 +54,7 @@ class Console(rich.console.Console):
             wide.print(table)
 
     def doing(self, what: str = "") -> Status:
-        """Show a spinner and `what` is being done, inside the block."""
+        """Inside the block, show a spinner beside the text `what`."""
         return self.status(literal(what))
 
     def on_broken_pipe(self) -> None:
@@ -83,3 +85,15 @@ def counting_columns(unit: str) -> tuple[ProgressColumn, ...]:
     """A bar, how many of all `unit` are done, the time so far and the time left; the description last."""
     counted = (BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn())
     return *counted, TextColumn("left"), TimeRemainingColumn(), Described()
+
+
+def bar_for_each(progress: Progress, before: str) -> Callable[[str, int, int], None]:
+    """A callback (part, done, total) that shows each part as a bar of its own; `before` stands before its name."""
+    tasks: dict[str, TaskID] = {}
+
+    def advance(part: str, done: int, total: int) -> None:
+        if part not in tasks:
+            tasks[part] = progress.add_task(f"{before}{part}", total=total)
+        progress.update(tasks[part], completed=done, total=total)
+
+    return advance

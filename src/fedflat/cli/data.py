@@ -9,7 +9,6 @@ import typer
 
 from .completion import SettingsCommand, source_names
 from .console import Console
-from .options import SETTINGS
 
 app = typer.Typer(help="List data sets; look at a split before training on it.", no_args_is_help=True)
 
@@ -63,9 +62,7 @@ def prepare_source(
         console.say(f"digest {loaded.contents}, kept in {cache_folder()}")
 
 
-@app.command(
-    "partition", cls=SettingsCommand, context_settings=SETTINGS, options_metavar="[FILE.toml] [--KEY VALUE]..."
-)
+@app.command("partition", cls=SettingsCommand, options_metavar="[FILE.toml] [--KEY VALUE]...")
 def partition(
     context: typer.Context,
     figure: Annotated[Path | None, typer.Option(help="Write the heat map to this SVG file.")] = None,

@@ -52,8 +52,9 @@ def in_one_line() -> Iterator[None]:
         _end(str(error), FAILED)
     except imported_errors(*REFUSALS) as error:
         _end(_message(error), REFUSED)
-    except RuntimeError as error:
-        if not _is_memory(error):
+    except RuntimeError as error:  # if torch could not get memory; on the CPU only the message says so
+        on_gpu = isinstance(error, imported_errors("torch:OutOfMemoryError"))
+        if not on_gpu and "DefaultCPUAllocator: can't allocate memory" not in str(error):
             raise
         _end(MEMORY, REFUSED)
 
@@ -69,12 +70,6 @@ def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def _is_memory(error: RuntimeError) -> bool:
-    """True if torch could not get memory; on the CPU only the message tells."""
-    on_gpu = isinstance(error, imported_errors("torch:OutOfMemoryError"))
-    return on_gpu or "DefaultCPUAllocator: can't allocate memory" in str(error)
 
 
 def _end(message: str, code: int) -> NoReturn:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.progress import MofNCompleteColumn, Progress, TaskID
+import pyarrow.parquet as pq
+from rich.progress import MofNCompleteColumn, Progress
 
 from ..data import prepare
 from ..data.dataset import LoadedDataset
 from ..engine.arguments import BF16
 from ..engine.ranks import Ranks
-from ..experiments import distributed, studies
-from ..experiments.budget import simulation_budget
+from ..experiments import runner, studies
 from ..experiments.recipe import Cell, Recipe
 from ..experiments.spec import Experiment, RunSpec, StudySpec
 from ..experiments.studies import Jobs
-from .console import Console, usual_columns
+from ..files import write_atomically
+from .console import Console, bar_for_each, usual_columns
 from .progress import watcher
+
+if TYPE_CHECKING:
+    from ..reports.page import Chapter
 
 
 def prepare_set(
@@ -31,14 +39,7 @@ def prepare_set(
 ) -> LoadedDataset:
     """Read the set `name`, with a bar while it is converted for the first time; the bar disappears when it is done."""
     with Progress(*usual_columns(), MofNCompleteColumn(), console=console, transient=True) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def advance(part: str, done: int, total: int) -> None:
-            if part not in tasks:
-                tasks[part] = bar.add_task(f"{name} {part}", total=total)
-            bar.update(tasks[part], completed=done)
-
-        return prepare(name, data_dir, hub, partial, image_size, advance, revision)
+        return prepare(name, data_dir, hub, partial, image_size, bar_for_each(bar, f"{name} "), revision)
 
 
 def prepare_data(console: Console, spec: Experiment) -> None:
@@ -52,22 +53,17 @@ def warn_of_doubtful_settings(console: Console, spec: Experiment) -> None:
         console.caution("precision = 'bf16':", BF16)
 
 
-def print_plan(console: Console, spec: RunSpec) -> None:
-    """Print the resolved configuration of a run and what it will cost."""
-    console.say(*spec.to_toml().split("\n"))
-    console.say(*simulation_budget(spec.build()).lines())
-
-
 def carry_out_run(console: Console, spec: RunSpec, path: Path, ranks: Ranks, strict: bool = False) -> None:
     """Carry out the rounds of a run that are not done yet, alone or as one of several ranks."""
     with watcher(console, spec.rounds) as watching:
-        distributed.run(spec, path, watching, ranks, strict)
+        runner.run(spec, path, watching, strict, ranks)
     console.say(f"results in {path}")
 
 
 def carry_out_study(console: Console, spec: StudySpec, path: Path, jobs: Jobs = 1, strict: bool = False) -> None:
     """Carry out the runs of a study that are not done yet, then show and write the comparison."""
-    from .outcome import Chapter, compare, show  # here, because pages need matplotlib and a run does not
+    from ..reports.comparison import compare
+    from ..reports.page import Chapter
 
     prepare_data(console, spec)
     warn_of_doubtful_settings(console, spec)
@@ -80,7 +76,8 @@ def carry_out_recipe(
     console: Console, recipe: Recipe, cells: dict[Cell, StudySpec], folder: Path, changes: Sequence[str], jobs: Jobs
 ) -> None:
     """Carry out every cell of a recipe; a table for each, and one page for all. `changes` to the paper are noted."""
-    from .outcome import Chapter, compare, show
+    from ..reports.comparison import compare
+    from ..reports.page import Chapter
 
     with watcher(console, sum(map(_rounds, cells.values()))) as watching:
         results = [studies.study(study, folder / cell.name, watching, jobs) for cell, study in cells.items()]
@@ -95,3 +92,27 @@ def carry_out_recipe(
 
 def _rounds(study: StudySpec) -> int:
     return study.rounds * len(study.methods) * len(study.seeds)
+
+
+def show(console: Console, chapters: Sequence[Chapter], folder: Path, title: str | None = None) -> None:
+    """Print the comparisons; write report.html, and each one's numbers as parquet and JSON, to `folder`.
+
+    The page of a single comparison has the pictures that `fedflat landscape` has left in `folder`, too.
+    """
+    from ..reports.page import write_page  # here, because pages need matplotlib and a run does not
+    from ..reports.terminal import as_table, target_tables
+
+    if len(chapters) == 1:
+        chapters = [replace(chapters[0], surfaces=sorted((folder / "landscape").glob("*.svg")))]
+    page = write_page(chapters, folder / "report.html", title)
+    for number, chapter in enumerate(chapters, start=1):
+        suffix = "" if len(chapters) == 1 else f"-{number}"
+        table = chapter.comparison.table()
+        write_atomically(folder / f"comparison{suffix}.parquet", partial(pq.write_table, table))
+        text = json.dumps(table.to_pylist(), indent=2) + "\n"
+        write_atomically(folder / f"comparison{suffix}.json", partial(Path.write_text, data=text))
+        if chapter.title:
+            console.say(chapter.title, style="bold")
+        console.show(as_table(chapter.comparison), *target_tables(chapter.comparison))
+        console.say(*chapter.notes, *chapter.comparison.notes)
+    console.say(f"report: {page}")

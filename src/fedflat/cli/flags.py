@@ -92,7 +92,7 @@ def key_table(model: type[BaseModel]) -> Table:
 def _parsed(model: type[BaseModel], flags: list[str]) -> dict[str, Any]:
     """The flags as a table; environment variables are not read."""
     settings = type("Flags", (BaseSettings, model), {})
-    words = [_spelled(flag) for flag in _with_names(model, flags)]
+    words = _with_names(model, flags)
     try:
         return CliSettingsSource(settings, cli_parse_args=words, cli_exit_on_error=False, cli_parse_none_str="none")()
     except SettingsError as error:
@@ -116,29 +116,26 @@ def _merged(model: type[BaseModel], table: dict[str, Any], flags: dict[str, Any]
 
 
 def _with_names(model: type[BaseModel], flags: list[str]) -> list[str]:
-    """`--method fedsam` as `--method.name fedsam`, for every section with a name."""
-    named = {f"--{key}" for key, info in model.model_fields.items() if _has_name(info.annotation)}
-    words = list(flags)
+    """The flags with `_` for `-`, as keys are written, and `--method.name fedsam` for `--method fedsam`.
+
+    So it is with every section, or choice of sections, that has a name; not with a list of them.
+    """
+    named = {
+        f"--{key}"
+        for key, info in model.model_fields.items()
+        if getattr(info.annotation, "__origin__", None) is not list
+        and any("name" in member.model_fields for member in sections_of(info.annotation))
+    }
+    words = []
     for i, flag in enumerate(flags):
         key, equals, value = flag.partition("=")
+        if key.startswith("--"):
+            key = f"--{key[2:].replace('-', '_')}"
         following = value if equals else "".join(flags[i + 1 : i + 2])
         if key in named and following and not following.startswith("{"):
-            words[i] = f"{key}.name{equals}{value}"
+            key += ".name"
+        words.append(f"{key}{equals}{value}")
     return words
-
-
-def _has_name(kind: Any) -> bool:
-    """True for a section, or a choice of sections, with a name; not for a list of them."""
-    is_list = getattr(kind, "__origin__", None) is list
-    return not is_list and any("name" in member.model_fields for member in sections_of(kind))
-
-
-def _spelled(flag: str) -> str:
-    """A flag with `_` for `-` in its name, as the keys are written."""
-    if not flag.startswith("--"):
-        return flag
-    name, equals, value = flag[2:].partition("=")
-    return f"--{name.replace('-', '_')}{equals}{value}"
 
 
 def _unknown_flag(message: str, model: type[BaseModel]) -> str:

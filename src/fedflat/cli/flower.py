@@ -7,19 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ..core.errors import InputError, MissingPackageError
-from ..experiments.interrupt import Interrupted
+from ..experiments.interrupt import Interrupted, signals_handled_by
 from ..reports.literal import literal
 from .completion import SettingsCommand
 from .console import Console
-from .options import SETTINGS
-
-if TYPE_CHECKING:
-    from ..federation.launch.local_deployment import LocalDeployment
 
 app = typer.Typer(
     help="Real federations by Flower, each client with its own samples: export a study, try it out, make keys. "
@@ -51,7 +47,7 @@ InsecureOption = Annotated[
 ]
 
 
-@app.command("export", cls=SettingsCommand, context_settings=SETTINGS, options_metavar="[OPTIONS] [--KEY VALUE]...")
+@app.command("export", cls=SettingsCommand, options_metavar="[OPTIONS] [--KEY VALUE]...")
 def export_study(
     context: typer.Context,
     study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="One run, as for `fedflat run`.")],
@@ -92,7 +88,7 @@ def export_study(
     Console().say(f"app in {folder}; start it with `flwr run {folder} LINK`")
 
 
-@app.command("run", cls=SettingsCommand, context_settings=SETTINGS, options_metavar="[STUDY.toml] [--KEY VALUE]...")
+@app.command("run", cls=SettingsCommand, options_metavar="[STUDY.toml] [--KEY VALUE]...")
 def run_here(
     context: typer.Context,
     out: OutOption = None,
@@ -122,12 +118,18 @@ def run_here(
             f"data.clients = {clients}: each is a SuperNode here, and {MOST_NODES} are the most to try out"
         )
     with _flower_imports():
-        from ..federation.launch.local_deployment import LocalDeployment
+        from ..federation.launch.local_deployment import local_deployment
     prepare_data(console, spec)
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}-federation"
     settings = _terms(deadline, quorum, wait, members, max_samples, norm_multiple)
-    with _interrupted_by_signals(), LocalDeployment(spec, path, settings, secure=not insecure) as federation:
-        _show_events(console, federation, spec.rounds)
+    with (
+        signals_handled_by(_stop),
+        local_deployment(spec, path, settings, secure=not insecure) as events,
+        console.doing("starting") as status,
+    ):
+        for event in events:
+            console.say(*event_lines(event))
+            status.update(literal(_activity(event, spec.rounds)))
     console.say(f"results in {path}")
 
 
@@ -181,21 +183,11 @@ def _terms(
     return {**terms, "max-samples": max_samples, "norm-multiple": norm_multiple}
 
 
-@contextmanager
-def _interrupted_by_signals() -> Iterator[None]:
-    """Inside the block Ctrl-C and SIGTERM raise Interrupted, once: the processes that were started must be ended."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_IGN)
-        raise Interrupted(number, "started again with the same settings, it goes on from the last full round")
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _stop(number: int, frame: FrameType | None) -> None:
+    """A signal handler that raises Interrupted, once: after it, the processes that were started must be ended."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    raise Interrupted(number, "started again with the same settings, it goes on from the last full round")
 
 
 @contextmanager
@@ -207,14 +199,6 @@ def _flower_imports() -> Iterator[None]:
         if (error.name or "").partition(".")[0] not in ("flwr", "cryptography", "httpx"):
             raise
         raise MissingPackageError("this needs the extra flower: pip install 'fedflat[flower]'") from error
-
-
-def _show_events(console: Console, federation: LocalDeployment, rounds: int) -> None:
-    """Print the events of a federation until it ends, and show what it is doing."""
-    with console.doing("starting") as status:
-        for event in federation.events():
-            console.say(*event_lines(event))
-            status.update(literal(_activity(event, rounds)))
 
 
 def event_lines(event: dict[str, Any]) -> list[str]:

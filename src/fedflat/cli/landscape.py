@@ -12,7 +12,7 @@ import typer
 
 from ..core.errors import InputError
 from .console import Console
-from .options import MAX_SAMPLES
+from .results import MAX_SAMPLES
 
 FoldersArgument = Annotated[list[Path], typer.Argument(help="Finished runs, or studies: every method's first seed.")]
 OutOption = Annotated[
@@ -71,14 +71,16 @@ def landscape(
     its figures as SVG, and the numbers (surfaces/*.npz, landscape.json). Finished surfaces are kept: after Ctrl-C,
     the same command goes on.
     """
-    from ..experiments.landscapes import SurfaceSettings, shown_runs
-    from .landscape_tasks import draw, tasks_of
+    from ..experiments.landscapes import LoadedRun, SurfaceSettings, feature_task, plane_task, shown_runs, surface_tasks
+    from .landscape_tasks import Task, draw
 
     folder = out or (folders[0] / "landscape" if len(folders) == 1 else Path("landscape"))
     with _flags_named():
         settings = SurfaceSettings(points, reach, 1 if one_dimensional else 2, max_samples, seed, local)
         runs = shown_runs(folders, data_dir)
-        tasks = tasks_of(runs, settings, folder / "surfaces", plane, features)
+        given = LoadedRun(), runs, settings, folder / "surfaces"
+        tasks: list[Task] = [plane_task(*given)] if plane else [*surface_tasks(*given)]
+        tasks += [feature_task(given[0], run, seed, given[-1]) for run in runs if features]
     draw(Console(), tasks, runs, folder)
 
 

@@ -12,15 +12,7 @@ from typing import Any
 from rich.progress import Progress
 
 from ..experiments.interrupt import Interrupted
-from ..experiments.landscapes import (
-    LoadedRun,
-    ShownRun,
-    SurfaceSettings,
-    SurfaceTask,
-    feature_tasks,
-    plane_task,
-    surface_tasks,
-)
+from ..experiments.landscapes import ShownRun, SurfaceTask
 from ..files import make_folder, write_atomically
 from ..metrics.features import FeatureMap
 from ..metrics.flatness.surface import Surface
@@ -31,17 +23,6 @@ from .execution import prepare_data
 LONG = 20.0  # seconds of work from which an estimate is printed
 Task = SurfaceTask[Any]
 Picture = Surface | FeatureMap
-
-
-def tasks_of(
-    runs: Sequence[ShownRun], settings: SurfaceSettings, store: Path, plane: bool, features: bool
-) -> list[Task]:
-    """One task for each picture; their numbers are kept in the folder `store`."""
-    loaded = LoadedRun()
-    tasks: list[Task] = (
-        [plane_task(loaded, runs, settings, store)] if plane else [*surface_tasks(loaded, runs, settings, store)]
-    )
-    return tasks + (feature_tasks(loaded, runs, settings, store) if features else [])
 
 
 def draw(console: Console, tasks: Sequence[Task], runs: Sequence[ShownRun], folder: Path) -> None:
@@ -56,7 +37,9 @@ def draw(console: Console, tasks: Sequence[Task], runs: Sequence[ShownRun], fold
     write_atomically(folder / "landscape.json", lambda file: file.write_text(json.dumps(about, indent=2) + "\n"))
     surfaces = [picture for picture in pictures if isinstance(picture, Surface)]
     maps = [picture for picture in pictures if isinstance(picture, FeatureMap)]
-    console.say(f"page: {write_landscape(surfaces, maps, folder, _title(runs), _notes(runs))}")
+    names = ", ".join(run.label for run in runs) if len(runs) <= 4 else f"{len(runs)} models"
+    title = f"Loss landscape of {names} on {', '.join(dict.fromkeys(run.spec.data.name for run in runs))}"
+    console.say(f"page: {write_landscape(surfaces, maps, folder, title, _notes(runs))}")
 
 
 def carry_out(console: Console, tasks: Sequence[Task]) -> list[Picture]:
@@ -104,7 +87,12 @@ class _TaskProgress:
                 self._print_estimate((now - first) / (done - 1))
 
         picture: Picture = task.compute(progress)
-        self._console.say(f"{task.title}: {_summary(picture)}, in {monotonic() - began:.1f} s")
+        if isinstance(picture, FeatureMap):
+            result = f"{len(picture.points):,} test samples"
+        else:
+            mark = picture.marks[0]
+            result = f"loss {mark.loss:.4g} at {mark.label}, up to {picture.loss.max():.4g} on the grid"
+        self._console.say(f"{task.title}: {result}, in {monotonic() - began:.1f} s")
         return picture
 
     def _print_estimate(self, seconds: float) -> None:
@@ -117,18 +105,6 @@ class _TaskProgress:
                 "--points, --max-samples or --one-dimensional make it shorter"
             )
         self._is_estimated = True
-
-
-def _summary(picture: Picture) -> str:
-    if isinstance(picture, FeatureMap):
-        return f"{len(picture.points):,} test samples"
-    return f"loss {picture.marks[0].loss:.4g} at {picture.marks[0].label}, up to {picture.loss.max():.4g} on the grid"
-
-
-def _title(runs: Sequence[ShownRun]) -> str:
-    data = dict.fromkeys(run.spec.data.name for run in runs)
-    names = ", ".join(run.label for run in runs) if len(runs) <= 4 else f"{len(runs)} models"
-    return f"Loss landscape of {names} on {', '.join(data)}"
 
 
 def _notes(runs: Sequence[ShownRun]) -> list[str]:

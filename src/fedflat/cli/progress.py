@@ -27,11 +27,27 @@ def watcher(console: Console, rounds: int) -> AbstractContextManager[RunObserver
     return Bar(console, rounds) if console.is_terminal else nullcontext(Lines(console, rounds))
 
 
-class Bar(RunObserver, AbstractContextManager[RunObserver]):
+class Results(RunObserver):
+    """Prints a line for every run that has finished or diverged."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
+        accuracy, seconds = run.summary.get("test_accuracy"), run.summary["seconds"]
+        loss = f"train loss {run.summary['train_loss']:.4f}"
+        result = loss if accuracy is None else f"test accuracy {100 * accuracy:.2f} %"
+        self._console.say(f"{spec.label:<18} {result}  in {seconds:.1f} s")
+
+    def run_failed(self, spec: RunSpec, error: NonFiniteError) -> None:
+        self._console.say(f"{spec.label:<18} left out: {error}")
+
+
+class Bar(Results, AbstractContextManager[RunObserver]):
     """One bar over all rounds of all runs."""
 
     def __init__(self, console: Console, rounds: int) -> None:
-        self._console = console
+        super().__init__(console)
         columns = counting_columns("rounds")
         self._progress = Progress(*columns, console=console, transient=True, speed_estimate_period=60)
         self._task = self._progress.add_task("", total=rounds)
@@ -52,19 +68,13 @@ class Bar(RunObserver, AbstractContextManager[RunObserver]):
     def measuring(self, spec: RunSpec, name: str, done: int, total: int) -> None:
         self._progress.update(self._task, description=f"{spec.label}  measuring {name}, {done} of about {total}")
 
-    def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
-        self._console.say(finished(spec, run))
 
-    def run_failed(self, spec: RunSpec, error: NonFiniteError) -> None:
-        self._console.say(failed(spec, error))
-
-
-class Lines(RunObserver):
+class Lines(Results):
     """A line for every start, quarter and end of a run."""
 
     def __init__(self, console: Console, rounds: int) -> None:
-        self._console, self._rounds = console, rounds
-        self._done, self._skipped, self._began = 0, 0, monotonic()
+        super().__init__(console)
+        self._rounds, self._done, self._skipped, self._began = rounds, 0, 0, monotonic()
         self._measured: tuple[RunSpec, str] | None = None
         self._silent_until = 0.0
 
@@ -88,32 +98,9 @@ class Lines(RunObserver):
             self._silent_until = monotonic() + PATIENCE
             self._console.say(f"{spec.label}  measuring {name}, {done} of about {total}")
 
-    def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
-        self._console.say(finished(spec, run))
-
-    def run_failed(self, spec: RunSpec, error: NonFiniteError) -> None:
-        self._console.say(failed(spec, error))
-
 
 def state(result: Round) -> str:
     """The accuracy after a round, and the method's own numbers, such as FedGF's c."""
-    own = {name: value for name, value in result.metrics.items() if name not in SHARED}
-    parts = [f"{name} {value:.2f}" for name, value in own.items()]
     accuracy = result.metrics.get("test_accuracy")
-    return "  ".join(([f"test accuracy {100 * accuracy:.1f} %"] if accuracy is not None else []) + parts)
-
-
-def failed(spec: RunSpec, error: NonFiniteError) -> str:
-    """The line for a run of a study that diverged."""
-    return f"{spec.label:<18} left out: {error}"
-
-
-def finished(spec: RunSpec, run: StoredRun) -> str:
-    """The line for a finished run."""
-    accuracy = run.summary.get("test_accuracy")
-    result = (
-        f"test accuracy {100 * accuracy:.2f} %"
-        if accuracy is not None
-        else f"train loss {run.summary['train_loss']:.4f}"
-    )
-    return f"{spec.label:<18} {result}  in {run.summary['seconds']:.1f} s"
+    parts = [] if accuracy is None else [f"test accuracy {100 * accuracy:.1f} %"]
+    return "  ".join(parts + [f"{name} {value:.2f}" for name, value in result.metrics.items() if name not in SHARED])

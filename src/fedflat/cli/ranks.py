@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import typer
 from torch.distributed.elastic.multiprocessing import SignalException
@@ -18,30 +17,21 @@ from .console import Console
 
 
 def launch(number: int, restarts: int, grace: int, words: Sequence[str]) -> None:
-    """Run `python -m fedflat WORDS` in `number` ranks, and end with their exit code.
+    """Run `python -m fedflat WORDS` in `number` ranks.
 
-    Raises InputError for numbers that cannot work; typer.Exit if a rank fails, which has printed why.
+    Raises InputError for numbers that cannot work; if ranks fail, typer.Exit with the code of the first that failed.
     """
-    if number < 1:
-        raise InputError(f"--ranks {number} must be at least 1")
-    for name, value in (("--max-restarts", restarts), ("--grace", grace)):
-        if value < 0:
-            raise InputError(f"{name} {value} must be at least 0")
+    for name, value, least in (("--ranks", number, 1), ("--max-restarts", restarts, 0), ("--grace", grace, 0)):
+        if value < least:
+            raise InputError(f"{name} {value} must be at least {least}")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     config = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=number, run_id=f"fedflat-{os.getpid()}", max_restarts=restarts,
         rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="localhost", shutdown_timeout=grace,
     )  # fmt: skip
-    with _exit_code_of_ranks():
-        elastic_launch(config, sys.executable)("-m", "fedflat", *words)
-
-
-@contextmanager
-def _exit_code_of_ranks() -> Iterator[None]:
-    """When ranks fail inside the block, end with the exit code of the one that failed first, without torch's report."""
     try:
-        yield
-    except ChildFailedError as error:
+        elastic_launch(config, sys.executable)("-m", "fedflat", *words)
+    except ChildFailedError as error:  # torch's own report of it is not shown
         # Ranks that torchrun ended (SIGTERM) come last, before them those that ended because they had lost the others.
         rank, failure = min(
             error.failures.items(), key=lambda one: (one[1].exitcode == -signal.SIGTERM, one[1].exitcode >= 0)

@@ -10,7 +10,7 @@ import typer
 from ..core.errors import InputError
 from .completion import SettingsCommand, paper_names, recipe_names
 from .console import Console
-from .options import SETTINGS, JobsOption, number_of_jobs
+from .run import JobsOption, number_of_jobs
 
 if TYPE_CHECKING:
     from ..experiments.recipe import Cell
@@ -63,7 +63,7 @@ def show_recipe(name: RecipeArgument, cell: CellOption = None, calibrate: Calibr
     console.show(cell_table(recipe, {each: each.study() for each in recipe.cells(cell)}, calibrate))
 
 
-@app.command("run", cls=SettingsCommand, context_settings=SETTINGS, options_metavar="[OPTIONS] [--KEY VALUE]...")
+@app.command("run", cls=SettingsCommand, options_metavar="[OPTIONS] [--KEY VALUE]...")
 def run_recipe(
     context: typer.Context,
     name: RecipeArgument,
@@ -109,7 +109,7 @@ def run_recipe(
 
 
 def _changes(scale: float, flags: list[str]) -> list[str]:
-    """How a run differs from the paper's because the user wished so."""
+    """Notes on the settings that the user has changed, and that therefore are not the paper's."""
     notes = [] if scale == 1 else [f"Ran {scale:.3g} of the paper's rounds: its numbers are no yardstick for this."]
     return notes + ([f"Changed by flags, so not the paper's setting: {' '.join(flags)}"] if flags else [])
 

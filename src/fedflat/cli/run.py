@@ -1,19 +1,39 @@
-"""`fedflat run`: one method, one seed."""
+"""The commands that train: `fedflat run` (one method, one seed), `fedflat compare` (several) and `fedflat resume`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from ..core.errors import InputError
 from ..experiments.change_warnings import is_first_rank
 from .console import Console
-from .options import KeysOption, StrictOption
+
+if TYPE_CHECKING:
+    from ..experiments.studies import Jobs
 
 GRACE = 60  # seconds
 PATIENCE = 1800.0  # seconds, as in `engine.ranks`, which takes seconds to import
+KeysOption = Annotated[bool, typer.Option("--keys", help="List every setting that a flag or the file may give.")]
+JobsOption = Annotated[
+    str,
+    typer.Option(
+        "--jobs",
+        metavar="N|auto",
+        help="Runs at a time, each in a process with its share of the cores; auto takes one per core. "
+        "The results are the same; the memory of N runs is in use at once.",
+    ),
+]
+StrictOption = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Refuse to go on with another torch, numpy, fedflat or method's code than the rounds so far; "
+        "else that is a warning.",
+    ),
+]
 OutOption = Annotated[Path | None, typer.Option(help="Folder for the results; default runs/METHOD-seedN-HASH.")]
 RanksOption = Annotated[
     int,
@@ -37,6 +57,11 @@ DryRunOption = Annotated[
         help="Print the resolved configuration and its cost, memory from a few steps on trial; train nothing."
     ),
 ]
+
+
+def number_of_jobs(text: str) -> Jobs:
+    """The value of --jobs; anything but a number or `auto` is refused where it is used."""
+    return int(text) if text.isdecimal() else cast("Jobs", text)
 
 
 def run(
@@ -63,8 +88,9 @@ def run(
     shares the clients of every round among processes, on GPUs one each.
     """
     from ..engine.ranks import joined
+    from ..experiments.budget import simulation_budget
     from ..experiments.spec import RunSpec
-    from .execution import carry_out_run, prepare_data, print_plan, warn_of_doubtful_settings
+    from .execution import carry_out_run, prepare_data, warn_of_doubtful_settings
     from .flags import key_table, resolve
     from .ranks import launch
 
@@ -75,7 +101,8 @@ def run(
     prepare_data(console, spec)
     warn_of_doubtful_settings(console, spec)
     if dry_run:
-        return print_plan(console, spec)
+        console.say(*spec.to_toml().split("\n"))
+        return console.say(*simulation_budget(spec.build()).lines())
     if patience <= 0:
         raise InputError(f"--patience {patience} must be more than 0")
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}"
@@ -84,3 +111,60 @@ def run(
         return launch(ranks, max_restarts, grace, words)
     with joined(patience) as all_ranks:
         carry_out_run(console, spec, path, all_ranks, strict)
+
+
+def compare(
+    context: typer.Context,
+    out: Annotated[Path | None, typer.Option(help="Folder for runs and report; default runs/NAME-OF-THE-FILE.")] = None,
+    jobs: JobsOption = "1",
+    strict: StrictOption = False,
+    show_keys: KeysOption = False,
+) -> None:
+    """Run several methods over several seeds, fairly, and compare them.
+
+    For each seed all methods share partition, initial weights, cohorts and batches. Finished runs are
+    never computed again, so a study that was stopped, or extended by a method or a seed, goes on.
+
+    Settings come from a TOML file that stands first, and from dotted flags, which override it; `--keys` lists them all.
+
+    fedflat compare examples/digits.toml --rounds 20
+
+    fedflat compare --methods fedavg --methods '{"name": "fedsam", "rho": 0.2}' --seeds 0 --seeds 1
+    --client.epochs 5 --client.batch_size 10 --rounds 50 --out runs/two
+    """
+    from ..experiments.spec import StudySpec
+    from .execution import carry_out_study
+    from .flags import key_table, resolve, split_file
+
+    console = Console()
+    if show_keys:
+        return console.show(key_table(StudySpec))
+    spec = resolve(StudySpec, context.args)
+    file, _ = split_file(context.args)
+    path = out or Path("runs") / (file.stem if file else "compare")
+    carry_out_study(console, spec, path, number_of_jobs(jobs), strict)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="Folder of a run or of a study.")],
+    jobs: JobsOption = "1",
+    strict: StrictOption = False,
+) -> None:
+    """Go on with a run or a study that was stopped, from its newest whole checkpoint.
+
+    The rounds that follow are bit-identical to those of an uninterrupted run. Results of a finished run that are
+    damaged, see `fedflat verify`, are made again.
+    """
+    from ..engine.ranks import joined
+    from ..experiments.run_directory import RunDirectory
+    from ..experiments.spec import StudySpec
+    from .execution import carry_out_run, carry_out_study
+
+    console = Console(quiet=not is_first_rank())
+    if (folder / "study.toml").exists():
+        return carry_out_study(console, StudySpec.load(folder / "study.toml"), folder, number_of_jobs(jobs), strict)
+    if not (folder / "config.toml").exists():
+        raise InputError(f"{folder} holds neither a run (config.toml) nor a study (study.toml)")
+    spec = RunDirectory(folder).spec()
+    with joined() as ranks:
+        carry_out_run(console, spec, folder, ranks, strict)

@@ -20,7 +20,7 @@ from typing import Annotated
 import numpy as np
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.method import Method
@@ -37,18 +37,18 @@ from ..metrics.accuracy import SAMPLES_AT_ONCE, score
 from ..models import build, parameter_count
 from ..rounds.aggregation import RunningMean
 from ..rounds.cost import full_passes_per_round, gradients_per_step, method_cost
-from ..rounds.device import usable_device
+from ..rounds.device import device_name, usable_device
 from ..rounds.local_training import Client
 from ..rounds.randomness import Purpose, generator
-from .environment import device_name
 from .spec import RunSpec, StudySpec, build_client, build_method, participation_of
 
-SIMULATION_ROUNDS = 1000  # of a simulation whose cohorts are drawn; they stand for those that follow
-SPEC_ROUNDS = 100  # the same for a configuration; `fedflat recipes list` has hundreds
+# The cost of all rounds is estimated from the cohorts of the first ones.
+SIMULATION_ROUNDS = 1000  # so many of a simulation
+SPEC_ROUNDS = 100  # so many of a configuration; `fedflat recipes list` estimates hundreds of them
 HEADROOM = 1.3  # freed blocks of memory cannot always be used again, less so with the threads of the client store
-SERVER_COPIES = 4  # of the server's state, in addition to the sums: the old one, the new one, the message and the mean
-TIMED_STEPS = 20
-MOST_SECONDS = 20.0  # of timing, after which fewer steps are enough
+SERVER_COPIES = 4  # vectors as large as the server's state: the old state, the new one, the message and the mean
+TIMED_STEPS = 20  # calls of which the median time is taken
+MOST_SECONDS = 20.0  # after which fewer calls are enough
 LARGEST_BATCH = 512  # samples of the batch that is timed for clients with full batches
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -56,16 +56,16 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class RunBudget:
-    """Expected totals of one run, over all clients and rounds."""
+    """Expected cost of one run, summed over all clients and rounds unless it says otherwise."""
 
     parameters: int
     clients_per_round: float
     gradients: float  # minibatch gradients
-    evaluated_samples: float  # by the global model
+    evaluated_samples: float  # samples on which the global model is evaluated
     bytes_down: float
     bytes_up: float
-    client_state_bytes: int  # once every client has taken part
-    peak_bytes: int | None = None  # of this process's memory; None if it was not measured
+    client_state_bytes: int  # size of all clients' records, once every client has taken part
+    peak_bytes: int | None = None  # largest memory of this process; None if it was not measured
 
     def lines(self) -> list[str]:
         """The budget as text, one quantity a line."""
@@ -82,7 +82,7 @@ class RunBudget:
 
 @dataclass(frozen=True)
 class Budget:
-    """Expected totals of several runs."""
+    """Expected cost of several runs."""
 
     runs: int = 0
     gradients: float = 0.0
@@ -98,8 +98,8 @@ class Budget:
 class Speed:
     """How fast a device computes one model."""
 
-    gradient: Seconds  # of one minibatch gradient
-    evaluation: Seconds  # of one sample
+    gradient: Seconds  # for one minibatch gradient
+    evaluation: Seconds  # for evaluating one sample
 
     def hours(self, budget: Budget) -> float:
         """The hours of all gradients and evaluations, one after another; a method's other work is not included."""
@@ -127,8 +127,11 @@ def run_budget(spec: RunSpec) -> RunBudget:
     sizes = np.full(clients, max(1, round((1 - share) * train / clients)), dtype=np.int64)
     evaluated = -(-spec.rounds // spec.eval_every) * (test + share * train) + train
     cohorts = _cohorts(json.dumps(spec.participation), clients, spec.seed, min(spec.rounds, SPEC_ROUNDS))
+    known = source(spec.data.name)
+    options = json.dumps({name: value for name, value in spec.model.options.items() if name != "pretrained"})
+    d = _parameters(spec.model.name, known.classes, known.sample_shape(spec.data.image_size), options)
     method, client, number_bytes = build_method(spec.method), build_client(spec.client), spec.torch_dtype.itemsize
-    return _budget(method, client, sizes, cohorts, spec.rounds, _parameters_of(spec), number_bytes, evaluated)
+    return _budget(method, client, sizes, cohorts, spec.rounds, d, number_bytes, evaluated)
 
 
 def simulation_budget(sim: Simulation) -> RunBudget:
@@ -172,7 +175,7 @@ def _budget(
 
 @cache
 def _cohorts(participation: str, clients: int, seed: int, rounds: int) -> list[Index]:
-    """The first cohorts of a run, remembered because the methods of a study share them."""
+    """The first cohorts of a run; cached, because the methods of a study share them."""
     rule = participation_of(json.loads(participation))
     return [rule.cohort(t, clients, generator(seed, Purpose.COHORT, t)) for t in range(rounds)]
 
@@ -191,15 +194,9 @@ def _sample_counts(spec: RunSpec) -> tuple[int, int]:
     return spec.data.train_samples or train, spec.data.test_samples or test
 
 
-def _parameters_of(spec: RunSpec) -> int:
-    """How many parameters the model of a run has."""
-    known = source(spec.data.name)
-    options = json.dumps({name: value for name, value in spec.model.options.items() if name != "pretrained"})
-    return _parameters(spec.model.name, known.classes, known.sample_shape(spec.data.image_size), options)
-
-
 @cache
 def _parameters(model: str, classes: int, shape: tuple[int, ...], options: str) -> int:
+    """How many parameters a model has; its options are given as JSON."""
     return parameter_count(model, classes, shape, **json.loads(options))
 
 
@@ -232,48 +229,33 @@ def speed_of(spec: RunSpec, measure: bool = True) -> Speed | None:
     model = (spec.data.name, spec.data.image_size, spec.model.name, batch_size, spec.dtype)
     machine = (device_name(device), torch.get_num_threads(), torch.__version__)
     key = " ".join(map(str, (*model, *machine)))
-    known = _cached_speeds()
+    file, known = cache_folder() / "speed.json", dict[str, Speed]()
+    with suppress(InputError, ValidationError):  # missing or damaged: the speeds can be measured again
+        known = _SPEEDS.validate_python(read_json(file))
     if key not in known and measure:
         known[key] = _measured_speed(spec, device)
         with suppress(InputError):  # a cache that cannot be written ends no command
-            make_folder(_speed_file().parent)
-            write_atomically(_speed_file(), lambda path: path.write_bytes(_SPEEDS.dump_json(known, indent=2)))
+            make_folder(file.parent)
+            write_atomically(file, lambda path: path.write_bytes(_SPEEDS.dump_json(known, indent=2)))
     return known.get(key)
 
 
-def _cached_speeds() -> dict[str, Speed]:
-    """The speeds in the user's cache; none if the file is missing or damaged, because they can be measured again."""
-    try:
-        return _SPEEDS.validate_python(read_json(_speed_file()))
-    except (InputError, ValidationError):
-        return {}
-
-
-def _speed_file() -> Path:
-    return cache_folder() / "speed.json"
-
-
 def _measured_speed(spec: RunSpec, device: torch.device) -> Speed:
-    """Medians over gradients, and over evaluations, of a batch of random samples of the right shape."""
-    module, batch = _random_batch(spec, device)
-    randomness_of(module, batch.x[:2], source(spec.data.name).classes)  # refuses a model that cannot take the data
-    objective = Objective(module)
-    w = objective.space.flatten(module)
-    gradient = _median_seconds(lambda: objective.gradient(w, batch), device)
-    with torch.inference_mode(), objective.evaluating():
-        evaluation = _median_seconds(lambda: objective.logits(w, batch.x), device)
-    return Speed(gradient, evaluation / len(batch.y))
-
-
-def _random_batch(spec: RunSpec, device: torch.device) -> tuple[nn.Module, Batch]:
-    """The model of `spec`, and a batch of random samples as large as its clients' batches."""
+    """Medians over gradients, and over evaluations, of a batch of random samples as large as the clients' batches."""
     known = source(spec.data.name)
     shape, dtype = known.sample_shape(spec.data.image_size), spec.torch_dtype
     module = build(spec.model.name, known.classes, shape).to(device, dtype)
     size = min(build_client(spec.client).batch_size or LARGEST_BATCH, LARGEST_BATCH)
     pixels = torch.randint(0, 256, (size, *shape), device=device)
     x = pixels if known.vocabulary_size else (pixels / 255).to(dtype)
-    return module, Batch(x, torch.zeros(size, dtype=torch.int64, device=device))
+    batch = Batch(x, torch.zeros(size, dtype=torch.int64, device=device))
+    randomness_of(module, x[:2], known.classes)  # refuses a model that cannot take the data
+    objective = Objective(module)
+    w = objective.space.flatten(module)
+    gradient = _median_seconds(lambda: objective.gradient(w, batch), device)
+    with torch.inference_mode(), objective.evaluating():
+        evaluation = _median_seconds(lambda: objective.logits(w, batch.x), device)
+    return Speed(gradient, evaluation / size)
 
 
 def _median_seconds(work: Callable[[], Tensor], device: torch.device) -> float:

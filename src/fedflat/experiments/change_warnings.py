@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any
 
 from ..core.errors import ChangedWarning, printable
 
@@ -17,19 +17,11 @@ def changes_in_one_line() -> Iterator[None]:
     """Inside the block a `ChangedWarning` is shown as "fedflat: warning: ..."; other warnings as Python shows them."""
     usual = warnings.showwarning
 
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        if issubclass(category, ChangedWarning):
-            if is_first_rank():
-                print(f"fedflat: warning: {printable(str(message))}", file=file or sys.stderr)
-        else:
-            usual(message, category, filename, lineno, file, line)
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if not issubclass(category, ChangedWarning):
+            usual(message, category, *place, **more)
+        elif is_first_rank():
+            print(f"fedflat: warning: {printable(str(message))}", file=sys.stderr)
 
     warnings.showwarning = show
     try:

@@ -1,21 +1,75 @@
-"""Problems of a configuration in one line that names the field."""
+"""Checks a configuration: its size, then its keys and values. A problem is one line that names the field.
+
+The size comes first, because pydantic collects every problem, which costs time and memory where there are millions.
+"""
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Iterable, Iterator
+from datetime import date, time
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
 from ..core.errors import InputError, printable, shortened
-from .config_bounds import check_bounds
 from .schema import Section, sections_of
 
 Model = TypeVar("Model", bound=BaseModel)
-
-
+MAX_DEPTH = 20  # tables and lists inside each other; recipes have 6
+MAX_KEY = 200  # characters of a key
+MAX_TEXT = 2**17  # characters of a text: as many as the system takes for one flag
+MAX_ENTRIES = 10_000  # of a list or table; each wrong entry would be a problem of its own
+MAX_COHORTS = 2**20  # entries in `participation`: one for each round
+MAX_INTEGER = 2**63  # whole numbers of TOML have 64 bits
+SHOWN = 40  # characters of a key or text in a message
 LINE = 1500  # characters of a message
+
+
+def check_bounds(value: Any, path: tuple[str, ...] = ()) -> None:
+    """Raise InputError, naming the key inside `value`, for a value that is too deep, too large or of no known type.
+
+    path: the keys from the outermost table to `value`.
+    """
+    problem = next(_problems_of_size(path, value), None)
+    if problem:
+        parts = [printable(part[:SHOWN]) for part in path]
+        shown = parts if len(parts) <= MAX_DEPTH // 2 else [*parts[: MAX_DEPTH // 2], "..."]
+        raise InputError(f"{'.'.join(shown)}: {problem}" if path else problem)
+    entries: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        entries = value.items()
+    elif isinstance(value, list) and not _has_only_short_integers(value):
+        entries = enumerate(value)
+    for key, entry in entries:
+        check_bounds(entry, (*path, str(key)))
+
+
+def _has_only_short_integers(values: list[Any]) -> bool:
+    """True for a list of 64-bit whole numbers, whose entries need no check one by one: a cohort may have a million."""
+    are_integers = all(type(value) is int for value in values)
+    return are_integers and bool(values) and min(values) >= -MAX_INTEGER and max(values) < MAX_INTEGER
+
+
+def _problems_of_size(path: tuple[str, ...], value: Any) -> Iterator[str]:
+    """What is wrong with the key and the size of `value`, apart from its entries."""
+    if len(path) > MAX_DEPTH:
+        yield f"nested deeper than {MAX_DEPTH} tables and lists"
+    if path and len(path[-1]) > MAX_KEY:
+        yield f"a key of more than {MAX_KEY} characters"
+    most = MAX_COHORTS if not path or "participation" in path else MAX_ENTRIES
+    if isinstance(value, dict | list) and len(value) > most:
+        yield f"more than {most:,} entries"
+    if isinstance(value, int) and not -MAX_INTEGER <= value < MAX_INTEGER:
+        yield "a whole number of more than 64 bits"
+    if isinstance(value, date | time):
+        yield "a date or time, which no setting is"
+    if isinstance(value, str) and len(value) > MAX_TEXT:
+        yield f"a text of more than {MAX_TEXT:,} characters"
+    # Line feeds and tabs are allowed: notes of recipes have them.
+    if isinstance(value, str) and any(unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t" for c in value):
+        yield f"control characters in {printable(value[:SHOWN])!r}"
 
 
 def short_repr(value: object) -> str:
@@ -40,30 +94,20 @@ def validated(model: type[Model], table: dict[str, Any]) -> Model:
 def _first_problem(error: ValidationError, model: type[BaseModel]) -> str:
     """The first problem of a configuration, after its dotted key, and how many more there are."""
     first, *more = error.errors(include_url=False)
-    members = _members(model, first["loc"])
+    info = model.model_fields.get(str(first["loc"][0])) if first["loc"] else None
+    members = sections_of(info.annotation) if info else []  # the sections that the first key of the location may hold
     # A class name in the place of a key is pydantic's tag of a union member; no user has written it.
     tags = {member.__name__ for member in members}
-    parts = [str(part) for place, part in enumerate(first["loc"]) if not (place and part in tags)]
-    line = ": ".join(filter(None, (".".join(parts), _description(first, model, members))))
-    return line + (f" (and {len(more)} more)" if more else "")
-
-
-def _members(model: type[BaseModel], location: tuple[int | str, ...]) -> list[type[Section]]:
-    """The sections that the field at the beginning of `location` may hold."""
-    info = model.model_fields.get(str(location[0])) if location else None
-    return sections_of(info.annotation) if info else []
-
-
-def _description(problem: ErrorDetails, model: type[BaseModel], members: list[type[Section]]) -> str:
-    """A problem in words, without the key."""
-    if problem["type"] == "extra_forbidden":
-        return f"unknown key{_suggestion(problem['loc'], model, members)}"
-    if problem["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        expected = problem["ctx"].get("expected_tags", "").replace("'", "")
-        given = problem["ctx"].get("tag")
-        return f"unknown name {short_repr(given)}; known are {expected}" if given else "needs a name"
-    message = problem["msg"].removeprefix("Value error, ")
-    return message if problem["type"] == "value_error" else f"{message}, got {short_repr(problem['input'])}"
+    key = ".".join(str(part) for place, part in enumerate(first["loc"]) if not (place and part in tags))
+    text = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        text = f"unknown key{_suggestion(first['loc'], model, members)}"
+    elif first["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        expected, given = first["ctx"].get("expected_tags", "").replace("'", ""), first["ctx"].get("tag")
+        text = f"unknown name {short_repr(given)}; known are {expected}" if given else "needs a name"
+    elif first["type"] != "value_error":
+        text += f", got {short_repr(first['input'])}"
+    return ": ".join(filter(None, (key, text))) + (f" (and {len(more)} more)" if more else "")
 
 
 def _suggestion(location: tuple[int | str, ...], model: type[BaseModel], members: list[type[Section]]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -32,12 +32,19 @@ class StopRequest:
 def stop_between_rounds() -> Iterator[StopRequest]:
     """Inside the block, SIGINT and SIGTERM set the request instead of interrupting a round."""
     request = StopRequest()
+    with signals_handled_by(request):
+        yield request
+
+
+@contextmanager
+def signals_handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Inside the block, SIGINT and SIGTERM call `handler`; in a thread that is not the main one nothing changes."""
     if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
-        yield request
+        yield
         return
-    before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield request
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)

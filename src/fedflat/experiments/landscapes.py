@@ -36,6 +36,7 @@ MAX_MODEL_BYTES = 2**36
 GLOBAL = "global model"
 RANDOM_AXES = ("along direction 1", "along direction 2")
 PLANE, LINE = "plane through three models", "line through two models"
+LOSS = "mean cross-entropy without weight decay, evaluation mode, on"
 PLANE_AXES = ("distance in parameters", "distance in parameters")
 
 
@@ -60,7 +61,7 @@ class SurfaceSettings:
 
 @dataclass(frozen=True, eq=False)
 class ShownRun:
-    """A finished run with its label in pictures."""
+    """A finished run whose model is shown, with its label in the pictures."""
 
     label: str
     stored: StoredRun
@@ -101,7 +102,7 @@ class ShownRun:
         """`number` clients of the next round, evenly spaced, and therefore the same for all methods of a seed."""
         cohort = self.next_cohort()
         if number:
-            _ = self.checkpoint  # raises InputError now rather than after hours
+            _ = self.checkpoint  # raises InputError if it is missing, before hours of work
         if number > len(cohort):
             raise InputError(f"local = {number} is more than the {len(cohort)} clients of the next round "
                              f"of {self.stored.directory.path}")  # fmt: skip
@@ -137,7 +138,7 @@ class LoadedRun:
         return w.to(sim.w)
 
     def local(self, run: ShownRun, clients: Index) -> dict[int, Tensor]:
-        """The models (d,) of `clients` at the end of the round that would follow, by client."""
+        """The models (d,) of `clients` after local training in the round that would follow the last one, by client."""
         sim = self.simulation(run)
         if not self._local.keys() >= set(clients.tolist()):
             sim.load(run.checkpoint)
@@ -166,14 +167,14 @@ class SurfaceTask(Generic[Picture]):
 
     label: str
     part: str
-    steps: int  # calls of its progress callback
+    steps: int  # number of calls of the progress callback
     path: Path
     kind: type[Picture]
     work: Callable[[StepCallback], Picture]
 
     @property
     def title(self) -> str:
-        """A name for progress."""
+        """The name of the picture in messages."""
         return f"{self.label}, {self.part}"
 
     def load(self) -> Picture | None:
@@ -258,19 +259,12 @@ def _plane_surface(
     through = "; ".join(list(models)[: settings.axes + 1])
     part = PLANE if settings.axes > 1 else LINE
     words = (
-        f"{_setting(subject.samples)}; {settings.points} points on each axis of the {part} ({through}); "
+        f"{LOSS} {subject.samples}; {settings.points} points on each axis of the {part} ({through}); "
         "axes of length one, orthogonal (Garipov et al., 2018), so that distances are those between "
         "parameters; other models are shown at the nearest point, with their own loss"
     )
     marks = marks_on(subject.pooled.loss, plane, models)
     return Surface(label, part, PLANE_AXES, x, y, loss, marks, words)
-
-
-def feature_tasks(
-    loaded: LoadedRun, runs: Sequence[ShownRun], settings: SurfaceSettings, folder: Path
-) -> list[SurfaceTask[FeatureMap]]:
-    """A map of the penultimate features of every run's model."""
-    return [_feature_task(loaded, run, settings.seed, folder) for run in runs]
 
 
 def _random_surface_task(
@@ -285,17 +279,16 @@ def _random_surface_task(
     def work(progress: StepCallback) -> Surface:
         sim, w = loaded.simulation(run), loaded.model(run)
         subject = Subject(sim.objective, w, sim.data, settings.max_samples)
-        if client is None:
-            return random_surface(run.label, part, subject.pooled, w, subject.samples, settings, progress)
-        local = loaded.local(run, run.local_clients(settings.local))[client]
-        own = subject.client(client)
-        samples = f"{len(own):,} training samples of this client, after one more round"
-        return random_surface(run.label, part, own, local, samples, settings, progress)
+        landscape, samples = subject.pooled, subject.samples
+        if client is not None:
+            w, landscape = loaded.local(run, run.local_clients(settings.local))[client], subject.client(client)
+            samples = f"{len(landscape):,} training samples of this client, after one more round"
+        return _random_surface(run.label, part, landscape, w, samples, settings, progress)
 
     return SurfaceTask(run.label, part, settings.points**settings.axes, path, Surface, work)
 
 
-def random_surface(
+def _random_surface(
     label: str,
     part: str,
     landscape: Landscape,
@@ -315,14 +308,15 @@ def random_surface(
         else "a Gaussian direction, each filter of it"
     )
     words = (
-        f"{_setting(samples)}; {settings.points} points from -{settings.reach:g} to {settings.reach:g} along "
+        f"{LOSS} {samples}; {settings.points} points from -{settings.reach:g} to {settings.reach:g} along "
         f"{directions} given the norm of the model's (Li et al., 2018; seed {settings.seed}); biases and normalisation "
         "parameters are not moved"
     )
     return Surface(label, part, RANDOM_AXES, x, y, loss, marks_on(landscape.loss, plane, {"the model": w}), words)
 
 
-def _feature_task(loaded: LoadedRun, run: ShownRun, seed: int, folder: Path) -> SurfaceTask[FeatureMap]:
+def feature_task(loaded: LoadedRun, run: ShownRun, seed: int, folder: Path) -> SurfaceTask[FeatureMap]:
+    """A map of the penultimate features of a run's model; `seed` is that of t-SNE."""
     path = folder / f"{run.spec.label}-features-{_key('features', run.identity, seed)}.npz"
 
     def work(progress: StepCallback) -> FeatureMap:
@@ -345,12 +339,8 @@ def _models(loaded: LoadedRun, runs: Sequence[ShownRun], clients: Sequence[Index
     return servers | local
 
 
-def _setting(samples: str) -> str:
-    return f"mean cross-entropy without weight decay, evaluation mode, on {samples}"
-
-
 def _labels(runs: Sequence[StoredRun]) -> list[str]:
-    """Labels for runs: the method, else method and seed, else the folder, whichever first are all different."""
+    """Different labels for all runs: their methods; if two are equal, methods and seeds; otherwise folders."""
     candidates = [
         [run.method for run in runs],
         [f"{run.method}, seed {run.seed}" for run in runs],
@@ -363,5 +353,5 @@ def _labels(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def _key(*parts: Any) -> str:
-    """Ten hexadecimal digits for the name of a file, different for pictures with different settings."""
+    """A part of a file's name, ten hexadecimal digits, that differs between pictures with different settings."""
     return hashlib.sha256(json.dumps([VERSION, *parts], sort_keys=True).encode()).hexdigest()[:10]

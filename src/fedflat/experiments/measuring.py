@@ -24,7 +24,7 @@ class MeasureList(Section):
 
 
 def build_measures(measures: Sequence[object]) -> list[Measure]:
-    """Measures from names and tables; the light ones if there are none. Raises InputError that names a wrong one."""
+    """Measures from names and tables; `LIGHT` if there are none. Raises InputError that names a wrong one."""
     found = validated(MeasureList, {"measures": list(measures)} if measures else {})
     return [build_measure(one) for one in found.measures]
 
@@ -34,15 +34,15 @@ def run_directories(paths: Sequence[Path]) -> list[RunDirectory]:
     found: list[RunDirectory] = []
     for path in paths:
         if (path / "config.toml").exists():
-            found.append(RunDirectory(path))
-            continue
-        if not (path / "study.toml").exists():
+            of_path = [RunDirectory(path)]
+        elif (path / "study.toml").exists():
+            directories = [run_directory(spec, path) for spec in StudySpec.load(path / "study.toml").runs()]
+            of_path = [directory for directory in directories if directory.checkpoint]
+        else:
             raise InputError(f"{path} holds neither a run (config.toml) nor a study (study.toml)")
-        directories = [run_directory(spec, path) for spec in StudySpec.load(path / "study.toml").runs()]
-        with_checkpoint = [directory for directory in directories if directory.checkpoint]
-        if not with_checkpoint:
+        if not of_path:
             raise InputError(f"{path} holds no run with a checkpoint")
-        found += with_checkpoint
+        found += of_path
     return found
 
 
@@ -63,7 +63,7 @@ def measure_run(
     data_dir: str | None,
     progress: ProgressCallback,
 ) -> Flatness:
-    """Take measures of the model in a run's newest checkpoint, and write each finding as soon as it is there."""
+    """Take measures of the model in a run's newest checkpoint, and save the findings of each before the next one."""
     sim = load_simulation(directory, data_dir)
     with directory.writing():
         for one in measures:

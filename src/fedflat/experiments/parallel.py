@@ -47,23 +47,23 @@ class StudyTask:
         )
 
 
+@dataclass
 class ReportingObserver(RunObserver):
     """The observer of a run within a worker: it reports every call, as the method's name and its arguments."""
 
-    def __init__(self, report: Report) -> None:
-        self._report = report
+    report: Report
 
     def run_started(self, spec: RunSpec, done: int) -> None:
-        self._report(("run_started", done))
+        self.report(("run_started", done))
 
     def round_done(self, spec: RunSpec, result: Round) -> None:
-        self._report(("round_done", result))
+        self.report(("round_done", result))
 
     def measuring(self, spec: RunSpec, name: str, done: int, total: int) -> None:
-        self._report(("measuring", name, done, total))
+        self.report(("measuring", name, done, total))
 
     def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
-        self._report(("run_finished", run))
+        self.report(("run_finished", run))
 
 
 def prepare_runs() -> RunTask:
@@ -142,5 +142,6 @@ class ParallelRuns:
             self._pool.end_idle()  # no run is left for them
 
     def _call_observer(self, task: StudyTask, event: tuple[Any, ...]) -> None:
+        """Call the observer's method that a worker's `ReportingObserver` was called with."""
         method, *arguments = event
         getattr(self._observer, method)(self._specs[task.path], *arguments)

@@ -41,12 +41,16 @@ class Recipe:
 
         Raises InputError if the recipe does not have one of these options, or no cell has them all.
         """
-        cells = [Cell(self, options) for options in product(*self.item.axes.values()) if self._makes_a_cell(options)]
+        cells = []
+        for options in product(*self.item.axes.values()):
+            needed = [self.option(axis, name).only_with for axis, name in zip(self.item.axes, options, strict=True)]
+            if all(not others or set(others) & set(options) for others in needed):
+                cells.append(Cell(self, options))
         wanted = set(filter(None, (part.strip() for part in (chosen or "").split(","))))
         known = {option for cell in cells for option in cell.options}
         if wanted - known:
-            options = ", ".join(sorted(known)) or "none"
-            raise InputError(f"--cell {chosen}: {self.name} has no option {min(wanted - known)!r}; it has {options}")
+            names = ", ".join(sorted(known)) or "none"
+            raise InputError(f"--cell {chosen}: {self.name} has no option {min(wanted - known)!r}; it has {names}")
         found = [cell for cell in cells if wanted <= set(cell.options)]
         if not found:
             raise InputError(f"--cell {chosen}: {self.name} has no cell with all these options")
@@ -58,11 +62,6 @@ class Recipe:
             if name in options.get(axis, {}):
                 return options[axis][name]
         raise InputError(f"recipe {self.name}: axis {axis!r} has no option {name!r}")
-
-    def _makes_a_cell(self, options: Sequence[str]) -> bool:
-        """True if every option with an `only_with` is together with one of the options that it lists."""
-        needed = [self.option(axis, name).only_with for axis, name in zip(self.item.axes, options, strict=True)]
-        return all(not others or set(others) & set(options) for others in needed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +82,7 @@ class Cell:
         return [numbers for numbers in self.recipe.item.published if set(numbers.cell) <= set(self.options)]
 
     def study(self, scale: float = 1.0, data_dir: str | None = None, only: Sequence[str] | None = None) -> StudySpec:
-        """The study, with a fraction `scale` of the rounds, of those the mean is over, and of those between probes.
+        """The study; `rounds`, `last` and `probe_every` are multiplied by `scale`.
 
         only: labels of the methods to compare, by default all of the recipe's.
 
@@ -97,22 +96,21 @@ class Cell:
         return spec.model_copy(update=shorter | {"data_dir": data_dir})
 
     def _methods(self, known: Mapping[str, Mapping[str, Any]], only: Sequence[str] | None) -> list[dict[str, Any]]:
-        """The tables of the recipe's methods, or of those whose labels are in `only`; FedAvg if it names none."""
+        """The tables of the recipe's methods, or of those whose labels are in `only`; FedAvg if it names none.
+
+        Case, `-` and `_` of the labels in `only` do not matter.
+        """
         labels = self.recipe.item.use
         missing = [label for label in labels if label not in known]
         if missing:
             raise InputError(f"recipe {self.recipe.name}: use names {missing[0]!r}, which has no [methods] table")
-        chosen = None if only is None else [self._label(wanted, labels) for wanted in only]
-        used = [{"name": label, **known[label]} for label in labels if chosen is None or label in chosen]
+        chosen = [plain(label) for label in (labels if only is None else only)]
+        for wanted in only or ():
+            if plain(wanted) not in map(plain, labels):
+                names = ", ".join(labels) or "none"
+                raise InputError(f"--only {wanted}: {self.recipe.name} has no such method; it has {names}")
+        used = [{"name": label, **known[label]} for label in labels if plain(label) in chosen]
         return used or [{"name": "FedAvg"}]
-
-    def _label(self, wanted: str, labels: Sequence[str]) -> str:
-        """The label that a user means; case, `-` and `_` do not matter."""
-        for label in labels:
-            if plain(label) == plain(wanted):
-                return label
-        known = ", ".join(labels) or "none"
-        raise InputError(f"--only {wanted}: {self.recipe.name} has no such method; it has {known}")
 
     def _merged(self) -> dict[str, Any]:
         """The tables `study` and `methods` after all layers."""
@@ -120,19 +118,22 @@ class Cell:
         chosen = [recipe.option(axis, name) for axis, name in zip(recipe.item.axes, self.options, strict=True)]
         fitting = [when for when in (*recipe.base.when, *recipe.item.when) if set(when.cell) <= set(self.options)]
         for layer in (recipe.base, recipe.item, *chosen, *fitting):
-            merged = _over(merged, {"study": layer.study, "methods": layer.methods})
+            merged = _overridden(merged, {"study": layer.study, "methods": layer.methods})
         return merged
 
 
 @cache
 def all_recipes() -> dict[str, Recipe]:
-    """Every recipe by name, in the order of papers and items."""
-    return {
-        f"{base.parent.name}/{file.stem}": _read(base, file)
-        for base in sorted(FOLDER.glob("*/base.toml"))
-        for file in sorted(base.parent.glob("*.toml"), key=_natural)
-        if file != base
-    }
+    """Every recipe by name, in the order of papers and items. Raises InputError that names the recipe and the field."""
+    recipes = {}
+    for base in sorted(FOLDER.glob("*/base.toml")):
+        for file in sorted(set(base.parent.glob("*.toml")) - {base}, key=_number_order):
+            name = f"{base.parent.name}/{file.stem}"
+            try:
+                recipes[name] = Recipe(name, validated(Base, read_toml(base)), validated(Item, read_toml(file)))
+            except InputError as error:
+                raise InputError(f"recipe {name}: {error}") from error
+    return recipes
 
 
 def find_recipe(name: str) -> Recipe:
@@ -146,29 +147,23 @@ def find_recipe(name: str) -> Recipe:
     raise InputError(f"recipe {name!r} is unknown; known are {known}")
 
 
-def _read(base: Path, file: Path) -> Recipe:
-    """The recipe in `file`. Raises InputError that names the recipe and the field."""
-    name = f"{file.parent.name}/{file.stem}"
-    try:
-        return Recipe(name, validated(Base, read_toml(base)), validated(Item, read_toml(file)))
-    except InputError as error:
-        raise InputError(f"recipe {name}: {error}") from error
-
-
-def _natural(path: Path) -> tuple[str, int]:
-    """A sorting key with which figure2 comes before figure10."""
+def _number_order(path: Path) -> tuple[str, int]:
+    """A sorting key: the letters of a file's name, then its number, so that figure2 comes before figure10."""
     letters = path.stem.rstrip("0123456789")
     return letters, int(path.stem[len(letters) :] or 0)
 
 
-def _over(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """`new` over `old`, table by table; a table with another `name`, of a partition say, replaces the old one."""
+def _overridden(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """`old` with the values of `new`; tables in both are merged likewise.
+
+    A table with another `name`, such as that of another partition, replaces the old one.
+    """
     merged = dict(old)
     for key, value in new.items():
         before = merged.get(key)
         if isinstance(value, Mapping) and isinstance(before, Mapping):
             other = "name" in value and "name" in before and value["name"] != before["name"]
-            merged[key] = value if other else _over(before, value)
+            merged[key] = value if other else _overridden(before, value)
         else:
             merged[key] = value
     return merged

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from datetime import UTC, datetime
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from safetensors.torch import save
 from torch import nn
 
@@ -24,13 +28,15 @@ from ..files import TEMPORARY, create_folder, flush_folder, locked, read_json, s
 from ..metrics.flatness import Finding, Flatness
 from ..metrics.protocols import AccuracyCurve
 from ..rounds.checkpoint import kept_in, path_of, retire
+from ..rounds.device import device_name
 from ..rounds.history import metrics_table
+from ..rounds.segments import versions
 from .checksums import Checksums
-from .environment import environment
 from .run_file_readers import read_counts, read_findings, read_metrics, read_summary
 from .spec import RunSpec
 
 METRICS = "metrics.parquet"
+RECORDED = ("fedflat", "torch", "numpy", "scipy", "scikit-learn", "safetensors", "pyarrow")  # packages in env.json
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,7 @@ class RunDirectory:
             self.check_same_run(spec)
         if not (self.path / "partition.parquet").exists():
             counts = {f"class_{c}": column for c, column in enumerate(sim.data.counts().T)}
-            self._write_table("partition.parquet", pa.table(counts))
+            self.checksums.write("partition.parquet", partial(pq.write_table, pa.table(counts)))
         if sim.data.vocabulary and not (self.path / "vocabulary.txt").exists():
             self._write_text("vocabulary.txt", "\n".join(sim.data.vocabulary))
         if not self.has_begun:
@@ -162,13 +168,20 @@ class RunDirectory:
         retire(self.state, sim.t)
 
     def finish(self, run: Run, targets: Sequence[float] = ()) -> None:
-        """Write the results of the run; the summary is written last and marks it as finished."""
+        """Write the results of the run; the summary is written last and marks it as finished.
+
+        For each target accuracy it has the round, and the cost, at which the accuracy was reached, plain and smoothed.
+        """
         retire(self.state, run.metrics.num_rows)
-        self._write_table(METRICS, run.metrics)
+        self.checksums.write(METRICS, partial(pq.write_table, run.metrics))
         self.checksums.write("model.safetensors", lambda path: save_model(path, run.model))
         self.add_findings(run.flatness.findings)
-        summary = {"summary": run.summary, "targets": [_target_report(run, target) for target in targets]}
-        summary |= {"settings": run.settings, "cost": vars(run.cost)}
+        reports = []
+        for target in targets:
+            curve = AccuracyCurve.of(run.metrics.to_pylist(), run.summary["vector_bytes"])
+            found = {"plain": curve.reached(target), "smoothed": curve.reached(target, smooth=True)}
+            reports.append({"accuracy": target} | {name: reached and vars(reached) for name, reached in found.items()})
+        summary = {"summary": run.summary, "targets": reports, "settings": run.settings, "cost": vars(run.cost)}
         self._write_text("summary.json", json.dumps(summary, indent=2))
 
     def add_findings(self, findings: Sequence[Finding]) -> None:
@@ -189,8 +202,20 @@ class RunDirectory:
     def _write_text(self, name: str, text: str) -> None:
         self.checksums.write(name, lambda path: path.write_text(text + "\n"))
 
-    def _write_table(self, name: str, table: pa.Table) -> None:
-        self.checksums.write(name, lambda path: pq.write_table(table, path))
+
+def environment(sim: Simulation) -> dict[str, Any]:
+    """Versions, machine, device and all settings that the rounds depend on, as values for a JSON file."""
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(RECORDED) | {"python": platform.python_version()},
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "workers": sim.workers,
+        "device": device_name(sim.device),
+        "executor": {"name": sim.choice.name, "reason": sim.choice.reason, "seconds per step": sim.choice.seconds},
+        "settings": sim.settings(),
+    }
 
 
 def save_model(path: Path, model: nn.Module) -> None:
@@ -254,15 +279,8 @@ class StoredRun:
         return read_counts(self.directory.checksums.check("partition.parquet"))
 
 
-def _target_report(run: Run, target: float) -> dict[str, Any]:
-    """When a target accuracy was reached, with and without smoothing, and at what cost; None where it was not."""
-    curve = AccuracyCurve.of(run.metrics.to_pylist(), run.summary["vector_bytes"])
-    found = {"plain": curve.reached(target), "smoothed": curve.reached(target, smooth=True)}
-    return {"accuracy": target} | {name: reached and vars(reached) for name, reached in found.items()}
-
-
 def difference(old: Any, new: Any, key: str = "") -> str | None:
-    """The first key in which two configurations differ, in words; None if they are equal."""
+    """A text that names the first key in which two configurations differ, and both values; None if they are equal."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in dict.fromkeys([*old, *new]):
             found = difference(old.get(name), new.get(name), f"{key}.{name}" if key else name)

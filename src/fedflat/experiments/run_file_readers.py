@@ -5,7 +5,7 @@ Every reader raises InputError, one line that names the file and the key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pydantic
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from ..core.errors import InputError, printable
@@ -51,6 +52,7 @@ Key = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValid
 Loss = float  # may be infinite or NaN: so bad a model can still have an accuracy
 Amount = Annotated[float, Field(ge=0, le=MAX_NUMBER)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Rounds = Annotated[int, Field(ge=1, le=MAX_ROUNDS)]
 Scalar = bool | int | float | Text | None
 
 
@@ -64,7 +66,7 @@ class _Numbers(_FilePart):
     """The numbers that every summary has; others may be any numbers."""
 
     __pydantic_extra__: dict[str, Loss]
-    rounds: int = Field(ge=1, le=MAX_ROUNDS)
+    rounds: Rounds
     parameters: int = Field(ge=1)
     vector_bytes: int = Field(ge=1)
     client_accuracy_mean: Share
@@ -77,32 +79,6 @@ class _Numbers(_FilePart):
     drift: Loss
     train_loss: Loss
     seconds: Amount
-
-
-class _TestNumbers(_FilePart):
-    """The further numbers of a summary if there is a test set."""
-
-    test_accuracy: Share
-    test_accuracy_std: Share
-    test_accuracy_evaluations: int = Field(ge=1, le=MAX_ROUNDS)
-    test_accuracy_last: Share
-    test_loss_last: Loss
-
-
-class _ValidationNumbers(_FilePart):
-    """The further numbers of a summary if clients have validation samples."""
-
-    validation_accuracy_mean: Share
-    validation_accuracy_std: Share
-    validation_accuracy_worst: Share
-    validation_accuracy_best: Share
-
-
-class _BestValidationNumbers(_FilePart):
-    """The further numbers of a summary if there are both."""
-
-    best_validation_round: int = Field(ge=1, le=MAX_ROUNDS)
-    test_accuracy_best_validation: Share
 
 
 class _Settings(_FilePart):
@@ -134,11 +110,24 @@ class _Summary(_FilePart):
     cost: dict[Key, int]
 
 
-FURTHER_NUMBERS: dict[str, type[_FilePart]] = {
-    "test_accuracy": _TestNumbers,
-    "validation_accuracy_mean": _ValidationNumbers,
-    "best_validation_round": _BestValidationNumbers,
-}
+def _required(**kinds: Any) -> type[_FilePart]:
+    """A part with these keys, all of which must be there."""
+    fields: dict[str, Any] = {name: (kind, ...) for name, kind in kinds.items()}
+    return pydantic.create_model("_FurtherNumbers", __base__=_FilePart, **fields)
+
+
+# The further numbers of a summary with a test set, with validation samples, or with both, by the first one of each.
+FURTHER_NUMBERS = {
+    "test_accuracy": _required(
+        test_accuracy=Share, test_accuracy_std=Share, test_accuracy_evaluations=Rounds, test_accuracy_last=Share,
+        test_loss_last=Loss,
+    ),
+    "validation_accuracy_mean": _required(
+        validation_accuracy_mean=Share, validation_accuracy_std=Share, validation_accuracy_worst=Share,
+        validation_accuracy_best=Share,
+    ),
+    "best_validation_round": _required(best_validation_round=Rounds, test_accuracy_best_validation=Share),
+}  # fmt: skip
 _FINDINGS = TypeAdapter(list[Finding])
 _SPLIT = TypeAdapter(PartitionStatistics)
 
@@ -158,7 +147,17 @@ def read_findings(path: Path) -> list[Finding]:
     """The findings of measures in flatness.json."""
     findings = _validated(path, lambda: _FINDINGS.validate_json(read_bytes(path, MAX_JSON_BYTES), strict=True))
     for place, finding in enumerate(findings):
-        _check_finding(finding, f"{path}: {place}")
+        where, curves = f"{path}: {place}", finding.curves.values()
+        labels = [text for curve in curves for text in (curve.x_label, curve.y_label)]
+        for text in (finding.measure, finding.protocol, *finding.values, *finding.curves, *labels):
+            if len(text) > 10 * MAX_TEXT or printable(text) != text:
+                raise InputError(f"{where}: a text is too long or has control characters: {short_repr(text)}")
+        for name, curve in finding.curves.items():
+            lengths = {len(values) for values in (curve.x, curve.y, curve.error) if values is not None}
+            if len(lengths) != 1 or not 1 <= lengths.pop() <= MAX_CURVE or not np.isfinite(curve.x).all():
+                raise InputError(
+                    f"{where}.curves.{name}: x, y and error must be finite and of one length up to {MAX_CURVE:,}"
+                )
     return findings
 
 
@@ -191,32 +190,14 @@ def _validated(path: Path, validate: Callable[[], T], *place: str) -> T:
     try:
         result: T = parsed(path, validate)
     except InputError as error:
-        cause = error.__cause__
-        raise InputError(_problem(path, cause, place) if isinstance(cause, ValidationError) else str(error)) from error
+        if not isinstance(error.__cause__, ValidationError):
+            raise
+        first = error.__cause__.errors(include_url=False, include_context=False)[0]
+        key = printable(".".join(str(part)[:60] for part in (*place, *first["loc"]))[:200])
+        given = "" if first["type"] in ("missing", "json_invalid") else f", got {short_repr(first['input'])}"
+        message = printable(f"{path} is damaged: {key + ': ' if key else ''}{first['msg']}{given}")
+        raise InputError(message) from error
     return result
-
-
-def _problem(path: Path, error: ValidationError, place: Sequence[str]) -> str:
-    """The first problem of a file in one line."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    key = printable(".".join(str(part)[:60] for part in (*place, *first["loc"]))[:200])
-    given = "" if first["type"] in ("missing", "json_invalid") else f", got {short_repr(first['input'])}"
-    return printable(f"{path} is damaged: {key + ': ' if key else ''}{first['msg']}{given}")
-
-
-def _check_finding(finding: Finding, where: str) -> None:
-    """Raise InputError for texts or curves that cannot be shown."""
-    curves = finding.curves.values()
-    labels = [text for curve in curves for text in (curve.x_label, curve.y_label)]
-    for text in (finding.measure, finding.protocol, *finding.values, *finding.curves, *labels):
-        if len(text) > 10 * MAX_TEXT or printable(text) != text:
-            raise InputError(f"{where}: a text is too long or has control characters: {short_repr(text)}")
-    for name, curve in finding.curves.items():
-        lengths = {len(values) for values in (curve.x, curve.y, curve.error) if values is not None}
-        if len(lengths) != 1 or not 1 <= lengths.pop() <= MAX_CURVE or not np.isfinite(curve.x).all():
-            raise InputError(
-                f"{where}.curves.{name}: x, y and error must be finite and of one length up to {MAX_CURVE:,}"
-            )
 
 
 def _read_table(path: Path, rows: int, columns: int) -> pa.Table:

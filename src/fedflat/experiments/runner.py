@@ -1,9 +1,12 @@
-"""Carries out runs in folders: a run can be stopped and resumed, and a finished one is not computed again."""
+"""Carries out runs in folders: a run can be stopped and resumed, and a finished one is not computed again.
+
+Several ranks carry out one run together, in a folder that all of them can read and rank 0 writes.
+"""
 
 from __future__ import annotations
 
 import warnings
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from ..core.errors import ChangedWarning, InputError, NonFiniteError
@@ -34,16 +37,23 @@ class RunObserver:
         """A run of a study diverged; the other runs continue."""
 
 
-def run(spec: RunSpec, path: Path, observer: RunObserver | None = None, strict: bool = False) -> StoredRun:
+def run(
+    spec: RunSpec, path: Path, observer: RunObserver | None = None, strict: bool = False, ranks: Ranks = ALONE
+) -> StoredRun | None:
     """Carry out `spec` in the folder `path`, from its newest whole checkpoint if it has one.
 
     strict: refuse to resume with other versions or other code than the rounds so far, instead of warning.
+    ranks: all of them must call this. Rank 0 returns the run, the others None.
 
-    Raises ValueError if the folder cannot be used, NonFiniteError if training diverges, and Interrupted after a signal,
-    when the last full round is on disk.
+    Raises ValueError if the folder cannot be used, NonFiniteError if training diverges, Interrupted after a signal,
+    when the last full round is on disk, and RankError if a rank is lost. An error of one rank is raised on all.
     """
+    directory = RunDirectory(path)
+    observer = observer if observer and ranks.index == 0 else RunObserver()
     with stop_between_rounds() as request:
-        return carry_out(spec, RunDirectory(path), observer or RunObserver(), request, strict)
+        if ranks.alone:
+            return carry_out(spec, directory, observer, request, strict)
+        return _carry_out_with_ranks(spec, directory, observer, request, strict, ranks)
 
 
 def carry_out(
@@ -65,6 +75,52 @@ def carry_out(
             train(spec, sim, directory, observer, request)
             finish(spec, sim, directory, observer, request)
     return open_finished(spec, directory, observer)
+
+
+def _carry_out_with_ranks(
+    spec: RunSpec, directory: RunDirectory, observer: RunObserver, request: StopRequest, strict: bool, ranks: Ranks
+) -> StoredRun | None:
+    """`carry_out` as one of several ranks: all compute the rounds, and rank 0 alone measures the final model."""
+    with ExitStack() as lock:
+        with ranks.together():  # an error of rank 0 is raised on all ranks
+            if ranks.index == 0:
+                lock.enter_context(directory.writing())
+                directory.remove_damaged(directory.damaged_files())
+                if directory.has_begun:
+                    directory.check_same_run(spec)
+        if not ranks.first(directory.is_finished):
+            _train_with_ranks(spec, directory, observer, request, strict, ranks)
+            if ranks.index == 0:
+                # In one process, which has all clients' records from the last checkpoint.
+                with closing(spec.build(directory.state)) as sim:
+                    load_newest_checkpoint(sim, directory)
+                    finish(spec, sim, directory, observer, request)
+        return open_finished(spec, directory, observer) if ranks.index == 0 else None
+
+
+def _train_with_ranks(
+    spec: RunSpec, directory: RunDirectory, observer: RunObserver, request: StopRequest, strict: bool, ranks: Ranks
+) -> None:
+    """Compute the rounds that are left. Raises InputError unless all ranks see the checkpoints that rank 0 sees."""
+    ranks.same(spec.digest(), "the digest of the configuration")
+    with ranks.together():
+        sim = spec.build(ranks=ranks)
+    with closing(sim):
+        names = [path.name for path in directory.checkpoints]
+        expected = ranks.first(names)
+        with ranks.together():
+            if names != expected:
+                raise InputError(
+                    f"rank {ranks.index} sees {', '.join(names) or 'no checkpoint'} in {directory.state}, rank 0 "
+                    f"{', '.join(expected) or 'none'}; the folder must be on storage that all machines share"
+                )
+        load_newest_checkpoint(sim, directory, strict)
+        sim.prepare()  # all ranks must choose the executor at the same time
+        with ranks.together():
+            if ranks.index == 0:
+                directory.begin(spec, sim)
+                directory.add_segment(sim)
+        train(spec, sim, directory, observer, request, ranks)
 
 
 def load_newest_checkpoint(sim: Simulation, directory: RunDirectory, strict: bool = False) -> None:

@@ -8,7 +8,6 @@ from math import inf
 from typing import Annotated, Any, Literal, Union, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
-from pydantic.fields import FieldInfo
 
 from ..core.hyper import Interval
 
@@ -80,17 +79,14 @@ def sections_of(kind: Any) -> list[type[Section]]:
 
 def _definitions(cls: type[Any]) -> dict[str, Any]:
     """The type and the pydantic field of every field of a dataclass, by name."""
-    hints = get_type_hints(cls)
-    return {field.name: (hints[field.name], _pydantic_field(field)) for field in dataclasses.fields(cls)}
-
-
-def _pydantic_field(field: dataclasses.Field[Any]) -> FieldInfo:
-    """A dataclass's field with the range and the meaning that `hyper` declared."""
-    interval = field.metadata.get("interval", Interval())
-    bounds: dict[str, Any] = {}
-    if interval.low > -inf:
-        bounds["gt" if interval.open_low else "ge"] = interval.low
-    if interval.high < inf:
-        bounds["le"] = interval.high
-    info: FieldInfo = Field(default=field.default, description=field.metadata.get("meaning"), **bounds)
-    return info
+    hints, found = get_type_hints(cls), {}
+    for field in dataclasses.fields(cls):
+        interval = field.metadata.get("interval", Interval())  # the range that `hyper` declared
+        bounds: dict[str, Any] = {}
+        if interval.low > -inf:
+            bounds["gt" if interval.open_low else "ge"] = interval.low
+        if interval.high < inf:
+            bounds["le"] = interval.high
+        info = Field(default=field.default, description=field.metadata.get("meaning"), **bounds)
+        found[field.name] = (hints[field.name], info)
+    return found

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import tomli_w
 import torch
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from ..core.errors import InputError
 from ..core.method import Method
@@ -29,12 +30,8 @@ from ..models import model_names
 from ..rounds.local_training import Client
 from ..rounds.participation import Bernoulli, Participation
 from ..rounds.participation import participation as as_rule
-from .config_bounds import check_bounds
-from .config_errors import short_repr, validated
+from .config_errors import check_bounds, short_repr, validated
 from .schema import NamedSection, Section, choice_of, section_of
-
-if TYPE_CHECKING:
-    from ..engine.simulation import Simulation
 
 MAX_FILE_BYTES = 2**24  # of a configuration; a million clients in listed cohorts have 12 million
 MAX_ROUNDS = 999_999  # checkpoints are named with six digits and found in the order of their names
@@ -42,7 +39,9 @@ MAX_CLIENTS = 2**31 - 1  # the client of a sample is kept in 32 bits
 MAX_STORE_MEGABYTES = 10**9  # a petabyte, so that bytes fit in 50 bits
 MAX_RUNS = 10_000  # of a study; each has a folder
 
-if TYPE_CHECKING:  # the fields are those of classes that are found at run time
+if TYPE_CHECKING:  # the fields of sections are those of classes that are found at run time
+    from ..engine.simulation import Simulation
+
     ClientSection = Section
     MethodSection = NamedSection
     PartitionSection = NamedSection
@@ -126,7 +125,7 @@ class Experiment(Section):
     model: ModelSection = ModelSection()
     client: ClientSection = ClientSection()
     rounds: int = Field(default=100, ge=1, le=MAX_ROUNDS, description="communication rounds")
-    participation: Annotated[Any, BeforeValidator(_from_flag)] = Field(
+    participation: Any = Field(
         default=0.2, description="share of the clients, number per round, list of cohorts, or {bernoulli = p}"
     )
     weights: Literal["uniform", "samples"] = Field(default="uniform", description="of the clients in the mean")
@@ -139,7 +138,7 @@ class Experiment(Section):
     executor: Literal["auto", "sequential", "stacked", "compiled", "graphed"] = Field(
         default="auto", description="how clients are run"
     )
-    workers: Annotated[Any, BeforeValidator(_from_flag)] = Field(
+    workers: Any = Field(
         default="auto", description="processes that train clients side by side on the CPU; they change no result"
     )
     eval_every: int = Field(default=1, ge=1, description="rounds between evaluations on the test set")
@@ -162,16 +161,12 @@ class Experiment(Section):
     probes: list[MeasureSection] = Field(default=[], description="measures during training, which they do not change")
     probe_every: int = Field(default=10, ge=1, description="rounds between probes")
 
-    @field_validator("participation")
+    @field_validator("participation", "workers", mode="before")
     @classmethod
-    def _is_a_participation(cls, value: Any) -> Any:
-        participation_of(value)
-        return value
-
-    @field_validator("workers")
-    @classmethod
-    def _is_a_number_of_workers(cls, value: Any) -> Any:
-        check_workers(value)
+    def _parsed_and_checked(cls, value: Any, info: ValidationInfo) -> Any:
+        check: Callable[[Any], object] = participation_of if info.field_name == "participation" else check_workers
+        value = _from_flag(value)
+        check(value)
         return value
 
     @classmethod

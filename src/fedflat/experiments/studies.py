@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -18,6 +18,7 @@ from .runner import RunObserver, carry_out
 from .spec import RunSpec, StudySpec
 
 Jobs = int | Literal["auto"]
+EXTENSIBLE = ("methods", "seeds", "protocol")  # settings that may change when a study is extended
 
 
 def study(
@@ -87,16 +88,13 @@ def begin_study(spec: StudySpec, path: Path) -> None:
     if (path / "config.toml").exists():
         raise InputError(f"--out {path} holds a run; choose another folder for a study")
     if (path / "study.toml").exists():
-        found = difference(_fixed(StudySpec.load(path / "study.toml")), _fixed(spec))
+        both = (StudySpec.load(path / "study.toml").decisive(), spec.decisive())
+        old, new = ({name: value for name, value in one.items() if name not in EXTENSIBLE} for one in both)
+        found = difference(old, new)
         if found:
             raise InputError(f"--out {path} holds another study: {found}")
     make_folder(path)
     write_atomically(path / "study.toml", lambda file: file.write_text(spec.to_toml()))
-
-
-def _fixed(spec: StudySpec) -> dict[str, Any]:
-    """The settings that an extension of a study does not change."""
-    return {name: value for name, value in spec.decisive().items() if name not in ("methods", "seeds", "protocol")}
 
 
 def stored_study(path: Path) -> tuple[StudySpec, list[StoredRun]]:

@@ -52,7 +52,16 @@ def verify_run(path: Path) -> Iterator[Verdict]:
     if not directory.is_finished and whole:
         yield _check_metrics(directory, whole[-1].path)
     for verdict in states:
-        remedy = "the run is finished without it" if directory.is_finished else _remedy(verdict, whole)
+        if directory.is_finished:
+            remedy = "the run is finished without it"
+        elif not whole:
+            remedy = "no checkpoint is whole: the rounds must be computed again"
+        elif whole[-1].path > verdict.path:
+            remedy = f"not needed: {whole[-1].path.name} is newer and whole"
+        else:
+            remedy = (
+                f"a run goes on from {whole[-1].path.name}, and computes the rounds after it again, to the same bits"
+            )
         yield Verdict(verdict.path, verdict.problem, remedy) if verdict.problem else verdict
     for left in (*path.glob(".tmp-*"), *directory.state.glob(".tmp-*")):
         if TEMPORARY.fullmatch(left.name):
@@ -101,14 +110,3 @@ def _check_checkpoint(directory: RunDirectory, path: Path) -> Verdict:
     return Verdict(
         path, note="" if meta["format"] > 1 else "of format 1, which has no checksum: damage cannot be detected"
     )
-
-
-def _remedy(damaged: Verdict, whole: list[Verdict]) -> str:
-    """How a run with a damaged checkpoint goes on."""
-    t = checkpoint.round_of(damaged.path) or 0
-    later = [one for one in whole if (checkpoint.round_of(one.path) or 0) > t]
-    if later:
-        return f"not needed: {later[-1].path.name} is newer and whole"
-    if whole:
-        return f"a run goes on from {whole[-1].path.name}, and computes the rounds after it again, to the same bits"
-    return "no checkpoint is whole: the rounds must be computed again"

@@ -42,7 +42,7 @@ class FederatedClient:
         """`data` is one client's, with its number in the federation (`FederatedData.alone`); `folder` keeps its
         records; `digest` is that of the study it takes part in; with `bf16` gradients are bfloat16."""
         fix_product_rounding()
-        self._method, self._data, self._digest = method.fitted(data.shape), data, digest
+        self._method, self._digest = method.fitted(data.shape), digest
         self._objective = Objective(module, bf16=bf16)
         like = self._objective.space.flatten(module)
         self._data = data.to(like.device, like.dtype)
@@ -59,8 +59,11 @@ class FederatedClient:
         client's record cannot be read or written.
         """
         self._check(request)
-        down = self._down(request)
-        record = self._record(request.since, down)
+        widths = self._method.down.widths(self._like.shape[-1], self._method)
+        message = unpack(self._method.down, widths, self._like.dtype, request.down)
+        down: Any = message.map(lambda x: aligned(x.to(self._like.device)))  # (width,), aligned as in one process
+        initial = self._method.init_client(down.map(lambda x: x[None])).map(lambda x: x[0])
+        record = self._state.load(request.since, initial).map(lambda x: aligned(x.to(self._like.dtype)[None]))
         ctx = self._contexts.of(request.t, request.share, request.sampled)
         with one_thread(self._like.device):
             result = self._executor.train(np.array([self._data.first]), record, down, ctx)
@@ -80,14 +83,3 @@ class FederatedClient:
         for what, (found, mine) in expected.items():
             if found != mine:
                 raise RefusedError(f"the order is for {what} {found}, this is {what} {mine}")
-
-    def _down(self, request: TrainRequest) -> Any:
-        """The server's message (width,), with its numbers aligned as in one process."""
-        widths = self._method.down.widths(self._like.shape[-1], self._method)
-        down = unpack(self._method.down, widths, self._like.dtype, request.down)
-        return down.map(lambda x: aligned(x.to(self._like.device)))
-
-    def _record(self, since: int, down: Any) -> Any:
-        """This client's record (1, width) as it was after round `since`."""
-        first = self._method.init_client(down.map(lambda x: x[None])).map(lambda x: x[0])
-        return self._state.load(since, first).map(lambda x: aligned(x.to(self._like.dtype)[None]))

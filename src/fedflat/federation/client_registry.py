@@ -30,7 +30,7 @@ class ClientRegistry:
         """
         self._common = {"shape": shape, "digest": digest, "version": version}
         self._members, self._max_clients, self._begun, self._max_samples = members, max_clients, begun, max_samples
-        self._nodes: dict[str, int] = {}
+        self.nodes: dict[str, int] = {}  # of the registered clients that are connected, by name
         self._samples: dict[str, int] = {}
         self.refused: dict[int, str] = {}  # nodes that could not be registered, with the reason
 
@@ -38,14 +38,6 @@ class ClientRegistry:
     def members(self) -> dict[str, int]:
         """Numbers of samples of all clients that have registered, by name, whether their nodes are connected or not."""
         return dict(self._samples)
-
-    def node(self, client: str) -> int | None:
-        """The node of a client, or None if it is not connected."""
-        return self._nodes.get(client)
-
-    def has_node(self, node: int) -> bool:
-        """Whether a client is registered at this node."""
-        return node in self._nodes.values()
 
     def register(self, node: int, info: ClientInfo, key_name: str | None = None) -> bool:
         """Register the client at a node, or record in `refused` why not. True if it was registered.
@@ -58,8 +50,8 @@ class ClientRegistry:
             self.refuse(node, str(error))
             return False
         self.refused.pop(node, None)
-        self._nodes = {client: other for client, other in self._nodes.items() if other != node}
-        self._nodes[info.name], self._samples[info.name] = node, info.samples
+        self.nodes = {client: other for client, other in self.nodes.items() if other != node}
+        self.nodes[info.name], self._samples[info.name] = node, info.samples
         if self._members is None and len(self._samples) == self._max_clients:
             self._members, self._begun = self.members, True
         return True
@@ -70,8 +62,8 @@ class ClientRegistry:
 
     def disconnect_others(self, connected: set[int]) -> list[str]:
         """Forget the nodes that are not among the connected ones; return the clients that were there, sorted."""
-        lost = sorted(client for client, node in self._nodes.items() if node not in connected)
-        self._nodes = {client: node for client, node in self._nodes.items() if node in connected}
+        lost = sorted(client for client, node in self.nodes.items() if node not in connected)
+        self.nodes = {client: node for client, node in self.nodes.items() if node in connected}
         self.refused = {node: reason for node, reason in self.refused.items() if node in connected}
         return lost
 
@@ -84,7 +76,7 @@ class ClientRegistry:
                 raise InputError(f"{name}: {field} is {str(getattr(info, field))[:64]}, the server's {value}")
         if type(info.samples) is not int or not 1 <= info.samples < 2**53:
             raise InputError(f"{name}: has {str(info.samples)[:20]} samples, at least one is needed")
-        if self._nodes.get(name, node) != node:
+        if self.nodes.get(name, node) != node:
             raise InputError(f"{name}: another node has this name")
         members = {name: info.samples} if self._members is None else self._members
         if name not in members:

@@ -58,7 +58,8 @@ class ClientState:
             return
         content = {**tensors, DIGEST: _digest(t, tensors)}
         with system_errors(self._folder, "written"):
-            _make_private(self._folder)
+            create_folder(self._folder, OWNER_ONLY)
+            self._folder.chmod(OWNER_ONLY)  # the first releases created it with the user's umask
             sweep(self._folder)  # temporary files of a process that was killed; nobody waits for its reply any more
             write_atomically(self._file(t), lambda path: path.write_bytes(save(content)), private=True)
             for path in list(self._folder.glob("round-*")):
@@ -77,7 +78,8 @@ class ClientState:
         except READ_ERRORS as error:
             raise InputError(f"client record {path} cannot be read: {' '.join(str(error).split())[:200]}") from error
         digest = kept.pop(DIGEST, None)
-        if _layout(kept) != _layout(expected):
+        found, needed = ({name: (x.shape, x.dtype) for name, x in one.items()} for one in (kept, expected))
+        if found != needed:
             raise InputError(f"client record {path} does not fit the method or the model")
         if digest is not None and not torch.equal(digest, _digest(t, kept)):
             raise InputError(f"client record {path} is damaged: it is not what was written after round {t}")
@@ -88,16 +90,6 @@ class ClientState:
 
     def _file(self, t: int) -> Path:
         return self._folder / f"round-{t:08d}.safetensors"
-
-
-def _make_private(folder: Path) -> None:
-    """Create a folder and its missing parents, all for their owner alone."""
-    create_folder(folder, OWNER_ONLY)
-    folder.chmod(OWNER_ONLY)  # the first releases created it with the user's umask
-
-
-def _layout(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    return {name: (x.shape, x.dtype) for name, x in tensors.items()}
 
 
 def _digest(t: int, tensors: Mapping[str, Tensor]) -> Tensor:

@@ -75,7 +75,7 @@ def _unpack_tensor(name: str, width: int, dtype: torch.dtype, packed: PackedTens
 
 
 def quoted(value: object) -> str:
-    """A received value for an error message, see `cut`."""
+    """The repr of a received value for an error message: on one line, and at most `QUOTED` characters."""
     return cut(repr(value), QUOTED)
 
 

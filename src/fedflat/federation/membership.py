@@ -1,4 +1,4 @@
-"""The clients of a federation, which are fixed when it begins, and what may be a name."""
+"""The clients of a federation, which are fixed when it begins, and checks of the names of clients and federations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FederationError(RuntimeError):
 
 @dataclass(frozen=True)
 class Membership:
-    """The clients, and the federation's name, which is random: another federation of the same study has another."""
+    """The clients of a federation and its random name, which differs between two federations of the same study."""
 
     members: Mapping[str, int]  # numbers of samples by client
     name: str
@@ -41,7 +41,7 @@ class Membership:
 
 
 def checked_name(name: object) -> str:
-    """`name`, if a client may have it. Raises InputError."""
+    """`name`, if it is allowed as the name of a client. Raises InputError if not."""
     if not isinstance(name, str) or not CLIENT_NAME.fullmatch(name):
         raise InputError(
             f"name {str(name)[:64]!r} must be up to 64 letters, digits, '.', '-' and '_', "
@@ -51,7 +51,7 @@ def checked_name(name: object) -> str:
 
 
 def checked_federation(name: object) -> str:
-    """`name`, if a federation may have it. Raises InputError."""
+    """`name`, if it is allowed as the name of a federation. Raises InputError if not."""
     if not isinstance(name, str) or not FEDERATION_NAME.fullmatch(name):
         raise InputError(f"federation {str(name)[:64]!r} must be sixteen hexadecimal digits")
     return name

@@ -1,4 +1,4 @@
-"""The server of a real federation: whom to ask, what to believe, and the next model."""
+"""The server of a real federation: it chooses the clients of a round, checks their replies and updates the model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..core.errors import InputError, NonFiniteError
 from ..core.matrix_products import fix_product_rounding
@@ -27,23 +27,22 @@ from ..rounds.server import Server
 from .codec import pack
 from .membership import FederationError, Membership
 from .messages import TrainRequest, Transport
-from .norm_bounds import NormBounds
-from .update_aggregator import ExpectedReply, UpdateAggregator
+from .update_aggregator import ExpectedReply, NormBounds, UpdateAggregator
 
 NAMED = 3  # clients in a message
 
 
 class RoundFailedError(FederationError):
-    """Too few clients have answered; the model is as it was before the round."""
+    """A round has no result, such as when too few clients replied; the model is as it was before the round."""
 
 
 @dataclass(frozen=True)
 class RoundTerms:
-    """When a round is over, and what counts in it."""
+    """When a round ends, and which replies it accepts."""
 
-    deadline: float = 600.0  # seconds for the answers of a round
-    quorum: float = 0.5  # share of the cohort that must answer, more than 0
-    norm_multiple: float = 100.0  # see `NormBounds`; at least 1, infinity is no bound
+    deadline: float = 600.0  # seconds for the replies of a round
+    quorum: float = 0.5  # share of the cohort whose replies must be accepted, more than 0
+    norm_multiple: float = 100.0  # `NormBounds.multiple`: at least 1, infinity is no bound
 
     def __post_init__(self) -> None:
         if not self.deadline > 0:
@@ -56,14 +55,14 @@ class RoundTerms:
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What became of a round."""
+    """The result of a round."""
 
     t: int
-    metrics: dict[str, float]  # gradients are all so far
-    missing: Mapping[str, str]  # clients whose answer did not count, and why
+    metrics: dict[str, float]  # of the round; `gradients` is the sum over all rounds so far
+    missing: Mapping[str, str]  # clients whose reply was not accepted, with the reason
 
 
-class FederatedServer:
+class FederatedServer(Server):
     """The `Server` of a run whose clients are elsewhere; the same cohorts, sums and bits as in one process."""
 
     def __init__(
@@ -88,63 +87,41 @@ class FederatedServer:
         empty = [name for name in self.names if members[name] < 1]
         if empty or not self.names:
             raise InputError(f"client {empty[0]} has no samples" if empty else "there is no client")
-        self._client, self._weights, self._digest, self._terms = client, weights, digest, terms or RoundTerms()
+        self._weights, self._digest, self._terms = weights, digest, terms or RoundTerms()
         objective = Objective(module)
         w = objective.space.flatten(module)
-        self._server = Server(method.fitted(shape), objective, w, client, participation, len(self.names), seed)
-        self._counted: dict[str, int] = {}  # the last round that counted of each client that has had one
+        super().__init__(method.fitted(shape), objective, w, client, participation, len(self.names), seed)
+        self._counted: dict[str, int] = {}  # the last round in which each client's reply was accepted, if there is one
         self._saved: dict[int, dict[str, int]] = {}  # the same in the checkpoints that are kept, by their `t`
         with one_thread(w.device):  # or bits of the norm would depend on the number of threads
             norm = float(torch.linalg.vector_norm(w, dtype=torch.float64))
-        # A model may begin at zero; then one is as good a size as any.
+        # The norm of an initial model may be zero, and every bound with it.
         self._norms = NormBounds(self._terms.norm_multiple, max(norm, 1.0))
 
-    @property
-    def t(self) -> int:
-        """Rounds that are over."""
-        return self._server.t
-
-    @property
-    def server(self) -> Any:
-        """The method's server record."""
-        return self._server.state
-
-    @property
-    def history(self) -> list[dict[str, float]]:
-        """What every round has reported, as it is in the checkpoint."""
-        return self._server.history
-
-    @property
-    def w(self) -> Tensor:
-        """The model, (d,), row-major."""
-        return self._server.w
-
-    @property
-    def objective(self) -> Objective:
-        """Of the model."""
-        return self._server.objective
-
-    @property
-    def model(self) -> nn.Module:
-        """A new module with the model in it."""
-        return self._server.model
-
     def round(self, transport: Transport) -> RoundReport:
-        """One round. Raises RoundFailedError, and changes nothing, if fewer clients answer than the quorum."""
-        cohort = self._server.cohort(self.t)
-        ctx, before = self._server.context(len(cohort)), self.history[-1]["gradients"] if self.history else 0.0
-        aggregator = UpdateAggregator(self._server.method, self.server.w, ctx, self._expected(cohort), self._norms)
-        with one_thread(self.server.w.device):
-            for name, answer in transport.exchange(self._requests(cohort, ctx), self._terms.deadline):
-                aggregator.add(name, answer)
-            self._require(aggregator, len(cohort))
-            state = self._updated(aggregator, ctx)
-        self._server.take(state)
+        """One round.
+
+        Raises RoundFailedError, and changes nothing, if fewer clients reply than the quorum, or if the next model is
+        not finite.
+        """
+        cohort = self.cohort(self.t)
+        ctx, before = self.context(len(cohort)), self.history[-1]["gradients"] if self.history else 0.0
+        aggregator = UpdateAggregator(self.method, self.state.w, ctx, self._expected(cohort), self._norms)
+        with one_thread(self.state.w.device):
+            for name, reply in transport.exchange(self._requests(cohort, ctx), self._terms.deadline):
+                aggregator.add(name, reply)
+            self._check_quorum(aggregator, len(cohort))
+            try:
+                state = self.updated(*aggregator.mean(), ctx)
+            except NonFiniteError as error:
+                reason = f"{error}; the model is unchanged; the largest numbers came from {aggregator.largest}"
+                raise RoundFailedError(reason) from error
+        self.take(state)
         self._norms = aggregator.next_bounds
         self._counted |= dict.fromkeys(aggregator.accepted, ctx.t)
         metrics = aggregator.metrics()
         metrics["gradients"] += before
-        self._server.report(metrics)
+        self.report(metrics)
         return RoundReport(ctx.t, metrics, aggregator.missing)
 
     def save(self, path: Path) -> None:
@@ -152,12 +129,13 @@ class FederatedServer:
 
         Raises InputError if it cannot be written.
         """
-        saved = _newest(self._saved | {self.t: dict(self._counted)})
-        meta = self._server.meta() | {
+        known = self._saved | {self.t: dict(self._counted)}
+        saved = {t: known[t] for t in sorted(known)[-checkpoint.KEPT :]}
+        meta = self.meta() | {
             "counted": self._counted, "saved": list(saved.items()), "norms": dict(self._norms.seen),
             "settings": self._settings(),
         }  # fmt: skip
-        checkpoint.save(path, self._server.tensors(), meta)
+        checkpoint.save(path, self.tensors(), meta)
         self._saved = saved
 
     def load(self, path: Path) -> None:
@@ -170,7 +148,7 @@ class FederatedServer:
         for name, value in self._settings().items():
             if before.get(name) != value:
                 raise InputError(f"checkpoint {path}: {name} was {before.get(name)}, now it is {value}")
-        self._server.restore(self._server.read(tensors, meta, path, strict=False))
+        self.restore(self.read(tensors, meta, path, strict=False))
         self._counted = dict(meta["counted"])
         # Checkpoints of the first releases have neither of these two.
         self._saved = dict(meta.get("saved", [(self.t, meta["counted"])]))
@@ -181,45 +159,28 @@ class FederatedServer:
         return {"digest": self._digest, "federation": self._federation, "members": members}
 
     def _requests(self, cohort: Index, ctx: Context) -> dict[str, TrainRequest]:
-        down = pack(self._server.broadcast().map(lambda x: x.to(self.server.w.dtype)))
+        down = pack(self.broadcast().map(lambda x: x.to(self.state.w.dtype)))
         return {
-            self.names[i]: TrainRequest(
-                t=ctx.t, since=self._counted.get(self.names[i], -1), safe=self._rounds_of(self.names[i]),
+            name: TrainRequest(
+                t=ctx.t, since=self._counted.get(name, -1),
+                safe=tuple(counted.get(name, -1) for counted in self._saved.values()),
                 number=int(i), share=ctx.share, sampled=ctx.sampled,
                 federation=self._federation, digest=self._digest, down=down,
             )
-            for i in cohort
+            for i, name in ((i, self.names[i]) for i in cohort)
         }  # fmt: skip
 
-    def _rounds_of(self, name: str) -> tuple[int, ...]:
-        """The last rounds of a client that counted, in the checkpoints that are kept; one each."""
-        return tuple(saved.get(name, -1) for saved in self._saved.values())
-
     def _expected(self, cohort: Index) -> dict[str, ExpectedReply]:
-        """What is known of the clients of a cohort."""
+        """What the server knows in advance of the replies of a cohort, by the clients' names."""
         sizes = self._samples[cohort]
-        steps, weights = self._client.local_steps(sizes), mean_weights(self._weights, sizes, torch.device("cpu"))
+        steps, weights = self.client.local_steps(sizes), mean_weights(self._weights, sizes, torch.device("cpu"))
         known = zip(cohort, sizes, steps, weights, strict=True)
         return {self.names[i]: ExpectedReply(int(size), int(count), float(weight)) for i, size, count, weight in known}
 
-    def _require(self, aggregator: UpdateAggregator, asked: int) -> None:
-        """Raise RoundFailedError if too few answers count."""
+    def _check_quorum(self, aggregator: UpdateAggregator, asked: int) -> None:
+        """Raise RoundFailedError if fewer replies were accepted than the quorum of the clients that were asked."""
         needed = ceil(Fraction(str(self._terms.quorum)) * asked)  # as written: the float 0.55 * 20 is more than 11
         counted = len(aggregator.accepted)
         if counted < needed:
             why = "; ".join(f"{name}: {reason}" for name, reason in list(aggregator.missing.items())[:NAMED])
             raise RoundFailedError(f"round {self.t}: {counted} of {asked} clients have answered, {needed} must ({why})")
-
-    def _updated(self, aggregator: UpdateAggregator, ctx: Context) -> Any:
-        """The server's next state. Raises RoundFailedError, naming the client to suspect, if it is not finite."""
-        try:
-            return self._server.updated(*aggregator.mean(), ctx)
-        except NonFiniteError as error:
-            raise RoundFailedError(
-                f"{error}; the model is unchanged; the largest numbers came from {aggregator.largest}"
-            ) from error
-
-
-def _newest(saved: dict[int, dict[str, int]]) -> dict[int, dict[str, int]]:
-    """Of what was saved, by round, what is kept: the newest."""
-    return {t: saved[t] for t in sorted(saved)[-checkpoint.KEPT :]}

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
-from torch import Tensor, float64
+import torch
+from torch import Tensor
 
 from ..core.method import Context, Method
+from ..core.records import Record
 from ..rounds.aggregation import RunningMean
 from .codec import RefusedError, quoted, unpack
 from .messages import Failure, Reply, TrainReply
-from .norm_bounds import NormBounds
 
 NO_REPLY = "no answer before the deadline"
 MAX_DRIFT = 1e150  # the sum of as many drifts as there can be clients is still finite
@@ -35,6 +36,52 @@ class AcceptedReply:
     gradients: int
     norms: Mapping[str, float]  # of each field that is averaged
     largest: float  # absolute value of the largest number sent
+
+
+@dataclass(frozen=True)
+class NormBounds:
+    """A bound for each field that the server averages: a multiple of the largest norm seen in earlier rounds.
+
+    The server's mean obeys the same bound: weights are positive and divided by their sum, so the mean is a convex
+    combination, whose norm is at most the largest norm in it.
+    """
+
+    multiple: float  # at least 1; infinity means no bound
+    start: float  # norm of the initial model, in parameter units; used where no larger norm was seen
+    seen: Mapping[str, float] = field(default_factory=dict)  # the largest norm of earlier rounds, by field
+
+    def check(self, received: Record, lr_sum: float) -> dict[str, float]:
+        """The norm of each field of one client's record (1, width); `lr_sum` is the sum of its local step sizes.
+
+        Raises RefusedError, naming the field, if a norm is above its bound.
+        """
+        norms = {
+            name: float(torch.linalg.vector_norm(x, dtype=torch.float64)) for name, x in received.tensors().items()
+        }
+        gradients = received.marked("gradient_scale")
+        for name, norm in norms.items():
+            # A gradient of norm `start / lr_sum` moves the model by `start` in the client's local steps.
+            start = self.start / lr_sum if name in gradients else self.start
+            bound = self.multiple * max(self.seen.get(name, 0.0), start)
+            if not norm <= bound:
+                raise RefusedError(
+                    f"{name}: norm is {norm:.3g}, at most {bound:.3g} is allowed, "
+                    f"norm-multiple = {self.multiple:g} times the largest seen before"
+                )
+        return norms
+
+    def updated(self, accepted: Iterable[Mapping[str, float]]) -> Self:
+        """The bounds after a round, from the norms of each accepted reply.
+
+        A round contributes the lower median of its clients' norms, which more than half of them reach. With the
+        maximum, a single client could send the largest norm allowed in every round and so raise the bound
+        exponentially.
+        """
+        replies, seen = list(accepted), dict(self.seen)
+        for name in replies[0]:
+            median = sorted(norms[name] for norms in replies)[(len(replies) - 1) // 2]
+            seen[name] = max(seen.get(name, 0.0), median)
+        return replace(self, seen=seen)
 
 
 class UpdateAggregator:
@@ -78,16 +125,16 @@ class UpdateAggregator:
         received = received.map(lambda x: x.to(self._like.dtype))
         norms = self._bounds.check(received, expected.steps * self._ctx.lr)
         largest = max(float(x.abs().max()) for x in up.tensors().values() if x.numel())
-        self._mean.add(received, steps, self._like.new_full((1, 1), expected.weight, dtype=float64))
+        self._mean.add(received, steps, self._like.new_full((1, 1), expected.weight, dtype=torch.float64))
         return AcceptedReply(reply.drift, reply.gradients, norms, largest)
 
     def _check_numbers(self, reply: TrainReply, expected: ExpectedReply) -> None:
         """Raise RefusedError, naming the field, if a number of the reply is not what it must be."""
         known = {"t": self._ctx.t, "samples": expected.samples, "steps": expected.steps}
-        for field, value in known.items():
-            found = getattr(reply, field)
+        for name, value in known.items():
+            found = getattr(reply, name)
             if type(found) is not int or found != value:
-                raise RefusedError(f"{field} is {quoted(found)}, expected {value}")
+                raise RefusedError(f"{name} is {quoted(found)}, expected {value}")
         if type(reply.drift) is not float or not 0 <= reply.drift < MAX_DRIFT:
             raise RefusedError(f"drift is {quoted(reply.drift)}, expected a finite number of at least 0")
         if type(reply.gradients) is not int or not 0 <= reply.gradients < 2**53:

@@ -36,3 +36,8 @@ def one_thread(device: torch.device) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def device_name(device: torch.device) -> str:
+    """The name of a device for a user: of a GPU its model."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)

@@ -12,7 +12,7 @@ import pytest
 
 from fedflat.core.errors import InputError
 from fedflat.experiments import runner
-from fedflat.federation.flower import directory, event_log
+from fedflat.federation.flower import directory
 from fedflat.federation.flower.directory import FederationDirectory, check
 from fedflat.files import locked
 from support.flower_fixtures import GridFederation, failing, study_of
@@ -261,7 +261,7 @@ def test_an_incomplete_event_is_no_problem(uninterrupted: dict[str, Path], tmp_p
     with (out / "events.jsonl").open("a") as file:
         file.write('{"time": "2026')
     assert problems(out) == {}
-    event_log.EventLog(out).append("begun")
+    directory.EventLog(out).append("begun")
     assert problems(out) == {}
     assert list(problems(tmp_path / "nothing")) == ["federated-study.toml"]
 

@@ -16,7 +16,7 @@ from fedflat.core.errors import InputError
 from fedflat.experiments import runner
 from fedflat.experiments.spec import RunSpec
 from fedflat.federation.launch import orphan_reaper
-from fedflat.federation.launch.local_deployment import LocalDeployment
+from fedflat.federation.launch.local_deployment import local_deployment
 from fedflat.federation.launch.local_federation import LocalFederation
 from fedflat.files import locked
 from support.effort import effort
@@ -98,7 +98,7 @@ def test_nothing_is_touched_before_the_lock(tmp_path: Path) -> None:
     (out / "flower").mkdir(parents=True)
     (out / "flower" / "superlink.db").write_text("of the first one")
     LocalFederation(out / "flower", {"client-0": {}})
-    federation = LocalDeployment(spec, out, {}, secure=False)
+    federation = local_deployment(spec, out, {}, secure=False)
     assert sorted(path.name for path in out.rglob("*")) == ["flower", "superlink.db"]
     with locked(out / "flower" / ".lock", "busy"), failing(InputError, f"{out} is being run by another process"):
         federation.__enter__()

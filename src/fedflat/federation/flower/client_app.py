@@ -11,6 +11,7 @@ from flwr.clientapp import ClientApp
 
 from ...core.errors import InputError, NonFiniteError, printable
 from ...data import FederatedData
+from ...experiments.spec import build_client, build_method
 from ..client import FederatedClient
 from ..codec import RefusedError
 from ..membership import checked_federation
@@ -59,16 +60,16 @@ class ClientSession:
 
     def train(self, message: Message) -> TrainReply:
         """Train as the request in `message` says. Raises what `FederatedClient.train` does."""
-        request, study = read_train_request(message.content), self._study
+        request, study, spec = read_train_request(message.content), self._study, self._study.spec
         client = FederatedClient(
-            method=study.method,
+            method=build_method(spec.method),
             module=study.module(),
             data=self._data(request.number),
-            client=study.client,
-            seed=study.spec.seed,
+            client=build_client(spec.client),
+            seed=spec.seed,
             folder=self._node.state_folder / checked_federation(request.federation) / self._name,
             digest=study.digest,
-            bf16=study.spec.precision == "bf16",
+            bf16=spec.precision == "bf16",
         )
         return client.train(request)
 

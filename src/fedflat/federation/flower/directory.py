@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -10,11 +11,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...core.errors import InputError
+from ...core.errors import InputError, printable
 from ...experiments.checksums import digest_of
 from ...experiments.run_directory import RunDirectory, difference, save_model
 from ...experiments.spec import RunSpec
@@ -22,11 +24,36 @@ from ...files import flush_folder, parsed, read_json, system_errors, write_atomi
 from ...rounds import checkpoint
 from ...rounds.history import metrics_table
 from ..server import FederatedServer
-from . import event_log
-from .event_log import EventLog
 from .study import Study
 
+log = logging.getLogger("flwr")
 STUDY, METRICS, MODEL, RESULT = "federated-study.toml", "metrics.parquet", "model.safetensors", "result.json"
+EVENTS = "events.jsonl"  # the events of the federation, one JSON object a line, for people and programs that follow it
+
+
+class EventLog:
+    """Appends events to a file and to Flower's log."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / EVENTS
+        if self._path.exists() and not self._path.read_bytes().endswith(b"\n"):
+            with self._path.open("a") as file:
+                file.write("\n")  # ends a line that was being written when the machine stopped
+
+    def append(self, event: str, **facts: Any) -> None:
+        """Append an event, such as "round", with its JSON-able facts."""
+        line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **facts}
+        with system_errors(self._path, "written"), self._path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        log.info("fedflat: %s", printable(" ".join([event, *(f"{key}={value}" for key, value in facts.items())])))
+
+
+def read_events(folder: Path) -> Iterator[dict[str, Any]]:
+    """The events in a federation's folder so far; a line that is not complete is skipped."""
+    path = folder / EVENTS
+    for line in path.read_text().splitlines() if path.exists() else ():
+        with suppress(json.JSONDecodeError):
+            yield json.loads(line)
 
 
 @dataclass(frozen=True)
@@ -153,8 +180,8 @@ def check(path: Path) -> list[tuple[str, str]]:
         checks[METRICS] = lambda: _check_metrics(path)
     if (path / RESULT).exists():
         checks |= {RESULT: lambda: _model_digest(path), MODEL: lambda: _check_model(path)}
-    if (path / event_log.FILE).exists():
-        checks[event_log.FILE] = lambda: _check_events(path / event_log.FILE)
+    if (path / EVENTS).exists():
+        checks[EVENTS] = lambda: _check_events(path / EVENTS)
     found = []
     for name, run in checks.items():
         try:
@@ -203,16 +230,11 @@ def _check_events(file: Path) -> None:
     """Every line must be an event, except incomplete ones, which were being written when a machine stopped."""
     with system_errors(file, "read"), file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
-            incomplete = line.startswith(b"{") and not line.endswith(b"}\n")
-            if not incomplete and not _is_event(line):
+            incomplete, event = line.startswith(b"{") and not line.endswith(b"}\n"), None
+            with suppress(ValueError, RecursionError):
+                event = json.loads(line)
+            if not incomplete and not (isinstance(event, dict) and {"time", "event"} <= event.keys()):
                 raise InputError(f"{file}: line {number} is not an event")
-
-
-def _is_event(line: bytes) -> bool:
-    with suppress(ValueError, RecursionError):
-        event = json.loads(line)
-        return isinstance(event, dict) and {"time", "event"} <= event.keys()
-    return False
 
 
 def _available(rounds: Sequence[int]) -> str:

@@ -92,17 +92,14 @@ def _is_exported(path: Path, folder: Path) -> bool:
     if path.is_dir():
         return name in (".", PACKAGE, f"{PACKAGE}/__pycache__")
     if name == "pyproject.toml":
-        return _publisher(read_toml(path)) == PUBLISHER
+        table: object = read_toml(path)
+        for key in ("tool", "flwr", "app", "publisher"):
+            table = table.get(key) if isinstance(table, dict) else None
+        return table == PUBLISHER
     if name.endswith(".py"):
         programs = {f"{PACKAGE}/__init__.py": "", f"{PACKAGE}/server.py": SERVER}
         return read_text(path) == (programs | {f"{PACKAGE}/client.py": PARTITION_CLIENT}).get(name)
     return name == FILE or name.startswith(f"{PACKAGE}/__pycache__/") or bool(TEMPORARY.fullmatch(path.name))
-
-
-def _publisher(project: object) -> object:
-    for key in ("tool", "flwr", "app", "publisher"):
-        project = project.get(key) if isinstance(project, dict) else None
-    return project
 
 
 def _project(study: Study) -> dict[str, Any]:
@@ -122,7 +119,7 @@ def _project(study: Study) -> dict[str, Any]:
                 "app": {
                     "publisher": PUBLISHER,
                     "components": {"serverapp": f"{PACKAGE}.server:app", "clientapp": f"{PACKAGE}.client:app"},
-                    "config": study.settings.to_table(),
+                    "config": study.settings.model_dump(by_alias=True, exclude_none=True),
                 }
             },
         },

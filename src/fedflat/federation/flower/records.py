@@ -71,6 +71,7 @@ def _read(content: RecordDict, kind: type[Any]) -> Any:
 
 
 def _packed(arrays: object) -> dict[str, PackedTensor]:
+    """A message's vectors as they came, by name. Raises RefusedError for anything but arrays of plain numbers."""
     if not isinstance(arrays, ArrayRecord):
         raise RefusedError(f"the vectors are a {type(arrays).__name__}, expected an ArrayRecord")
     other = sorted({array.stype for array in arrays.values()} - {SERIALIZATION})

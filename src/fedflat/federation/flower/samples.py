@@ -1,4 +1,4 @@
-"""The samples of a client, and those that a server tests the model on."""
+"""The samples of a client, and those on which the server tests the model."""
 
 from __future__ import annotations
 
@@ -57,14 +57,12 @@ def _read(folder: Path) -> tuple[Any, Any]:
 
     Raises InputError, naming the file.
     """
-    return _read_array(folder / "x.npy"), _read_array(folder / "y.npy")
-
-
-def _read_array(path: Path) -> Any:
-    try:
-        array = np.load(path, mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path} cannot be read as an array: {error}") from error
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"{path} is an archive of arrays, expected one array")
-    return array
+    arrays: list[Any] = []
+    for path in (folder / "x.npy", folder / "y.npy"):
+        try:
+            arrays.append(np.load(path, mmap_mode="c", allow_pickle=False))
+        except (OSError, ValueError, EOFError) as error:
+            raise InputError(f"{path} cannot be read as an array: {error}") from error
+        if not isinstance(arrays[-1], np.ndarray):
+            raise InputError(f"{path} is an archive of arrays, expected one array")
+    return arrays[0], arrays[1]

@@ -12,13 +12,12 @@ from flwr.serverapp import Grid, ServerApp
 from ...core.errors import ChangedWarning, InputError
 from ...data import FederatedData
 from ...experiments.run_directory import difference
-from ...experiments.spec import participation_of
+from ...experiments.spec import build_client, build_method, participation_of
 from ...metrics.accuracy import score
 from ..client_registry import ClientRegistry
 from ..membership import Membership
-from ..server import FederatedServer, RoundFailedError, RoundReport
-from .directory import FederationDirectory, SavedState
-from .event_log import EventLog
+from ..server import FederatedServer, RoundFailedError, RoundReport, RoundTerms
+from .directory import EventLog, FederationDirectory
 from .limits import array_limit
 from .samples import evaluation_data
 from .settings import RunSettings
@@ -62,7 +61,9 @@ class FederationRun:
     def __init__(self, study: Study, grid: Grid, directory: FederationDirectory, events: EventLog) -> None:
         """Raises InputError for a checkpoint or test samples that cannot be used."""
         self._study, self._directory, self._events = study, directory, events
-        self._state = self._newest_state()
+        self._state = directory.newest()
+        for reason in self._state.damaged if self._state else ():
+            events.append("damaged state", reason=reason, instead=self._state.path.name if self._state else "")
         self._membership = Membership.load(self._state.path) if self._state else None
         self._registry = self._client_registry()
         self._transport = FlowerTransport(grid, self._registry, events.append)
@@ -73,7 +74,11 @@ class FederationRun:
         rounds = self._study.spec.rounds
         server = self._server(self._membership or self._gather_clients())
         if self._state:
-            self._load(server, self._state.path)
+            with warnings.catch_warnings(record=True) as caught:  # of other versions than the checkpoint's
+                warnings.simplefilter("always", ChangedWarning)
+                server.load(self._state.path)
+            for warning in caught:
+                self._events.append("other versions", reason=str(warning.message))
             # The previous process may have ended after writing the checkpoint and before writing the metrics.
             self._directory.write_metrics(server.history)
         self._events.append("begun", rounds=rounds, done=server.t, clients=len(server.names))
@@ -86,13 +91,6 @@ class FederationRun:
                 self._events.append("round", t=report.t, **report.metrics, **scores, missing=dict(report.missing))
         digest = self._directory.finish(server)
         self._events.append("finished", rounds=rounds, model_sha256=digest)
-
-    def _newest_state(self) -> SavedState | None:
-        """The newest undamaged checkpoint; an event for each damaged one."""
-        state = self._directory.newest()
-        for reason in state.damaged if state else ():
-            self._events.append("damaged state", reason=reason, instead=state.path.name if state else "")
-        return state
 
     def _client_registry(self) -> ClientRegistry:
         """Raises InputError if the federation has begun with other members than the run-config names."""
@@ -127,25 +125,17 @@ class FederationRun:
     def _server(self, membership: Membership) -> FederatedServer:
         study, spec = self._study, self._study.spec
         return FederatedServer(
-            method=study.method,
+            method=build_method(spec.method),
             module=study.module(),
-            client=study.client,
+            client=build_client(spec.client),
             federation=membership,
             participation=participation_of(spec.participation),
             weights=spec.weights,
             seed=spec.seed,
             digest=study.digest,
             shape=study.shape,
-            terms=study.settings.terms,
+            terms=RoundTerms(study.settings.deadline, study.settings.quorum, study.settings.norm_multiple),
         )
-
-    def _load(self, server: FederatedServer, path: Path) -> None:
-        """Load a checkpoint; an event says so if it was written with other versions."""
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", ChangedWarning)
-            server.load(path)
-        for warning in caught:
-            self._events.append("other versions", reason=str(warning.message))
 
     def _round(self, server: FederatedServer) -> RoundReport:
         """Carry out a round, with several attempts if too few clients reply."""
@@ -163,8 +153,8 @@ class FederationRun:
         due = server.t % self._study.spec.eval_every == 0 or server.t == self._study.spec.rounds
         if self._evaluation_data is None or self._evaluation_data.test is None or not due:
             return {}
-        state = server.server.w
-        data = self._evaluation_data.to(state.device, state.dtype)
+        w = server.state.w
+        data = self._evaluation_data.to(w.device, w.dtype)
         assert data.test is not None  # noqa: S101 (it was not None before it was copied to the device)
-        scores = score(server.objective, state, *data.test, data.preparation)
+        scores = score(server.objective, w, *data.test, data.preparation)
         return {"test_accuracy": scores.accuracy, "test_loss": scores.mean_loss}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from platformdirs import user_data_path
 from pydantic import ConfigDict, Field, model_validator
@@ -14,9 +14,7 @@ from ...core.errors import InputError
 from ...experiments.config_errors import validated
 from ...experiments.schema import Section
 from ..membership import CLIENT_NAME, checked_name
-from ..server import RoundTerms
 
-S = TypeVar("S", bound="FlowerSection")
 # More than a client of any of the package's data sets has. Where the run-config does not list the members, this limits
 # the weight that a client can claim with `weights = "samples"`.
 MAX_SAMPLES = 1_000_000
@@ -30,16 +28,12 @@ class FlowerSection(Section):
     model_config = ConfigDict(alias_generator=lambda name: name.replace("_", "-"), populate_by_name=True)
 
     @classmethod
-    def parse(cls: type[S], where: str, table: Mapping[str, Any]) -> S:
+    def parse(cls, where: str, table: Mapping[str, Any]) -> Self:
         """The section that `table` describes. Raises InputError, naming `where` and the key."""
         try:
             return validated(cls, dict(table))
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
-
-    def to_table(self) -> dict[str, Any]:
-        """The keys that have a value, in Flower's form."""
-        return self.model_dump(by_alias=True, exclude_none=True)
 
 
 class RunSettings(FlowerSection):
@@ -90,16 +84,6 @@ class RunSettings(FlowerSection):
                 raise InputError(f"members must be such as clinic-a=1200 clinic-b=800, each once, got {word[:80]!r}")
             found[name] = int(samples)
         return found or None
-
-    @property
-    def terms(self) -> RoundTerms:
-        """When a round ends, and which replies it accepts."""
-        return RoundTerms(self.deadline, self.quorum, self.norm_multiple)
-
-    @property
-    def own_shape(self) -> tuple[int, ...] | None:
-        """The shape of clients' own samples; None if they have parts of a named set."""
-        return None if self.shape is None else tuple(map(int, self.shape.split("x")))
 
 
 class NodeSettings(FlowerSection):

@@ -6,19 +6,15 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import nn
 
 from ...core.errors import InputError
-from ...core.method import Method
 from ...data.sources import source
-from ...experiments.environment import versions
-from ...experiments.spec import RunSpec, build_method, participation_of
+from ...experiments.spec import RunSpec, participation_of
 from ...rounds.device import usable_device
 from ...rounds.initial_model import fresh_module
-from ...rounds.local_training import Client
+from ...rounds.segments import versions
 from .settings import RunSettings
 
 FILE = "study.toml"
@@ -61,8 +57,8 @@ class Study:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of a sample."""
-        data = self.spec.data
-        return self.settings.own_shape or source(data.name).sample_shape(data.image_size)
+        own, data = self.settings.shape, self.spec.data
+        return tuple(map(int, own.split("x"))) if own else source(data.name).sample_shape(data.image_size)
 
     @property
     def classes(self) -> int:
@@ -75,19 +71,8 @@ class Study:
         facts = [self.spec.decisive(), self.own_samples, self.shape, self.classes]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
-    @property
-    def method(self) -> Method:
-        """The method with the study's hyper-parameters."""
-        return build_method(self.spec.method)
-
-    @property
-    def client(self) -> Client:
-        """How clients train."""
-        settings: Any = self.spec.client
-        return Client(**settings.values())
-
     def module(self) -> nn.Module:
         """The initial model, on this machine's device; its weights depend on nothing but the study's seed."""
-        spec, dtype = self.spec, getattr(torch, self.spec.dtype)
-        module = fresh_module(spec.model.name, self.classes, self.shape, spec.seed, spec.model.options, dtype)
+        spec, model = self.spec, self.spec.model
+        module = fresh_module(model.name, self.classes, self.shape, spec.seed, model.options, spec.torch_dtype)
         return module.to(usable_device(spec.device))

@@ -16,8 +16,8 @@ from ..messages import Failure, Reply, TrainRequest
 from .message_queue import NODE_GONE, MessageQueue, SentMessage
 from .records import read_client_info, read_train_reply, to_records
 
-POLL_SECONDS = 0.25  # between looks for replies
-SCAN_SECONDS = 2.0  # between looks for nodes
+POLL_SECONDS = 0.25  # between two checks for replies
+SCAN_SECONDS = 2.0  # between two requests for the list of connected nodes
 RETRY_SECONDS = 60.0  # until a node that was refused, or has not replied, is asked for its ClientInfo again
 QUERY_SECONDS = 300.0  # for a node to reply with its ClientInfo; the first time it loads its data
 ABSENT_SECONDS = 60.0  # that a round waits for a client without a node; a supervisor restarts a node in less
@@ -34,7 +34,7 @@ class PendingRequest:
 
     message: TrainRequest
     node: int | None = None  # to which it was sent last
-    sends: int = 0
+    sends: int = 0  # how many times it was sent
     absent_since: float | None = None  # when the client was first seen to have no node
 
 
@@ -52,14 +52,17 @@ class FlowerTransport:
         end = monotonic() + seconds
         while len(self._registry.members) < number:
             if monotonic() > end:
-                raise GatheringError(self._gathered(number, seconds))
+                count, names = len(self._registry.members), ", ".join(sorted(self._registry.members)) or "none"
+                found = f"{count} of {number} clients came within {seconds:g} seconds ({names})"
+                reasons = [f"node {node} is none: {why}" for node, why in sorted(self._registry.refused.items())]
+                raise GatheringError("; ".join([found, *reasons]))
             self._scan_nodes()
             for sent, content in self._queue.collect():
                 self._register(sent.node, content)
             sleep(POLL_SECONDS)
 
     def exchange(self, requests: Mapping[str, TrainRequest], deadline: float) -> Iterator[tuple[str, Reply]]:
-        """Exchange requests for replies, see `Transport`.
+        """Send each client its request, and yield names and replies as they arrive, for `deadline` seconds.
 
         A client that moves to another node gets its request again. One without a node for `ABSENT_SECONDS` fails.
         """
@@ -84,7 +87,7 @@ class FlowerTransport:
     def _send(self, pending: Mapping[str, PendingRequest], end: float) -> None:
         """Send each request to the client's node, unless it was sent there already."""
         for client, request in sorted(pending.items()):
-            node = self._registry.node(client)
+            node = self._registry.nodes.get(client)
             if node is not None and node != request.node:
                 sent = SentMessage(node, MessageType.TRAIN, client, group=str(request.message.t), expires=end)
                 if self._queue.send(sent, to_records(request.message)):
@@ -110,9 +113,11 @@ class FlowerTransport:
         """The clients that have had no node for too long."""
         now, registry, absent = monotonic(), self._registry, list[str]()
         # A node that has not replied with its ClientInfo may be busy with a request of an earlier server process.
-        busy = {n for node, n in self._nodes.items() if not registry.has_node(node) and node not in registry.refused}
+        busy = {
+            n for node, n in self._nodes.items() if node not in registry.nodes.values() and node not in registry.refused
+        }
         for client, request in pending.items():
-            if registry.node(client) is not None or client in busy or None in busy:
+            if client in registry.nodes or client in busy or None in busy:
                 request.absent_since = None
             elif request.absent_since is None:
                 request.absent_since = now
@@ -132,7 +137,10 @@ class FlowerTransport:
         # A lost client's new node was refused while the old one was connected: if any is lost, ask all again at once.
         self._asked = {} if lost else {node: when for node, when in self._asked.items() if node in self._nodes}
         for node in sorted(self._nodes):
-            if not self._registry.has_node(node) and now - self._asked.get(node, -RETRY_SECONDS) >= RETRY_SECONDS:
+            if (
+                node not in self._registry.nodes.values()
+                and now - self._asked.get(node, -RETRY_SECONDS) >= RETRY_SECONDS
+            ):
                 sent = SentMessage(node, MessageType.QUERY, client="", group="", expires=now + QUERY_SECONDS)
                 if self._queue.send(sent, RecordDict()):
                     self._asked[node] = now
@@ -151,9 +159,3 @@ class FlowerTransport:
             if self._registry.register(node, info, self._nodes[node]):
                 return self._log_event("client", client=info.name, samples=info.samples, node=str(node))
         self._log_event("node refused", node=str(node), reason=self._registry.refused[node])
-
-    def _gathered(self, number: int, seconds: float) -> str:
-        names, refused = sorted(self._registry.members), self._registry.refused
-        reasons = "".join(f"; node {node} is none: {reason}" for node, reason in sorted(refused.items()))
-        found = f"{len(names)} of {number} clients came within {seconds:g} seconds ({', '.join(names) or 'none'})"
-        return found + reasons

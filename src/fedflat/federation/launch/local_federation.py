@@ -6,26 +6,26 @@ import json
 import secrets
 import socket
 import ssl
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Self
 
+import httpx
 import tomli_w
 
 from ...files import locked, system_errors, write_atomically
-from ..flower import event_log
+from ..flower.directory import read_events
 from ..membership import FederationError
 from .certificates import Certificates
 from .processes import Processes
 
 HOST = "127.0.0.1"
 START_SECONDS = 120.0  # for the SuperLink to be ready; the machine may be busy
-POLL_SECONDS = 0.2  # between looks at the events
-STATUS_SECONDS = 15.0  # between questions to the SuperLink; Flower's client takes a second for one
+POLL_SECONDS = 0.2  # between two reads of the events
+STATUS_SECONDS = 15.0  # between two queries of the run's status, each of which takes Flower's command a second
 DATABASE = ("superlink.db", "superlink.db-wal", "superlink.db-shm", "superlink.db-journal")  # SQLite's files
 CONNECTION = "federation"  # its name in the configuration of Flower's command
 
@@ -56,7 +56,9 @@ class LocalFederation:
         `folder`, but nothing before the `with` block. on_locked: called once the folder is locked."""
         self._folder, self._nodes, self._secure, self._on_locked = folder, nodes, secure, on_locked
         self.processes = Processes(folder)  # superlink, superexec, and the SuperNodes by their clients' names
-        self.port, *self._node_ports = _free_ports(1 + len(nodes))
+        with ExitStack() as stack:  # all sockets are open at the same time, so that their ports differ
+            sockets = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(1 + len(nodes))]
+            self.port, *self._node_ports = [one.getsockname()[1] for one in sockets]
         self._address = f"{HOST}:{self.port}"
         self._certificates = Certificates(folder / "certificates")
         self._secret = folder / "superexec.secret"
@@ -121,19 +123,14 @@ class LocalFederation:
 
     def _wait_for_superlink(self) -> None:
         url = f"{'https' if self._secure else 'http'}://{self._address}/health"
-        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
-        if self._secure:
-            context = ssl.create_default_context(cafile=self._certificates.authority)
-            handlers.append(urllib.request.HTTPSHandler(context=context))
-        opener, end = urllib.request.build_opener(*handlers), monotonic() + START_SECONDS
+        tls = ssl.create_default_context(cafile=self._certificates.authority) if self._secure else False
+        end = monotonic() + START_SECONDS
         while monotonic() < end:
             self.processes.check()
-            try:
-                with opener.open(url, timeout=5) as answer:
-                    if answer.status == 200:
-                        return
-            except OSError:
-                sleep(POLL_SECONDS)
+            with suppress(httpx.TransportError):
+                if httpx.get(url, verify=tls, timeout=5, trust_env=False).status_code == 200:  # without a proxy
+                    return
+            sleep(POLL_SECONDS)
         raise FederationError(f"the SuperLink did not answer within {START_SECONDS:g} seconds")
 
     def start_node(self, name: str) -> None:
@@ -151,7 +148,7 @@ class LocalFederation:
 
         Raises FederationError if the SuperLink does not accept it.
         """
-        before = len(list(event_log.read(out)))
+        before = len(list(read_events(out)))
         output = self.processes.run("flwr", "run", str(app), CONNECTION, "--format", "json")
         answer = _json(output)
         if not answer.get("success", False):
@@ -166,7 +163,7 @@ class LocalFederation:
         seen, end, asked = run.events_before, monotonic() + seconds, monotonic()
         while monotonic() < end:
             self.processes.check()
-            for event in list(event_log.read(run.out))[seen:]:
+            for event in list(read_events(run.out))[seen:]:
                 seen += 1
                 yield event
                 if event["event"] == "finished":
@@ -183,15 +180,8 @@ class LocalFederation:
         """Raise FederationError if a run has ended without an event that says so."""
         output = self.processes.run("flwr", "list", CONNECTION, "--run-id", run.run_id, "--format", "json")
         status = next(iter(_json(output).get("runs", [])), {"status": "unknown"})
-        if status["status"].startswith("finished") and len(list(event_log.read(run.out))) == seen:
+        if status["status"].startswith("finished") and len(list(read_events(run.out))) == seen:
             raise FederationError(f"the run has ended: {status.get('status-details') or status['status']}")
-
-
-def _free_ports(number: int) -> list[int]:
-    """Different ports of the loopback that no program uses now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(number)]
-        return [one.getsockname()[1] for one in sockets]
 
 
 def _json(output: str) -> dict[str, Any]:

@@ -42,10 +42,8 @@ def _has_variables(process: int, variables: tuple[str, ...]) -> bool:
         environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
     except OSError:  # it has ended, or is another user's
         return False
-    for variable in map(str.encode, variables):
-        if not any(x.startswith(variable) if variable.endswith(b"=") else x == variable for x in environment):
-            return False
-    return True
+    needed = map(str.encode, variables)
+    return all(any(x.startswith(v) if v.endswith(b"=") else x == v for x in environment) for v in needed)
 
 
 if __name__ == "__main__":

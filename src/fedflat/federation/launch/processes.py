@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -17,16 +18,18 @@ from ...files import system_errors
 from ..membership import FederationError
 from . import orphan_reaper
 
-OFFLINE = {  # nothing is sent to Flower's makers, and nothing is installed
+OFFLINE = {  # no telemetry is sent to the makers of Flower, and nothing is installed
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "no_proxy": "127.0.0.1,localhost",
 }
 TOKEN_VARIABLE = "FEDFLAT_STARTED_BY"  # in the environment of every process started here, which passes it on  # noqa: S105
-UMASK = 0o077  # what the programs write is for its owner alone: it reveals gradients on samples
+UMASK = 0o077  # only the owner can read what the programs write, which reveals gradients on samples
 OUTPUT_LENGTH = 300  # characters of a program's output in an error
-_LIBC = ctypes.CDLL(None)  # loaded here, because little is allowed between fork and exec
+# Linux sends a process that has called this SIGTERM when its parent ends; 1 is PR_SET_PDEATHSIG. The library is loaded
+# here, because little is allowed between fork and exec.
+END_WITH_PARENT = partial(ctypes.CDLL(None).prctl, 1, signal.SIGTERM) if sys.platform == "linux" else None
 
 
 class Processes:
@@ -68,7 +71,7 @@ class Processes:
                 env=self.environment,
                 umask=UMASK,
                 start_new_session=True,  # Ctrl-C in a terminal ends this process, which ends them in order
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 (one system call)
+                preexec_fn=END_WITH_PARENT,  # noqa: PLW1509 (one system call)
             )
 
     def run(self, program: str, *arguments: str, seconds: float = 60.0) -> str:
@@ -129,11 +132,6 @@ class Processes:
     def remaining(self) -> list[int]:
         """The ids of the running processes that were started here, or by those; Linux only."""
         return orphan_reaper.find_processes(self._token)
-
-
-def _end_with_parent() -> None:
-    """In a new process: ask the system to send it SIGTERM when its parent ends."""
-    _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def _end_of(output: str) -> str:

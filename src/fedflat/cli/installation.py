@@ -1,8 +1,31 @@
-"""`fedflat doctor`: what this installation has."""
+"""What this installation has: `fedflat methods` and `fedflat doctor`."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+
+from .completion import method_names
 from .console import Console
+
+
+def methods(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A method, e.g. FedSMOO; case, - and _ are ignored.", autocompletion=method_names),
+    ] = None,
+) -> None:
+    """List all methods with their cost and paper, or print one: equations, fields, cost and BibTeX."""
+    from ..methods import all_methods, find
+    from ..reports.catalogue import describe, overview
+
+    console = Console()
+    if name is None:
+        console.show(overview(all_methods(), console.width))
+    else:
+        console.say(*describe(find(name)).split("\n"))
 
 
 def doctor() -> None:
@@ -12,7 +35,7 @@ def doctor() -> None:
 
     import torch
 
-    from ..experiments.environment import device_name
+    from ..rounds.device import device_name
     from ..rounds.segments import versions
 
     core, extras = _requirements()
@@ -37,15 +60,9 @@ def _requirements() -> tuple[list[str], dict[str, list[str]]]:
 
     core: list[str] = []
     extras: dict[str, list[str]] = {}
-    try:
-        declared = [Requirement(text) for text in requires("fedflat") or ()]
-    except PackageNotFoundError:
-        declared = []
-    for requirement in declared:
-        marker = str(requirement.marker or "")
-        if "extra ==" in marker:
-            extra = marker.split("extra ==")[1].strip().strip("\"'")
-            extras.setdefault(extra, []).append(requirement.name)
-        else:
-            core.append(requirement.name)
+    with suppress(PackageNotFoundError):
+        for requirement in map(Requirement, requires("fedflat") or ()):
+            _, is_extra, extra = str(requirement.marker or "").partition("extra ==")
+            names = extras.setdefault(extra.strip().strip("\"'"), []) if is_extra else core
+            names.append(requirement.name)
     return core, extras

@@ -1,0 +1,152 @@
+"""The commands on finished runs: `fedflat report`, `fedflat flatness` and `fedflat verify`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+from rich.progress import Progress
+
+from ..core.errors import InputError, shortened
+from .console import Console, bar_for_each, usual_columns
+
+if TYPE_CHECKING:
+    from ..experiments.verification import Verdict
+    from ..metrics.protocols import Protocol
+
+MAX_SAMPLES = 2000  # as in `metrics.flatness`, which takes seconds to import
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="One study, or any number of finished runs.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write to; default the study's, or the current one.")
+    ] = None,
+    targets: Annotated[
+        list[float] | None, typer.Option("--target", help="Accuracy in (0, 1) for a column 'rounds to'; may repeat.")
+    ] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="Accuracy shown: last, final, best-validation or best-test; default the study's.")
+    ] = None,
+) -> None:
+    """Make the comparison table and page again from what is on disk; nothing is trained."""
+    from ..experiments.run_directory import StoredRun
+    from ..experiments.studies import stored_study
+    from ..reports.comparison import compare
+    from ..reports.page import Chapter
+    from .execution import show
+
+    console = Console()
+    chosen = cast("Protocol | None", protocol)  # an unknown one is refused by `compare`
+    if len(folders) == 1 and (folders[0] / "study.toml").exists():
+        spec, runs = stored_study(folders[0])
+        missing = len(spec.runs()) - len(runs)
+        if missing:
+            console.say(f"{missing} of {len(spec.runs())} runs are not finished and not shown")
+        comparison = compare(runs, targets=targets or spec.targets, protocol=chosen or spec.protocol)
+        return show(console, [Chapter(comparison)], out or folders[0])
+    runs = [StoredRun.open(folder) for folder in folders]
+    show(console, [Chapter(compare(runs, targets=targets or (), protocol=chosen or "last"))], out or Path())
+
+
+def flatness(
+    runs: Annotated[list[Path] | None, typer.Argument(help="Runs or studies; each run's newest checkpoint.")] = None,
+    measures: Annotated[
+        list[str] | None,
+        typer.Option("--measure", help="A measure's name, or a table; may repeat. Default: eigenvalues, sharpness."),
+    ] = None,
+    max_samples: Annotated[int, typer.Option(min=1, help="Training samples the loss is taken on.")] = MAX_SAMPLES,
+    data_dir: Annotated[str | None, typer.Option(help="Folder with the data sets; default $FEDFLAT_DATA.")] = None,
+    show_measures: Annotated[bool, typer.Option("--list", help="List the measures with their settings.")] = False,
+) -> None:
+    """Measure how flat runs ended, each measure with its protocol and its error.
+
+    fedflat flatness runs/digits --measure eigenvalues --measure trace --measure '{"name": "sharpness", "rho": 0.1}'
+
+    All runs are measured on the same samples. Results are kept in each run's flatness.json as soon as they are
+    there, and appear in `fedflat report`.
+    """
+    from ..metrics.flatness import Flatness, all_measures
+    from ..reports.catalogue import measure_overview
+
+    console = Console()
+    if show_measures:
+        return console.show(measure_overview(all_measures()))
+    if not runs:
+        raise InputError("give the folder of a run or a study, or --list")
+
+    from ..experiments.measuring import build_measures, measure_run, run_directories
+    from ..reports.terminal import flatness_table
+
+    chosen = build_measures([_parsed(text) for text in measures or ()])
+    found: dict[str, Flatness] = {}
+    for directory in run_directories(runs):
+        with Progress(*usual_columns(), console=console, transient=True) as bar:
+            name = directory.path.name
+            found[name] = measure_run(directory, chosen, max_samples, data_dir, bar_for_each(bar, f"{name}  "))
+    console.show(flatness_table(found))
+    for protocol in dict.fromkeys(one.protocol for each in found.values() for one in each.findings):
+        console.say(protocol, style="dim")
+
+
+def _parsed(text: str) -> object:
+    """The value of --measure: a measure's name as it is, or the table that a JSON text spells."""
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise InputError(f"--measure {shortened(text)}: {reason}") from error
+
+
+def verify(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="A run, a study, a federation's folder, or a cache of sets.")
+    ],
+) -> None:
+    """Check every file of a folder against its SHA-256, and say what is damaged and what can be had back.
+
+    Nothing is written. The exit code is 0 if all is whole, 1 if something is damaged, and 2 for a folder that is not
+    ours.
+
+    fedflat verify runs/digits
+    """
+    console, damaged = Console(), 0
+    for folder in folders:
+        for verdict in verdicts(folder):
+            if verdict.problem:
+                damaged += 1
+                remedy = f"; {verdict.remedy}" if verdict.remedy else ""
+                console.say(f"damaged  {verdict.path}: {verdict.problem}{remedy}", style="red")
+            else:
+                console.say(f"whole    {verdict.path}" + (f"  ({verdict.note})" if verdict.note else ""))
+    console.say(f"{damaged} damaged" if damaged else "all is whole")
+    if damaged:
+        raise typer.Exit(code=1)
+
+
+def verdicts(folder: Path) -> Iterator[Verdict]:
+    """The files of a folder, each with its problem if it has one. Raises InputError for a folder that is not ours."""
+    from ..data import cache
+    from ..experiments.verification import Verdict, verify_run, verify_study
+    from ..federation.flower import directory as federation
+
+    if (folder / "study.toml").exists():
+        yield from verify_study(folder)
+    elif (folder / federation.STUDY).exists():
+        again = "the server makes it again from the newest whole state when it goes on"
+        older = "an older state is gone on from, if one is whole; `fedflat flower rollback` goes back to a chosen one"
+        for name, problem in federation.check(folder):
+            remedy = older if name.startswith("checkpoint/") else again if name == federation.METRICS else ""
+            yield Verdict(folder / name, problem, remedy if problem else "")
+    elif (folder / "config.toml").exists() or (folder / "checkpoint").is_dir():
+        yield from verify_run(folder)
+    elif any(folder.glob(f"*/{cache.DESCRIPTION}")) or folder.resolve() == cache.cache_folder().resolve():
+        for name, problem in cache.check(folder):
+            yield Verdict(folder / name, problem, "it is converted again when it is needed" if problem else "")
+    else:
+        raise InputError(f"{folder} holds neither a run, a study, a federation nor a cache of data sets")
