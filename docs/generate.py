@@ -190,6 +190,24 @@ def deploy_page() -> str:
     return text
 
 
+def defects_table(content: dict[str, Any]) -> str:
+    """Every planted defect with the test that caught it, before and after."""
+    rows = [
+        (row["room"], row["what"], *(caught_by(row.get(when)) for when in ("before", "after")))
+        for row in content["defects"]
+        if "before" in row or "after" in row
+    ]
+    return Table(("room", "defect", "before, caught by", "after, caught by"), rows).markdown()
+
+
+def caught_by(outcome: dict[str, Any] | None) -> str:
+    """The test that caught a defect, without its folder; of a defect that was not caught, what was run."""
+    if outcome is None:
+        return "?"
+    test = outcome["caught_by"]
+    return f"`{test.rpartition('/')[2]}`" if test else f"- ({outcome['tried']})"
+
+
 def decisions_page() -> str:
     """docs/decisions.md with its contents: every decision by room, with its status."""
     text = (ROOT / "docs" / "decisions.md").read_text()
@@ -211,6 +229,7 @@ def anchor(heading: str) -> str:
 
 def main() -> int:
     """Write, or with --check compare; the exit code is 1 if something is not current."""
+    defects = json.loads((ROOT / "docs" / "planted_defects.json").read_text())
     pages = {
         ROOT / "README.md": between("README.md", "methods", method_table()),
         ROOT / "docs" / "methods.md": method_page(),
@@ -222,6 +241,7 @@ def main() -> int:
         ROOT / "docs" / "ranks.md": ranks_page(),
         ROOT / "docs" / "deploy.md": deploy_page(),
         ROOT / "docs" / "durability.md": durability_page(),
+        ROOT / "docs" / "tests.md": between("docs/tests.md", "planted defects", defects_table(defects)),
     }
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text() != text]
     if "--check" not in sys.argv[1:]:
