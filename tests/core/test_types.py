@@ -56,6 +56,9 @@ MISTAKES = {  # what is replaced, by what, and what the checker then says
 }
 
 
+pytestmark = pytest.mark.xdist_group("types")  # one run of mypy for all
+
+
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """mypy's output on each variant; one run for all, which is what takes the time."""

@@ -14,6 +14,7 @@ from fedflat.methods import all_methods
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+SHORT = ["--seeds", "0", "--rounds", "2"]
 
 
 def test_the_python_example_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -37,7 +38,7 @@ def test_the_commands_run_as_written_in_order(tmp_path: Path, monkeypatch: pytes
     for command in commands():
         program, *words = shlex.split(command.replace("--rounds 50", "--rounds 2"))
         assert program == "fedflat"
-        monkeypatch.setattr(sys, "argv", ["fedflat", *words, *(["--seeds", "0"] if words[0] == "compare" else [])])
+        monkeypatch.setattr(sys, "argv", ["fedflat", *words, *(SHORT if words[0] == "compare" else [])])
         with pytest.raises(SystemExit) as exit_:
             main()
         assert not exit_.value.code, command

@@ -32,6 +32,7 @@ from fedflat.experiments.spec import RunSpec
 from fedflat.methods import find
 from fedflat.rounds import checkpoint
 from fedflat.rounds.executor import Executor
+from support.effort import chosen
 from support.federation import federation, simulation
 from support.processes import (
     MARK,
@@ -385,7 +386,7 @@ code.InteractiveInterpreter(vars(sys.modules["__main__"])).runsource(sys.argv[1]
 
 
 @looks_at_processes
-@pytest.mark.parametrize("how", ["script", "standard input", "notebook"])
+@pytest.mark.parametrize("how", chosen(["script", "notebook"], ["script", "standard input", "notebook"]))
 def test_a_model_and_a_method_of_the_script_itself_train_in_workers(how: str, tmp_path: Path) -> None:
     """No main guard is needed; a notebook's main module has no file."""
     script = tmp_path / "script.py"

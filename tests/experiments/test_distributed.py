@@ -18,7 +18,7 @@ from fedflat.experiments import runner
 from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.spec import RunSpec
-from support.effort import chosen
+from support.effort import chosen, in_test_all
 from support.processes import PATIENCE, children, has_ended, wait_until
 from support.studies import run_spec
 from support.watching import Watched
@@ -81,16 +81,17 @@ def test_two_ranks_leave_the_folder_of_one_process(tmp_path: Path) -> None:
 
 def test_a_rank_that_is_killed_is_started_again(tmp_path: Path) -> None:
     """Once the one that writes, and once another."""
-    long = spec(rounds=200, flatness=[])
+    long = spec(rounds=60, flatness=[])
     runner.run(long, tmp_path / "whole")
     with started(long, tmp_path / "killed", "--ranks", "2", "--max-restarts", "2") as launcher:
-        for victim, t in enumerate((5, 100)):
+        for victim, t in enumerate((5, 30)):
             os.kill(ranks_in_round(launcher, tmp_path / "killed", t)[victim], signal.SIGKILL)
         _, stderr = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 0, stderr
     assert model(tmp_path / "killed") == model(tmp_path / "whole")
 
 
+@in_test_all
 def test_a_rank_that_hangs_is_started_again(tmp_path: Path) -> None:
     long = spec(rounds=20, flatness=[])
     runner.run(long, tmp_path / "whole")
@@ -163,8 +164,16 @@ def test_an_error_on_all_ranks_is_printed_once(tmp_path: Path) -> None:
     assert "Traceback" not in stderr
 
 
-def test_resume_and_compare_under_torchrun(tmp_path: Path) -> None:
-    """A run goes on with any number of ranks; a study is for one process."""
+def test_a_study_under_torchrun_is_refused(fedflat, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "1")
+    code, _, stderr = fedflat("compare --rounds 1 --out study")
+    assert code == 2
+    assert stderr.startswith("fedflat: a study is carried out by one process")
+
+
+def test_a_run_goes_on_under_torchrun(tmp_path: Path) -> None:
+    """With any number of ranks."""
     whole = spec(flatness=[])
     runner.run(whole, tmp_path / "whole")
     with pytest.raises(Interrupted):
@@ -176,9 +185,3 @@ def test_resume_and_compare_under_torchrun(tmp_path: Path) -> None:
     assert resumed.returncode == 0, resumed.stderr
     assert resumed.stdout.count("results in") == 1
     assert model(tmp_path / "run") == model(tmp_path / "whole")
-    compared = subprocess.run(
-        [*torchrun, "compare", "--rounds", "1", "--out", str(tmp_path / "study")],
-        capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
-    assert compared.returncode != 0
-    assert compared.stderr.count("fedflat: a study is carried out by one process") == 1

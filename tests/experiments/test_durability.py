@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.effort import chosen, effort
+from support.effort import chosen, effort, in_test_all
 
 TESTS = Path(__file__).parent.parent
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the paths of open files in /proc")
@@ -26,20 +26,26 @@ def wrong(mode: str, store: str, ranks: int, every: int, folder: Path) -> dict[i
     return {number: problem for number, problem in tried if problem}
 
 
-@pytest.mark.parametrize("store", ["memory", "file"])
-@pytest.mark.parametrize("mode", ["kill", "full"])
+STORES = ["memory", "file"]
+MODES = ["kill", "full"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "store"), chosen([("kill", "file"), ("full", "memory")], list(product(MODES, STORES)))
+)
 def test_stopped_before_any_file_operation_it_leaves_the_same_files(mode: str, store: str, tmp_path: Path) -> None:
     """A run that was killed, or whose disk was full, and was started again has the files of an undisturbed run."""
     assert wrong(mode, store, 0, effort(43, 1), tmp_path) == {}
 
 
-@pytest.mark.parametrize(("ranks", "store"), chosen([(2, "file")], list(product([1, 2, 3], ["memory", "file"]))))
+@in_test_all
+@pytest.mark.parametrize(("ranks", "store"), product([1, 2, 3], STORES))
 def test_so_it_is_with_ranks(store: str, ranks: int, tmp_path: Path) -> None:
     """Rank 0, which writes, is killed; records above the budget are in files of every rank."""
     assert wrong("kill", store, ranks, effort(59, 5), tmp_path) == {}
 
 
-@pytest.mark.parametrize("store", ["memory", "file"])
+@pytest.mark.parametrize("store", chosen(["file"], STORES))
 def test_after_a_power_failure_what_was_said_to_be_saved_is(store: str, tmp_path: Path) -> None:
     """Each write and each name that was not flushed is on disk or not, at random."""
     assert wrong("power", store, 0, effort(53, 1), tmp_path) == {}

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from fedflat.experiments import runner
+from support.effort import in_test_all
 from support.processes import PATIENCE
 from support.studies import run_spec
 from support.two_machines import two_machines
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="network namespaces are Linux's")
+pytestmark = [in_test_all, pytest.mark.skipif(sys.platform != "linux", reason="network namespaces are Linux's")]
 
 
 def test_torchrun_over_two_machines_ends_with_the_bits_of_one_process(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TypeVar
 
+import pytest
+
 from fedflat.core.method import Method
 from fedflat.methods import all_methods
 
@@ -20,6 +22,8 @@ COVERING = {
     "gradients by the inputs": "FedRobust",
     "the gradient on all samples": "MimeLite",
 }
+
+in_test_all = pytest.mark.skipif(not ALL, reason="in `make test-all` alone")
 
 
 def effort(usual: int, everything: int) -> int:

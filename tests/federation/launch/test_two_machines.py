@@ -20,11 +20,12 @@ from fedflat.federation.flower.export import export
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.launch.certificates import Certificates
 from fedflat.federation.launch.processes import OFFLINE
+from support.effort import in_test_all
 from support.flower_fixtures import events_of, wait_for
 from support.studies import run_spec
 from support.two_machines import Machine, two_machines
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="network namespaces are Linux's")]
+pytestmark = [in_test_all, pytest.mark.skipif(sys.platform != "linux", reason="network namespaces are Linux's")]
 
 
 LIMIT = 300.0  # seconds; machines are busy
