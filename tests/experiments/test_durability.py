@@ -39,7 +39,7 @@ def test_stopped_before_any_file_operation_it_leaves_the_same_files(mode: str, s
 
 
 @in_test_all
-@pytest.mark.parametrize(("ranks", "store"), product([1, 2, 3], STORES))
+@pytest.mark.parametrize(("ranks", "store"), list(product([1, 2, 3], STORES)))
 def test_so_it_is_with_ranks(store: str, ranks: int, tmp_path: Path) -> None:
     """Rank 0, which writes, is killed; records above the budget are in files of every rank."""
     assert wrong("kill", store, ranks, effort(59, 5), tmp_path) == {}
