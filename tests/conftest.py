@@ -19,9 +19,9 @@ hypothesis.settings.load_profile("fedflat")
 fix_product_rounding()  # before any test computes, as the command line does
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True)
 def _one_thread() -> None:
-    """Tests run side by side; threads inside them only get in each other's way."""
+    """Tests run side by side; threads inside them only get in each other's way. A test may have set another number."""
     torch.set_num_threads(1)
 
 

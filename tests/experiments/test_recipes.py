@@ -86,7 +86,7 @@ def synthetic(known: FileDataset, clients: int) -> LoadedDataset:
 
 @pytest.fixture
 def synthetic_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FileDataset, "load", lambda known, name, reading: synthetic(known, 200))
+    monkeypatch.setattr(FileDataset, "load", lambda known, *_: synthetic(known, 200))
     monkeypatch.setattr(specs, "load_once", cache(specs.load_once.__wrapped__))
     monkeypatch.setitem(vit_b_32.SIZES, "num_hidden_layers", 1)  # of twelve alike; whole, it takes a minute a method
 
