@@ -10,7 +10,6 @@ from fedflat.experiments import studies
 from support.fresh_process import Command, commands
 from support.studies import study_spec
 
-pytestmark = pytest.mark.xdist_group("plain install")  # whose one process runs all commands
 EXTRAS = ("transformers", "huggingface_hub", "tokenizers", "flwr", "cryptography", "httpx", "grpc")
 SMALL = "--data.clients 5 --rounds 1 --flatness []"
 WORKS = [

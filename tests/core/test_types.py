@@ -56,7 +56,6 @@ MISTAKES = {  # what is replaced, by what, and what the checker then says
 }
 
 
-pytestmark = pytest.mark.xdist_group("types")  # one run of mypy for all
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,6 @@ from support.processes import PATIENCE
 
 SOURCE = inspect.getsource(ranks_module)
 TESTS = Path(__file__).parent.parent
-pytestmark = pytest.mark.xdist_group("ranks")  # in one process of pytest, so that ranks are started once
 
 
 # What is tried with so many ranks, in one start of them.

@@ -166,7 +166,7 @@ def test_an_error_on_all_ranks_is_printed_once(tmp_path: Path) -> None:
 
 def test_a_study_under_torchrun_is_refused(fedflat, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.setenv(name, "1")
+        monkeypatch.setenv(name, "0")
     code, _, stderr = fedflat("compare --rounds 1 --out study")
     assert code == 2
     assert stderr.startswith("fedflat: a study is carried out by one process")
