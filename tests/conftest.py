@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
+from contextlib import suppress
+from ctypes import CDLL
 from pathlib import Path
 
 import hypothesis
@@ -23,6 +27,15 @@ fix_product_rounding()  # before any test computes, as the command line does
 def _one_thread() -> None:
     """Tests run side by side; threads inside them only get in each other's way. A test may have set another number."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _freed_memory_is_returned() -> Iterator[None]:
+    """The command line, which some tests run in this process, has glibc keep it."""
+    yield
+    gc.collect()
+    with suppress(OSError, TypeError, AttributeError):  # no glibc
+        CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture(params=all_methods().values(), ids=all_methods())

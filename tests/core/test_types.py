@@ -56,8 +56,6 @@ MISTAKES = {  # what is replaced, by what, and what the checker then says
 }
 
 
-
-
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """mypy's output on each variant; one run for all, which is what takes the time."""
