@@ -19,10 +19,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)  ## compare nine methods on 50 clients; writes runs/digits/report.html
 	$(BIN)/fedflat compare examples/digits.toml --out runs/digits --jobs auto
 
-check: $(INSTALLED) lint types imports docs-check  ## while you work: what takes seconds, in two minutes at most
+check: $(INSTALLED) lint types imports docs-check  ## while you work: without the tests that are marked slow
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
-test: $(INSTALLED) lint types imports docs-check  ## everything that can break, as CI does: ten minutes at most
+test: $(INSTALLED) lint types imports docs-check  ## everything that can break, as CI does: a quarter of an hour on two cores
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-all: $(INSTALLED)  ## every method on every axis, each file operation, thousands of mutations: some hours

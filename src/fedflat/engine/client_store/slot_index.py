@@ -29,9 +29,8 @@ class SlotIndex:
         self._slots: Slots = np.full(clients, ABSENT, dtype=np.int32)
         self._free: Slots = np.empty(0, dtype=np.int32)  # rising, so that new records lie side by side, at the front
         self.used = 0  # how many slots there are, free ones included; those beyond have never been written
-        self.held: list[
-            Mask
-        ] = []  # (slots,) for each of the last checkpoints, oldest first: whether it refers to a slot
+        # For each of the last checkpoints, oldest first, whether it refers to a slot, (slots,).
+        self.held: list[Mask] = []
         self._staged: list[tuple[Index, Slots]] = []
 
     @classmethod
