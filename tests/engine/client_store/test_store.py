@@ -571,8 +571,14 @@ from fedflat.methods import find
 
 folder, clients = Path(sys.argv[1]), np.arange(1_000_000)
 method, w = find("Scaffold")(), torch.zeros(16)
-store = ClientStore(method, len(clients), w, 0, folder)
 down = method.broadcast(method.init_server(w))
+(folder / "small").mkdir()
+small = ClientStore(method, 100, w, 0, folder / "small")  # what the first use imports and starts is not counted
+small.stage(clients[:100], small.get(clients[:100], down.map(lambda x: x.expand(100, -1))))
+small.commit()
+checkpoint.save(folder / "small" / "0.safetensors", small.tensors(folder / "small"), {})
+small.saved()
+store = ClientStore(method, len(clients), w, 0, folder)
 begin()
 for t in range(3):
     for some in np.split(clients, 50):
