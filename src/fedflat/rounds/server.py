@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..core.errors import NonFiniteError
 from ..core.method import Context, Method
 from ..core.objective import Objective
+from ..core.records import is_finite
 from ..data.federated import Index
 from .checkpoint import DamagedError
 from .local_training import Client, ContextFactory
@@ -82,7 +82,7 @@ class Server:
         """
         state = self.method.update(self.state, mean, replace(ctx, steps=steps, lr_sum=steps * ctx.lr))
         for name, x in state.tensors().items():
-            if not torch.isfinite(x).all():
+            if not is_finite(x):
                 raise NonFiniteError(f"the server's {name} became NaN or infinite in round {self.t}")
         return state
 

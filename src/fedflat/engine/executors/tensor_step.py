@@ -53,7 +53,7 @@ class StepNumbers:
     it.
     """
 
-    AT_ONCE = 64  # steps
+    AT_ONCE = 16  # steps
 
     def __init__(self) -> None:
         self._round: tuple[float, ...] = ()
