@@ -79,12 +79,13 @@ def test_two_ranks_leave_the_folder_of_one_process(tmp_path: Path) -> None:
     ).metrics.drop_columns(["seconds"])
 
 
-def test_a_rank_that_is_killed_is_started_again(tmp_path: Path) -> None:
-    """Once the one that writes, and once another."""
+@pytest.mark.parametrize("victims", chosen([(0,)], [(0, 1)]))
+def test_a_rank_that_is_killed_is_started_again(tmp_path: Path, victims: tuple[int, ...]) -> None:
+    """The one that writes, and then another."""
     long = spec(rounds=60, flatness=[])
     runner.run(long, tmp_path / "whole")
-    with started(long, tmp_path / "killed", "--ranks", "2", "--max-restarts", "2") as launcher:
-        for victim, t in enumerate((5, 30)):
+    with started(long, tmp_path / "killed", "--ranks", "2", "--max-restarts", str(len(victims))) as launcher:
+        for victim, t in zip(victims, (5, 30), strict=False):
             os.kill(ranks_in_round(launcher, tmp_path / "killed", t)[victim], signal.SIGKILL)
         _, stderr = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 0, stderr

@@ -35,7 +35,7 @@ MODES = ["kill", "full"]
 )
 def test_stopped_before_any_file_operation_it_leaves_the_same_files(mode: str, store: str, tmp_path: Path) -> None:
     """A run that was killed, or whose disk was full, and was started again has the files of an undisturbed run."""
-    assert wrong(mode, store, 0, effort(43, 1), tmp_path) == {}
+    assert wrong(mode, store, 0, effort(71, 1), tmp_path) == {}
 
 
 @in_test_all
@@ -48,4 +48,4 @@ def test_so_it_is_with_ranks(store: str, ranks: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("store", chosen(["file"], STORES))
 def test_after_a_power_failure_what_was_said_to_be_saved_is(store: str, tmp_path: Path) -> None:
     """Each write and each name that was not flushed is on disk or not, at random."""
-    assert wrong("power", store, 0, effort(53, 1), tmp_path) == {}
+    assert wrong("power", store, 0, effort(83, 1), tmp_path) == {}

@@ -31,7 +31,7 @@ def effort(usual: int, everything: int) -> int:
     return everything if ALL else usual
 
 
-def chosen(usual: list[T], everything: list[T]) -> list[T]:
+def chosen(usual: T, everything: T) -> T:
     """The cases of a test: `usual`, or `everything` in `make test-all`."""
     return everything if ALL else usual
 

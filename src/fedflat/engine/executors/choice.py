@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter, process_time
 
@@ -24,9 +24,10 @@ EXECUTORS = {kind.__name__.lower(): kind for kind in (Sequential, Stacked, Compi
 ASKED = "asked for"
 CLEARLY = 1.5  # times faster than what the rule says; less may be noise, and a choice should not change from run to run
 WORTHWHILE = 1.2  # times faster that a compiled step must be, which takes seconds to make
+TRIAL_STEPS = 2  # local steps of each client in a trial
 ENOUGH, MOST = 0.03, 20  # an executor is timed for so many seconds, or so many times, but at least twice
 COMPILING = 60.0  # seconds that compiling and timing a step may take, generously
-TRIAL_STEPS = 2  # local steps of each client in a trial
+LONG_TRIAL_STEPS, LONG_ENOUGH = 8, 0.3  # the same where compiling is in question: the run is long, and trials may be
 TRIAL_CLIENTS = 8  # at most, whose results are compared bit by bit
 
 
@@ -80,7 +81,7 @@ def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index,
     if choice.executor is one or one.randomness is Randomness.DROPOUT or steps * seconds[many.name] < COMPILING:
         return choice
     compiled = make(Compiled)
-    seconds[compiled.name] = _step_time(compiled, cohort)
+    seconds |= _step_times((many, compiled), cohort, LONG_TRIAL_STEPS, LONG_ENOUGH)
     worthwhile = seconds[compiled.name] * WORTHWHILE < seconds[many.name]
     return Choice(compiled, "a long run of small steps", seconds) if worthwhile else choice
 
@@ -115,7 +116,7 @@ def _faster(one: Executor, many: Executor, cohort: Index) -> Choice:
     By rule, models with convolutions go one client at a time, because stacked convolutions become grouped ones, which
     are slower, and other models are stacked. A trial overrules this only if it says so clearly.
     """
-    seconds = {executor.name: _step_time(executor, cohort) for executor in (one, many)}
+    seconds = _step_times((one, many), cohort)
     layers = one.objective.module.modules()
     by_rule, other = (one, many) if any(isinstance(x, nn.modules.conv._ConvNd) for x in layers) else (many, one)
     if seconds[other.name] * CLEARLY < seconds[by_rule.name]:
@@ -123,36 +124,31 @@ def _faster(one: Executor, many: Executor, cohort: Index) -> Choice:
     return Choice(by_rule, "by model, and not slower", seconds)
 
 
-def _step_time(executor: Executor, cohort: Index) -> float:
-    """Seconds of one client's step, the shortest of several trials after one that warms up.
+def _step_times(
+    executors: Sequence[Executor], cohort: Index, steps: int = TRIAL_STEPS, enough: float = ENOUGH
+) -> dict[str, float]:
+    """Seconds of one client's step by executor, the shortest of several trials in turns, after one that warms up.
 
-    On a GPU this is the time until it is done, else the time of the processor, which other processes disturb less.
+    The time of the processor counts, which other processes disturb less than the clock.
     """
-    trial = Trial(executor, cohort)
-    trial.run()
-    on_gpu = trial.plan.samples.is_cuda
-
-    def clock() -> float:
-        if not on_gpu:
-            return process_time()
-        torch.cuda.synchronize()
-        return perf_counter()
-
-    times: list[float] = []
-    while len(times) < 2 or (sum(times) < ENOUGH and len(times) < MOST):
-        started = clock()
+    trials = [Trial(executor, cohort, steps) for executor in executors]
+    times: list[list[float]] = []
+    for trial in trials:
         trial.run()
-        times.append(clock() - started)
-    return min(times) / int(trial.plan.steps.sum())
+    while len(times) < 2 or (sum(map(sum, times)) < enough * len(trials) and len(times) < MOST):
+        times.append([trial.seconds() for trial in trials])
+    fastest = map(min, zip(*times, strict=True))
+    taken = (int(trial.plan.steps.sum()) for trial in trials)
+    return {one.name: best / number for one, best, number in zip(executors, fastest, taken, strict=True)}
 
 
 class Trial:
     """The first steps of the clients that have most steps, as many clients as run at once, from the initial model."""
 
-    def __init__(self, executor: Executor, cohort: Index) -> None:
+    def __init__(self, executor: Executor, cohort: Index, steps: int = TRIAL_STEPS) -> None:
         """Prepare everything, so that `run` is nothing but local training; `cohort` is (c,)."""
         batches, method, space = executor.batches, executor.method, executor.objective.space
-        self.plan = batches.plan(0, batches.longest_first(cohort)[: executor.chunk]).first(TRIAL_STEPS)
+        self.plan = batches.plan(0, batches.longest_first(cohort)[: executor.chunk]).first(steps)
         server = method.init_server(space.flatten(executor.objective.module))
         down = stacked(method.broadcast(server), self.plan.clients)
         ctx = ContextFactory(space, batches.client, server.w.device).of(0, 1.0, len(self.plan.clients))
@@ -163,6 +159,19 @@ class Trial:
     def run(self) -> Tensor:
         """Take the steps; returns the clients' models, (c, d)."""
         return self._run().w
+
+    def seconds(self) -> float:
+        """Take the steps; returns the seconds until they are done on a GPU, or else those of the processor."""
+        clock = _finished_gpu_work if self.plan.samples.is_cuda else process_time
+        started = clock()
+        self.run()
+        return clock() - started
+
+
+def _finished_gpu_work() -> float:
+    """The time when the GPU has nothing left to do, in seconds."""
+    torch.cuda.synchronize()
+    return perf_counter()
 
 
 def stands_alone(executor: Executor, cohort: Index) -> bool:

@@ -1,0 +1,85 @@
+"""How `executor = "auto"` chooses, by a clock that the tests set."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from torch import nn
+
+from fedflat.engine.executors import choice
+from fedflat.engine.executors.choice import choose
+from fedflat.methods import find
+from support.federation import simulation
+
+COHORT = np.arange(6)
+LONG = 1e9  # local steps of a whole run
+
+
+class TimedTrial:
+    """In the place of a trial: takes the next of the times of its executor, and the last one again and again."""
+
+    times: dict[str, list[float]]
+
+    def __init__(self, executor, cohort, steps: int = 2) -> None:
+        self.plan = SimpleNamespace(steps=np.full(1, steps))
+        self._times = iter([each * steps for each in self.times[executor.name]])
+        self._steps = steps
+
+    def run(self) -> None: ...
+
+    def seconds(self) -> float:
+        self._last = next(self._times, getattr(self, "_last", None))
+        return self._last
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch):
+    """The choice for a model, a number of steps, and the times of a step with each executor."""
+
+    def of(module: nn.Module, steps: float, **times: float | list[float]):
+        TimedTrial.times = {name: each if isinstance(each, list) else [each] for name, each in times.items()}
+        monkeypatch.setattr(choice, "Trial", TimedTrial)
+        return choose("auto", simulation(find("FedAvg")(), model=module)._make, COHORT, steps)
+
+    return of
+
+
+def dense() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize(
+    ("module", "sequential", "stacked", "name"),
+    [
+        (dense, 1.0, 1.4, "stacked"),  # by rule, and not clearly slower
+        (dense, 1.0, 1.6, "sequential"),
+        (convolutional, 1.4, 1.0, "sequential"),
+        (convolutional, 1.6, 1.0, "stacked"),
+    ],
+)
+def test_a_trial_overrules_the_rule_only_clearly(chosen, module, sequential: float, stacked: float, name: str) -> None:
+    assert chosen(module(), 1.0, sequential=sequential, stacked=stacked).name == name
+
+
+@pytest.mark.parametrize(("compiled", "name"), [(1 / 1.21, "compiled"), (1 / 1.19, "stacked"), (2.0, "stacked")])
+def test_a_long_run_is_compiled_where_that_is_worthwhile(chosen, compiled: float, name: str) -> None:
+    assert chosen(dense(), LONG, sequential=3.0, stacked=1.0, compiled=compiled).name == name
+
+
+def test_a_short_run_is_not_compiled(chosen) -> None:
+    found = chosen(dense(), choice.COMPILING - 1, sequential=3.0, stacked=1.0, compiled=0.001)
+    assert found.name == "stacked"
+    assert "compiled" not in found.seconds
+
+
+def test_a_trial_that_was_disturbed_does_not_count(chosen) -> None:
+    """The shortest time of several is what the executor can do."""
+    found = chosen(dense(), LONG, sequential=9e-3, stacked=4e-3, compiled=[9e-3, 8e-3, 2e-3, 7e-3])
+    assert found.name == "compiled"
+    assert found.seconds["compiled"] == pytest.approx(2e-3)
