@@ -14,7 +14,7 @@ from fedflat.methods import all_methods
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-SHORT = ["--seeds", "0", "--rounds", "2"]
+SHORT = ["--seeds", "0", "--rounds", "2", "--methods", '["fedavg", "fedsam"]']
 
 
 def test_the_python_example_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -31,7 +31,7 @@ def commands() -> list[str]:
 
 
 def test_the_commands_run_as_written_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With fewer rounds and seeds, which changes nothing but the time."""
+    """With fewer rounds, seeds and methods, which changes nothing but the time."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     assert len(commands()) >= 7
