@@ -65,7 +65,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for name, text in variants.items():
         files[name].write_text(text)
     root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", str(root / "pyproject.toml")]
+    command = [sys.executable, "-m", "mypy", "--config-file", str(root / "pyproject.toml")]
     done = subprocess.run(
         [*command, *map(str, files.values())], capture_output=True, text=True, timeout=300, cwd=root, check=False
     )
