@@ -26,7 +26,7 @@ g = torch.Generator().manual_seed(0)
 x, y = torch.randn(400, *shape, generator=g), torch.randint(10, (400,), generator=g)
 some = [(x[i % 7 * 40 : i % 7 * 40 + 40], y[i % 7 * 40 : i % 7 * 40 + 40]) for i in range(clients)]
 data = ff.FederatedData.from_clients(some, test=(x, y), classes=10)
-sim = ff.Simulation(model, data, ff.methods.find(name)(), ff.Client(batch_size=20), rounds=rounds,
+sim = ff.Simulation(model, data, ff.methods.find(name)(), ff.Client(epochs=1, batch_size=20), rounds=rounds,
                     participation=10, workers=1)
 Path("/proc/self/clear_refs").write_text("5")
 expected = peak_bytes(sim)
