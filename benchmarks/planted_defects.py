@@ -43,7 +43,7 @@ CHECKS = {  # what `make test` does beside pytest
     "make lint": ("ruff", "check", "."),
     "make types": ("mypy",),
     "make imports": ("lint-imports",),
-    "make docs-check": ("python", "docs/generate.py", "--check"),
+    "make docs-check": ("python", "-m", "docs.generate", "--check"),
 }
 
 
