@@ -207,6 +207,7 @@ class Promises:
         return max(rounds for first, rounds in self._noted if first <= number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["memory", "file"])
 def test_a_run_keeps_every_state_that_it_has_saved_and_no_file_of_it_is_damaged(
     store: str, disk: ForgetfulDisk, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -257,6 +258,7 @@ def test_what_a_client_of_a_federation_keeps_lasts(disk: ForgetfulDisk, folder: 
             assert torch.equal(ClientState(left / "state" / "client", Kept).load(kept, records[0]).c, records[kept].c)
 
 
+@pytest.mark.slow
 def test_a_federation_keeps_every_state_that_it_has_saved(
     disk: ForgetfulDisk, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +275,7 @@ def test_a_federation_keeps_every_state_that_it_has_saved(
     assert all("out/result.json" in state for state in disk.after_a_crash())
 
 
+@pytest.mark.slow
 def test_a_federation_that_went_back_is_back(disk: ForgetfulDisk, folder: Path, tmp_path: Path) -> None:
     federation = GridFederation(study_of(), folder)
     federation.serve()

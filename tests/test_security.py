@@ -48,12 +48,14 @@ def keywords(call: ast.Call) -> dict[str | None, str]:
     return {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
 
 
+@pytest.mark.slow
 def test_nothing_that_comes_from_elsewhere_is_run() -> None:
     found = [(name, file) for file, name, _ in calls() if name in DANGEROUS and file not in DANGEROUS[name]]
     assert found == []
     assert {name for _, name, _ in calls()} & {"pickle.loads", "np.load"}, "the walk finds calls"
 
 
+@pytest.mark.slow
 def test_arrays_are_read_without_pickles() -> None:
     reads = [keywords(call).get("allow_pickle") for _, name, call in calls() if name == "np.load"]
     assert len(reads) >= 3

@@ -14,6 +14,7 @@ DENSE = replace(WORKLOADS["W3-mlp"], clients=3, samples=8, batch=8, pool=24, coh
 CONVOLUTIONAL = replace(DENSE, model="cnn", options={"width": 4}, shape=(3, 8, 8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", [DENSE, CONVOLUTIONAL], ids=["dense", "convolutional"])
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_the_plain_loop_does_what_fedavg_does(work: Workload, channels_last: bool) -> None:

@@ -3,7 +3,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.slow
 def test_a_part_is_measured_shown_and_written(bench, tmp_path: Path) -> None:
     code, out, _ = bench("augmentation --quick --repeats 2 --out b.json")
     assert code == 0

@@ -3,11 +3,15 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 from benchmarks.growth import Cost
 from benchmarks.growth_tables import growth_figure, growth_table, read_growth, write_growth
 from benchmarks.measurement import Spread
 from benchmarks.results import Settings
 from support.files import refused
+
+pytestmark = pytest.mark.slow
 
 
 def a_cost(axis: str, value: int, method: str = "FedAvg", peak: int | None = 20_000_000) -> Cost:

@@ -39,6 +39,7 @@ def test_processor_seconds_are_told_of_one_process_only() -> None:
     assert not Ours(W1, "FedAvg", workers=2).processor
 
 
+@pytest.mark.slow
 def test_rounds_are_those_of_the_work_and_seconds_those_of_one_with_all_clients() -> None:
     prepared = Ours(W3, "FedAvg").prepare()
     assert prepared.share == W3.rounds
@@ -46,6 +47,7 @@ def test_rounds_are_those_of_the_work_and_seconds_those_of_one_with_all_clients(
     assert Bare(WORKLOADS["W5"], False, False).prepare().share == 100 / 10_000
 
 
+@pytest.mark.slow
 def test_a_simulation_trains_the_clients_that_are_timed_and_is_not_evaluated() -> None:
     sim = Ours(W3, "FedSAM").simulation(4)
     result = sim.round()

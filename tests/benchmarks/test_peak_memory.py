@@ -34,6 +34,7 @@ def test_an_older_peak_is_not() -> None:
     assert Peak().bytes() < 60 * MB
 
 
+@pytest.mark.slow
 def test_processes_that_this_one_has_started_count() -> None:
     """The other process takes what this one has now, and 64 MB besides."""
     peak = Peak()

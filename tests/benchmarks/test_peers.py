@@ -199,6 +199,7 @@ def test_fl_simulator_is_timed_with_and_without_its_evaluation(
     ]
 
 
+@pytest.mark.slow
 def test_fl_simulator_gets_the_settings_of_the_work(checkout: Path) -> None:
     import fl_simulator
     from results import Run

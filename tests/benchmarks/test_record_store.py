@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from benchmarks.host import in_a_process_of_its_own
@@ -7,6 +8,7 @@ from benchmarks.record_store import changed, measure_store
 from fedflat.methods import Scaffold
 
 
+@pytest.mark.slow
 def test_a_million_clients_are_read_and_written() -> None:
     times, peak = in_a_process_of_its_own(measure_store, 2)
     assert len(times.cpu) == len(times.wall) == 2

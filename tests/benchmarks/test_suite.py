@@ -11,6 +11,8 @@ from benchmarks.results import Results, Settings, described
 from benchmarks.suite import measure
 from fedflat.engine.allocator import SWITCH
 
+pytestmark = pytest.mark.slow
+
 QUICK = Settings(repeats=2, quick=True)
 
 

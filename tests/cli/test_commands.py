@@ -12,6 +12,7 @@ from fedflat.methods import all_methods
 SMALL = "--data.clients 10 --client.epochs 1 --client.batch_size 20 --rounds 4 --checkpoint_every 2 --participation 0.5"
 
 
+@pytest.mark.slow
 def test_run_then_again_then_report(fedflat, tmp_path: Path) -> None:
     code, out, err = fedflat(f"run {SMALL} --method.name fed-sam --method.rho 0.05 --out one")
     assert (code, err) == (0, "")
@@ -31,6 +32,7 @@ def test_default_folder_names_the_run(fedflat, tmp_path: Path) -> None:
     assert [path.name.rpartition("-")[0] for path in Path("runs").iterdir()] == ["FedAvg-seed3"]
 
 
+@pytest.mark.slow
 def test_compare_a_file_with_flags_on_top(fedflat, tmp_path: Path) -> None:
     Path("study.toml").write_text('methods = ["fedavg", "feddyn"]\nseeds = [0, 1]\nrounds = 50\n[client]\nlr = 0.05\n')
     code, out, _ = fedflat(f"compare study.toml {SMALL}")
@@ -46,6 +48,7 @@ def test_compare_a_file_with_flags_on_top(fedflat, tmp_path: Path) -> None:
     assert "FedDyn" in out
 
 
+@pytest.mark.slow
 def test_compare_with_methods_as_flags(fedflat, tmp_path: Path) -> None:
     code, out, _ = fedflat(
         f"""compare --methods fedavg --methods '{{"name": "fedsam", "rho": 0.2}}' --seeds 0 {SMALL} --out two"""
@@ -55,6 +58,7 @@ def test_compare_with_methods_as_flags(fedflat, tmp_path: Path) -> None:
     assert "rho = 0.2" in Path("two/study.toml").read_text()
 
 
+@pytest.mark.slow
 def test_resume_goes_on_where_a_run_or_a_study_was(fedflat, tmp_path: Path) -> None:
     fedflat(f"run {SMALL} --out one")
     Path("one/summary.json").unlink()
@@ -75,6 +79,7 @@ def test_dry_run_prints_configuration_and_cost_and_computes_nothing(fedflat, tmp
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_names_and_keys_mix_in_any_spelling(fedflat, tmp_path: Path) -> None:
     Path("file.toml").write_text(
         'rounds = 3\npartition = "iid"\n[method]\nname = "fedsam"\nrho = 0.3\n[client]\nlr = 0.5\n'
@@ -94,6 +99,7 @@ def test_names_and_keys_mix_in_any_spelling(fedflat, tmp_path: Path) -> None:
     assert "batch_size" not in out
 
 
+@pytest.mark.slow
 def test_participation_in_all_its_forms(fedflat, tmp_path: Path) -> None:
     for rule, shown in [
         ("3", "3"),

@@ -78,6 +78,7 @@ def test_tables_of_the_reports_hold_text_only() -> None:
                 assert "literal" in ast.unparse(node), f"{path.name}:{node.lineno}"
 
 
+@pytest.mark.slow
 def test_a_folder_with_the_name_of_markup(fedflat) -> None:
     code, out, err = fedflat("run --data.clients 10 --rounds 1 --flatness [] --participation 2 --out '[/x]'")
     assert (code, err) == (0, "")
@@ -90,6 +91,7 @@ def test_a_folder_with_the_name_of_markup(fedflat) -> None:
     assert " x] " in out, "the folder's name"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
 def test_a_reader_that_is_gone_and_a_full_disk_behind_the_output() -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(fedflat.cli.__file__).parents[2])}

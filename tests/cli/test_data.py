@@ -78,6 +78,7 @@ def test_a_set_can_be_fetched_first(fedflat, hub: Asked) -> None:
     assert options == {"repo_type": "dataset", "allow_patterns": "plain_text/*.parquet", "revision": COMMITS["main"]}
 
 
+@pytest.mark.slow
 def test_the_commit_is_kept_and_fetched_again(fedflat, hub: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the branch is at by then; another one is fetched when it is asked for, and then kept."""
     fedflat(FETCH)

@@ -24,6 +24,7 @@ def findings(study: Path) -> list[list[dict]]:
     return [json.loads(path.read_text()) for path in sorted(study.rglob("flatness.json"))]
 
 
+@pytest.mark.slow
 def test_a_study_is_measured_and_the_report_shows_it(fedflat, study: Path) -> None:
     assert findings(study) == []
     code, out, err = fedflat(
@@ -37,6 +38,7 @@ def test_a_study_is_measured_and_the_report_shows_it(fedflat, study: Path) -> No
     assert "sharpness(rho=0.3)" in (study / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_measure_taken_again_replaces_the_old_one(fedflat, study: Path) -> None:
     for samples in (100, 200):
         fedflat(f"flatness {study} --measure sharpness --max-samples {samples}")
@@ -67,6 +69,7 @@ def test_every_measure_is_listed(fedflat) -> None:
     assert all(name in out for name in all_measures())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "message"),
     [

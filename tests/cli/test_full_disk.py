@@ -18,6 +18,8 @@ from support.effort import effort
 from support.small_disk import files_up_to
 from support.studies import study_spec
 
+pytestmark = pytest.mark.slow
+
 READERS: dict[str, Callable[[Path], object]] = {
     ".json": lambda path: json.loads(path.read_text()), ".parquet": pq.read_table,
     ".npz": lambda path: dict(np.load(path)), ".svg": lambda path: path.read_text().rindex("</svg>"),

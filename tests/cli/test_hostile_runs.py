@@ -42,6 +42,7 @@ def is_one_line(code: int, err: str) -> bool:
     return code == 2 and err.startswith("fedflat: ") and err.count("\n") == 1 and err[:-1].isprintable()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_report_of_it_is_one_line(fedflat, runs: tuple[Path, Path], name: str) -> None:
     CASES[name](runs[0])
@@ -77,6 +78,7 @@ SHOWN = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHOWN)
 def test_what_is_only_odd_is_shown(fedflat, runs: tuple[Path, Path], name: str) -> None:
     SHOWN[name](runs[0])
@@ -99,6 +101,7 @@ def test_a_hostile_study(fedflat, runs: tuple[Path, Path], name: str, content: b
         assert is_one_line(code, err), (command, code, err)
 
 
+@pytest.mark.slow
 def test_a_study_without_runs_and_with_hostile_pictures(fedflat, runs: tuple[Path, Path]) -> None:
     study = runs[0].parent.parent
     written("landscape/a.svg", "<svg><script>alert(1)</script></svg>")(study)
@@ -126,6 +129,7 @@ def test_a_folder_whose_name_does_harm(fedflat, runs: tuple[Path, Path]) -> None
 REAL = ["summary: brackets", "metrics: many rows", "summary.json: a pipe"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", chosen(REAL[-1:], REAL))
 def test_the_real_command(runs: tuple[Path, Path], name: str) -> None:
     CASES[name](runs[0])

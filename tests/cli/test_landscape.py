@@ -75,6 +75,7 @@ def flat(run: Path) -> torch.Tensor:
     return torch.cat([p.flatten() for _, p in sorted(load_file(run / "model.safetensors").items())]).double()
 
 
+@pytest.mark.slow
 def test_a_study_shows_every_methods_first_seed(fedflat, study: Path, measured: list[int]) -> None:
     code, out, err = fedflat(f"landscape {study} {SMALL}")
     assert (code, err) == (0, "")
@@ -92,6 +93,7 @@ def test_a_study_shows_every_methods_first_seed(fedflat, study: Path, measured: 
         assert surface.marks[0].loss == surface.loss[2, 2]
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_not_computed_again(fedflat, study: Path, measured: list[int]) -> None:
     fedflat(f"landscape {study} {SMALL}")
     before = Path("study/landscape/landscape.html").read_bytes()
@@ -123,6 +125,7 @@ def test_every_setting_and_every_model_has_a_file_of_its_own(study: Path) -> Non
     )
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_finished(fedflat, study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure, done = landscapes.losses_on, []
 
@@ -157,6 +160,7 @@ def test_local_models_are_those_whose_mean_the_next_round_makes(study: Path) -> 
     assert len({tuple(w.tolist()) for w in local.values()}) == len(cohort)
 
 
+@pytest.mark.slow
 def test_local_models_are_shown_on_their_own_samples(fedflat, study: Path) -> None:
     one, other, _ = runs_of(study)
     assert fedflat(f"landscape {one} {other} {SMALL} --local 2 --out out")[0] == 0
@@ -173,6 +177,7 @@ def test_local_models_are_shown_on_their_own_samples(fedflat, study: Path) -> No
     assert f"{len(y)} training samples of this client" in content[2]["protocol"]
 
 
+@pytest.mark.slow
 def test_a_plane_has_the_models_at_their_distances(fedflat, study: Path) -> None:
     assert fedflat(f"landscape {study} {SMALL} --plane --local 1 --out out")[0] == 0
     (content,) = index("out")
@@ -188,6 +193,7 @@ def test_a_plane_has_the_models_at_their_distances(fedflat, study: Path) -> None
     assert not Path("out/profiles.svg").exists()
 
 
+@pytest.mark.slow
 def test_one_dimension_and_features(fedflat, study: Path) -> None:
     run = runs_of(study)[0]
     code, out, _ = fedflat(f"landscape {run} {SMALL} --one-dimensional --features")
@@ -214,6 +220,7 @@ def test_labels_say_what_tells_the_runs_apart(study: Path, finished: Path) -> No
     assert labels(avg, Path("elsewhere") / avg.name) == [str(avg), f"elsewhere/{avg.name}"]
 
 
+@pytest.mark.slow
 def test_a_long_job_says_first_how_long(fedflat, study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = f"landscape {study} --points 9 --one-dimensional"
     assert "about" not in fedflat(line)[1]

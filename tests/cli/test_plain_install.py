@@ -35,6 +35,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Command]:
     return {each.line: each for each in commands(*WORKS, *REFUSED, missing=EXTRAS, folder=folder)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", WORKS)
 def test_it_works(ended: dict[str, Command], line: str) -> None:
     assert (ended[line].code, ended[line].err) == (0, "")

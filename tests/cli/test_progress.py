@@ -2,11 +2,15 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
 from fedflat.cli import progress
 from fedflat.cli.console import Console
 from fedflat.cli.progress import Bar, Lines, watcher
 from fedflat.experiments import studies
 from support.studies import study_spec
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_terminal_gets_a_bar_with_the_time_left(tmp_path) -> None:

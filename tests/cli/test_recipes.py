@@ -22,6 +22,7 @@ def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "TIMED_STEPS", 2)
 
 
+@pytest.mark.slow
 def test_the_list_names_every_recipe_and_its_cost(fedflat) -> None:
     code, out, err = fedflat("recipes list")
     assert (code, err) == (0, "")
@@ -31,6 +32,7 @@ def test_the_list_names_every_recipe_and_its_cost(fedflat) -> None:
     assert re.search(r"fedsmoo/table8 +Table 8 +1 +8 +4\.85 M +7,235\.0 +–", out)
 
 
+@pytest.mark.slow
 def test_the_list_of_one_paper(fedflat) -> None:
     out = fedflat("recipes list fedgf")[1]
     assert "fedgf/table1" in out
@@ -53,6 +55,7 @@ def test_a_dry_run_shows_the_cost_of_what_would_run(fedflat, tmp_path: Path) -> 
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_ours_stands_beside_the_papers(fedflat) -> None:
     small_cifar10(Path("data/cifar10"))
     code, out, err = fedflat(RUN)

@@ -23,6 +23,7 @@ GROUPS = {
 }
 
 
+@pytest.mark.slow
 def test_help_and_version_import_no_library() -> None:
     lines = ["--version", "--help", *COMMANDS, *GROUPS]
     lines += [f"{group} {command}" for group, members in GROUPS.items() for command in members]
@@ -41,6 +42,7 @@ NUMBERS = {"torch", "numpy"}
 SETTINGS = NUMBERS | {"pyarrow", "pydantic", "safetensors"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "needed",
     [  # what one process runs in this order, and all that it may have imported by then

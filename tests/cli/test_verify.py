@@ -32,6 +32,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_study_is_whole_until_something_is_damaged(fedflat, tmp_path: Path) -> None:
     studies.study(study_spec(seeds=[0], flatness=[]), tmp_path / "study")
     before = contents(tmp_path / "study")

@@ -65,14 +65,21 @@ def test_steps_and_rates_are_counted(lead: tuple[int, ...]) -> None:
     assert seen == [(0, 0.0), (1, 0.5), (2, 1.0), ([3.0], [1.5])]
 
 
-def test_clients_that_are_done_cost_nothing() -> None:
-    """The oracle is never asked about rows beyond the active ones."""
+def test_clients_that_are_done_cost_nothing_and_keep_their_place() -> None:
+    """The oracle is never asked about rows beyond the active ones; each step halves a model."""
     rows = []
     oracle = lambda w: rows.append(len(w)) or w  # noqa: E731
-    down = Model(torch.ones(3, 2).double())
-    result = local_round(
-        find("FedAvg")(), down, Nothing(), [(oracle, 3), (oracle, 1)], Context(0, 0.5, 1.0), Descent(0.5)
-    )
-    assert rows == [3, 1]
-    assert result.steps.flatten().tolist() == [2, 1, 1]
-    assert result.w.tolist() == [[0.25, 0.25], [0.5, 0.5], [0.5, 0.5]]
+    down = Model(torch.ones(4, 2).double())
+    steps = [(oracle, 4), (oracle, 2), (oracle, 1)]
+    result = local_round(find("FedAvg")(), down, Nothing(), steps, Context(0, 0.5, 1.0), Descent(0.5))
+    assert rows == [4, 2, 1]
+    assert result.steps.flatten().tolist() == [3, 2, 1, 1]
+    assert result.w.tolist() == [[0.125] * 2, [0.25] * 2, [0.5] * 2, [0.5] * 2]
+
+
+@pytest.mark.parametrize(("scope", "share"), [("outside", 1.0), ("inside", 0.25)])
+def test_weight_decay_inside_is_mixed_like_the_gradient(scope: str, share: float) -> None:
+    """In d = 0.25 gradient + the rest, it is added to the gradient, and outside to d."""
+    w, d = torch.tensor([2.0, -4.0]).double(), torch.tensor([1.0, 1.0]).double()
+    after, _ = Descent(0.5, weight_decay=0.1, wd_scope=scope)(w, d, None, DirectionParts(fresh=0.25))
+    torch.testing.assert_close(after, w - 0.5 * (d + share * 0.1 * w), rtol=0, atol=1e-15)

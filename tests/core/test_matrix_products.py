@@ -20,6 +20,7 @@ USERS = {  # what computes for a user, and so must ask for it
 LATE = "import torch; torch.ones(4, 4) @ torch.ones(4, 4)\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("user", USERS.values(), ids=USERS)
 def test_whoever_computes_asks_for_it_and_an_import_does_not(user: str) -> None:
     imports = "import sys, fedflat as ff, fedflat.engine.simulation; from fedflat.cli import execution, main\n"
@@ -32,6 +33,7 @@ def test_what_the_user_has_chosen_stays(monkeypatch: pytest.MonkeyPatch) -> None
     assert os.environ["MKL_CBWR"] == "COMPATIBLE"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this torch computes without Intel's library")
 def test_after_the_first_product_processes_that_are_started_round_as_this_one_does() -> None:
     """Intel's library refuses then, so the variable would hold for children only."""

@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, kl_div
 
-from fedflat.core.objective import Batch, Objective
+from fedflat.core.objective import Batch, BatchOracle, Objective
+from fedflat.core.oracle import with_teacher
 from support.federation import tanh_network
 
 
@@ -28,6 +29,19 @@ def test_gradient_of_a_stack_is_autograd_on_each_module() -> None:
         torch.testing.assert_close(got[i], expected, rtol=0, atol=1e-14)
         alone = objective.gradient(w[i], Batch(samples.x[i], samples.y[i]))
         torch.testing.assert_close(alone, expected, rtol=0, atol=1e-14)
+
+
+def test_a_teachers_penalty_is_torchs_divergence_times_the_squared_temperature() -> None:
+    """Hinton et al., 2015: with tau squared, the gradient keeps its size when tau changes."""
+    network, teacher, samples = tanh_network(), tanh_network(1), batch(1)
+    objective, x = Objective(network), samples.x[0]
+    w, e = (objective.space.flatten(one) for one in (network, teacher))
+    oracle = with_teacher(BatchOracle(objective, Batch(x, samples.y[0])), e, weight=0.3, tau=2.0)
+    student, taught = network(x), teacher(x).detach()
+    divergence = kl_div((student / 2).log_softmax(-1), (taught / 2).softmax(-1), reduction="batchmean")
+    (cross_entropy(student, samples.y[0]) + 0.3 * 4 * divergence).backward()
+    expected = torch.cat([p.grad.flatten() for p in network.parameters()])
+    torch.testing.assert_close(oracle(w), expected, rtol=0, atol=1e-14)
 
 
 def test_weights_stand_for_missing_samples() -> None:

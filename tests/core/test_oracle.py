@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from fedflat.core.oracle import sam, shifted, unit
+from fedflat.core.oracle import asam, sam, shifted, unit
 
 
 def test_unit_is_per_row_and_keeps_zero() -> None:
@@ -17,6 +17,14 @@ def test_transforms_on_a_quadratic() -> None:
     grad = lambda at: at  # noqa: E731
     assert torch.allclose(sam(grad, 0.5)(w), w * torch.tensor([[1.1], [1.0]]))
     assert torch.equal(shifted(grad, torch.ones(2))(w), w + 1)
+
+
+def test_the_adaptive_perturbation_ends_on_the_scaled_ball() -> None:
+    """grad = w, so it is rho T T w / ||T w|| (Kwon et al., 2021, eq. 3), and ||e / T|| = rho."""
+    w, T = torch.tensor([3.0, 4.0]).double(), torch.tensor([2.0, 0.5]).double()
+    e = asam(lambda at: at, 0.5, T)(w) - w
+    torch.testing.assert_close(e, 0.5 * T.square() * w / (36 + 4) ** 0.5, rtol=0, atol=1e-11)
+    torch.testing.assert_close((e / T).norm(), torch.tensor(0.5).double(), rtol=0, atol=1e-11)
 
 
 def test_radius_zero_costs_one_gradient() -> None:

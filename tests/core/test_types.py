@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 HEAD = """
 from __future__ import annotations
 from dataclasses import replace

@@ -415,6 +415,7 @@ print(load("mnist", clients=2, data_dir=sys.argv[1], partial=True).contents_hash
 """
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_both_succeed(tmp_path: Path, cache: Path) -> None:
     mnist(tmp_path, n=500)
     ready = [tmp_path / name for name in ("one", "two")]
@@ -481,6 +482,7 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert cache_folder().name == "fedflat"
 
 
+@pytest.mark.slow
 def test_a_second_load_takes_little_more_memory_than_the_pictures(tmp_path: Path) -> None:
     """60 MB of pictures."""
     data = load(mnist(tmp_path, n=76_531))

@@ -227,6 +227,7 @@ def test_augmentations_are_those_of_the_released_codes() -> None:
     assert AUGMENTATIONS["none"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "crops"), [("crop-flip", 1.0), ("fl-simulator", 0.5)])
 def test_pictures_move_by_up_to_four_pixels_and_every_second_one_is_flipped(name: str, crops: float) -> None:
     """Where the one pixel that is set comes to lie tells how its picture was moved."""

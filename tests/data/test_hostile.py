@@ -37,6 +37,7 @@ def test_there_are_as_many_as_were_ever_tried() -> None:
     assert len(cases()) >= 44
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cases())
 def test_it_is_refused_in_one_line_and_does_no_harm(outcomes: dict[str, dict[str, Any]], name: str) -> None:
     one = outcomes[name]

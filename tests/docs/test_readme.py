@@ -17,6 +17,7 @@ README = (ROOT / "README.md").read_text()
 SHORT = ["--seeds", "0", "--rounds", "2", "--methods", '["fedavg", "fedsam"]']
 
 
+@pytest.mark.slow
 def test_the_python_example_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     [example] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -30,6 +31,7 @@ def commands() -> list[str]:
     return [line.split(" #")[0].strip() for line in block.replace("\\\n", " ").splitlines()]
 
 
+@pytest.mark.slow
 def test_the_commands_run_as_written_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With fewer rounds, seeds and methods, which changes nothing but the time."""
     monkeypatch.chdir(tmp_path)

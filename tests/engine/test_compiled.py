@@ -14,6 +14,8 @@ from fedflat.engine.executors import compiled
 from fedflat.methods import FedAvg, find
 from support.federation import federation, simulation
 
+pytestmark = pytest.mark.slow
+
 HARD = {"client": {"weight_decay": 0.05, "max_norm": 1.0, "momentum": 0.5}}
 
 

@@ -172,6 +172,7 @@ def noisy_network() -> nn.Module:
     return Noisy(*dropout_network())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "executor"),
     [(dropout_network, executors.Stacked), (noisy_network, Sequential)],
@@ -193,6 +194,7 @@ def test_other_random_numbers_run_one_client_at_a_time() -> None:
         simulation(find("FedSAM")(), model=noisy_network(), executor="stacked")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "executor"),
     [(dropout_network, "sequential"), (dropout_network, "stacked"), (noisy_network, "sequential")],
@@ -239,6 +241,7 @@ def test_auto_stacks_small_dense_models_only() -> None:
         simulation(find("FedAvg")(), executor="fast")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cnn", "lenet"])
 def test_convolutions_stack_too(name: str) -> None:
     shape = (3, 32, 32) if name == "lenet" else (1, 8, 8)

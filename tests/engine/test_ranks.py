@@ -96,6 +96,7 @@ def alone() -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", chosen([2, 3], [1, 2, 3, 4]))
 def test_every_method_ends_with_the_same_bits(number: int, started: Callable[[int], Found]) -> None:
     """Five rounds of three in six uneven clients in float32: of some rounds a rank has no client."""
@@ -104,6 +105,7 @@ def test_every_method_ends_with_the_same_bits(number: int, started: Callable[[in
     assert found.keys() == alone().keys()
 
 
+@pytest.mark.slow
 def test_one_client_a_round_leaves_the_others_idle(started: Callable[[int], Found]) -> None:
     sim = rounds(find("Scaffold")(), "sequential", participation=1)
     list(sim)
@@ -131,6 +133,7 @@ def test_what_one_rank_raises_all_raise(started: Callable[[int], Found]) -> None
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", chosen([2, 3], [1, 2, 3]))
 def test_records_in_files_are_saved_and_what_one_rank_cannot_read_all_raise(
     number: int, started: Callable[[int], Found]

@@ -136,6 +136,7 @@ def test_a_worker_takes_over_what_torch_is_set_to(monkeypatch: pytest.MonkeyPatc
         torch.set_float32_matmul_precision(before[1])
 
 
+@pytest.mark.slow
 @looks_at_processes
 @pytest.mark.usefixtures("small_stacks")
 def test_rounds_and_errors_are_those_of_one_process(tmp_path: Path) -> None:
@@ -175,6 +176,7 @@ def test_rounds_and_errors_are_those_of_one_process(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == files
 
 
+@pytest.mark.slow
 @looks_at_processes
 def test_workers_that_are_killed_are_replaced(tmp_path: Path) -> None:
     """One between two rounds, one in the middle of a client's training: the bits do not change."""
@@ -192,6 +194,7 @@ def test_workers_that_are_killed_are_replaced(tmp_path: Path) -> None:
     assert_same(alone, shared, tmp_path)
 
 
+@pytest.mark.slow
 @looks_at_processes
 def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the middle of a client's training; it would never answer, so that the round would never end."""
@@ -207,6 +210,7 @@ def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path, monkeypatch: pytes
     assert torch.equal(alone.w, shared.w)
 
 
+@pytest.mark.slow
 @looks_at_processes
 def test_a_chunk_that_kills_two_workers_is_an_error_and_leaves_everything_as_it_was(tmp_path: Path) -> None:
     sim = simulation(
@@ -243,6 +247,7 @@ sim.round()
 """
 
 
+@pytest.mark.slow
 @looks_at_processes
 def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     """In the middle of their work. The script has no `if __name__ == "__main__"`, and need not."""
@@ -260,6 +265,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     wait_until(lambda: all(map(has_ended, started)), "workers to end without their parent")
 
 
+@pytest.mark.slow
 @looks_at_processes
 def test_ctrl_c_on_the_command_line_ends_workers_and_keeps_the_last_round(tmp_path: Path) -> None:
     spec = run_spec(executor="sequential", rounds=40, eval_every=40, checkpoint_every=1, workers=2, flatness=[])
@@ -284,6 +290,7 @@ def test_ctrl_c_on_the_command_line_ends_workers_and_keeps_the_last_round(tmp_pa
     assert weights[0] == weights[1]
 
 
+@pytest.mark.slow
 def test_rounds_do_not_depend_on_the_number_of_threads() -> None:
     """Several threads add up a convolution's gradient in another order."""
     rng = np.random.default_rng(0)
@@ -385,6 +392,7 @@ code.InteractiveInterpreter(vars(sys.modules["__main__"])).runsource(sys.argv[1]
 """
 
 
+@pytest.mark.slow
 @looks_at_processes
 @pytest.mark.parametrize("how", chosen(["script", "notebook"], ["script", "standard input", "notebook"]))
 def test_a_model_and_a_method_of_the_script_itself_train_in_workers(how: str, tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def test_a_study_has_the_budget_of_its_runs() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "model", "clients"), [("FedSAM", "lenet", 20), ("Scaffold", "lenet", 20), ("FedSMOO", "mlp", 300)]
 )

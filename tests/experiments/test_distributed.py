@@ -23,7 +23,7 @@ from support.processes import PATIENCE, children, has_ended, wait_until
 from support.studies import run_spec
 from support.watching import Watched
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")]
 
 
 def spec(**changes) -> RunSpec:

@@ -13,7 +13,10 @@ import pytest
 from support.effort import chosen, effort, in_test_all
 
 TESTS = Path(__file__).parent.parent
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the paths of open files in /proc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="finds the paths of open files in /proc"),
+]
 
 
 def wrong(mode: str, store: str, ranks: int, every: int, folder: Path) -> dict[int, str]:

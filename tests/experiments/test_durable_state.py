@@ -59,6 +59,7 @@ def problems(folder: Path) -> dict[str, Verdict]:
 # --- damage -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @STORES
 def test_no_flipped_bit_of_a_state_passes(tmp_path: Path, megabytes: int) -> None:
     """Of the header, the tensors and the sum, one at a time."""
@@ -74,6 +75,7 @@ def test_no_flipped_bit_of_a_state_passes(tmp_path: Path, megabytes: int) -> Non
         path.write_bytes(whole)
 
 
+@pytest.mark.slow
 @STORES
 def test_a_damaged_state_costs_the_rounds_since_the_one_before(tmp_path: Path, megabytes: int) -> None:
     spec = stopped(tmp_path / "damaged", store_megabytes=megabytes)
@@ -91,6 +93,7 @@ def test_a_damaged_state_costs_the_rounds_since_the_one_before(tmp_path: Path, m
     assert problems(directory.path) == {}
 
 
+@pytest.mark.slow
 def test_damaged_records_cost_the_rounds_since_those_that_are_whole(tmp_path: Path) -> None:
     """Each record in turn: the run resumes from the newest state that does not need it. The records of clients that
     have not taken part since the oldest state are in one place only; without these no state is whole."""
@@ -137,6 +140,7 @@ def test_when_no_state_is_whole_it_says_so(tmp_path: Path) -> None:
         runner.run(spec, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["metrics.parquet", "summary.json", "model.safetensors", "partition.parquet", "env.json"]
 )

@@ -20,6 +20,8 @@ from fedflat.rounds import checkpoint
 from support.effort import effort
 from support.studies import run_spec
 
+pytestmark = pytest.mark.slow
+
 FUZZ = settings(
     max_examples=effort(150, 10_000),
     deadline=None,

@@ -58,6 +58,7 @@ def peak() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
+@pytest.mark.slow
 def test_every_mutation_works_or_is_one_line(tmp_path: Path, record_property) -> None:
     path, before = tmp_path / "file.toml", peak()
     refused, wrong = 0, []
@@ -161,6 +162,7 @@ def test_the_command_ends_well_or_in_one_line(
 LINES = ["a = " + "[" * 100_000, "model.options = {name = 1}", "client.epochs = 1e15"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", chosen(LINES[:1], LINES))
 def test_the_installed_command(tmp_path: Path, line: str) -> None:
     (tmp_path / "file.toml").write_text(line)

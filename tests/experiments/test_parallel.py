@@ -19,7 +19,7 @@ from support.processes import children, has_ended, wait_until, workers
 from support.studies import study_spec
 from support.watching import Watched
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")]
 WILD = {"name": "fedsam", "server_lr": 1e38}
 
 

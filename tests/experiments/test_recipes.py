@@ -141,6 +141,7 @@ def is_large(name: str) -> bool:
 COMBINATIONS = combinations()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("synthetic_sets")
 @pytest.mark.parametrize("run", chosen(covering(COMBINATIONS), COMBINATIONS).values(), ids=_words)
 def test_every_combination_trains_for_a_round(run: RunSpec) -> None:

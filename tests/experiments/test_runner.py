@@ -54,6 +54,7 @@ def test_a_finished_run_is_not_computed_again(tmp_path: Path) -> None:
     assert (again.rounds, again.started, again.finished) == ([], [("FedAvg-seed0", 6)], ["FedAvg-seed0"])
 
 
+@pytest.mark.slow
 def test_a_study_can_be_extended(tmp_path: Path) -> None:
     studies.study(study_spec(methods=["fedavg"], seeds=[0]), tmp_path)
     watched = Watched()
@@ -65,6 +66,7 @@ def test_a_study_can_be_extended(tmp_path: Path) -> None:
     assert [run.summary for run in stored] == [run.summary for run in runs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_megabytes", [2048, 0])
 def test_ctrl_c_keeps_the_last_full_round_and_resume_ends_the_same(tmp_path: Path, store_megabytes: int) -> None:
     whole = runner.run(run_spec(method="fedsmoo"), tmp_path / "whole")
@@ -92,6 +94,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path: Path) -> None:
     """A process is killed several times, with records in memory and in a file; the files on disk are always whole."""
     spec = run_spec(method="scaffold", rounds=60, checkpoint_every=1)
@@ -116,6 +119,7 @@ def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path: Path) -> Non
     assert not list((tmp_path / "killed").rglob(".tmp-*")), "incomplete files are removed"
 
 
+@pytest.mark.slow
 def test_records_in_a_file_stay_with_the_finished_run(tmp_path: Path) -> None:
     """The last checkpoint refers to them; measures of the next round read them and write nothing."""
     runs = {0: tmp_path / "file", 2048: tmp_path / "memory"}
@@ -172,6 +176,7 @@ def test_runs_and_studies_do_not_share_a_folder(tmp_path: Path) -> None:
         studies.study(study_spec(), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_diverging_method_does_not_stop_the_others(tmp_path: Path) -> None:
     wild = {"name": "fedsam", "server_lr": 1e38}
     watched = Watched()
@@ -216,6 +221,7 @@ def test_a_folder_without_runs_is_named(tmp_path: Path) -> None:
         studies.stored_study(tmp_path)
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_flatness_is_measured_stops_at_once_and_trains_nothing_twice(tmp_path: Path) -> None:
     spec = run_spec(flatness=["sharpness", "eigenvalues"])
     with pytest.raises(Interrupted, match=r"all rounds of .* are saved, Sharpness was being measured"):

@@ -86,6 +86,7 @@ def test_without_the_bound_one_message_ends_the_federation(tmp_path: Path) -> No
         attacked.run(3)
 
 
+@pytest.mark.slow
 def test_a_client_cannot_raise_the_bound_by_sending_as_much_as_it_may(tmp_path: Path) -> None:
     """Its updates are accepted and move the model; but the bound follows the norms of the majority."""
     attacked = AttackedFederation(find("FedAvg")(), tmp_path, norm_multiple=3.0)

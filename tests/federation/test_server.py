@@ -121,6 +121,7 @@ def test_a_checkpoint_of_other_versions_is_a_warning(tmp_path: Path, monkeypatch
         federated_server(FedAvg(), CLIENT).load(tmp_path / "state.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Scaffold", "FedDyn", "FedSMOO", "FedGMT"])
 def test_training_that_does_not_count_leaves_no_trace(name: str, tmp_path: Path) -> None:
     """One client is late in two rounds: the results are the same whether it has trained or not."""

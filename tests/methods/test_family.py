@@ -104,6 +104,7 @@ def pairs(cases: list[tuple[Method, Method]], sign: str) -> pytest.MarkDecorator
     return pytest.mark.parametrize(("one", "other"), cases, ids=[f"{label(a)} {sign} {label(b)}" for a, b in cases])
 
 
+@pytest.mark.slow
 @pairs(EQUAL, "=")
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])
 def test_equal(one: Method, other: Method, executor: str) -> None:

@@ -51,6 +51,7 @@ def test_models_of_the_zoo_have_features(name: str) -> None:
         torch.testing.assert_close(layers[-1](found), network.eval()(x))
 
 
+@pytest.mark.slow
 def test_the_map_keeps_separate_what_is_separate_and_repeats_itself() -> None:
     data = blobs()
     found = mapped(data)

@@ -71,6 +71,12 @@ def test_papers_models_score_their_own_inputs(name: str) -> None:
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
 
 
+@pytest.mark.parametrize("name", ["resnet18-gn", "resnet18-gn-cifar", "wrn28-4-gn"])
+def test_normalisation_has_two_groups(name: str) -> None:
+    """As in the released code; the number of parameters does not tell."""
+    assert {m.num_groups for m in outline(name, classes=10).modules() if isinstance(m, torch.nn.GroupNorm)} == {2}
+
+
 def test_wide_resnet_is_as_wide_and_deep_as_its_name() -> None:
     """28 = 3 groups of 4 blocks of 2 convolutions, the stem, 3 shortcuts; 4 times 16, 32 and 64 channels."""
     model = ff.models.build("wrn28-4-gn", classes=100)

@@ -176,6 +176,7 @@ def test_without_the_package_one_line_says_what_to_install(monkeypatch: pytest.M
         small()
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_before_it_is_needed_and_nothing_is_said(folder: Path) -> None:
     """In a process of its own: no import with fedflat, and building and loading print nothing."""
     code = f"""

@@ -78,6 +78,7 @@ def test_few_runs_and_constants_have_no_correlation(runs) -> None:
     assert correlations(compared(runs, [1] * 5, [0.1, 0.2, 0.3, 0.4, 0.5])) == []
 
 
+@pytest.mark.slow
 def test_the_page_has_numbers_protocols_curves_correlation_and_caution(runs, tmp_path) -> None:
     page = compared(runs, [1, 2, 3, 4, 5], [0.5, 0.4, 0.3, 0.2, 0.1]).to_html(tmp_path / "page.html").read_text()
     assert "<h2>Flatness</h2>" in page

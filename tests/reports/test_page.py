@@ -12,6 +12,8 @@ from fedflat.experiments import studies
 from support.browser import CHROMIUM, browse
 from support.studies import study_spec
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -74,6 +74,7 @@ class TestFigures:
         assert (scale.lowest, scale.highest) == (0.5, 150.5)
         np.testing.assert_allclose(np.diff(np.log(scale.levels)), np.log(scale.highest / 0.5) / 16)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("loss", [0.0, 2.3, np.inf])
     def test_surfaces_without_any_height_are_drawn_too(self, loss: float) -> None:
         flat = bowl("a", 1.0)
@@ -117,6 +118,7 @@ class TestFigures:
             np.testing.assert_array_equal(mine.get_facecolor(), theirs.get_facecolor())
         assert len({tuple(some.get_facecolor()[0]) for some in one.collections}) == 3
 
+    @pytest.mark.slow
     def test_many_classes_and_samples_stay_small(self) -> None:
         y = np.arange(3000) % 100
         many = FeatureMap("FedAvg", np.random.default_rng(0).normal(size=(3000, 2)), y, "by hand")
@@ -172,6 +174,7 @@ class TestPage:
         assert "<canvas" not in text
         assert '<figure class="profiles"><svg' in text
 
+    @pytest.mark.slow
     def test_files_are_written_and_what_cannot_be_is_named(self, tmp_path: Path) -> None:
         surfaces, maps = [bowl("FedAvg", 1.0)], [blobs("FedAvg")]
         assert write_landscape(surfaces, maps, tmp_path / "out", "title") == tmp_path / "out" / "landscape.html"
@@ -229,6 +232,7 @@ class TestInABrowser:
         found: dict[str, Any] = json.loads(title.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
         return found
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("width", [1100, 500])
     def test_it_turns_by_keys_and_pointer_shows_every_surface_and_says_the_loss(
         self, tmp_path: Path, width: int

@@ -72,6 +72,16 @@ def test_a_damaged_file_is_refused(tmp_path, size: int) -> None:
         checkpoint.load(path)
 
 
+def test_a_bit_that_flips_in_a_number_is_noticed(tmp_path) -> None:
+    """The file can be read then, and would give another model."""
+    path = saved(tmp_path)
+    content, at = path.read_bytes(), path.stat().st_size - 40  # in the last tensor before the checksum
+    path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    assert not checkpoint.check_sum(path)
+    with pytest.raises(checkpoint.DamagedError, match=r"state\.safetensors"):
+        checkpoint.load(path)
+
+
 def test_a_pickle_is_not_read(tmp_path) -> None:
     path = tmp_path / "evil.safetensors"
     path.write_bytes(pickle.dumps({"t": 1}))

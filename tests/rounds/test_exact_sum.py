@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedflat.rounds.exact_sum import GRIDS, USUAL, ExactSum
@@ -45,6 +45,20 @@ def test_neither_order_nor_groups_change_a_bit(dtype: torch.dtype, order, cuts, 
     assert torch.equal(at_once.value(), other.value())
     assert at_once.top == other.top
     assert torch.equal(at_once.sums, other.sums)
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS)
+@given(mantissa=st.floats(0.5, 1.0, exclude_max=True), exponent=st.integers(-900, 900))
+@example(mantissa=1 - 2**-53, exponent=36)
+@example(mantissa=1 - 2**-53, exponent=26)
+@example(mantissa=0.5, exponent=36)
+@example(mantissa=0.5, exponent=26)
+def test_the_highest_place_is_the_first_that_is_high_enough(dtype: torch.dtype, mantissa: float, exponent: int) -> None:
+    """The unit of the place above is more than twice the largest number; that of the place itself is not."""
+    largest, step = Fraction(mantissa) * Fraction(2) ** exponent, grid(dtype).step
+    top = grid(dtype).top(float(largest))
+    assert Fraction(2) ** (step * (top + 1)) > 2 * largest
+    assert Fraction(2) ** (step * top) <= 2 * largest
 
 
 def test_a_plain_sum_depends_on_the_order() -> None:

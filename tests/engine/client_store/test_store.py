@@ -182,6 +182,7 @@ def test_the_budget_counts_all_clients_and_growth(tmp_path: Path) -> None:
 # --- rounds -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])
 @pytest.mark.parametrize("method", ["Scaffold", "FedSMOO", "FedLESAM_D"])
 def test_rounds_are_the_same_bit_by_bit(
@@ -318,6 +319,7 @@ def test_a_checkpoint_that_could_not_be_written_is_not_relied_on(
         assert torch.equal(other.run().w, expected)
 
 
+@pytest.mark.slow
 def test_a_nameless_file_is_saved_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Piece by piece, here two records at once, and read back so."""
     expected = simulation(find("FedSMOO")(), participation=5).run().w
@@ -329,6 +331,7 @@ def test_a_nameless_file_is_saved_whole(tmp_path: Path, monkeypatch: pytest.Monk
     assert torch.equal(other.run().w, expected)
 
 
+@pytest.mark.slow
 def test_of_the_last_checkpoints_each_is_gone_on_from_and_an_older_one_is_refused(tmp_path: Path) -> None:
     expected = simulation(Scaffold).run().w
     for chosen in "bcd":
@@ -388,6 +391,7 @@ def test_a_new_run_spares_the_records_of_an_old_one(tmp_path: Path) -> None:
         filed(tmp_path).round()
 
 
+@pytest.mark.slow
 def test_a_swapped_or_shortened_file_is_refused(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
@@ -454,6 +458,7 @@ def script(folder: Path, snapshots: dict[str, dict[int, float]]) -> None:
             older = path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", ["stays", "fails", "fails otherwise"])
 def test_after_a_crash_at_any_write_the_last_checkpoint_has_its_records(
     power: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -523,6 +528,7 @@ def child(program: str, *arguments: object, check: bool = True) -> subprocess.Co
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=check)
 
 
+@pytest.mark.slow
 def test_killed_in_a_round_it_resumes_to_the_same_bits(tmp_path: Path) -> None:
     """A real process and a real SIGKILL, in the second client of the second round after the checkpoint."""
     assert child(PROGRAM, tmp_path, 5, check=False).returncode == -9
@@ -554,6 +560,7 @@ print(torch.equal(sim.run().w, expected))
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_costs_one_round(tmp_path: Path) -> None:
     """The system lets no file grow; once it does again, the run goes on as if nothing had been."""
     lines = child(FULL, tmp_path).stdout.splitlines()
@@ -593,6 +600,7 @@ print(peak(), int((found == 3 * torch.from_numpy(some)[:, None]).all()))
 """
 
 
+@pytest.mark.slow
 def test_a_million_clients_in_one_round(tmp_path: Path) -> None:
     """Records of 64 MB in three rounds: memory holds slots and digests only, the file three states of every client."""
     peak, right = counted(MILLION, tmp_path)

@@ -68,6 +68,7 @@ def states(federation: GridFederation) -> list[int]:
     return list(FederationDirectory(federation.out).states)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("back", [3, 4, 5])
 @pytest.mark.parametrize("method", METHODS)
 def test_going_back_and_on_again_ends_with_the_same_bits(
@@ -156,6 +157,7 @@ def test_checking_and_rolling_back_need_no_flower() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["metrics", "model", "result"])
 @pytest.mark.parametrize("t", [2, ROUNDS])
 def test_a_crash_after_a_checkpoint_loses_no_file_that_is_derived_from_it(

@@ -24,6 +24,7 @@ from support.flower_fixtures import OWN_SAMPLES, GridFederation, failing, own_cl
 from support.local_grid import LocalGrid, Node
 
 
+@pytest.mark.slow
 def test_every_method_leaves_the_file_of_the_simulator(covering_method: Method, tmp_path: Path) -> None:
     spec = study_of(method=type(covering_method).__name__)
     federation = GridFederation(spec, tmp_path / "federation")
@@ -31,6 +32,7 @@ def test_every_method_leaves_the_file_of_the_simulator(covering_method: Method, 
     assert [event["missing"] for event in federation.events("round")] == [{}] * 4
 
 
+@pytest.mark.slow
 def test_what_a_federation_leaves(tmp_path: Path) -> None:
     """Metrics are the simulator's; events record all that happened."""
     spec = study_of(eval_every=2)
@@ -81,6 +83,7 @@ def test_clients_bring_their_own_samples(tmp_path: Path) -> None:
     assert federation.events("round")[-1]["test_accuracy"] == pytest.approx(float(right))
 
 
+@pytest.mark.slow
 def test_the_server_goes_on_from_its_last_round(tmp_path: Path) -> None:
     """Stopped in the middle of round 2: clients have trained in it already, and train in it again."""
 

@@ -13,6 +13,8 @@ from fedflat.federation.flower import message_queue, transport
 from support.flower_fixtures import OWN_SAMPLES, GridFederation, own_clients, own_study, simulated, study_of
 from support.local_grid import LocalGrid
 
+pytestmark = pytest.mark.slow
+
 
 def test_nodes_come_back_with_other_numbers_and_keep_their_records(tmp_path: Path) -> None:
     """All SuperNodes end after each round, and others start with the same folders."""
@@ -77,7 +79,6 @@ def test_a_request_is_sent_again_to_a_client_that_comes_back_in_time(tmp_path: P
     assert Crashing.crashed
 
 
-@pytest.mark.slow
 def test_a_client_that_does_not_reply_misses_the_deadline(tmp_path: Path) -> None:
     federation = GridFederation(study_of(participation=1.0, rounds=2), tmp_path / "federation", deadline=3.0)
     federation.nodes[100].tamper = lambda number, contents: None if federation.events("begun") else contents
@@ -133,7 +134,6 @@ def test_a_client_that_comes_back_soon_after_the_network_lost_it_is_not_missed(t
     assert [event["client"] for event in federation.events("client lost")] == ["client-1"]
 
 
-@pytest.mark.slow
 def test_a_reply_whose_rest_never_comes_delays_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower announces a reply when its sender begins to send it, and then waits for all of it, for minutes."""
     monkeypatch.setattr(message_queue, "PULL_SECONDS", 0.05)

@@ -22,6 +22,8 @@ from fedflat.files import locked
 from support.effort import effort
 from support.flower_fixtures import events_of, failing, study_of, wait_for
 
+pytestmark = pytest.mark.slow
+
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes and their environments are read from /proc")
 LIMIT = 300.0  # seconds; machines are busy
 WORDS = (
@@ -49,7 +51,6 @@ def processes_of(out: Path) -> list[int]:
     return orphan_reaper.find_processes(f"FLWR_HOME={out / 'flower' / 'home'}")
 
 
-@pytest.mark.slow
 @linux
 def test_a_second_one_in_the_folder_is_refused_and_the_first_lives_on(tmp_path: Path) -> None:
     """Both as soon as the first has its lock, and when its federation has begun."""
@@ -76,7 +77,6 @@ def test_a_second_one_in_the_folder_is_refused_and_the_first_lives_on(tmp_path: 
     assert (out / "model.safetensors").read_bytes() == (tmp_path / "simulation" / "model.safetensors").read_bytes()
 
 
-@pytest.mark.slow
 @linux
 def test_nothing_is_left_of_one_that_is_killed(tmp_path: Path, record_property) -> None:
     """Not even of its server app, which has a session of its own, a few seconds later in the middle of a round."""

@@ -67,6 +67,7 @@ def test_it_integrates_to_one_and_is_nowhere_negative(one: Density) -> None:
     assert (curve.error is None) == (one.probes == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("known")
 def test_intervals_of_moments_cover_the_truth_as_often_as_they_say() -> None:
     """In 90 to 99 % of 400 repetitions."""
@@ -77,6 +78,7 @@ def test_intervals_of_moments_cover_the_truth_as_often_as_they_say() -> None:
         assert 360 <= sum(abs(x.value - exact) <= x.error for x in draws) <= 396
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("known")
 def test_intervals_of_the_curve_cover_the_broadened_spectrum() -> None:
     """At every place where there is something, on the average of 30 repetitions."""
@@ -110,6 +112,7 @@ def quadratures(T: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
     return nodes, vectors[:, 0] ** 2
 
 
+@pytest.mark.slow
 def test_of_a_network_it_is_that_of_the_dense_hessian() -> None:
     data = federation()
     found = ff.flatness(tanh_network(), data, [Density(probes=100, steps=73)])

@@ -58,6 +58,7 @@ for pass_over, expected in (
 """
 
 
+@pytest.mark.slow
 def test_the_memory_counted_for_a_sample_is_what_a_process_takes() -> None:
     """LeNet's gradient and Hessian product; freed memory goes back to the system, so that it is not used again."""
     if not os.access("/proc/self/clear_refs", os.W_OK):

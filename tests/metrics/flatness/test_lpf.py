@@ -11,6 +11,7 @@ from support.federation import federation, tanh_network
 from support.quadratic_clients import bowls, measured, orthogonal
 
 
+@pytest.mark.slow
 def test_interval_covers_the_closed_form_as_often_as_it_says() -> None:
     """E F(w + tau) = F(w) + sigma^2 tr(H) / 2 on a quadratic. 95 % of 200 seeds: 180 to 198 but for 1 in 1,000."""
     b, sigma = bowls(), 0.3

@@ -39,6 +39,7 @@ def assert_equal(one: ff.Simulation, other: ff.Simulation) -> None:
         assert torch.equal(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("which", "executor"),
     [(FedSAM, "sequential"), (FedLESAM, "sequential"), (FedLESAM, "stacked"), (Scaffold, "stacked")],

@@ -16,6 +16,7 @@ from fedflat.metrics.flatness.measures import trace
 from fedflat.metrics.flatness.measures.trace import Trace
 from support.federation import federation, tanh_network
 from support.networks import convolutions, dense_hessian, landscape
+from support.quadratic_clients import Bowls
 from support.spectra import Known, KnownHessian, like_a_network, rotated
 
 
@@ -49,6 +50,7 @@ def test_a_sketch_of_the_whole_space_is_the_dense_hessians_trace(make, dtype: to
     assert found["trace"].kind == "interval"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ["hutch++", "hutchinson"])
 @pytest.mark.parametrize("make", [tanh_network, convolutions])
 def test_probes_come_as_close_as_they_say(make, estimator: str) -> None:
@@ -68,6 +70,15 @@ def test_signs_see_the_trace_of_a_diagonal_hessian_exactly() -> None:
     assert products == 4
 
 
+def test_groups_of_samples_count_by_their_size() -> None:
+    """Five samples in groups of three and two, with diagonal Hessians, whose trace every probe sees exactly."""
+    random = np.random.default_rng(0)
+    diagonals = random.uniform(0.5, 2.0, (2, 4))
+    clients = Bowls(np.stack([np.diag(one) for one in diagonals]), random.normal(size=(2, 4)), (2, 3), np.zeros(4))
+    found, _ = measured(Trace(estimator="hutchinson", groups=2, least=4), clients.subject)
+    assert found.value == pytest.approx((2 * diagonals[0].sum() + 3 * diagonals[1].sum()) / 5, rel=1e-9)
+
+
 COVERED = [
     # estimator, groups of samples, of signs, relative error
     ("hutchinson", 1, 1, 0.08),
@@ -79,6 +90,7 @@ COVERED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("known")
 @pytest.mark.parametrize(("estimator", "groups", "signs", "relative_error"), COVERED)
 def test_the_interval_covers_the_truth_as_often_as_it_says(
@@ -137,6 +149,7 @@ def test_it_does_not_matter_how_many_vectors_are_multiplied_at_once(
     assert (found.value, found.error) == pytest.approx((expected.value, expected.error), rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [tanh_network, convolutions])
 def test_memory_changes_nothing(make) -> None:
     F, w = landscape(make())
