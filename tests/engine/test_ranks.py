@@ -10,11 +10,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import fedflat as ff
@@ -162,6 +165,20 @@ def test_what_ranks_cannot_do_is_refused_by_all(started: Callable[[int], Found])
 
 def test_without_records_clients_go_where_there_is_least_work(started: Callable[[int], Found]) -> None:
     assert started(2).of["shares"] == {"rank 0": "[0, 2]", "rank 1": "[1, 3, 4]"}
+
+
+@given(work=st.lists(st.integers(1, 30), min_size=1, max_size=7), number=st.integers(1, 3))
+@example(work=[1, 1, 2], number=2)
+@settings(max_examples=60, deadline=None)
+def test_no_rank_has_more_than_four_thirds_of_what_the_best_split_gives(work: list[int], number: int) -> None:
+    """Graham's bound (1969) for giving out the longest work first: 4/3 - 1/(3 ranks) of the best of all splits."""
+    shares = [Ranks(number=number, index=i).share(np.array(work), None) for i in range(number)]
+    assert sorted(np.concatenate(shares)) == list(range(len(work)))
+    best = min(
+        max(sum(w for w, owner in zip(work, owners, strict=True) if owner == i) for i in range(number))
+        for owners in product(range(number), repeat=len(work))
+    )
+    assert max(sum(work[place] for place in share) for share in shares) <= (4 / 3 - 1 / (3 * number)) * best + 1e-9
 
 
 def test_with_records_clients_go_to_those_who_keep_them() -> None:
