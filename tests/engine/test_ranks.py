@@ -27,7 +27,7 @@ from fedflat.engine.executors.choice import agreed, stands_alone
 from fedflat.engine.ranks import Ranks
 from fedflat.methods import find
 from fedflat.rounds.sequential import Sequential
-from support.as_rank import EXECUTORS, digest, rounds
+from support.as_rank import EXECUTORS, digest, mean_of_cancelling, rounds
 from support.effort import chosen, covering_methods
 from support.federation import simulation
 from support.processes import PATIENCE
@@ -39,7 +39,7 @@ TESTS = Path(__file__).parent.parent
 # What is tried with so many ranks, in one start of them.
 TASKS = {
     1: ("every_method", "unreadable"),
-    2: ("every_method", "refused", "shares", "unreadable"),
+    2: ("every_method", "refused", "shares", "cancelling", "unreadable"),
     3: ("every_method", "idle", "checkpoints", "unreadable", "diverging"),
     4: ("every_method",),
 }
@@ -165,6 +165,10 @@ def test_what_ranks_cannot_do_is_refused_by_all(started: Callable[[int], Found])
 
 def test_without_records_clients_go_where_there_is_least_work(started: Callable[[int], Found]) -> None:
     assert started(2).of["shares"] == {"rank 0": "[0, 2]", "rank 1": "[1, 3, 4]"}
+
+
+def test_sums_of_ranks_begin_at_the_same_place(started: Callable[[int], Found]) -> None:
+    assert started(2).of["cancelling"] == {"mean": mean_of_cancelling(Ranks())}
 
 
 @given(work=st.lists(st.integers(1, 30), min_size=1, max_size=7), number=st.integers(1, 3))

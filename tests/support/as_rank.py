@@ -17,9 +17,11 @@ from torch import nn
 import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.core.method import Method
+from fedflat.core.records import Delta
 from fedflat.engine.client_store import ClientStore
 from fedflat.engine.ranks import ALONE, Ranks, joined
 from fedflat.methods import find
+from fedflat.rounds.aggregation import RunningMean
 from support.effort import covering_methods
 from support.federation import federation, simulation
 from support.processes import MARK, DivergingNetwork
@@ -129,6 +131,21 @@ def idle(folder: Path, ranks: Ranks) -> dict[str, str]:
 def shares(folder: Path, ranks: Ranks) -> dict[str, str]:
     work = np.array([9, 1, 1, 8, 1])
     return {f"rank {ranks.index}": str(ranks.share(work, None).tolist())}
+
+
+def cancelling(folder: Path, ranks: Ranks) -> dict[str, str]:
+    return {"mean": mean_of_cancelling(ranks)}
+
+
+def mean_of_cancelling(ranks: Ranks) -> str:
+    """The mean of messages of which the large ones, of rank 0, cancel; they decide what is kept of the small ones."""
+    sizes = torch.tensor([2.0**60, 1 / 3, -(2.0**60), 2 / 3]).double()[:, None]
+    messages = torch.tensor([1.0, 10.0, 1e6]).double() * sizes
+    mean, drifts = RunningMean(find("FedAvg")(), torch.zeros(3).double()), torch.zeros(4).double()
+    for i in range(ranks.index, 4, ranks.number):
+        mean.add(Delta(messages[i : i + 1]), torch.ones(1, 1), torch.ones(1, 1))
+    ranks.add_up(mean, drifts)
+    return str(mean.value().delta.tolist())
 
 
 if __name__ == "__main__":
