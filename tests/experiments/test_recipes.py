@@ -123,7 +123,7 @@ def covering(runs: dict[str, RunSpec]) -> dict[str, RunSpec]:
 
     The latter have small models, the recipe's or an MLP in its place, for the sake of time and memory.
     """
-    found = {run.model.name: run for run in runs.values()}
+    found = {run.model.name: run for run in reversed(runs.values())}  # with the first method, mostly FedAvg
     tried: set[str] = set()
     for name in sorted(runs, key=is_large):
         run = runs[name]
