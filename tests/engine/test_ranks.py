@@ -67,7 +67,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Found]:
             begin(folders["checkpoints"])
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}",
                    "-m", "support.as_rank", str(folder), *folders]  # fmt: skip
-        environment = os.environ | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]), "OMP_NUM_THREADS": "1"}
         limit = 3 * PATIENCE
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit, check=False)
         assert done.returncode == 0, done.stderr
