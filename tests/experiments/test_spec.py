@@ -38,6 +38,25 @@ def test_a_spec_builds_what_it_says() -> None:
     assert (sim.data.clients, sim.rounds, sim.seed, sim.w.dtype) == (10, 6, 4, torch.float64)
 
 
+# Another value of every setting of a run; two runs that differ in one have two folders,
+CHANGED = {
+    "data": {"name": "digits", "clients": 11}, "partition": "iid", "model": {"name": "cnn"}, "client": {"lr": 0.2},
+    "rounds": 7, "participation": 0.4, "weights": "samples", "device": "cpu", "dtype": "float64", "precision": "bf16",
+    "executor": "stacked", "eval_every": 2, "last": 2, "flatness": [], "probes": ["gradient-norm"], "probe_every": 3,
+    "method": "fedsam", "seed": 1,
+}  # fmt: skip
+# unless no result depends on it: where data lie, how state is kept, who computes, and what is read off the curve.
+WITHOUT_EFFECT = {"data_dir": "/data", "workers": 2, "targets": [0.5], "checkpoint_every": 3, "store_megabytes": 1}
+
+
+@pytest.mark.parametrize("name", RunSpec.model_fields)
+def test_the_folder_depends_on_the_settings_that_results_depend_on(name: str) -> None:
+    assert CHANGED.keys() | WITHOUT_EFFECT.keys() == set(RunSpec.model_fields), "a new setting is in one of the two"
+    other = RunSpec(**{name: (CHANGED | WITHOUT_EFFECT)[name]})
+    assert getattr(other, name) != getattr(RunSpec(), name)
+    assert (other.digest() == RunSpec().digest()) == (name in WITHOUT_EFFECT)
+
+
 def test_a_study_is_every_method_with_every_seed() -> None:
     runs = study_spec().runs()
     assert [run.label for run in runs] == ["FedAvg-seed0", "FedSAM-seed0", "FedAvg-seed1", "FedSAM-seed1"]
