@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
@@ -18,6 +21,7 @@ from fedflat.experiments import runner, studies
 from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.measuring import build_measures, measure_run
 from fedflat.experiments.run_directory import RunDirectory, StoredRun
+from fedflat.metrics.protocols import WINDOW
 from support.studies import run_spec, study_spec
 from support.watching import Watched
 
@@ -44,6 +48,26 @@ def test_a_run_leaves_a_complete_folder(tmp_path: Path) -> None:
     model = run_spec().build().model
     model.load_state_dict(load_file(tmp_path / "run" / "model.safetensors"))
     assert not list((tmp_path / "run").rglob(".tmp-*"))
+
+
+def test_a_target_is_reached_when_the_accuracy_is_and_when_the_smoothed_one_is(tmp_path: Path) -> None:
+    """The mean under a window lags behind a curve that rises; both are found by hand from the metrics."""
+    run = runner.run(run_spec(rounds=30, targets=[0.5], flatness=[]), tmp_path)
+    accuracy = run.metrics["test_accuracy"].to_numpy()
+    weights = np.hanning(WINDOW + 2)[1:-1]
+    around = np.pad(accuracy, WINDOW // 2, constant_values=np.nan)
+    smoothed = []
+    for at in range(len(accuracy)):
+        there = ~np.isnan(around[at : at + WINDOW])
+        smoothed.append(np.average(around[at : at + WINDOW][there], weights=weights[there]))
+    [reached] = json.loads((tmp_path / "summary.json").read_text())["targets"]
+    found = {name: reached[name]["rounds"] for name in ("plain", "smoothed")}
+    assert found == {"plain": first_at_least(accuracy, 0.5), "smoothed": first_at_least(smoothed, 0.5)}
+    assert found["plain"] != found["smoothed"]
+
+
+def first_at_least(curve: Sequence[float], target: float) -> int:
+    return 1 + next(t for t, value in enumerate(curve) if value >= target)
 
 
 def test_a_finished_run_is_not_computed_again(tmp_path: Path) -> None:
