@@ -40,3 +40,12 @@ def test_a_client_has_one_node_and_a_node_one_client() -> None:
     assert registry.register(4, ClientInfo("clinic-b", **info))
     assert (registry.nodes.get("clinic-a"), registry.nodes.get("clinic-b")) == (None, 4)
     assert [node in registry.nodes.values() for node in (3, 4)] == [False, True]
+
+
+def test_a_key_that_was_registered_with_a_name_registers_no_other() -> None:
+    registry = ClientRegistry((6,), DIGEST, "1")
+    info = {"samples": 5, "shape": (6,), "digest": DIGEST, "version": "1"}
+    assert not registry.register(3, ClientInfo("clinic-a", **info), key_name="clinic-b")
+    assert registry.refused == {3: "clinic-a: its key was registered with the name clinic-b"}
+    assert registry.register(3, ClientInfo("clinic-b", **info), key_name="clinic-b")
+    assert registry.register(4, ClientInfo("clinic-a", **info)), "a key without a name proves none"
