@@ -24,3 +24,10 @@ def test_what_is_packed_is_unpacked_to_the_same_bits(dtype: torch.dtype) -> None
     assert packed["a"] == PackedTensor("<f4" if dtype == torch.float32 else "<f8", (5,), pair.a.numpy().tobytes())
     with pytest.raises(RefusedError, match=r"a: shape is \(5,\), expected \(6,\)"):
         unpack(Pair, {"a": 6, "b": 7}, dtype, packed)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_are_not_finite_are_refused_with_their_number(number: float) -> None:
+    packed = pack(Pair(a=torch.tensor([1.0, number, number]), b=torch.zeros(2)))
+    with pytest.raises(RefusedError, match=r"^a: 2 of 3 numbers are NaN or infinite$"):
+        unpack(Pair, {"a": 3, "b": 2}, torch.float32, packed)
