@@ -36,10 +36,10 @@ class Fake:
 
     @property
     def summary(self) -> dict[str, float]:
-        names = (*(f"client_accuracy_{name}" for name in ("mean", "std", "worst", "best")), *SPENT)
+        clients = {"mean": 0.7, "std": 0.1, "worst": 0.5, "best": 0.9}
         own = {"rounds": len(self.accuracies), "test_accuracy": self.accuracies[-1], "vector_bytes": 0.5}
         own |= {"test_accuracy_last": self.accuracies[-1], "test_accuracy_evaluations": 1}
-        return own | dict.fromkeys(names, 2e6)
+        return own | {f"client_accuracy_{name}": value for name, value in clients.items()} | dict.fromkeys(SPENT, 2e6)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -70,6 +70,7 @@ def test_table_of_two_methods_and_two_seeds() -> None:
     assert cells(comparison, "rounds to 75.0 %") == ["3 (1/2)", "3 (2/2)"]
     assert cells(comparison, "λ max") == ["–", "–"]
     assert cells(comparison, "MB sent") == ["4", "4"]
+    assert cells(comparison, "clients, training") == ["70.0 ± 10.0 (50–90)"] * 2
     assert "FedSAM" in str(comparison)
 
 
