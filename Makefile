@@ -20,13 +20,13 @@ demo: $(INSTALLED)  ## compare nine methods on 50 clients; writes runs/digits/re
 	$(BIN)/fedflat compare examples/digits.toml --out runs/digits --jobs auto
 
 check: $(INSTALLED) lint types imports docs-check  ## while you work: without the tests that are marked slow
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test: $(INSTALLED) lint types imports docs-check  ## everything that can break, as CI does: a quarter of an hour on two cores
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-all: $(INSTALLED)  ## every method on every axis, each file operation, thousands of mutations: some hours
-	FEDFLAT_TEST_ALL=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	FEDFLAT_TEST_ALL=1 $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 trials: $(INSTALLED)  ## try again every way to lose something; writes docs/trials.json, in about an hour
 	$(BIN)/python -m benchmarks.trials --out docs/trials.json
