@@ -26,9 +26,10 @@ class BatchPlan:
     samples: Tensor  # (c, K, b) sample indices, K the most steps; -1 where there is no sample, at the end of a batch
     counts: Index  # (c, K) samples in each batch; kept with the host, so that no step waits for a device
 
-    def active(self, k: int) -> int:
-        """How many of the leading clients take step `k`."""
-        return int(np.count_nonzero(self.steps > k))
+    def active(self) -> list[int]:
+        """How many of the leading clients take each step."""
+        active: list[int] = np.count_nonzero(self.steps[:, None] > np.arange(self.steps[0]), axis=0).tolist()
+        return active
 
     def single(self, row: int) -> BatchPlan:
         """The work of one client."""

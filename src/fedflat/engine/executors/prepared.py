@@ -49,8 +49,9 @@ class PreparedStep(ABC):
         """One local step, as `core.local.local_step` takes it."""
         if not isinstance(grad, BatchOracle) or not self.takes(state):
             return local_step(method, state, down, grad, ctx, descent)
-        # The memory of the state has to look the same at every step.
-        state = replace(state, w=state.w.contiguous(), client=state.client.map(Tensor.contiguous))
+        if not all(x.is_contiguous() for x in (state.w, *state.client.tensors().values())):
+            # The memory of the state has to look the same at every step.
+            state = replace(state, w=state.w.contiguous(), client=state.client.map(Tensor.contiguous))
         numbers = self._numbers.of(ctx, int(state.steps), float(descent.lr), state.w.device)
         inputs = StepInputs(state, down, grad.batch, ctx, descent, numbers)
         tensors = inputs.tensors()

@@ -33,8 +33,7 @@ class Stacked(Executor):
         )
 
     def _steps(self, plan: BatchPlan) -> Iterator[tuple[Oracle, int]]:
-        for k in range(int(plan.steps[0])):
-            active = plan.active(k)
+        for k, active in enumerate(plan.active()):
             yield self._oracle(plan.samples[:active, k], plan, active, k, self.batches.always_full), active
 
 
