@@ -22,7 +22,7 @@ demo: $(INSTALLED)  ## compare nine methods on 50 clients; writes runs/digits/re
 check: $(INSTALLED) lint types imports docs-check  ## while you work: without the tests that are marked slow
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
 
-test: $(INSTALLED) lint types imports docs-check  ## everything that can break, as CI does: a quarter of an hour on two cores
+test: $(INSTALLED) lint types imports docs-check  ## everything that can break, as CI does: eleven minutes on two cores
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-all: $(INSTALLED)  ## every method on every axis, each file operation, thousands of mutations: some hours
