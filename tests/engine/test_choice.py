@@ -25,7 +25,6 @@ class TimedTrial:
     def __init__(self, executor, cohort, steps: int = 2) -> None:
         self.plan = SimpleNamespace(steps=np.full(1, steps))
         self._times = iter([each * steps for each in self.times[executor.name]])
-        self._steps = steps
 
     def run(self) -> None: ...
 
@@ -35,7 +34,7 @@ class TimedTrial:
 
 
 @pytest.fixture
-def chosen(monkeypatch: pytest.MonkeyPatch):
+def choice_for(monkeypatch: pytest.MonkeyPatch):
     """The choice for a model, a number of steps, and the times of a step with each executor."""
 
     def of(module: nn.Module, steps: float, **times: float | list[float]):
@@ -63,23 +62,25 @@ def convolutional() -> nn.Module:
         (convolutional, 1.6, 1.0, "stacked"),
     ],
 )
-def test_a_trial_overrules_the_rule_only_clearly(chosen, module, sequential: float, stacked: float, name: str) -> None:
-    assert chosen(module(), 1.0, sequential=sequential, stacked=stacked).name == name
+def test_a_trial_overrules_the_rule_only_clearly(
+    choice_for, module, sequential: float, stacked: float, name: str
+) -> None:
+    assert choice_for(module(), 1.0, sequential=sequential, stacked=stacked).name == name
 
 
 @pytest.mark.parametrize(("compiled", "name"), [(1 / 1.21, "compiled"), (1 / 1.19, "stacked"), (2.0, "stacked")])
-def test_a_long_run_is_compiled_where_that_is_worthwhile(chosen, compiled: float, name: str) -> None:
-    assert chosen(dense(), LONG, sequential=3.0, stacked=1.0, compiled=compiled).name == name
+def test_a_long_run_is_compiled_where_that_is_worthwhile(choice_for, compiled: float, name: str) -> None:
+    assert choice_for(dense(), LONG, sequential=3.0, stacked=1.0, compiled=compiled).name == name
 
 
-def test_a_short_run_is_not_compiled(chosen) -> None:
-    found = chosen(dense(), choice.COMPILING - 1, sequential=3.0, stacked=1.0, compiled=0.001)
+def test_a_short_run_is_not_compiled(choice_for) -> None:
+    found = choice_for(dense(), choice.COMPILING - 1, sequential=3.0, stacked=1.0, compiled=0.001)
     assert found.name == "stacked"
     assert "compiled" not in found.seconds
 
 
-def test_a_trial_that_was_disturbed_does_not_count(chosen) -> None:
+def test_a_trial_that_was_disturbed_does_not_count(choice_for) -> None:
     """The shortest time of several is what the executor can do."""
-    found = chosen(dense(), LONG, sequential=9e-3, stacked=4e-3, compiled=[9e-3, 8e-3, 2e-3, 7e-3])
+    found = choice_for(dense(), LONG, sequential=9e-3, stacked=4e-3, compiled=[9e-3, 8e-3, 2e-3, 7e-3])
     assert found.name == "compiled"
     assert found.seconds["compiled"] == pytest.approx(2e-3)

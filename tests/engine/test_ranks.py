@@ -27,7 +27,7 @@ from fedflat.engine.executors.choice import agreed, stands_alone
 from fedflat.engine.ranks import Ranks
 from fedflat.methods import find
 from fedflat.rounds.sequential import Sequential
-from support.as_rank import EXECUTORS, digest, mean_of_cancelling, rounds
+from support.as_rank import EXECUTORS, digest, mean_of_cancelling_messages, rounds
 from support.effort import chosen, covering_methods
 from support.federation import simulation
 from support.processes import PATIENCE
@@ -168,7 +168,7 @@ def test_without_records_clients_go_where_there_is_least_work(started: Callable[
 
 
 def test_sums_of_ranks_begin_at_the_same_place(started: Callable[[int], Found]) -> None:
-    assert started(2).of["cancelling"] == {"mean": mean_of_cancelling(Ranks())}
+    assert started(2).of["cancelling"] == {"mean": mean_of_cancelling_messages(Ranks())}
 
 
 @given(work=st.lists(st.integers(1, 30), min_size=1, max_size=7), number=st.integers(1, 3))

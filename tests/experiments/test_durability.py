@@ -33,7 +33,9 @@ STORES = ["memory", "file"]
 MODES = ["kill", "full"]
 
 
-@pytest.mark.parametrize(("mode", "store"), chosen([("kill", "file")], list(product(MODES, STORES))))
+@pytest.mark.parametrize(
+    ("mode", "store"), chosen([("kill", "file"), ("full", "memory")], list(product(MODES, STORES)))
+)
 def test_stopped_before_any_file_operation_it_leaves_the_same_files(mode: str, store: str, tmp_path: Path) -> None:
     """A run that was killed, or whose disk was full, and was started again has the files of an undisturbed run."""
     assert wrong(mode, store, 0, effort(47, 1), tmp_path) == {}

@@ -119,12 +119,12 @@ def _words(run: RunSpec) -> str:
 
 
 def covering(runs: dict[str, RunSpec]) -> dict[str, RunSpec]:
-    """A run of each model, and some in which every set and every method of the recipes occurs.
+    """A run of each model, and one for each other data set and method of the recipes.
 
     The latter have small models, the recipe's or an MLP in its place, for the sake of time and memory.
     """
     found = {run.model.name: run for run in reversed(runs.values())}  # with the first method, mostly FedAvg
-    tried: set[str] = set()
+    tried = {name for run in found.values() for name in (run.data.name, run.method.name)}
     for name in sorted(runs, key=is_large):
         run = runs[name]
         if not tried >= {run.data.name, run.method.name}:

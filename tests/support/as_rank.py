@@ -134,10 +134,10 @@ def shares(folder: Path, ranks: Ranks) -> dict[str, str]:
 
 
 def cancelling(folder: Path, ranks: Ranks) -> dict[str, str]:
-    return {"mean": mean_of_cancelling(ranks)}
+    return {"mean": mean_of_cancelling_messages(ranks)}
 
 
-def mean_of_cancelling(ranks: Ranks) -> str:
+def mean_of_cancelling_messages(ranks: Ranks) -> str:
     """The mean of messages of which the large ones, of rank 0, cancel; they decide what is kept of the small ones."""
     sizes = torch.tensor([2.0**60, 1 / 3, -(2.0**60), 2 / 3]).double()[:, None]
     messages = torch.tensor([1.0, 10.0, 1e6]).double() * sizes

@@ -88,12 +88,12 @@ class Record:
 
     def tensors(self) -> dict[str, Tensor]:
         """The fields by name."""
-        return {name: getattr(self, name) for name in self.__match_args__}  # a tenth of the time of fields(self)
+        return {name: getattr(self, name) for name in self.__match_args__}  # fields(self) takes longer
 
 
 def is_finite(x: Tensor) -> Tensor:
     """Whether each row of `x` (*clients, width) has neither NaN nor infinity, (*clients,)."""
-    return (x * 0).sum(-1) == 0  # a third of the time of isfinite(x).all(-1)
+    return (x * 0).sum(-1) == 0  # faster than isfinite(x).all(-1), which costs much of a small round
 
 
 class Nothing(Record):

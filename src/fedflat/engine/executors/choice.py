@@ -162,14 +162,14 @@ class Trial:
 
     def seconds(self) -> float:
         """Take the steps; returns the seconds until they are done on a GPU, or else those of the processor."""
-        clock = _finished_gpu_work if self.plan.samples.is_cuda else process_time
+        clock = _gpu_clock if self.plan.samples.is_cuda else process_time
         started = clock()
         self.run()
         return clock() - started
 
 
-def _finished_gpu_work() -> float:
-    """The time when the GPU has nothing left to do, in seconds."""
+def _gpu_clock() -> float:
+    """The clock in seconds, once the GPU has done all that it was asked for."""
     torch.cuda.synchronize()
     return perf_counter()
 
