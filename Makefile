@@ -20,7 +20,7 @@ demo: $(INSTALLED)  ## compare nine methods on 50 clients; writes runs/digits/re
 	$(BIN)/fedflat compare examples/digits.toml --out runs/digits --jobs auto
 
 check: $(INSTALLED) lint types imports docs-check  ## while you work: without the tests that are marked slow
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test: $(INSTALLED) lint types imports docs-check  ## everything that can break, as CI does: eleven minutes on two cores
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder

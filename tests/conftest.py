@@ -23,6 +23,12 @@ hypothesis.settings.load_profile("fedflat")
 fix_product_rounding()  # before any test computes, as the command line does
 
 
+def pytest_collection_finish() -> None:
+    """Modules and tests stay: they are not looked through for garbage again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     """Tests run side by side; threads inside them only get in each other's way. A test may have set another number."""
@@ -34,6 +40,7 @@ def _freed_memory_is_returned() -> Iterator[None]:
     """The command line, which some tests run in this process, has glibc keep it."""
     yield
     gc.collect()
+    gc.freeze()  # what is left are modules and tests, mostly: half a second to look through after every file otherwise
     with suppress(OSError, TypeError, AttributeError):  # no glibc
         CDLL(None).malloc_trim(0)
 

@@ -17,6 +17,7 @@ def test_an_import_imports_no_library_and_sets_no_variable() -> None:
     assert output_of(code).split() == ["True", "False", "3"]
 
 
+@pytest.mark.slow
 def test_every_name_can_be_had() -> None:
     assert set(ff.__all__) <= set(dir(ff))
     code = "import fedflat as ff\nfor name in reversed(ff.__all__): print(getattr(ff, name).__name__)"
@@ -24,6 +25,7 @@ def test_every_name_can_be_had() -> None:
     assert names == ff.__all__[::-1]
 
 
+@pytest.mark.slow
 def test_names_of_packages_and_of_what_is_in_them() -> None:
     code = "import fedflat as ff; from fedflat import Client, methods, Simulation\n"
     code += "print(ff.methods.FedSAM.__name__, ff.metrics.flatness.__name__, Simulation.__name__, Client().lr)"

@@ -231,6 +231,7 @@ def test_models_are_tested_and_probed_in_every_so_many_rounds_and_the_last(every
         assert [row["t"] + 1 for row in sim.history if "sharpness" in row] == due(5, probe_every)
 
 
+@pytest.mark.slow
 def test_a_federation_tests_its_model_in_the_same_rounds(tmp_path: Path) -> None:
     federation = GridFederation(study_of(rounds=4, eval_every=3), tmp_path)
     federation.serve()

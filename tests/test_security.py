@@ -62,6 +62,7 @@ def test_arrays_are_read_without_pickles() -> None:
     assert set(reads) == {"False"}
 
 
+@pytest.mark.slow
 def test_programs_are_started_without_a_shell() -> None:
     started = [call for _, name, call in calls() if name in ("subprocess.run", "subprocess.Popen")]
     assert len(started) >= 3

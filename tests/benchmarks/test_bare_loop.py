@@ -28,6 +28,7 @@ def test_the_plain_loop_does_what_fedavg_does(work: Workload, channels_last: boo
     torch.testing.assert_close(plain.detach(), sim.w, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_round_takes_the_steps_of_the_work() -> None:
     """Batches of 3 from 8 samples: the last of an epoch is short, and the seventh step ends in the third epoch."""
     work = replace(DENSE, batch=3, steps=7)

@@ -58,6 +58,7 @@ def test_the_warm_up_is_left_out_and_rounds_are_averaged(monkeypatch: pytest.Mon
     assert laps.seconds(2) == ([2, 4], [4, 8])
 
 
+@pytest.mark.slow
 def test_only_local_steps_of_the_warm_up_are_counted() -> None:
     import timing
 

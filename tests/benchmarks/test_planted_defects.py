@@ -54,12 +54,14 @@ def planter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planter:
     return Planter(source, folder, {"first": ["tests/first"], "second": ["tests/second"]})
 
 
+@pytest.mark.slow
 def test_the_tests_of_the_room_catch_a_defect(planter: Planter, tmp_path: Path) -> None:
     found = planter.in_room(defect("sign", "return a + b", "return a - b"))
     assert (found.caught_by, found.tried) == ("tests/first/test_total.py::TestTotal::test_of_two", "room")
     assert (tmp_path / "source/src/rooms.py").read_text() == FILES["src/rooms.py"]
 
 
+@pytest.mark.slow
 def test_other_rooms_are_asked_for_the_defects_that_are_left(planter: Planter) -> None:
     """Both defects are planted together; failures that have nothing to do with a defect count for none."""
     both = defect("mean", "(a + b) / 2", "(a + b) / 3"), defect("unused", "UNUSED = 1", "UNUSED = 2")

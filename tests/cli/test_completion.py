@@ -33,6 +33,7 @@ def test_the_names_of_files_are_the_names_that_commands_accept() -> None:
     assert set(completion.paper_names()) == {recipe.paper for recipe in all_recipes().values()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "offered"),
     [

@@ -57,6 +57,7 @@ def test_a_report_of_it_is_one_line(fedflat, runs: tuple[Path, Path], name: str)
     assert not any(path.suffix == ".html" for path in Path().rglob("*.html"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME)
 @pytest.mark.parametrize("line", ["landscape {} --points 3 --one-dimensional", "flatness {}", "resume {}"])
 def test_other_commands_end_well_or_in_one_line(fedflat, runs: tuple[Path, Path], name: str, line: str) -> None:

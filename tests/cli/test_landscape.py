@@ -109,6 +109,7 @@ def test_what_is_finished_is_not_computed_again(fedflat, study: Path, measured: 
     assert len(measured) == 1
 
 
+@pytest.mark.slow
 def test_every_setting_and_every_model_has_a_file_of_its_own(study: Path) -> None:
     runs, default = shown_runs([study, *runs_of(study, seed=1)]), SurfaceSettings(local=1)
     changes = [{"points": 3}, {"reach": 0.5}, {"axes": 1}, {"max_samples": 50}, {"seed": 1}]

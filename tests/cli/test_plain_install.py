@@ -41,6 +41,7 @@ def test_it_works(ended: dict[str, Command], line: str) -> None:
     assert (ended[line].code, ended[line].err) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", REFUSED)
 def test_one_line_says_what_to_install(ended: dict[str, Command], line: str) -> None:
     assert ended[line].code == 2
@@ -48,6 +49,7 @@ def test_one_line_says_what_to_install(ended: dict[str, Command], line: str) -> 
     assert ended[line].err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_what_a_model_costs_that_cannot_be_built_here(ended: dict[str, Command]) -> None:
     """Its parameters are counted, so gradients and bytes are known; only the hours are not."""
     lines = ended["recipes show fedlesam/table3 --calibrate"].out.splitlines()

@@ -58,6 +58,7 @@ def test_a_study_is_whole_until_something_is_damaged(fedflat, tmp_path: Path) ->
     assert fedflat(f"verify {tmp_path / 'study'}")[0] == 0
 
 
+@pytest.mark.slow
 def test_a_federation(fedflat, tmp_path: Path) -> None:
     tried = GridFederation(study_of(rounds=4), tmp_path)
     tried.serve()

@@ -126,6 +126,7 @@ print(loaded("models"), loaded("data.sources"), loaded("methods"), loaded("metri
 """
 
 
+@pytest.mark.slow
 def test_only_the_entries_that_are_used_are_imported() -> None:
     done = subprocess.run([sys.executable, "-c", ONE], capture_output=True, text=True, check=True)
     before, after = done.stdout.splitlines()

@@ -143,6 +143,7 @@ def test_whole_files_are_read(whole: tuple[str, Path]) -> None:
     load(*whole)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 @settings(
     max_examples=effort(40, 2_000),

@@ -97,6 +97,7 @@ def test_the_executors_show_the_same() -> None:
         torch.testing.assert_close(pair, shown[1][key], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_probes_change_nothing() -> None:
     """Metrics of the rounds they follow have their numbers; everything else is bit-identical."""
     plain = simulation(ff.methods.FedSAM())

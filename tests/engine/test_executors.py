@@ -41,6 +41,7 @@ def test_chunks_do_not_matter(covering_method: Method, monkeypatch: pytest.Monke
     assert (whole - parts).norm() <= 1e-12 * whole.norm()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])
 def test_resumed_is_uninterrupted_to_the_last_bit(covering_method: Method, executor: str, tmp_path) -> None:
     """A new simulation goes on from the file: same weights and same reported metrics, in every later round."""
@@ -56,12 +57,14 @@ def test_resumed_is_uninterrupted_to_the_last_bit(covering_method: Method, execu
     assert without_time[0] == without_time[1]
 
 
+@pytest.mark.slow
 def test_order_of_clients_in_a_cohort_does_not_matter() -> None:
     one, other = ([[0, 3, 5], [1, 2, 4]], [[5, 0, 3], [4, 2, 1]])
     runs = [trajectory(simulation(find("FedSMOO")(), participation=cohorts, rounds=2)) for cohorts in (one, other)]
     assert torch.equal(*runs)
 
 
+@pytest.mark.slow
 def test_gradients_are_counted(covering_method: Method) -> None:
     """Both executors count the same, and the count is what the batches and the method ask for."""
 
@@ -82,6 +85,7 @@ def dropout_network() -> nn.Module:
     return nn.Sequential(*layers).double()
 
 
+@pytest.mark.slow
 def test_stacked_is_sequential_with_dropout(covering_method: Method) -> None:
     """Padded batches included: three epochs of batches of four over 1 to 12 samples."""
     settings = {"rounds": 3, **HARD}
@@ -267,6 +271,7 @@ def test_the_users_module_is_not_touched() -> None:
     assert torch.equal(nn.utils.parameters_to_vector(run.model.parameters()), run.w)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", [dropout_network, noisy_network])
 def test_every_forward_of_a_random_model_is_seeded(covering_method: Method, network) -> None:
     """Teachers, full gradients and input shifts included: the user's random state changes nothing and is left alone."""

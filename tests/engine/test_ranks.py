@@ -115,6 +115,7 @@ def test_one_client_a_round_leaves_the_others_idle(started: Callable[[int], Foun
     assert started(3).of["idle"] == {"end": digest(sim)}
 
 
+@pytest.mark.slow
 def test_checkpoints_fit_any_number_of_ranks(started: Callable[[int], Found]) -> None:
     """One process with records in a file, then three ranks, then one process again."""
     whole = rounds(find("FedSMOO")(), "stacked")
@@ -128,6 +129,7 @@ def test_checkpoints_fit_any_number_of_ranks(started: Callable[[int], Found]) ->
     assert digest(sim) == digest(whole)
 
 
+@pytest.mark.slow
 def test_what_one_rank_raises_all_raise(started: Callable[[int], Found]) -> None:
     said = started(3).of["diverging"]
     assert set(said) == {"rank 0", "rank 1", "rank 2"}
@@ -154,6 +156,7 @@ def test_records_in_files_are_saved_and_what_one_rank_cannot_read_all_raise(
         assert digest(sim) == digest(alone)
 
 
+@pytest.mark.slow
 def test_what_ranks_cannot_do_is_refused_by_all(started: Callable[[int], Found]) -> None:
     said = started(2).of["refused"]
     for rank in (0, 1):
@@ -163,10 +166,12 @@ def test_what_ranks_cannot_do_is_refused_by_all(started: Callable[[int], Found])
         assert said[f"configuration {rank}"] == "the configuration is 0 on rank 0 and 1 on rank 1"
 
 
+@pytest.mark.slow
 def test_without_records_clients_go_where_there_is_least_work(started: Callable[[int], Found]) -> None:
     assert started(2).of["shares"] == {"rank 0": "[0, 2]", "rank 1": "[1, 3, 4]"}
 
 
+@pytest.mark.slow
 def test_sums_of_ranks_begin_at_the_same_place(started: Callable[[int], Found]) -> None:
     assert started(2).of["cancelling"] == {"mean": mean_of_cancelling_messages(Ranks())}
 

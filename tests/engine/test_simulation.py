@@ -61,6 +61,7 @@ def test_dtype_is_the_models_or_the_given_one(dtype: torch.dtype) -> None:
     assert simulation(FedAvg(), dtype=dtype).w.dtype == dtype
 
 
+@pytest.mark.slow
 def test_same_seed_same_run_other_seed_other_run() -> None:
     data = federation()
     runs = [simulation(FedAvg(), model="mlp", data=data, seed=seed).run().w for seed in (1, 1, 2)]

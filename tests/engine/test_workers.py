@@ -98,6 +98,7 @@ class ReversedPool:
     def close(self) -> None: ...
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])
 @pytest.mark.usefixtures("small_stacks")
 def test_every_method_survives_shared_memory_and_answers_out_of_order(

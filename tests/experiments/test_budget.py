@@ -37,6 +37,7 @@ print(expected, in_bytes("VmHWM"))
 """
 
 
+@pytest.mark.slow
 def test_a_simulation_spends_its_budget(method: Method, tmp_path: Path) -> None:
     spec = run_spec(method=type(method).__name__, participation={"bernoulli": 0.4}, rounds=4)
     expected = simulation_budget(spec.build())

@@ -279,6 +279,7 @@ def test_fewer_rounds_than_there_are_are_refused(tmp_path: Path) -> None:
 # --- old formats ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["memory", "file"])
 def test_format_1_opens_and_goes_on(tmp_path: Path, store: str) -> None:
     """A run that was stopped with the last version of that format keeps its bits and resumes."""

@@ -51,6 +51,7 @@ def test_a_run_leaves_a_complete_folder(tmp_path: Path) -> None:
     assert not list((tmp_path / "run").rglob(".tmp-*"))
 
 
+@pytest.mark.slow
 def test_a_target_is_reached_when_the_accuracy_is_and_when_the_smoothed_one_is(tmp_path: Path) -> None:
     """The mean under a window lags behind a curve that rises; both are found by hand from the metrics."""
     run = runner.run(run_spec(rounds=30, targets=[0.5], flatness=[]), tmp_path)

@@ -37,6 +37,7 @@ def assert_same(server: FederatedServer, sim: ff.Simulation) -> None:
         assert torch.equal(getattr(server.state, name), x), name
 
 
+@pytest.mark.slow
 def test_every_method_ends_with_the_bits_of_the_simulator(method: Method, tmp_path: Path) -> None:
     """Five rounds of three in six uneven clients, replies in any order, client state in files."""
     server = federated_server(method, CLIENT)
@@ -90,6 +91,7 @@ def test_below_the_quorum_nothing_changes(tmp_path: Path) -> None:
     assert torch.equal(server.w, before)
 
 
+@pytest.mark.slow
 def test_the_server_goes_back_and_clients_go_with_it(tmp_path: Path) -> None:
     """Stopped after round 4 with only round 2 saved: clients have the state of rounds that the server does not know."""
     transport = InProcessTransport(federated_clients(FedSMOO(), tmp_path / "clients", CLIENT))

@@ -54,6 +54,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_corner_cases_run_the_same_in_both_executors(covering_method: Method, case: str) -> None:
     one, many = (simulation(covering_method, executor=e, **CASES[case]).run() for e in ("sequential", "stacked"))

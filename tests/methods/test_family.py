@@ -112,11 +112,13 @@ def test_equal(one: Method, other: Method, executor: str) -> None:
     assert difference.abs().max() <= 1e-12
 
 
+@pytest.mark.slow
 @pairs(DIFFERENT, "≠")
 def test_different(one: Method, other: Method) -> None:
     assert (final_w(one) - final_w(other)).abs().max() > 1e-4
 
 
+@pytest.mark.slow
 @pairs(EQUAL_IN_ROUND_0, "=")
 def test_equal_in_the_first_round_only(one: Method, other: Method) -> None:
     assert (final_w(one, rounds=1) - final_w(other, rounds=1)).abs().max() <= 1e-12
@@ -134,6 +136,7 @@ def test_momentum_starts_as_a_scaled_step(one: Method, other: Method) -> None:
     assert (final_w(one, rounds=1) - scaled).abs().max() <= 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])
 def test_mofedsam_1_is_fedsam_and_lu_is_mofedsam_with_weight_decay_too(executor: str) -> None:
     settings = {"client": {"weight_decay": 0.1}, "executor": executor}

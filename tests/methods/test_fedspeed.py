@@ -38,6 +38,7 @@ def test_transcription(mix: float, active: bool) -> None:
     assert_agrees(lambda p: transcription(p, 0.3, 0.2, mix, active), method)
 
 
+@pytest.mark.slow
 def test_reaches_the_optimum_up_to_the_perturbation() -> None:
     q = two_quadratics(steps=40)
     server, _ = q.run(FedSpeed(rho=1e-6, alpha=1.0), 300)

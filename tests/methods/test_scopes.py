@@ -105,6 +105,7 @@ def test_loss_only_keeps_momentums_first_round_a_scaled_step() -> None:
     assert np.abs(simulate(p, find("FedCM")(alpha=0.3), **client) - scaled).max() <= 1e-12
 
 
+@pytest.mark.slow
 def test_scopes_run_for_every_method(covering_method: Method) -> None:
     for scope in ("full", "loss_only", "flsim"):
         client = {"max_norm": BOUND, "clip_scope": scope, "wd_scope": "inside"}

@@ -16,6 +16,7 @@ def parameters(name: str, **settings) -> int:
     return sum(p.numel() for p in outline(name, **settings).parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings", "count"),
     [

@@ -43,6 +43,7 @@ def backbone(model: nn.Module) -> dict[str, torch.Tensor]:
     return model.network.vit.state_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(3, 16, 16), (1, 8, 24)])
 def test_scores_have_one_column_per_class(shape: tuple[int, ...]) -> None:
     """Each from the sample's own pixels, and every parameter has a gradient."""

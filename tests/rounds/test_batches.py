@@ -64,6 +64,7 @@ def test_longest_work_comes_first_and_active_counts_the_rest() -> None:
     assert work.active() == [6, 4, 2]
 
 
+@pytest.mark.slow
 def test_orders_are_uniform() -> None:
     """Which of three samples comes first, over many rounds and clients."""
     made = batches(epochs=1, batch_size=1)

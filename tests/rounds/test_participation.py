@@ -24,6 +24,7 @@ def test_every_client_is_as_likely() -> None:
     assert chisquare(drawn).pvalue > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [0.02, 0.3])
 def test_bernoulli_sizes_are_binomial_given_that_somebody_is_there(p: float) -> None:
     sizes = [len(cohort) for cohort in cohorts(Bernoulli(p), 12, 4000)]

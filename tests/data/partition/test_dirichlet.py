@@ -55,6 +55,7 @@ def test_large_splits_are_those_of_the_plain_scheme(classes: int) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(parts, written_out(labels, classes, 40, 0.1, 2), strict=True))
 
 
+@pytest.mark.slow
 def test_priors_are_not_summed_for_every_sample() -> None:
     """50,000 samples of 100 classes take a few hundredths of a second; summing each time is five times slower."""
     labels = np.repeat(np.arange(100), 500)

@@ -275,6 +275,7 @@ def test_beside_its_file_a_checkpoint_holds_no_records(tmp_path: Path) -> None:
     assert whole["clients.c"].shape == (6, len(sim.w))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["Scaffold", "FedSMOO"])
 @pytest.mark.parametrize("folder", ["here", "elsewhere", None])
 @pytest.mark.parametrize(("first", "then"), [(IN_A_FILE, IN_A_FILE), (IN_A_FILE, IN_MEMORY), (IN_MEMORY, IN_A_FILE)])

@@ -97,6 +97,7 @@ def problems(path: Path) -> dict[str, str]:
     return {name: problem for name, problem in check(path) if problem}
 
 
+@pytest.mark.slow
 def test_going_back_from_the_end_and_twice(uninterrupted: dict[str, Path], tmp_path: Path) -> None:
     """The model and the result are set aside too. For a second, earlier checkpoint clients still have their state."""
     federation = copied(uninterrupted, "scaffold", tmp_path)
@@ -188,6 +189,7 @@ def test_a_crash_after_a_checkpoint_loses_no_file_that_is_derived_from_it(
     assert problems(federation.out) == {}
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
     uninterrupted: dict[str, Path], interrupted: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -116,6 +116,7 @@ def test_below_the_quorum_a_round_is_tried_again_and_then_the_federation_stops(t
     assert federation.serve() == simulated(federation.spec, tmp_path / "simulation")
 
 
+@pytest.mark.slow
 def test_who_is_no_client_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two with one name, a key of another name, a number out of range, another version: none is registered."""
     federation = GridFederation(study_of(rounds=1), tmp_path / "federation", wait=1.0)
@@ -215,12 +216,14 @@ def test_members_are_those_that_the_operator_names(tmp_path: Path) -> None:
     assert [event["missing"] for event in federation.events("round")] == [{}, {}]
 
 
+@pytest.mark.slow
 def test_a_member_has_the_samples_that_the_operator_says(tmp_path: Path) -> None:
     federation, nodes = federation_with(tmp_path, {"clinic-a": 9, "clinic-b": 5}, members=MEMBERS)
     with failing(GatheringError, "clinic-b: has 5 samples, and the run-config members say 4"):
         federation.serve(nodes)
 
 
+@pytest.mark.slow
 def test_a_claim_of_a_thousand_million_samples_is_refused(tmp_path: Path) -> None:
     """It would be the client's weight, where clients are weighted by samples."""
     federation, nodes = federation_with(tmp_path / "lying", {"clinic-a": 9, "clinic-b": 4})

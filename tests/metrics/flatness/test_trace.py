@@ -107,6 +107,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(
     assert 180 <= covered <= 198
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("known")
 def test_a_sketch_takes_the_outliers_off_the_probes() -> None:
     plain, sketched = (
