@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import data, methods, models
     from .core.errors import NonFiniteError
+    from .core.method import Method
+    from .core.object_references import allow_code
     from .data import (
         IID,
         BalancedDirichlet,
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
         FederatedData,
         LabelDirichlet,
         Natural,
+        Partition,
         Pathological,
         PathologicalRefill,
         Shards,
@@ -33,17 +36,19 @@ __version__ = "0.1.0"
 
 __all__ = [
     "IID", "BalancedDirichlet", "Bernoulli", "Client", "Dirichlet", "DirichletRefill", "Domain", "FederatedData",
-    "LabelDirichlet", "Natural", "NonFiniteError", "Pathological", "PathologicalRefill", "Run", "Shards", "Simulation",
-    "compare", "data", "flatness", "joined", "methods", "models",
+    "LabelDirichlet", "Method", "Natural", "NonFiniteError", "Partition", "Pathological", "PathologicalRefill",
+    "Run", "Shards", "Simulation", "allow_code", "compare", "data", "flatness", "joined", "methods", "models",
 ]  # fmt: skip
 
 # Nothing is imported before it is used, so that the command line starts at once: torch alone takes two seconds.
 _MODULES = {
     "Bernoulli": "rounds.participation",
     "Client": "rounds.local_training",
+    "Method": "core.method",
     "NonFiniteError": "core.errors",
     "Run": "engine.run",
     "Simulation": "engine.simulation",
+    "allow_code": "core.object_references",
     "compare": "reports.comparison",
     "flatness": "metrics.flatness",
     "joined": "engine.ranks",

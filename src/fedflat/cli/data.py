@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..core.object_references import allow_code
 from .completion import SettingsCommand, source_names
 from .console import Console
 
@@ -29,6 +30,7 @@ def list_sources() -> None:
 
 @app.command("prepare")
 def prepare_source(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="A data set, see `fedflat data list`.", autocompletion=source_names)],
     data_dir: Annotated[
         str | None, typer.Option(help="Folder that holds a folder of this name; default $FEDFLAT_DATA.")
@@ -51,6 +53,7 @@ def prepare_source(
     from .execution import prepare_set
 
     console = Console()
+    context.with_resource(allow_code())  # a function that the user's own command line names
     loaded = prepare_set(console, known_source(name), data_dir, hub, partial, image_size, revision)
     for part, samples in (("train", loaded.train), ("test", loaded.test)):
         if samples is not None:
@@ -77,6 +80,7 @@ def partition(
     from .flags import resolve
 
     console = Console()
+    context.with_resource(allow_code())  # what the user's own command line and file name
     spec = resolve(RunSpec, context.args)
     prepare_data(console, spec)
     data = federated_data(spec)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 from rich.table import Table
 
 from ..core.errors import InputError, printable, shortened
+from ..core.object_references import is_reference
 from ..experiments.config_errors import LINE, validated
 from ..experiments.schema import Section, sections_of
-from ..experiments.spec import Experiment
+from ..experiments.spec import Experiment, from_flag
 from ..methods import plain
 from ..reports.literal import literal
 
@@ -34,15 +37,15 @@ def resolve(model: type[Spec], words: list[str]) -> Spec:
     """
     file, flags = split_file(words)
     table = Experiment.read(file) if file else {}
-    return validated(model, _merged(model, table, _parsed(model, flags)))
+    return validated(model, _merged(model, table, _parsed(model, flags, table)))
 
 
 def override(spec: Spec, flags: list[str]) -> Spec:
     """`spec` with the settings changed that `flags` give. Raises InputError, naming flag or field."""
     if not flags:
         return spec
-    kind = type(spec)
-    return validated(kind, _merged(kind, spec.model_dump(exclude_none=True), _parsed(kind, flags)))
+    kind, table = type(spec), spec.model_dump(exclude_none=True)
+    return validated(kind, _merged(kind, table, _parsed(kind, flags, table)))
 
 
 def keys(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
@@ -89,16 +92,74 @@ def key_table(model: type[BaseModel]) -> Table:
     return table
 
 
-def _parsed(model: type[BaseModel], flags: list[str]) -> dict[str, Any]:
-    """The flags as a table; environment variables are not read."""
+def _parsed(model: type[BaseModel], flags: list[str], table: dict[str, Any]) -> dict[str, Any]:
+    """The flags, which override `table`, as a table; environment variables are not read."""
     settings = type("Flags", (BaseSettings, model), {})
     words = _with_names(model, flags)
+    _refuse_repeated(model, words)
+    words, outside = _without_outside_fields(model, words, table)
     try:
-        return CliSettingsSource(settings, cli_parse_args=words, cli_exit_on_error=False, cli_parse_none_str="none")()
+        parsed = CliSettingsSource(settings, cli_parse_args=words, cli_exit_on_error=False, cli_parse_none_str="none")()
     except SettingsError as error:
         raise InputError(printable(shortened(_unknown_flag(str(error), model), LINE))) from error
     except RecursionError as error:
         raise InputError("a flag is nested too deep") from error
+    return parsed | outside
+
+
+def _refuse_repeated(model: type[BaseModel], words: list[str]) -> None:
+    """Raise InputError for a flag that is given twice, unless it is of a list."""
+    seen: set[str] = set()
+    for word in words:
+        flag = word.partition("=")[0]
+        info = model.model_fields.get(flag[2:].partition(".")[0]) if flag.startswith("--") else None
+        if info is None or _is_list(info):
+            continue
+        if flag in seen:
+            raise InputError(f"{printable(flag)} is given twice")
+        seen.add(flag)
+
+
+def _is_list(info: FieldInfo) -> bool:
+    """Whether a flag may be given several times."""
+    kind = getattr(info.annotation, "__origin__", info.annotation)
+    return kind is list or kind is Any
+
+
+def _without_outside_fields(
+    model: type[BaseModel], words: list[str], table: dict[str, Any]
+) -> tuple[list[str], dict[str, Any]]:
+    """The flags without those of sections whose class is outside this package, and these as tables.
+
+    The fields of such a class are not known before it is loaded.
+    """
+    left, found = list(words), {}
+    for key in ("method", "partition"):
+        given = {} if key not in model.model_fields else _flags_of(key, left)
+        value = table.get(key)
+        name = given.get("name", value.get("name") if isinstance(value, dict) else value)
+        if given and is_reference(name):
+            found[key] = {field: text if field == "name" else from_flag(text) for field, text in given.items()}
+            left = [
+                word for place in _places(left) if not left[place.start].startswith(f"--{key}.") for word in left[place]
+            ]
+    return left, found
+
+
+def _flags_of(key: str, words: list[str]) -> dict[str, str]:
+    """The texts of the flags `--KEY.FIELD`, by field."""
+    found = {}
+    for place in _places(words):
+        flag, equals, value = words[place.start].partition("=")
+        if flag.startswith(f"--{key}."):
+            found[flag.removeprefix(f"--{key}.")] = value if equals else " ".join(words[place][1:])
+    return found
+
+
+def _places(words: list[str]) -> list[slice]:
+    """Where each flag and its value are in `words`."""
+    starts = [i for i, word in enumerate(words) if word.startswith("--") or i == 0]
+    return [slice(start, end) for start, end in pairwise([*starts, len(words)])]
 
 
 def _merged(model: type[BaseModel], table: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
@@ -147,5 +208,11 @@ def _unknown_flag(message: str, model: type[BaseModel]) -> str:
     word = words.split()[0]
     if not word.startswith("--"):
         return f"{word}: unexpected word; a TOML file stands first, before the flags"
-    close = get_close_matches(word.lstrip("-").partition("=")[0], list(keys(model)), n=1)
+    key = word.lstrip("-").partition("=")[0]
+    for name, info in model.model_fields.items():
+        singular = name.removesuffix("s")
+        if _is_list(info) and sections_of(info.annotation) and key.partition(".")[0] in (name, singular):
+            example = f'--{name} NAME, or --{name} \'{{"name": "NAME", "FIELD": VALUE}}\''
+            return f"{word}: {name} is a list; write {example} for each entry"
+    close = get_close_matches(key, list(keys(model)), n=1)
     return f"{word}: unknown flag" + (f"; did you mean --{close[0]}?" if close else "; `--keys` lists them all")

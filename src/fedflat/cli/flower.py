@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from ..core.errors import InputError, MissingPackageError
+from ..core.object_references import allow_code
 from ..experiments.interrupt import Interrupted, signals_handled_by
 from ..reports.literal import literal
 from .completion import SettingsCommand
@@ -77,6 +78,7 @@ def export_study(
     with _flower_imports():
         from ..federation.flower.export import export
         from ..federation.flower.settings import RunSettings
+    context.with_resource(allow_code())  # what the user's own command line and file name
     spec = resolve(RunSpec, [str(study), *context.args])
     given = {"shape": shape, "classes": classes, **_terms(deadline, quorum, wait, members, max_samples, norm_multiple)}
     known = len(members.split()) or (spec.data.clients if shape is None else None)
@@ -111,6 +113,7 @@ def run_here(
     from .execution import prepare_data
     from .flags import resolve
 
+    context.with_resource(allow_code())  # what the user's own command line and file name
     spec, console = resolve(RunSpec, context.args), Console()
     clients = spec.data.clients
     if clients > MOST_NODES:

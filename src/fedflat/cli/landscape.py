@@ -11,8 +11,10 @@ from typing import Annotated
 import typer
 
 from ..core.errors import InputError
+from ..core.object_references import allow_code
 from .console import Console
 from .results import MAX_SAMPLES
+from .run import AllowCodeOption
 
 FoldersArgument = Annotated[list[Path], typer.Argument(help="Finished runs, or studies: every method's first seed.")]
 OutOption = Annotated[
@@ -40,6 +42,7 @@ DataDirOption = Annotated[str | None, typer.Option(help="Folder with the data se
 
 
 def landscape(
+    context: typer.Context,
     folders: FoldersArgument,
     out: OutOption = None,
     points: PointsOption = 51,
@@ -51,6 +54,7 @@ def landscape(
     max_samples: MaxSamplesOption = MAX_SAMPLES,
     seed: SeedOption = 0,
     data_dir: DataDirOption = None,
+    code: AllowCodeOption = False,
 ) -> None:
     """Show the loss around the models of finished runs: surfaces to turn, contours, profiles.
 
@@ -74,6 +78,8 @@ def landscape(
     from ..experiments.landscapes import LoadedRun, SurfaceSettings, feature_task, plane_task, shown_runs, surface_tasks
     from .landscape_tasks import Task, draw
 
+    if code:
+        context.with_resource(allow_code())
     folder = out or (folders[0] / "landscape" if len(folders) == 1 else Path("landscape"))
     with _flags_named():
         settings = SurfaceSettings(points, reach, 1 if one_dimensional else 2, max_samples, seed, local)

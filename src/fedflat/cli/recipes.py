@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import InputError
+from ..core.object_references import allow_code
 from .completion import SettingsCommand, paper_names, recipe_names
 from .console import Console
 from .run import JobsOption, number_of_jobs
@@ -93,6 +94,7 @@ def run_recipe(
         raise InputError("--only takes some of the recipe's methods and --methods replaces them: give one of the two")
     console, recipe = Console(), find_recipe(name)
     labels = [label.strip() for label in only.split(",")] if only else None
+    context.with_resource(allow_code())  # what the user's own flags name; recipes name none
     cells = {each: override(each.study(scale, data_dir, labels), context.args) for each in recipe.cells(cell)}
     console.say(*description(recipe))
     if not dry_run:

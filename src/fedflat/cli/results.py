@@ -11,7 +11,9 @@ import typer
 from rich.progress import Progress
 
 from ..core.errors import InputError, shortened
+from ..core.object_references import allow_code
 from .console import Console, bar_for_each, usual_columns
+from .run import AllowCodeOption
 
 if TYPE_CHECKING:
     from ..experiments.verification import Verdict
@@ -53,6 +55,7 @@ def report(
 
 
 def flatness(
+    context: typer.Context,
     runs: Annotated[list[Path] | None, typer.Argument(help="Runs or studies; each run's newest checkpoint.")] = None,
     measures: Annotated[
         list[str] | None,
@@ -61,6 +64,7 @@ def flatness(
     max_samples: Annotated[int, typer.Option(min=1, help="Training samples the loss is taken on.")] = MAX_SAMPLES,
     data_dir: Annotated[str | None, typer.Option(help="Folder with the data sets; default $FEDFLAT_DATA.")] = None,
     show_measures: Annotated[bool, typer.Option("--list", help="List the measures with their settings.")] = False,
+    code: AllowCodeOption = False,
 ) -> None:
     """Measure how flat runs ended, each measure with its protocol and its error.
 
@@ -81,7 +85,10 @@ def flatness(
     from ..experiments.measuring import build_measures, measure_run, run_directories
     from ..reports.terminal import flatness_table
 
-    chosen = build_measures([_parsed(text) for text in measures or ()])
+    with allow_code():  # what the user's own command line names
+        chosen = build_measures([_parsed(text) for text in measures or ()])
+    if code:
+        context.with_resource(allow_code())
     found: dict[str, Flatness] = {}
     for directory in run_directories(runs):
         with Progress(*usual_columns(), console=console, transient=True) as bar:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from ..core.errors import InputError
+from ..core.object_references import allow_code
 from ..experiments.change_warnings import is_first_rank
 from .console import Console
 
@@ -32,6 +33,13 @@ StrictOption = Annotated[
         "--strict",
         help="Refuse to go on with another torch, numpy, fedflat or method's code than the rounds so far; "
         "else that is a warning.",
+    ),
+]
+AllowCodeOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code",
+        help="Run the code that the folder's settings name, such as my.py:MyMethod. Only for folders that you trust.",
     ),
 ]
 OutOption = Annotated[Path | None, typer.Option(help="Folder for the results; default runs/METHOD-seedN-HASH.")]
@@ -97,6 +105,7 @@ def run(
     console = Console(quiet=not is_first_rank())
     if show_keys:
         return console.show(key_table(RunSpec))
+    context.with_resource(allow_code())  # what the user's own command line and file name
     spec = resolve(RunSpec, context.args)
     prepare_data(console, spec)
     warn_of_doubtful_settings(console, spec)
@@ -139,6 +148,7 @@ def compare(
     console = Console()
     if show_keys:
         return console.show(key_table(StudySpec))
+    context.with_resource(allow_code())  # what the user's own command line and file name
     spec = resolve(StudySpec, context.args)
     file, _ = split_file(context.args)
     path = out or Path("runs") / (file.stem if file else "compare")
@@ -146,9 +156,11 @@ def compare(
 
 
 def resume(
+    context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Folder of a run or of a study.")],
     jobs: JobsOption = "1",
     strict: StrictOption = False,
+    code: AllowCodeOption = False,
 ) -> None:
     """Go on with a run or a study that was stopped, from its newest whole checkpoint.
 
@@ -161,6 +173,8 @@ def resume(
     from .execution import carry_out_run, carry_out_study
 
     console = Console(quiet=not is_first_rank())
+    if code:
+        context.with_resource(allow_code())
     if (folder / "study.toml").exists():
         return carry_out_study(console, StudySpec.load(folder / "study.toml"), folder, number_of_jobs(jobs), strict)
     if not (folder / "config.toml").exists():

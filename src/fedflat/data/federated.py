@@ -107,7 +107,7 @@ class FederatedData:
         """
         if isinstance(clients, dict | str):
             raise InputError("data: from_clients takes a list of (x, y), one per client")
-        pairs = [_tensors(pair, f"client {i}") for i, pair in enumerate(clients)]
+        pairs = [checked_pair(pair, f"client {i}") for i, pair in enumerate(clients)]
         if not pairs:
             raise InputError("data: from_clients needs at least one client")
         for i, (x, _) in enumerate(pairs):
@@ -116,7 +116,7 @@ class FederatedData:
                                  f"client 0 of shape {tuple(pairs[0][0].shape[1:])}")  # fmt: skip
         sizes = [len(y) for _, y in pairs]
         x, y = torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
-        held_out = None if test is None else _tensors(test, "test")
+        held_out = None if test is None else checked_pair(test, "test")
         labels = y if held_out is None else torch.cat([y, held_out[1]])
         return cls(
             x=x,
@@ -227,7 +227,7 @@ def _cast(x: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
     return x.to(device, dtype) if x.is_floating_point() else x.to(device)
 
 
-def _tensors(pair: tuple[Any, Any], who: str) -> tuple[Tensor, Tensor]:
+def checked_pair(pair: tuple[Any, Any], who: str) -> tuple[Tensor, Tensor]:
     """Samples and labels as tensors. Raises InputError, naming `who`, for a pair that does not fit together."""
     try:
         x, y = (torch.as_tensor(part) for part in pair)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import InputError
+from ..core.object_references import portable
 from .conversion import Progress
 from .dataset import FileDataset, LoadedDataset, data_root
 from .federated import FederatedData, Holdings
@@ -97,7 +98,7 @@ def divide(
         offsets=parts.offsets,
         classes=loaded.classes,
         test=None if loaded.test is None else (loaded.test.x, loaded.test.y),
-        name=name + used,
+        name=portable(name) + used,
         partition=str(scheme),
         preparation=loaded.preparation,
         augmentation=AUGMENTATIONS[options.augment],

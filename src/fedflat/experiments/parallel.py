@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import tomllib
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from ..core.errors import NonFiniteError
+from ..core.object_references import allow_code, is_code_allowed
 from ..engine.simulation import Round
 from ..engine.workers import WorkerError
 from ..engine.workers.process import WorkerProcess
@@ -38,6 +40,7 @@ class StudyTask:
     toml: str  # the configuration, whose class cannot be pickled
     path: Path  # the run's folder
     strict: bool  # refuse to go on with other versions or another code
+    code: bool  # whether the code that the configuration names may be run
 
     def failure_message(self, pid: int, how: str) -> str:
         """The message for a worker that ended while it carried out this run."""
@@ -76,9 +79,9 @@ def prepare_runs() -> RunTask:
         signal.signal(number, request)
 
     def run(task: StudyTask, report: Report) -> int | None:
-        spec = validated(RunSpec, tomllib.loads(task.toml))
         try:
-            with changes_in_one_line():
+            with changes_in_one_line(), allow_code() if task.code else nullcontext():
+                spec = validated(RunSpec, tomllib.loads(task.toml))
                 carry_out(spec, RunDirectory(task.path), ReportingObserver(report), request, task.strict)
         except Interrupted:
             return request.signal_number
@@ -110,7 +113,7 @@ class ParallelRuns:
         stopping = False
         try:
             for path, spec in self._specs.items():
-                self._pool.submit(StudyTask(spec.label, spec.to_toml(), path, self._strict))
+                self._pool.submit(StudyTask(spec.label, spec.to_toml(), path, self._strict, is_code_allowed()))
             while self._pool.is_running:
                 self._wait()
                 if not stopping and (self._error or self._request.signal_number):

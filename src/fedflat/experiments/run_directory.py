@@ -20,7 +20,8 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from ..core.errors import ChangedWarning, InputError
+from ..core.errors import ChangedWarning, InputError, printable
+from ..core.object_references import is_code_allowed
 from ..data.federated import Index
 from ..engine.run import Run
 from ..engine.simulation import Simulation
@@ -144,15 +145,39 @@ class RunDirectory:
             for name in damaged:
                 self.checksums.remove(name)
 
-    def add_segment(self, sim: Simulation) -> None:
-        """Add to env.json the versions and the machine with which the rounds from now on are computed."""
+    def add_segment(self, sim: Simulation, spec: RunSpec) -> None:
+        """Add to env.json the versions, the machine and the user's code that compute the rounds from now on."""
+        new: dict[str, Any] = {"from round": sim.t, **environment(sim)}
+        if spec.outside_names():
+            new["code"] = spec.code()
+        self._write_text("env.json", json.dumps([*self._segments(), new], indent=2))
+
+    def _segments(self) -> list[Any]:
+        """What env.json says so far; nothing if it is damaged: it only informs, and must not stop a run."""
         path = self.path / "env.json"
         try:
             known = read_json(path) if path.exists() else []
         except InputError:
-            known = []  # the file only informs, so its damage must not stop a run
-        segments = known if isinstance(known, list) else [known]  # earlier versions wrote a single one
-        self._write_text("env.json", json.dumps([*segments, {"from round": sim.t, **environment(sim)}], indent=2))
+            known = []
+        return known if isinstance(known, list) else [known]  # earlier versions wrote a single one
+
+    def check_same_code(self, spec: RunSpec, strict: bool) -> None:
+        """Warn with a ChangedWarning if the user's code is not what computed the rounds so far.
+
+        With `strict`, raise InputError instead. A study's own code is read only if it may be run here.
+        """
+        last = self._segments()[-1:]
+        before = last[0].get("code") if last and isinstance(last[0], dict) else None
+        if not isinstance(before, dict) or not is_code_allowed():
+            return
+        known = {name: found.get("sha256") for name, found in before.items() if isinstance(found, dict)}
+        now = {name: found["sha256"] for name, found in spec.code().items()}
+        changed = {name.partition(":")[0] for name, sha256 in now.items() if known.get(name, sha256) != sha256}
+        if changed:
+            text = f"{self.path}: {', '.join(map(printable, sorted(changed)))} has changed since the rounds so far"
+            if strict:
+                raise InputError(f"{text}; without --strict it is gone on from")
+            warnings.warn(f"{text}; for results of the new code choose another folder", ChangedWarning, stacklevel=3)
 
     def check_same_run(self, spec: RunSpec) -> None:
         """Raise InputError, naming the first difference, unless the folder's run has the settings `spec`."""
@@ -244,13 +269,13 @@ class StoredRun:
         path = self.directory.checksums.check("summary.json")
         (summary, settings), spec = read_summary(path), self.directory.spec()
         method, seed = settings["method"].partition("(")[0], settings["seed"]
-        if (method, seed) != (spec.method.name, spec.seed):
+        if (method, seed) != (spec.method.label, spec.seed):
             raise InputError(f"{path} is of {method}, seed {seed}, and config.toml beside it of {spec.label}")
         return summary, settings
 
     @property
     def method(self) -> str:
-        return self.directory.spec().method.name
+        return self.directory.spec().method.label
 
     @property
     def seed(self) -> int:

@@ -63,6 +63,7 @@ def carry_out(
     damaged = directory.damaged_files()
     if directory.is_finished and not damaged:
         directory.check_same_run(spec)
+        directory.check_same_code(spec, strict)
         directory.remove_temporary_files()
         observer.run_started(spec, spec.rounds)
     else:
@@ -70,8 +71,9 @@ def carry_out(
         with directory.writing(), closing(sim):
             directory.remove_damaged(damaged)
             directory.begin(spec, sim)
+            directory.check_same_code(spec, strict)
             load_newest_checkpoint(sim, directory, strict)
-            directory.add_segment(sim)
+            directory.add_segment(sim, spec)
             train(spec, sim, directory, observer, request)
             finish(spec, sim, directory, observer, request)
     return open_finished(spec, directory, observer)
@@ -88,6 +90,7 @@ def _carry_out_with_ranks(
                 directory.remove_damaged(directory.damaged_files())
                 if directory.has_begun:
                     directory.check_same_run(spec)
+                    directory.check_same_code(spec, strict)
         if not ranks.first(directory.is_finished):
             _train_with_ranks(spec, directory, observer, request, strict, ranks)
             if ranks.index == 0:
@@ -119,7 +122,7 @@ def _train_with_ranks(
         with ranks.together():
             if ranks.index == 0:
                 directory.begin(spec, sim)
-                directory.add_segment(sim)
+                directory.add_segment(sim, spec)
         train(spec, sim, directory, observer, request, ranks)
 
 

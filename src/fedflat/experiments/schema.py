@@ -4,12 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from functools import cache
 from math import inf
 from typing import Annotated, Any, Literal, Union, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    create_model,
+    model_validator,
+)
 
+from ..core.errors import InputError
 from ..core.hyper import Interval
+from ..core.object_references import (
+    ExtensionPoint,
+    find_outside,
+    is_code_allowed,
+    is_outside,
+    is_reference,
+    resolved,
+    short_name,
+)
 
 NUMBERS = (int, float, int | None, float | None)
 
@@ -39,9 +60,23 @@ class NamedSection(Section):
 
     name: str
 
+    @property
+    def label(self) -> str:
+        """The name of the class, without the module or file of one that is outside this package."""
+        return short_name(self.name)
+
     def arguments(self) -> dict[str, Any]:
         """The keys and values other than the name."""
         return {key: value for key, value in self.values().items() if key != "name"}
+
+
+class UnloadedSection(NamedSection):
+    """A section that names code which may not be run here; its other keys are kept as they are."""
+
+    model_config = ConfigDict(extra="allow")
+
+    def values(self) -> dict[str, Any]:
+        return {"name": self.name} | (self.model_extra or {})
 
 
 def section_of(cls: type[Any]) -> type[Section]:
@@ -49,25 +84,58 @@ def section_of(cls: type[Any]) -> type[Section]:
     return create_model(cls.__name__, __base__=Section, **_definitions(cls))
 
 
-def choice_of(classes: Mapping[str, type[Any]], plain: Callable[[str], str], default: str) -> Any:
+def choice_of(
+    classes: Mapping[str, type[Any]], plain: Callable[[str], str], default: str, point: ExtensionPoint
+) -> Any:
     """The type of a section with a `name` that chooses one of `classes`; only the keys of that class are accepted.
 
     Names are compared as `plain(name)`. The name alone is accepted in place of a table, and a table without a name is
-    the `default`.
+    the `default`. The name of a class outside this package is accepted too: see `outside_section`.
     """
     known = {plain(name): name for name in classes}
     named = {name: {"name": (Literal[name], name)} | _definitions(cls) for name, cls in classes.items()}
     options = tuple(create_model(name, __base__=NamedSection, **fields) for name, fields in named.items())
 
-    def with_known_name(value: Any) -> Any:
+    def validated_section(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
         table = {"name": value} if isinstance(value, str) else value
         if not isinstance(table, Mapping):
-            return value
+            return value if isinstance(value, NamedSection) and is_outside(value.name, point) else handler(value)
         name = table.get("name", default)
-        return {**table, "name": known.get(plain(name), name) if isinstance(name, str) else name}
+        if not isinstance(name, str):
+            return handler(table)
+        table = {**table, "name": known.get(plain(name), name)}
+        outside = table["name"] not in classes and is_outside(table["name"], point)
+        return outside_section(table, point) if outside else handler(table)
 
-    union = options[0] if len(options) == 1 else Annotated[Union[options], Field(discriminator="name")]  # noqa: UP007
-    return Annotated[union, BeforeValidator(with_known_name)]
+    union: Any = options[0] if len(options) == 1 else Annotated[Union[options], Field(discriminator="name")]  # noqa: UP007
+    return Annotated[union, SerializeAsAny(), WrapValidator(validated_section)]  # type: ignore[type-arg]
+
+
+def outside_section(table: Mapping[str, Any], point: ExtensionPoint) -> NamedSection:
+    """The section of a class outside this package, by object reference or entry point; its keys are the class's fields.
+
+    If code may not be run here, a section whose keys are not checked. Raises InputError for a key that the class does
+    not have, and as `load_object` does.
+    """
+    name = str(table["name"])
+    if is_reference(name) and not is_code_allowed():
+        return UnloadedSection(**table)
+    name = resolved(name) if is_reference(name) else name
+    section = _section_of_outside(name, find_outside(name, point))
+    for key in table:
+        if key not in section.model_fields:
+            fields = [field for field in section.model_fields if field != "name"]
+            close = get_close_matches(key, fields, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(fields) or 'none'}"
+            raise InputError(f"{short_name(name)} has no field {key!r}; {hint}")
+    return section(**{**table, "name": name})
+
+
+@cache
+def _section_of_outside(name: str, cls: type[Any]) -> type[NamedSection]:
+    if not dataclasses.is_dataclass(cls):
+        raise InputError(f"{name}: {cls.__name__} has no fields; its settings are fields of a dataclass")
+    return create_model(cls.__name__, __base__=NamedSection, name=(str, name), **_definitions(cls))
 
 
 def sections_of(kind: Any) -> list[type[Section]]:

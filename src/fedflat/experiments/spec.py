@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -16,22 +17,33 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 
 from ..core.errors import InputError
 from ..core.method import Method
+from ..core.object_references import (
+    ExtensionPoint,
+    is_code_allowed,
+    is_outside,
+    is_reference,
+    origin,
+    portable,
+    relative_to,
+)
 from ..data import FederatedData, Partition, load
-from ..data.partition import all_partitions
+from ..data.partition import PARTITIONS, all_partitions
+from ..data.partition import find as find_partition
 from ..data.selection import DataOptions
-from ..data.sources import known_source
+from ..data.sources import SOURCES, known_source
 from ..engine.arguments import check_weights, check_workers
 from ..engine.ranks import ALONE, Ranks
 from ..files import read_toml
-from ..methods import all_methods, find, plain
-from ..metrics.flatness import LIGHT, Measure, all_measures
+from ..methods import METHODS, all_methods, find, plain
+from ..metrics.flatness import LIGHT, Measure
+from ..metrics.flatness.measures import MEASURES, all_measures, find_measure
 from ..metrics.protocols import Protocol
-from ..models import model_names
+from ..models import MODELS, known_model
 from ..rounds.local_training import Client
 from ..rounds.participation import Bernoulli, Participation
 from ..rounds.participation import participation as as_rule
 from .config_errors import check_bounds, short_repr, validated
-from .schema import NamedSection, Section, choice_of, section_of
+from .schema import NamedSection, Section, UnloadedSection, choice_of, section_of
 
 MAX_FILE_BYTES = 2**24  # of a configuration; a million clients in listed cohorts have 12 million
 MAX_ROUNDS = 999_999  # checkpoints are named with six digits and found in the order of their names
@@ -48,12 +60,12 @@ if TYPE_CHECKING:  # the fields of sections are those of classes that are found 
     MeasureSection = NamedSection
 else:
     ClientSection = section_of(Client)
-    MethodSection = choice_of(all_methods(), plain, default="FedAvg")
-    PartitionSection = choice_of(all_partitions(), plain, default="dirichlet")
-    MeasureSection = choice_of(all_measures(), plain, default="sharpness")
+    MethodSection = choice_of(all_methods(), plain, "FedAvg", METHODS)
+    PartitionSection = choice_of(all_partitions(), plain, "dirichlet", PARTITIONS)
+    MeasureSection = choice_of(all_measures(), plain, "sharpness", MEASURES)
 
 
-def _from_flag(value: Any) -> Any:
+def from_flag(value: Any) -> Any:
     """A flag's text as the number, list or table that it spells, in JSON or TOML; other values unchanged."""
     for read in (json.loads, lambda text: tomllib.loads(f"value = {text}")["value"]) if isinstance(value, str) else ():
         try:
@@ -89,6 +101,8 @@ class DataSection(section_of(DataOptions)):  # type: ignore[misc]  # made at run
     @field_validator("name")
     @classmethod
     def _is_a_source(cls, name: str) -> str:
+        if is_reference(name) and not is_code_allowed():
+            return name
         try:
             return known_source(name)
         except InputError as error:
@@ -111,9 +125,12 @@ class ModelSection(Section):
     @field_validator("name")
     @classmethod
     def _is_a_model(cls, name: str) -> str:
-        if name not in model_names():
-            raise InputError(f"{name!r} is unknown; known are {', '.join(model_names())}")
-        return name
+        if is_reference(name) and not is_code_allowed():
+            return name
+        try:
+            return known_model(name)
+        except InputError as error:
+            raise InputError(str(error).removeprefix("model = ")) from error
 
 
 class Experiment(Section):
@@ -165,15 +182,18 @@ class Experiment(Section):
     @classmethod
     def _parsed_and_checked(cls, value: Any, info: ValidationInfo) -> Any:
         check: Callable[[Any], object] = participation_of if info.field_name == "participation" else check_workers
-        value = _from_flag(value)
+        value = from_flag(value)
         check(value)
         return value
 
     @classmethod
     def read(cls, path: Path) -> dict[str, Any]:
-        """The table in a TOML file. Raises InputError, naming the file, if it cannot be read."""
+        """The table in a TOML file; files of code that it names are beside it, unless their paths are absolute.
+
+        Raises InputError, naming the file, if it cannot be read.
+        """
         try:
-            return read_toml(path, MAX_FILE_BYTES)
+            return with_names(read_toml(path, MAX_FILE_BYTES), lambda name: relative_to(path.parent, name))
         except InputError as error:
             raise InputError(f"configuration {error}") from error
 
@@ -194,8 +214,48 @@ class Experiment(Section):
         return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:6]
 
     def decisive(self) -> dict[str, Any]:
-        """Every setting that the results depend on."""
-        return self.model_dump(exclude={"checkpoint_every", "data_dir", "store_megabytes", "targets", "workers"})
+        """Every setting that the results depend on; files of code by their names, whatever folder they are in."""
+        excluded = {"checkpoint_every", "data_dir", "store_megabytes", "targets", "workers"}
+        return with_names(self.model_dump(exclude=excluded), portable)
+
+    @abstractmethod
+    def _methods(self) -> list[NamedSection]:
+        """The methods of the runs."""
+
+    def outside_names(self) -> dict[str, ExtensionPoint]:
+        """The names of everything that is not in this package, with what each of them stands for."""
+        named = {self.partition.name: PARTITIONS, self.model.name: MODELS, self.data.name: SOURCES}
+        named |= {one.name: MEASURES for one in (*self.flatness, *self.probes)}
+        named |= {one.name: METHODS for one in self._methods()}
+        return {name: point for name, point in named.items() if is_outside(name, point)}
+
+    def code(self) -> dict[str, dict[str, str]]:
+        """The file and its SHA-256 of everything that is not in this package, by name without a folder.
+
+        Raises InputError if code may not be run here.
+        """
+        origins = {portable(name): origin(name, point) for name, point in self.outside_names().items()}
+        return {name: vars(found) for name, found in origins.items() if found is not None}
+
+
+NAMED = ("data", "flatness", "method", "methods", "model", "partition", "probes")  # keys whose value names something
+
+
+def with_names(table: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """`table` with `change` applied to every name of a method, model, data set, partition or measure."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, str):
+            return change(value)
+        if isinstance(value, list):
+            return [changed(one) for one in value]
+        if isinstance(value, dict) and isinstance(value.get("name"), str):
+            # A field without a value is not in a file, from which an outside class is read without its fields.
+            kept = {k: x for k, x in value.items() if x is not None or not is_reference(value["name"])}
+            return {**kept, "name": change(value["name"])}
+        return value
+
+    return {key: changed(value) if key in NAMED else value for key, value in table.items()}
 
 
 class RunSpec(Experiment):
@@ -206,13 +266,16 @@ class RunSpec(Experiment):
 
     @model_validator(mode="after")
     def _weights_fit(self) -> Self:
-        check_weights(build_method(self.method), self.weights)
+        _check_weights(self.method, self.weights)
         return self
+
+    def _methods(self) -> list[NamedSection]:
+        return [self.method]
 
     @property
     def label(self) -> str:
         """A name for folders and progress, e.g. `FedSAM-seed0`."""
-        return f"{self.method.name}-seed{self.seed}"
+        return f"{self.method.label}-seed{self.seed}"
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -281,7 +344,7 @@ class StudySpec(Experiment):
     @field_validator("client_of")
     @classmethod
     def _known_methods(cls, table: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        return {find(name).__name__: values for name, values in table.items()}
+        return {name if is_reference(name) else find(name).__name__: values for name, values in table.items()}
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -291,9 +354,12 @@ class StudySpec(Experiment):
         if self.protocol == "best-validation" and not self.data.validation:
             raise InputError("protocol = 'best-validation' needs validation samples; set data.validation")
         for method in self.methods:
-            check_weights(build_method(method), self.weights)
+            _check_weights(method, self.weights)
             self._client_for(method)
         return self
+
+    def _methods(self) -> list[NamedSection]:
+        return self.methods
 
     def runs(self) -> list[RunSpec]:
         """Every run of the study, seed after seed."""
@@ -306,13 +372,19 @@ class StudySpec(Experiment):
 
     def _client_for(self, method: NamedSection) -> Section:
         """The client settings of one method."""
-        own = self.client_of.get(method.name)
+        own = self.client_of.get(method.name, self.client_of.get(portable(method.name)))
         if own is None:
             return self.client
         try:
             return validated(ClientSection, {**self.client.values(), **own})
         except InputError as error:
             raise InputError(f"client_of.{method.name}.{error}") from error
+
+
+def _check_weights(section: NamedSection, weights: str) -> None:
+    """`check_weights` of a method, unless it is code that may not be run here."""
+    if not isinstance(section, UnloadedSection):
+        check_weights(build_method(section), weights)
 
 
 def federated_data(spec: RunSpec) -> FederatedData:
@@ -343,12 +415,12 @@ def build_method(section: NamedSection) -> Method:
 
 def build_partition(section: NamedSection) -> Partition:
     """The partition scheme that a section names."""
-    return all_partitions()[section.name](**section.arguments())
+    return find_partition(section.name)(**section.arguments())
 
 
 def build_measure(section: NamedSection) -> Measure:
     """The measure that a section names."""
-    return all_measures()[section.name](**section.arguments())
+    return find_measure(section.name)(**section.arguments())
 
 
 def participation_of(value: Any) -> Participation:

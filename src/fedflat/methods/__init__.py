@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
+from inspect import isabstract, isclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ..core.errors import InputError
 from ..core.method import Method
+from ..core.method_check import check_method_class
+from ..core.object_references import ExtensionPoint, find_outside, installed
 from ..core.registry import classes_of, find_class, module_names, plain
 
-__all__ = ["all_methods", "find", "plain"]
+__all__ = ["METHODS", "all_methods", "find", "plain"]
 
 
 @cache
@@ -20,11 +23,27 @@ def all_methods() -> dict[str, type[Method]]:
 
 
 def find(name: str) -> type[Method]:
-    """The method called `name`; case, `-` and `_` do not matter. Raises InputError that lists the known ones."""
-    cls = find_class(__name__, name, _is_method)
+    """The method called `name`: one of these, an object reference, or an entry point of another package.
+
+    Case, `-` and `_` do not matter. Raises InputError that lists the known ones.
+    """
+    cls: type[Method] | None = find_class(__name__, name, _is_method) or find_outside(name, METHODS)
     if cls is None:
-        raise InputError(f"unknown method {name!r}; known are {', '.join(all_methods())}")
+        raise InputError(f"unknown method {name!r}; known are {', '.join([*all_methods(), *installed(METHODS)])}")
     return cls
+
+
+def _is_own_method(thing: Any) -> bool:
+    """Outside this folder, every class that can be used is a method; it need not have a paper."""
+    return isclass(thing) and issubclass(thing, Method) and not isabstract(thing)
+
+
+METHODS = ExtensionPoint(
+    "methods",
+    "a method: a subclass of fedflat.Method with `step`, `finish` and `update`",
+    _is_own_method,
+    check_method_class,
+)
 
 
 def _is_method(cls: type[Any]) -> TypeGuard[type[Method]]:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import wraps
 from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import InputError
-from ..core.registry import module_names
+from ..core.errors import InputError, shortened
+from ..core.object_references import ExtensionPoint, find_outside, installed, is_outside, is_reference, resolved
+from ..core.registry import matching, module_names
 
 if TYPE_CHECKING:  # names are listed without torch
     from torch import nn
+
+
+MODELS = ExtensionPoint(
+    "models", "a function or class that makes a torch.nn.Module; it may take `classes` and `shape`", callable
+)
 
 
 def model_names() -> list[str]:
@@ -24,23 +31,62 @@ def model_names() -> list[str]:
 def build(name: str, /, classes: int, shape: tuple[int, ...] | None = None, **options: Any) -> nn.Module:
     """A new model with fresh weights from torch's random state.
 
+    `name` is one of `model_names()`, an object reference, or an entry point of another package. What an outside name
+    refers to is called with `classes` and `shape` if it has such parameters, and with the options.
     `shape` is the shape of one sample, e.g. (1, 28, 28); models made for one size have it as default.
     Raises ValueError for an unknown name or option, a shape the model cannot take, or a model larger than memory.
     """
-    if name not in model_names():
-        raise InputError(f"model = {name!r} is unknown; known are {', '.join(model_names())}")
-    make: Callable[..., nn.Module] = import_module(f"{__name__}.{name.replace('-', '_')}").build
+    make, own = _builder(known_model(name)), name in model_names()
     accepted = signature(make).parameters
-    _check_options(name, options, accepted)
-    if shape is not None:
+    if not any(parameter.kind is Parameter.VAR_KEYWORD for parameter in accepted.values()):
+        _check_options(name, options, accepted)
+    if "shape" in accepted and shape is not None:
         options["shape"] = shape
-    elif accepted["shape"].default is Parameter.empty:
+    elif "shape" in accepted and accepted["shape"].default is Parameter.empty:
         raise InputError(f"model {name!r} needs shape=, the shape of one sample")
+    if "classes" in accepted:
+        options["classes"] = classes
     try:
-        _check_size(lambda: make(classes=classes, **{key: options[key] for key in options if key != "pretrained"}))
-        return make(classes=classes, **options)
+        if own:  # others may not be made to be built without memory
+            _check_size(lambda: make(**{key: options[key] for key in options if key != "pretrained"}))
+        return make(**options)
     except (TypeError, RuntimeError, ZeroDivisionError, AssertionError, OverflowError) as error:
         raise InputError(f"model {name!r} cannot be built with {options}: {str(error).splitlines()[0]}") from error
+
+
+def known_model(name: str) -> str:
+    """The name of the model that `name` means. Raises InputError, naming the known ones, if there is none."""
+    known = matching(name, model_names())
+    if known is None and is_outside(name, MODELS):
+        return resolved(name) if is_reference(name) else name
+    if known is None:
+        raise InputError(f"model = {name!r} is unknown; known are {', '.join([*model_names(), *installed(MODELS)])}")
+    return known
+
+
+def _builder(name: str) -> Callable[..., nn.Module]:
+    """What makes the model `name`."""
+    if name not in model_names():
+        return _checked_builder(name, find_outside(name, MODELS))
+    make: Callable[..., nn.Module] = import_module(f"{__name__}.{name.replace('-', '_')}").build
+    return make
+
+
+def _checked_builder(name: str, make: Any) -> Callable[..., nn.Module]:
+    """`make`, from outside this package; an error in it, and what is no module, is an InputError."""
+    from torch import nn  # here, so that names are listed without it
+
+    @wraps(make)
+    def checked(**options: Any) -> nn.Module:
+        try:
+            module = make(**options)
+        except Exception as error:
+            raise InputError(f"model {name!r} raises {type(error).__name__}: {shortened(str(error))}") from error
+        if not isinstance(module, nn.Module):
+            raise InputError(f"model {name!r} makes a {type(module).__name__}, not a torch.nn.Module")
+        return module
+
+    return checked
 
 
 def _check_options(name: str, options: Mapping[str, object], accepted: Mapping[str, Parameter]) -> None:
@@ -56,11 +102,12 @@ def _check_options(name: str, options: Mapping[str, object], accepted: Mapping[s
 
 def parameter_count(name: str, classes: int, shape: tuple[int, ...], **options: Any) -> int:
     """How many parameters `build` gives; nothing is allocated, and no optional package is needed."""
-    module = import_module(f"{__name__}.{name.replace('-', '_')}")
-    if hasattr(module, "parameter_count"):
-        count: int = module.parameter_count(classes, shape)
-        return count
-    with _without_memory():
+    if name in model_names():
+        module = import_module(f"{__name__}.{name.replace('-', '_')}")
+        if hasattr(module, "parameter_count"):
+            count: int = module.parameter_count(classes, shape)
+            return count
+    with _without_memory() if name in model_names() else nullcontext():
         return sum(p.numel() for p in build(name, classes, shape, **options).parameters())
 
 

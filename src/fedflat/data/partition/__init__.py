@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
+from inspect import isabstract, isclass
 from typing import Any, TypeGuard
 
-from ...core.registry import classes_by_file
+from ...core.errors import InputError
+from ...core.object_references import ExtensionPoint, find_outside, installed
+from ...core.registry import classes_by_file, matching
 from .balanced_dirichlet import BalancedDirichlet
 from .dirichlet import Dirichlet
 from .dirichlet_refill import DirichletRefill
@@ -19,8 +22,8 @@ from .scheme import Partition, Samples
 from .shards import Shards
 
 __all__ = [
-    "IID", "BalancedDirichlet", "Dirichlet", "DirichletRefill", "Domain", "LabelDirichlet", "Natural", "Partition",
-    "Pathological", "PathologicalRefill", "Samples", "Shards", "all_partitions",
+    "IID", "PARTITIONS", "BalancedDirichlet", "Dirichlet", "DirichletRefill", "Domain", "LabelDirichlet", "Natural",
+    "Partition", "Pathological", "PathologicalRefill", "Samples", "Shards", "all_partitions", "find",
 ]  # fmt: skip
 
 
@@ -30,5 +33,26 @@ def all_partitions() -> dict[str, type[Partition]]:
     return classes_by_file(__name__, _is_partition)
 
 
+def find(name: str) -> type[Partition]:
+    """The scheme called `name`: one of these, an object reference, or an entry point of another package.
+
+    Case, `-` and `_` do not matter. Raises InputError that lists the known ones.
+    """
+    known = matching(name, all_partitions())
+    cls: type[Partition] | None = all_partitions()[known] if known else find_outside(name, PARTITIONS)
+    if cls is None:
+        raise InputError(
+            f"unknown partition {name!r}; known are {', '.join([*all_partitions(), *installed(PARTITIONS)])}"
+        )
+    return cls
+
+
 def _is_partition(cls: type[Any]) -> TypeGuard[type[Partition]]:
     return issubclass(cls, Partition)
+
+
+PARTITIONS = ExtensionPoint(
+    "partitions",
+    "a partition: a subclass of fedflat.Partition with `split`",
+    lambda thing: isclass(thing) and issubclass(thing, Partition) and not isabstract(thing),
+)

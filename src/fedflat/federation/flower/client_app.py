@@ -10,6 +10,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from ...core.errors import InputError, NonFiniteError, printable
+from ...core.object_references import allow_code
 from ...data import FederatedData
 from ...experiments.spec import build_client, build_method
 from ..client import FederatedClient
@@ -87,7 +88,8 @@ def _reply(message: Message, work: Callable[[], ClientInfo | TrainReply]) -> Mes
     """
     result: ClientInfo | TrainReply | Failure
     try:
-        result = work()
+        with allow_code():  # the app's own
+            result = work()
     except (InputError, RefusedError, NonFiniteError) as error:
         log.error("%s", printable(str(error)))
         result = Failure(str(error))

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from ...core.errors import InputError
-from ...experiments.spec import RunSpec
+from ...core.object_references import file_of, portable
+from ...experiments.spec import RunSpec, with_names
 from ...files import TEMPORARY, read_text, read_toml, system_errors, write_atomically
 from .settings import RunSettings
 from .study import FILE, Study, version
 
 PUBLISHER = "fedflat"
 PACKAGE = "federated"
+CODE = "code"  # the folder of the user's own files
 SERVER = '''"""The server of the study in study.toml."""
 
 from pathlib import Path
@@ -69,16 +72,34 @@ def export(spec: RunSpec, settings: RunSettings, folder: Path, replace: bool = F
         raise InputError(f"{folder} is there already; an app needs a new folder")
     with system_errors(folder, "written"):
         (folder / PACKAGE).mkdir(parents=True, exist_ok=True)
+    text, code = _with_code_inside(study.spec)
     client = OWN_SAMPLES_CLIENT.replace("{shape}", ", ".join(map(str, study.shape)))
     files = {
         "pyproject.toml": tomli_w.dumps(_project(study)),
-        FILE: study.spec.to_toml(),
+        FILE: text,
         f"{PACKAGE}/__init__.py": "",
         f"{PACKAGE}/server.py": SERVER,
         f"{PACKAGE}/client.py": client if study.own_samples else PARTITION_CLIENT,
+        **{f"{CODE}/{path.name}": read_text(path) for path in code},
     }
-    for name, text in files.items():
-        write_atomically(folder / name, partial(Path.write_text, data=text))
+    if code:
+        with system_errors(folder, "written"):
+            (folder / CODE).mkdir(exist_ok=True)
+    for name, content in files.items():
+        write_atomically(folder / name, partial(Path.write_text, data=content))
+
+
+def _with_code_inside(spec: RunSpec) -> tuple[str, list[Path]]:
+    """The TOML of `spec` with the files of the user's code in the app's folder `code`, and these files.
+
+    Raises InputError for two files of one name.
+    """
+    files = sorted({path for name in spec.outside_names() if (path := file_of(name)) is not None})
+    for one, other in pairwise(sorted(files, key=lambda path: path.name)):
+        if one.name == other.name:
+            raise InputError(f"{one} and {other} have one name; an app has both in one folder: rename one")
+    table = spec.model_dump(exclude_none=True)
+    return tomli_w.dumps(with_names(table, lambda name: f"{CODE}/{portable(name)}" if file_of(name) else name)), files
 
 
 def _is_exported(path: Path, folder: Path) -> bool:
@@ -90,16 +111,19 @@ def _is_exported(path: Path, folder: Path) -> bool:
     if path.is_symlink():
         return False
     if path.is_dir():
-        return name in (".", PACKAGE, f"{PACKAGE}/__pycache__")
+        return name in (".", PACKAGE, f"{PACKAGE}/__pycache__", CODE, f"{CODE}/__pycache__")
     if name == "pyproject.toml":
         table: object = read_toml(path)
         for key in ("tool", "flwr", "app", "publisher"):
             table = table.get(key) if isinstance(table, dict) else None
         return table == PUBLISHER
+    if path.parent == folder / CODE:
+        return name.endswith(".py")
     if name.endswith(".py"):
         programs = {f"{PACKAGE}/__init__.py": "", f"{PACKAGE}/server.py": SERVER}
         return read_text(path) == (programs | {f"{PACKAGE}/client.py": PARTITION_CLIENT}).get(name)
-    return name == FILE or name.startswith(f"{PACKAGE}/__pycache__/") or bool(TEMPORARY.fullmatch(path.name))
+    caches = (f"{PACKAGE}/__pycache__/", f"{CODE}/__pycache__/")
+    return name == FILE or name.startswith(caches) or bool(TEMPORARY.fullmatch(path.name))
 
 
 def _project(study: Study) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from ...core.errors import ChangedWarning, InputError
+from ...core.object_references import allow_code
 from ...data import FederatedData
 from ...experiments.run_directory import difference
 from ...experiments.spec import build_client, build_method, participation_of
@@ -34,7 +35,8 @@ def server_app(folder: Path) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        serve(Study.load(folder, RunSettings.parse("run-config", context.run_config)), grid)
+        with allow_code():  # the app's own
+            serve(Study.load(folder, RunSettings.parse("run-config", context.run_config)), grid)
 
     return app
 

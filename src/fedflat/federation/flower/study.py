@@ -10,6 +10,7 @@ from pathlib import Path
 from torch import nn
 
 from ...core.errors import InputError
+from ...core.object_references import allow_code
 from ...data.sources import source
 from ...experiments.spec import RunSpec, participation_of
 from ...rounds.device import usable_device
@@ -46,8 +47,9 @@ class Study:
 
     @classmethod
     def load(cls, folder: Path, settings: RunSettings) -> Study:
-        """Read the study of the app in `folder`. Raises InputError, naming file or field."""
-        return cls(RunSpec.load(folder / FILE), settings)
+        """Read the study of the app in `folder`, whose code it may name. Raises InputError, naming file or field."""
+        with allow_code():  # whoever runs the app runs its programs
+            return cls(RunSpec.load(folder / FILE), settings)
 
     @property
     def own_samples(self) -> bool:
@@ -69,6 +71,9 @@ class Study:
     def digest(self) -> str:
         """Sixteen hexadecimal digits, equal for two studies only if they have the same results."""
         facts = [self.spec.decisive(), self.own_samples, self.shape, self.classes]
+        facts += (
+            [{name: found["sha256"] for name, found in self.spec.code().items()}] if self.spec.outside_names() else []
+        )
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
     def module(self) -> nn.Module:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
+from inspect import isabstract, isclass
 from typing import Any, TypeGuard
 
 from ....core.errors import InputError
+from ....core.object_references import ExtensionPoint, find_outside, installed
 from ....core.registry import classes_by_file, find_class
 from ..measure import Measure
 
-__all__ = ["all_measures", "find"]
+__all__ = ["MEASURES", "all_measures", "find", "find_measure"]
 
 
 @cache
@@ -19,12 +21,27 @@ def all_measures() -> dict[str, type[Measure]]:
 
 
 def find(name: str) -> Measure:
-    """The measure called `name` with its default settings; case, `-` and `_` do not matter."""
-    cls = find_class(__name__, name, _is_measure)
+    """The measure called `name` with its default settings. Raises InputError as `find_measure` does."""
+    return find_measure(name)()
+
+
+def find_measure(name: str) -> type[Measure]:
+    """The measure called `name`: one of these, an object reference, or an entry point of another package.
+
+    Case, `-` and `_` do not matter. Raises InputError that lists the known ones.
+    """
+    cls: type[Measure] | None = find_class(__name__, name, _is_measure) or find_outside(name, MEASURES)
     if cls is None:
-        raise InputError(f"unknown measure {name!r}; known are {', '.join(all_measures())}")
-    return cls()
+        raise InputError(f"unknown measure {name!r}; known are {', '.join([*all_measures(), *installed(MEASURES)])}")
+    return cls
 
 
 def _is_measure(cls: type[Any]) -> TypeGuard[type[Measure]]:
     return issubclass(cls, Measure)
+
+
+MEASURES = ExtensionPoint(
+    "measures",
+    "a measure of flatness: a subclass of fedflat.metrics.flatness.Measure with `measure`",
+    lambda thing: isclass(thing) and issubclass(thing, Measure) and not isabstract(thing),
+)

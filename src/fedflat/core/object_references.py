@@ -1,0 +1,243 @@
+"""Objects outside this package that users name: `file.py:Name`, `package.module:Name`, or a package's entry point.
+
+The form with a colon is Python packaging's object reference. To load an object runs the code of its module, so a
+reference is loaded inside `allow_code()` only: whoever reads a configuration says whether it may name code. An entry
+point is declared by an installed package, and is always loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from threading import Lock
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+from .errors import InputError, printable, shortened
+from .registry import matching
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+_lock = Lock()
+_nesting = [0]  # how many blocks of `allow_code` are active
+
+
+@dataclass(frozen=True)
+class ExtensionPoint:
+    """Something of which users may bring their own, such as methods."""
+
+    name: str  # as packages declare entry points: fedflat.methods has those called "methods"
+    words: str  # in messages, e.g. "a subclass of fedflat's Method"
+    qualifies: Callable[[Any], bool]
+    check: Callable[[Any], None] = lambda _: None  # raises InputError for one that cannot work
+
+
+@dataclass(frozen=True)
+class CodeOrigin:
+    """Where the code of an object lies."""
+
+    file: str
+    sha256: str  # of the file
+
+
+@contextmanager
+def allow_code() -> Iterator[None]:
+    """Load, inside the block, the objects that configurations refer to; this runs the code of their files."""
+    with _lock:
+        _nesting[0] += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _nesting[0] -= 1
+
+
+def is_code_allowed() -> bool:
+    """Whether this is inside `allow_code()`."""
+    return _nesting[0] > 0
+
+
+def is_reference(name: object) -> bool:
+    """Whether `name` is an object reference, and no name of something that is known."""
+    return isinstance(name, str) and ":" in name
+
+
+def resolved(reference: str) -> str:
+    """`reference` with the full path of its file, so that it means the same in every folder; others unchanged.
+
+    Raises InputError for a file that is not there.
+    """
+    place, _, attribute = reference.rpartition(":")
+    if not _is_path(place):
+        return reference
+    path = Path(place).expanduser().resolve()
+    if not path.is_file():
+        raise InputError(f"{printable(reference)}: there is no file {printable(str(path))}")
+    return f"{path}:{attribute}"
+
+
+def relative_to(folder: Path, name: str) -> str:
+    """A reference to a file with the path from `folder`, where the file that names it is; others are unchanged."""
+    place, colon, attribute = name.rpartition(":")
+    return f"{folder / Path(place).expanduser()}:{attribute}" if colon and _is_path(place) else name
+
+
+def short_name(name: str) -> str:
+    """What a reference refers to, without its module or file: `my.py:Mine` is Mine; other names are unchanged."""
+    return name.rpartition(":")[2]
+
+
+def file_of(name: str) -> Path | None:
+    """The file that a reference names; None for other names."""
+    place, colon, _ = name.rpartition(":")
+    return Path(place) if colon and _is_path(place) else None
+
+
+def portable(name: str) -> str:
+    """A reference without the folder of its file: the same on every machine; other names are unchanged."""
+    place, colon, attribute = name.rpartition(":")
+    return f"{Path(place).name}:{attribute}" if colon and _is_path(place) else name
+
+
+def is_outside(name: object, point: ExtensionPoint) -> bool:
+    """Whether `name` is an object reference, or the name of an entry point that fits `point`."""
+    return isinstance(name, str) and (is_reference(name) or matching(name, installed(point)) is not None)
+
+
+def find_outside(name: str, point: ExtensionPoint) -> Any | None:
+    """The object that `name` refers to, or the entry point of that name; None if it is neither.
+
+    Raises InputError as `load_object` does.
+    """
+    return load_object(name, point) if is_reference(name) else _find_installed(name, point)
+
+
+def load_object(reference: str, point: ExtensionPoint) -> Any:
+    """The object that `reference` names.
+
+    Raises InputError, one line that names the reference, outside `allow_code()`, for a module or file that cannot be
+    imported, for a name that it does not define, and for an object that is not that fits `point`.
+    """
+    shown = printable(shortened(reference))
+    if not is_code_allowed():
+        raise InputError(
+            f"{shown} names code, which is not run unless you say so: give --allow-code, or in Python use "
+            "fedflat.allow_code()"
+        )
+    place, _, attribute = resolved(reference).rpartition(":")
+    try:
+        module = _module_of_file(place) if _is_path(place) else import_module(place)
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{shown}: {_in_one_line(error, place)}") from error
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            names = [name for name, value in vars(found).items() if not name.startswith("_") and point.qualifies(value)]
+            raise InputError(f"{shown}: there is no {part!r}{_suggestion(part, names)}")
+        found = getattr(found, part)
+    return _checked(found, shown, point)
+
+
+def installed(point: ExtensionPoint) -> dict[str, EntryPoint]:
+    """The entry points that installed packages declare for `point`, by name; nothing is imported."""
+    return _entry_points(f"fedflat.{point.name}")
+
+
+def _find_installed(name: str, point: ExtensionPoint) -> Any | None:
+    """The object of the entry point called `name`; None if there is none. Raises InputError if it cannot be loaded."""
+    known = installed(point)
+    entry = known.get(matching(name, known) or "")
+    if entry is None:
+        return None
+    try:
+        found = entry.load()
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{name} ({entry.value}): {_in_one_line(error, entry.module)}") from error
+    return _checked(found, f"{name} ({entry.value})", point)
+
+
+def origin(name: str, point: ExtensionPoint) -> CodeOrigin | None:
+    """The file of what an outside `name` refers to, and its digest; None if it is in no file."""
+    try:
+        path = Path(inspect.getfile(cast("type[Any]", find_outside(name, point))))
+        return CodeOrigin(str(path), hashlib.sha256(path.read_bytes()).hexdigest())
+    except (TypeError, OSError):
+        return None
+
+
+@cache
+def _entry_points(group: str) -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # here, because it is rarely needed
+
+    return {entry.name: entry for entry in entry_points(group=group)}
+
+
+def _is_path(place: str) -> bool:
+    return place.endswith(".py") or "/" in place
+
+
+def _module_of_file(place: str) -> ModuleType:
+    """The module in the file `place`, imported once in a process; it may import modules that lie beside it."""
+    import cloudpickle  # here, because most runs name no file
+
+    name = f"{Path(place).stem}_{hashlib.sha256(place.encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, place)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{place} is no file of Python: its name does not end in .py")
+    module = importlib.util.module_from_spec(spec)
+    folder = str(Path(place).parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # last, so that it hides no installed module; worker processes have the same path
+    sys.modules[name] = module  # dataclasses look up their module by name
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    cloudpickle.register_pickle_by_value(module)  # no other process can import it by this name
+    return module
+
+
+def _in_one_line(error: BaseException, place: str) -> str:
+    """What went wrong while `place` was imported, and in which line of it."""
+    if isinstance(error, ModuleNotFoundError) and error.name and place.startswith(error.name):
+        return f"there is no module {error.name!r} that Python can import"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == place]
+    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+    where = f"line {line} " if line else ""
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = f"{where}raises {type(error).__name__}" + (f": {message.splitlines()[0]}" if message else "")
+    return printable(shortened(text, 400))
+
+
+def _suggestion(name: str, names: list[str]) -> str:
+    close = get_close_matches(name, names, n=1)
+    if close:
+        return f"; did you mean {close[0]}?"
+    return f"; there is {', '.join(names)}" if names else ""
+
+
+def _checked(found: Any, shown: str, point: ExtensionPoint) -> Any:
+    if not point.qualifies(found):
+        what = f"the class {found.__name__}" if inspect.isclass(found) else f"a {type(found).__name__}"
+        raise InputError(f"{shown} is {what}, not {point.words}")
+    try:
+        point.check(found)
+    except InputError as error:
+        raise InputError(f"{shown}: {error}") from error
+    return found
