@@ -12,9 +12,15 @@ from typer.testing import CliRunner
 
 from fedflat.cli.app import app as cli
 from fedflat.core.errors import InputError
+from fedflat.core.object_references import allow_code
+from fedflat.experiments.config_errors import validated
+from fedflat.experiments.spec import RunSpec
 from fedflat.federation.flower.export import export
 from fedflat.federation.flower.settings import RunSettings
+from fedflat.federation.flower.study import Study
 from support.flower_fixtures import failing, study_of
+from support.own_code import OWN, write_own_code
+from support.studies import SMALL
 
 
 def loaded(folder: Path, what: str) -> dict[str, object]:
@@ -134,3 +140,33 @@ def test_the_command_writes_the_settings(tmp_path: Path) -> None:
     table = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     found = {key: table[key] for key in ("members", "clients", "max-samples", "norm-multiple")}
     assert found == {"members": members, "clients": 2, "max-samples": 50, "norm-multiple": 20.0}
+
+
+def test_own_code_goes_with_the_app(tmp_path: Path) -> None:
+    """Wherever the app is unpacked, it names the copy inside it; the study's digest changes with the code."""
+    write_own_code(tmp_path)
+    table = {"name": f"{tmp_path}/own.py:Mine", "scale": 3.0}
+    with allow_code():
+        spec = validated(RunSpec, {**SMALL, "method": table, "model": {"name": f"{tmp_path}/own.py:net"}})
+        export(spec, RunSettings(clients=10), tmp_path / "app")
+        digest = Study(spec, RunSettings(clients=10)).digest
+    moved = tmp_path / "elsewhere"
+    (tmp_path / "app").rename(moved)
+    (tmp_path / "own.py").unlink()
+    study = Study.load(moved, RunSettings(clients=10))
+    assert (moved / "code" / "own.py").read_text() == OWN
+    assert study.spec.method.values() == {**spec.method.values(), "name": f"{moved}/code/own.py:Mine"}
+    with allow_code():
+        assert study.digest == digest
+        assert study.module()[1].out_features == 6
+        (moved / "code" / "own.py").write_text(OWN + "# changed\n")
+        assert study.digest != digest
+
+
+def test_two_files_of_one_name_cannot_be_in_one_app(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        write_own_code(tmp_path / folder)
+    names = {"method": f"{tmp_path}/a/own.py:Mine", "model": {"name": f"{tmp_path}/b/own.py:net"}}
+    with allow_code(), pytest.raises(InputError, match=r"own\.py and .*own\.py have one name; .*rename one"):
+        export(validated(RunSpec, {**SMALL, **names}), RunSettings(clients=10), tmp_path / "app")
