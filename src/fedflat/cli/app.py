@@ -11,6 +11,7 @@ from ..core.matrix_products import fix_product_rounding
 from ..engine.allocator import tune_allocator
 from ..experiments.change_warnings import changes_in_one_line
 from . import data, flower, recipes
+from .best import best
 from .completion import SettingsCommand
 from .console import Console
 from .ending import in_one_line
@@ -26,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 WITH_SETTINGS: list[Callable[..., None]] = [run, compare]
-WITHOUT_SETTINGS: list[Callable[..., None]] = [resume, verify, report, flatness, landscape, methods, doctor]
+WITHOUT_SETTINGS: list[Callable[..., None]] = [resume, best, verify, report, flatness, landscape, methods, doctor]
 for command in WITH_SETTINGS:
     app.command(cls=SettingsCommand, options_metavar="[FILE.toml] [--KEY VALUE]...")(command)
 for command in WITHOUT_SETTINGS:

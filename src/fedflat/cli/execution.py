@@ -91,7 +91,7 @@ def carry_out_recipe(
 
 
 def _rounds(study: StudySpec) -> int:
-    return study.rounds * len(study.methods) * len(study.seeds)
+    return sum(run.rounds for run in study.runs())
 
 
 def show(console: Console, chapters: Sequence[Chapter], folder: Path, title: str | None = None) -> None:

@@ -113,7 +113,7 @@ class ParallelRuns:
         stopping = False
         try:
             for path, spec in self._specs.items():
-                self._pool.submit(StudyTask(spec.label, spec.to_toml(), path, self._strict, is_code_allowed()))
+                self._pool.submit(StudyTask(spec.title, spec.to_toml(), path, self._strict, is_code_allowed()))
             while self._pool.is_running:
                 self._wait()
                 if not stopping and (self._error or self._request.signal_number):

@@ -163,7 +163,7 @@ def train(
         if sim.t % spec.checkpoint_every == 0 or sim.t == spec.rounds or signal_number:
             directory.save(sim) if ranks.index == 0 else sim.save(directory.state)
         if signal_number and sim.t < spec.rounds:
-            raise Interrupted(signal_number, f"round {sim.t} of {spec.rounds} of {spec.label} is saved")
+            raise Interrupted(signal_number, f"round {sim.t} of {spec.rounds} of {spec.title} is saved")
 
 
 def finish(
@@ -174,7 +174,7 @@ def finish(
     def progress(name: str, done: int, total: int) -> None:
         observer.measuring(spec, name, done, total)
         if request.signal_number:
-            raise Interrupted(request.signal_number, f"all rounds of {spec.label} are saved, {name} was being measured")
+            raise Interrupted(request.signal_number, f"all rounds of {spec.title} are saved, {name} was being measured")
 
     measures = [build_measure(one) for one in spec.flatness]
     directory.finish(sim.result(measures, progress), spec.targets)

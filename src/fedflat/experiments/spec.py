@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import tomli_w
 import torch
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from ..core.errors import InputError
 from ..core.method import Method
@@ -43,6 +43,7 @@ from ..rounds.local_training import Client
 from ..rounds.participation import Bernoulli, Participation
 from ..rounds.participation import participation as as_rule
 from .config_errors import check_bounds, short_repr, validated
+from .grid import Grid, checked_grid, variants, with_values
 from .schema import NamedSection, Section, UnloadedSection, choice_of, section_of
 
 MAX_FILE_BYTES = 2**24  # of a configuration; a million clients in listed cohorts have 12 million
@@ -263,6 +264,7 @@ class RunSpec(Experiment):
 
     method: MethodSection = Field(default_factory=dict, validate_default=True)
     seed: int = Field(default=0, ge=0, description="of partition, initial weights, cohorts and batches")
+    _variant: str = PrivateAttr(default="")  # what distinguishes it from other runs of its method in a study
 
     @model_validator(mode="after")
     def _weights_fit(self) -> Self:
@@ -276,6 +278,11 @@ class RunSpec(Experiment):
     def label(self) -> str:
         """A name for folders and progress, e.g. `FedSAM-seed0`."""
         return f"{self.method.label}-seed{self.seed}"
+
+    @property
+    def title(self) -> str:
+        """The label for people, which also says what distinguishes the run from others of its study."""
+        return f"{self.method.label}({self._variant})-seed{self.seed}" if self._variant else self.label
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -325,6 +332,26 @@ class StudySpec(Experiment):
         default={}, description="client settings of one method, over [client], e.g. {FedDyn = {lr_decay = 0.9995}}"
     )
     protocol: Protocol = Field(default="last", description="which accuracy the table shows")
+    grid: dict[str, Any] = Field(
+        default={},
+        description="lists of values to run every combination of, by key: "
+        "method.rho for every method with that field, FedSAM.rho for one, client.lr, partition.alpha, ...",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _seeds_may_be_in_the_grid(cls, table: Any) -> Any:
+        grid = table.get("grid") if isinstance(table, dict) else None
+        if not isinstance(grid, dict) or "seeds" not in grid:
+            return table
+        if "seeds" in table:
+            raise InputError("seeds are given twice: as seeds, and in the grid")
+        return {**table, "seeds": grid["seeds"], "grid": {key: x for key, x in grid.items() if key != "seeds"}}
+
+    @field_validator("grid")
+    @classmethod
+    def _is_a_grid(cls, table: dict[str, Any]) -> dict[str, Any]:
+        return checked_grid(table)
 
     @field_validator("methods")
     @classmethod
@@ -348,27 +375,41 @@ class StudySpec(Experiment):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        runs = len(self.methods) * len(self.seeds)
+        runs = Grid(self.grid, self.methods).size * len(self.seeds)
         if runs > MAX_RUNS:
-            raise InputError(f"methods and seeds make {runs:,} runs; {MAX_RUNS:,} are the most")
+            raise InputError(f"methods, seeds and grid make {runs:,} runs; {MAX_RUNS:,} are the most")
         if self.protocol == "best-validation" and not self.data.validation:
             raise InputError("protocol = 'best-validation' needs validation samples; set data.validation")
         for method in self.methods:
             _check_weights(method, self.weights)
             self._client_for(method)
+        if self.grid:
+            for method, values in Grid(self.grid, self.methods).points():
+                self._run(method, values, self.seeds[0])
         return self
 
     def _methods(self) -> list[NamedSection]:
         return self.methods
 
     def runs(self) -> list[RunSpec]:
-        """Every run of the study, seed after seed."""
+        """Every run of the study, seed after seed; equal ones once."""
+        points = list(Grid(self.grid, self.methods).points())
+        found = [self._run(method, values, seed) for seed in self.seeds for method, values in points]
+        return _distinguished(found if not self.grid else list({run.digest(): run for run in found}.values()))
+
+    def _run(self, method: NamedSection, values: dict[str, Any], seed: int) -> RunSpec:
+        """The run at one point of the grid. Raises InputError, naming the key, for a value that cannot be."""
         shared = {name: getattr(self, name) for name in Experiment.model_fields if name != "client"}
-        return [
-            RunSpec(**shared, client=self._client_for(method), method=method, seed=seed)
-            for seed in self.seeds
-            for method in self.methods
-        ]
+        settings = {**shared, "client": self._client_for(method), "method": method, "seed": seed}
+        if not values:
+            return RunSpec(**settings)
+        tables = {
+            name: section.values() if isinstance(section, Section) else section for name, section in settings.items()
+        }
+        try:
+            return validated(RunSpec, with_values(tables, values))
+        except InputError as error:
+            raise InputError(f"grid: {str(error).removeprefix('grid.')}") from error
 
     def _client_for(self, method: NamedSection) -> Section:
         """The client settings of one method."""
@@ -379,6 +420,18 @@ class StudySpec(Experiment):
             return validated(ClientSection, {**self.client.values(), **own})
         except InputError as error:
             raise InputError(f"client_of.{method.name}.{error}") from error
+
+
+def _distinguished(runs: list[RunSpec]) -> list[RunSpec]:
+    """`runs`, each of which knows what distinguishes it from the others of its method."""
+    methods: dict[str, list[RunSpec]] = {}
+    for run in runs:
+        methods.setdefault(run.method.name, []).append(run)
+    for group in methods.values():
+        tables = [{name: value for name, value in run.decisive().items() if name != "seed"} for run in group]
+        for run, variant in zip(group, variants(tables), strict=True):
+            run._variant = variant
+    return runs
 
 
 def _check_weights(section: NamedSection, weights: str) -> None:

@@ -18,7 +18,7 @@ from .runner import RunObserver, carry_out
 from .spec import RunSpec, StudySpec
 
 Jobs = int | Literal["auto"]
-EXTENSIBLE = ("methods", "seeds", "protocol")  # settings that may change when a study is extended
+EXTENSIBLE = ("methods", "seeds", "protocol", "grid")  # settings that may change when a study is extended
 
 
 def study(
@@ -82,8 +82,8 @@ def run_directory(spec: RunSpec, study_path: Path) -> RunDirectory:
 def begin_study(spec: StudySpec, path: Path) -> None:
     """Make the study's folder and write its configuration.
 
-    Raises InputError if it cannot be written, or holds a run, or a study whose other settings than methods, seeds and
-    protocol differ: a study may be extended by these.
+    Raises InputError if it cannot be written, or holds a run, or a study whose other settings than methods, seeds,
+    grid and protocol differ: a study may be extended by these.
     """
     if (path / "config.toml").exists():
         raise InputError(f"--out {path} holds a run; choose another folder for a study")

@@ -1,0 +1,84 @@
+"""`fedflat best`: the settings of each method that did best on the clients' validation samples."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .console import Console
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ..experiments.selection import Choice
+
+OutOption = Annotated[
+    Path | None,
+    typer.Option(help="Write a study of the best settings to this TOML file; with a number if there are several."),
+]
+
+
+def best(
+    folder: Annotated[Path, typer.Argument(metavar="STUDY", help="The folder of a study with a grid.")],
+    out: OutOption = None,
+) -> None:
+    """Choose each method's settings by the accuracy on validation samples; the test set is not looked at.
+
+    fedflat best runs/sweep --out chosen.toml
+
+    Settings of methods and of local training (client.*) are chosen, for each partition, model, ... of the grid. The
+    accuracy is the mean over the last evaluations of a run and over the seeds. The study needs data.validation; the
+    chosen settings are then compared with `fedflat compare chosen.toml --seeds 10 --seeds 11 --seeds 12`, with seeds
+    that nothing was chosen by.
+    """
+    from ..experiments.selection import choices, chosen_study
+    from ..experiments.studies import stored_study
+    from ..files import write_atomically
+
+    console, (spec, runs) = Console(), stored_study(folder)
+    missing = len(spec.runs()) - len(runs)
+    if missing:
+        console.say(f"{missing} of {len(spec.runs())} runs are not finished and not considered")
+    found = choices(runs)
+    problems = list(dict.fromkeys(choice.problem for choice in found))
+    for number, problem in enumerate(problems, start=1):
+        own = [choice for choice in found if choice.problem == problem]
+        console.show(_table(own))
+        if out is not None:
+            path = out if len(problems) == 1 else out.with_stem(f"{out.stem}-{number}")
+            write_atomically(path, partial(Path.write_text, data=chosen_study(own).to_toml()))
+            console.say(f"study of the best settings: {path}")
+
+
+def _table(choices: list[Choice]) -> Table:
+    """The best settings of each method, and by how much they are ahead of the next ones."""
+    from rich import box
+    from rich.table import Table
+
+    from ..experiments.grid import variants
+    from ..reports.literal import literal
+
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        title=choices[0].problem or None,
+        title_justify="left",
+        caption="validation accuracy: mean ± standard deviation over the seeds; ahead: of the second best setting",
+    )
+    for title in ("method", "best settings", "validation %", "ahead", "settings"):
+        table.add_column(title, justify="left" if title in ("method", "best settings") else "right")
+    for choice in choices:
+        labels = variants([candidate.spec.decisive() for candidate in choice.candidates])
+        table.add_row(*map(literal, (choice.best.spec.method.label, labels[0] or "the only ones", *_numbers(choice))))
+    return table
+
+
+def _numbers(choice: Choice) -> tuple[str, str, str]:
+    """Validation accuracy of the best settings in percent, its lead in points, and how many settings there are."""
+    first, *others = [candidate.validation for candidate in choice.candidates]
+    spread = "" if first.std is None else f" ± {100 * first.std:.2f}"
+    lead = f"{100 * (first.mean - others[0].mean):+.2f}" if others else "–"
+    return f"{100 * first.mean:.2f}{spread}", lead, str(len(choice.candidates))

@@ -1,0 +1,114 @@
+"""Sweeps: a grid over settings makes several runs of one method, and a name for each that says what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from math import prod
+from typing import Any
+
+from ..core.errors import InputError
+from ..methods import plain
+from .schema import NamedSection
+
+Table = Mapping[str, Any]
+
+
+def flattened(table: Table, prefix: str = "") -> dict[str, Any]:
+    """The values of a table by dotted key: `{"client": {"lr": 0.1}}` is `{"client.lr": 0.1}`."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return found
+
+
+def checked_grid(table: Table) -> dict[str, list[Any]]:
+    """A grid with dotted keys. Raises InputError, naming the key, for values that are no list of different values."""
+    grid = flattened(table)
+    for key, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise InputError(f"{key} must be a list of values, got {values!r}")
+        if any(value in values[:i] for i, value in enumerate(values)):
+            raise InputError(f"{key} has a value twice: {values!r}")
+    return grid
+
+
+class Grid:
+    """The points of a grid, for the methods of one study.
+
+    A key `method.FIELD` goes for every method that has the field, `NAME.FIELD` for the method of that name, and every
+    other key, such as `client.lr`, for all methods.
+    """
+
+    def __init__(self, values: Mapping[str, list[Any]], methods: Sequence[NamedSection]) -> None:
+        """Raises InputError, naming the key, for one that no method of the study has."""
+        self._values = values
+        self._keys = [self._keys_of(method) for method in methods]
+        unused = set(values) - {key for keys in self._keys for key in keys}
+        if unused:
+            key = min(unused)
+            owner, _, field = key.partition(".")
+            whose = "no method of the study" if owner == "method" else f"no method {owner}"
+            raise InputError(f"grid.{key}: there is {whose} with a field {field!r}")
+        self._methods = methods
+
+    @property
+    def size(self) -> int:
+        """How many runs there are for each seed."""
+        return sum(prod(len(self._values[key]) for key in keys) for keys in self._keys)
+
+    def points(self) -> Iterator[tuple[NamedSection, dict[str, Any]]]:
+        """Every method with the values of each of its points, by the key of the run's configuration."""
+        for method, keys in zip(self._methods, self._keys, strict=True):
+            for chosen in product(*(self._values[key] for key in keys)):
+                yield method, {_key_of_run(key): value for key, value in zip(keys, chosen, strict=True)}
+
+    def _keys_of(self, method: NamedSection) -> list[str]:
+        """The keys of the grid that go for `method`, in their order."""
+        return [key for key in self._values if self._goes_for(key, method)]
+
+    def _goes_for(self, key: str, method: NamedSection) -> bool:
+        owner, _, field = key.partition(".")
+        if owner == "method":
+            return field in method.values()
+        return not _names_method(key) or (plain(owner) == plain(method.label) and field in method.values())
+
+
+def _names_method(key: str) -> bool:
+    """Whether a key is of one method, whose name it begins with: sections of a configuration are in small letters."""
+    return "." in key and not key[0].islower()
+
+
+def _key_of_run(key: str) -> str:
+    """The key in the configuration of a run: that of its one method, for a method's own key."""
+    return f"method.{key.partition('.')[2]}" if _names_method(key) else key
+
+
+def with_values(table: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """`table` with the value of each dotted key; tables on the way are copied."""
+    for key, value in values.items():
+        owner, dot, rest = key.partition(".")
+        inner = table.get(owner)
+        if dot and not isinstance(inner, dict):
+            raise InputError(f"grid.{key}: {owner} has no keys")
+        table = {**table, owner: with_values(inner, {rest: value}) if isinstance(inner, dict) and dot else value}
+    return table
+
+
+def variants(tables: Sequence[Table]) -> list[str]:
+    """What distinguishes each configuration from the others, such as `rho=0.1, lr=0.05`; empty if nothing does.
+
+    A setting is named by the last part of its key, or the whole key where that would mean two.
+    """
+    flat = [flattened(table) for table in tables]
+    keys = [key for key in dict.fromkeys(key for table in flat for key in table) if _differs(key, flat)]
+    last = [key.rpartition(".")[2] for key in keys]
+    names = [key if last.count(short) > 1 else short for key, short in zip(keys, last, strict=True)]
+    return [
+        ", ".join(f"{name}={table[key]}" for key, name in zip(keys, names, strict=True) if key in table)
+        for table in flat
+    ]
+
+
+def _differs(key: str, tables: Sequence[Table]) -> bool:
+    return any(table.get(key) != tables[0].get(key) for table in tables)

@@ -1,0 +1,107 @@
+"""Grids: which runs they make, what each is called, and what is refused."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from fedflat.core.errors import InputError
+from fedflat.experiments.config_errors import validated
+from fedflat.experiments.grid import variants
+from fedflat.experiments.spec import StudySpec
+from fedflat.experiments.studies import begin_study, run_directory
+from support.studies import SMALL, study_spec
+
+
+def test_every_combination_is_run_with_every_seed() -> None:
+    grid = {"method.rho": [0.05, 0.2], "client.lr": [0.1, 0.5], "partition.alpha": [0.1, 1.0]}
+    runs = study_spec(methods=["fedsam"], seeds=[0, 1, 2], grid=grid).runs()
+    found = [(run.seed, run.method.rho, run.client.lr, run.partition.alpha) for run in runs]
+    assert found == list(product([0, 1, 2], [0.05, 0.2], [0.1, 0.5], [0.1, 1.0]))
+    assert len({run_directory(run, Path()).path for run in runs}) == 24
+
+
+def test_a_field_goes_for_the_methods_that_have_it() -> None:
+    runs = study_spec(methods=["fedavg", "fedsam"], seeds=[0], grid={"method.rho": [0.05, 0.2]}).runs()
+    assert [run.title for run in runs] == ["FedAvg-seed0", "FedSAM(rho=0.05)-seed0", "FedSAM(rho=0.2)-seed0"]
+
+
+def test_a_field_of_one_method_goes_for_that_one() -> None:
+    grid = {"FedSAM.rho": [0.05, 0.2]}
+    runs = study_spec(methods=["fedsam", "fedasam"], seeds=[0], grid=grid).runs()
+    assert [run.title for run in runs] == ["FedSAM(rho=0.05)-seed0", "FedSAM(rho=0.2)-seed0", "FedASAM-seed0"]
+
+
+def test_without_a_grid_folders_are_named_as_ever() -> None:
+    """Two variants of one method: their titles tell them apart, their folders have the digest of their settings."""
+    methods = [{"name": "fedsam", "rho": rho} for rho in (0.05, 0.2)]
+    runs = study_spec(methods=methods, seeds=[1]).runs()
+    assert [run.title for run in runs] == ["FedSAM(rho=0.05)-seed1", "FedSAM(rho=0.2)-seed1"]
+    assert [run_directory(run, Path()).path.name for run in runs] == [f"FedSAM-seed1-{run.digest()}" for run in runs]
+
+
+def test_a_methods_own_client_settings_hold_where_the_grid_says_nothing() -> None:
+    study = study_spec(seeds=[0], client_of={"FedSAM": {"lr": 0.7, "momentum": 0.9}}, grid={"client.lr": [0.1, 0.2]})
+    assert [(run.method.name, run.client.lr, run.client.momentum) for run in study.runs()] == [
+        ("FedAvg", 0.1, 0.0), ("FedAvg", 0.2, 0.0), ("FedSAM", 0.1, 0.9), ("FedSAM", 0.2, 0.9),
+    ]  # fmt: skip
+
+
+def test_equal_runs_are_one() -> None:
+    methods = [{"name": "fedsam", "rho": rho} for rho in (0.05, 0.2)]
+    assert len(study_spec(methods=methods, seeds=[0], grid={"method.rho": [0.05, 0.2]}).runs()) == 2
+
+
+def test_seeds_may_be_in_the_grid() -> None:
+    table = {**SMALL, "methods": ["fedavg"], "grid": {"seeds": [3, 4], "rounds": [1, 2]}}
+    assert [(run.seed, run.rounds) for run in StudySpec(**table).runs()] == [(3, 1), (3, 2), (4, 1), (4, 2)]
+
+
+def test_a_file_may_have_the_keys_as_tables(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("seeds = [0]\n[grid]\nclient.lr = [0.1, 0.2]\n'FedSAM.rho' = [0.3]\n")
+    study = StudySpec.load(tmp_path / "a.toml")
+    assert study.grid == {"client.lr": [0.1, 0.2], "FedSAM.rho": [0.3]}
+    (tmp_path / "b.toml").write_text(study.to_toml())
+    assert StudySpec.load(tmp_path / "b.toml") == study
+
+
+def test_a_study_can_be_extended_by_its_grid(tmp_path: Path) -> None:
+    begin_study(study_spec(grid={"client.lr": [0.1]}), tmp_path)
+    begin_study(study_spec(grid={"client.lr": [0.1, 0.2], "method.rho": [0.1]}), tmp_path)
+    with pytest.raises(InputError, match="rounds is 6 there and 7 here"):
+        begin_study(study_spec(rounds=7), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({"rounds": 5}, "grid: rounds must be a list of values, got 5"),
+        ({"rounds": []}, "grid: rounds must be a list of values"),
+        ({"client": {"lr": [0.1, 0.1]}}, "grid: client.lr has a value twice"),
+        ({"client.lr": [0.1, -1]}, "grid: client.lr: Input should be greater than 0, got -1"),
+        ({"client.lrr": [0.1]}, "grid: client.lrr: unknown key; did you mean lr?"),
+        ({"method.roh": [0.1]}, "grid.method.roh: there is no method of the study with a field 'roh'"),
+        ({"FedDyn.alpha": [0.1]}, "grid.FedDyn.alpha: there is no method FedDyn with a field 'alpha'"),
+        ({"FedSAM.alpha": [0.1]}, "grid.FedSAM.alpha: there is no method FedSAM with a field 'alpha'"),
+        ({"sed": [0.1]}, "grid: sed: unknown key; did you mean seed?"),
+        ({"data.clients.x": [1]}, "grid: clients.x: clients has no keys"),
+        ({"seeds": [1]}, "seeds are given twice"),
+        ({"client.lr": [0.1 + i / 1e6 for i in range(5001)]}, "methods, seeds and grid make 20,004 runs; 10,000 are"),
+    ],
+)
+def test_what_is_no_grid_is_named(grid: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        validated(StudySpec, SMALL | {"seeds": [0, 1], "grid": grid})
+    assert message in str(caught.value)
+
+
+def test_variants_name_what_differs_and_no_more() -> None:
+    assert variants([{"a": {"lr": 1, "x": 2}}, {"a": {"lr": 3, "x": 2}}]) == ["lr=1", "lr=3"]
+    assert variants([{"a": {"lr": 1}, "b": {"lr": 1}}, {"a": {"lr": 2}, "b": {"lr": 3}}]) == [
+        "a.lr=1, b.lr=1",
+        "a.lr=2, b.lr=3",
+    ]
+    assert variants([{"a": 1}, {"a": 1}]) == ["", ""]
+    assert variants([{"a": 1}, {"b": 1}]) == ["a=1", "b=1"]
