@@ -9,12 +9,13 @@ from types import ModuleType
 
 import pytest
 
+import fedflat
 from fedflat.core.method import Method
+from fedflat.core.method_contract import CONTRACT
 from fedflat.methods import all_methods, find
-from support.contract import CONTRACT
 from support.federation import final_w
 
-PATH = Path(__file__).parents[2] / "docs" / "skeleton_method.py"
+PATH = Path(fedflat.__file__).parent / "templates" / "method.py"
 
 
 def imported(path: Path) -> ModuleType:

@@ -17,6 +17,7 @@ from .console import Console
 from .ending import in_one_line
 from .installation import doctor, methods
 from .landscape import landscape
+from .own_code import check_method, new
 from .results import flatness, report, verify
 from .run import compare, resume, run
 
@@ -27,7 +28,18 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 WITH_SETTINGS: list[Callable[..., None]] = [run, compare]
-WITHOUT_SETTINGS: list[Callable[..., None]] = [resume, best, verify, report, flatness, landscape, methods, doctor]
+WITHOUT_SETTINGS: list[Callable[..., None]] = [
+    resume,
+    best,
+    verify,
+    report,
+    flatness,
+    landscape,
+    methods,
+    new,
+    check_method,
+    doctor,
+]
 for command in WITH_SETTINGS:
     app.command(cls=SettingsCommand, options_metavar="[FILE.toml] [--KEY VALUE]...")(command)
 for command in WITHOUT_SETTINGS:

@@ -20,6 +20,10 @@ class NonFiniteError(ArithmeticError):
     """Training produced NaN or infinity; the message names round and client."""
 
 
+class BrokenPromiseError(AssertionError):
+    """A method does not keep what every method promises; the message says which part of it, and how."""
+
+
 class ChangedWarning(UserWarning):
     """A run continues with other versions or other code than before; its results may differ in their bits."""
 

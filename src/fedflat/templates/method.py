@@ -1,6 +1,7 @@
-"""A complete method in one file: copy it to src/fedflat/methods/, name file and class after your method, and change it.
+"""A complete method in one file; every promise of a method is checked with `fedflat check-method method.py:FedExample`.
 
-In src/fedflat/methods/ imports are relative: `from ..core.method import Citation`. No other file has to be changed.
+`fedflat run --method method.py:FedExample --method.rho 0.2` trains with it. In the package, in src/fedflat/methods/,
+imports are relative: `from ..core.method import Citation`. No other file has to be changed.
 """
 
 from __future__ import annotations

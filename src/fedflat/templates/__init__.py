@@ -1,0 +1,1 @@
+"""Files to begin with: `fedflat new` writes copies of them under another name."""

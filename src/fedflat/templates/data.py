@@ -1,0 +1,22 @@
+"""A data set of your own: `fedflat run --data.name data.py:example --data.clients 10`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Samples = tuple[NDArray[Any], NDArray[Any]]
+
+
+def example() -> tuple[Samples, Samples]:
+    """The training and the test samples, each x (n, *shape) and class indices y (n,).
+
+    Replace what follows, for example by `np.load(Path(__file__).parent / "mine.npz")`. The samples are split over the
+    clients by `--partition`; without a test part, return (x, y) alone.
+    """
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=600)
+    x = (rng.normal(size=(600, 8)) + y[:, None]).astype("float32")
+    return (x[:500], y[:500]), (x[500:], y[500:])

@@ -1,0 +1,16 @@
+"""A model of your own: `fedflat run --model model.py:example --model.options '{"hidden": 32}'`."""
+
+from __future__ import annotations
+
+from math import prod
+
+from torch import nn
+
+
+def example(classes: int, shape: tuple[int, ...], hidden: int = 64) -> nn.Module:
+    """A network with one hidden layer, for samples of `shape`; `hidden` is its option.
+
+    Any torch module will do that gives scores (n, classes) for samples (n, *shape) and keeps no statistics of batches:
+    GroupNorm or LayerNorm instead of BatchNorm.
+    """
+    return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), hidden), nn.ReLU(), nn.Linear(hidden, classes))
