@@ -1,4 +1,4 @@
-"""What a simulation promises of every method, tried on a small problem: a function of the method for each, in `TRIALS`."""
+"""What a simulation promises of every method, tried on a small problem: `TRIALS` has a function for each promise."""
 
 from __future__ import annotations
 
