@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .engine.ranks import joined
     from .engine.run import Run
     from .engine.simulation import Simulation
+    from .experiments.python_interface import load_run, study
     from .metrics.flatness import flatness
     from .reports.comparison import compare
     from .rounds.local_training import Client
@@ -37,7 +38,8 @@ __version__ = "0.1.0"
 __all__ = [
     "IID", "BalancedDirichlet", "Bernoulli", "Client", "Dirichlet", "DirichletRefill", "Domain", "FederatedData",
     "LabelDirichlet", "Method", "Natural", "NonFiniteError", "Partition", "Pathological", "PathologicalRefill",
-    "Run", "Shards", "Simulation", "allow_code", "compare", "data", "flatness", "joined", "methods", "models",
+    "Run", "Shards", "Simulation", "allow_code", "compare", "data", "flatness", "joined", "load_run", "methods",
+    "models", "study",
 ]  # fmt: skip
 
 # Nothing is imported before it is used, so that the command line starts at once: torch alone takes two seconds.
@@ -52,6 +54,8 @@ _MODULES = {
     "compare": "reports.comparison",
     "flatness": "metrics.flatness",
     "joined": "engine.ranks",
+    "load_run": "experiments.python_interface",
+    "study": "experiments.python_interface",
 }  # of the names in __all__ that are not in `data`
 _PACKAGES = ("core", "data", "engine", "experiments", "federation", "metrics", "methods", "models", "reports", "rounds")
 

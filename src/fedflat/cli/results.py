@@ -150,7 +150,7 @@ def verdicts(folder: Path) -> Iterator[Verdict]:
         for name, problem in federation.check(folder):
             remedy = older if name.startswith("checkpoint/") else again if name == federation.METRICS else ""
             yield Verdict(folder / name, problem, remedy if problem else "")
-    elif (folder / "config.toml").exists() or (folder / "checkpoint").is_dir():
+    elif any((folder / name).exists() for name in ("config.toml", "checkpoint", "summary.json")):
         yield from verify_run(folder)
     elif any(folder.glob(f"*/{cache.DESCRIPTION}")) or folder.resolve() == cache.cache_folder().resolve():
         for name, problem in cache.check(folder):

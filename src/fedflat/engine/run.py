@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from ..core.errors import InputError
 from ..core.objective import Objective
 from ..data.federated import FederatedData, Index
 from ..metrics.accuracy import held_loss, per_client, score, spread, validation_accuracies
 from ..metrics.flatness import Flatness
 from ..metrics.protocols import AccuracyCurve
 from ..rounds.cost import MethodCost
+from .run_files import save_run
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A finished run."""
 
@@ -32,6 +36,36 @@ class Run:
     cost: MethodCost
     counts: Index  # samples per client and class, (clients, classes)
     flatness: Flatness  # what was measured on the final model; empty if nothing was asked for
+
+    def __repr__(self) -> str:
+        """Method, seed, rounds and accuracy."""
+        return f"Run({short_description(self.method, self.seed, self.summary)})"
+
+    def save(self, folder: str | Path) -> None:
+        """Write metrics, model, summary and measures into a new folder, which `fedflat.load_run` and reports read.
+
+        Raises InputError if the folder holds anything or cannot be written.
+        """
+        save_run(self, Path(folder))
+
+    def to_pandas(self) -> Any:
+        """`metrics` as a pandas DataFrame. Raises InputError if pandas is not installed."""
+        return metrics_frame(self.metrics)
+
+
+def short_description(method: str, seed: int, summary: Mapping[str, float]) -> str:
+    """A run in a few words, e.g. `FedSAM, seed 0, 50 rounds, test accuracy 91.20 %`."""
+    accuracy = summary.get("test_accuracy")
+    tested = "" if accuracy is None else f", test accuracy {100 * accuracy:.2f} %"
+    return f"{method}, seed {seed}, {summary['rounds']:.0f} rounds{tested}"
+
+
+def metrics_frame(metrics: pa.Table) -> Any:
+    """A table as a pandas DataFrame. Raises InputError if pandas is not installed."""
+    try:
+        return metrics.to_pandas()
+    except ImportError as error:
+        raise InputError("to_pandas needs pandas: pip install pandas; `metrics` is a pyarrow table") from error
 
 
 def summarise(

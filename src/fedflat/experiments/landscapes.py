@@ -12,8 +12,6 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from ..core.errors import InputError, printable
@@ -24,6 +22,7 @@ from ..metrics.features import FeatureMap, feature_map
 from ..metrics.flatness.measure import StepCallback
 from ..metrics.flatness.subject import MAX_SAMPLES, Landscape, RoundObserver, Subject
 from ..metrics.flatness.surface import Surface, grid, losses_on, marks_on, plane_through, random_plane, spanned
+from ..rounds.model_file import load_model
 from ..rounds.participation import Explicit
 from ..rounds.randomness import Purpose, generator
 from .run_directory import StoredRun
@@ -128,14 +127,8 @@ class LoadedRun:
     def model(self, run: ShownRun) -> Tensor:
         """The server's final model of `run`, (d,)."""
         sim = self.simulation(run)
-        try:
-            tensors = load_file(run.weights)
-            w = torch.cat([tensors[name].reshape(-1) for name in sim.objective.space.shapes])
-        except (OSError, SafetensorError, KeyError, RuntimeError, TypeError) as error:
-            raise InputError(f"{run.weights} is damaged or of another model: {error}") from error
-        if len(w) != sim.objective.space.d or not torch.isfinite(w).all():
-            raise InputError(f"{run.weights} is of another model, or has parameters that are NaN or infinite")
-        return w.to(sim.w)
+        parameters = dict(load_model(run.weights, sim.model).named_parameters())
+        return torch.cat([parameters[name].detach().reshape(-1) for name in sim.objective.space.shapes]).to(sim.w)
 
     def local(self, run: ShownRun, clients: Index) -> dict[int, Tensor]:
         """The models (d,) of `clients` after local training in the round that would follow the last one, by client."""

@@ -2,41 +2,48 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from safetensors.torch import save
 from torch import nn
 
 from ..core.errors import ChangedWarning, InputError, printable
 from ..core.object_references import is_code_allowed
 from ..data.federated import Index
-from ..engine.run import Run
+from ..engine.run import Run, metrics_frame, short_description
+from ..engine.run_files import (
+    METRICS,
+    MODEL,
+    write_counts,
+    write_findings,
+    write_json,
+    write_metrics_and_model,
+    write_summary,
+    write_text,
+)
 from ..engine.simulation import Simulation
 from ..files import TEMPORARY, create_folder, flush_folder, locked, read_json, sweep, system_errors, write_atomically
 from ..metrics.flatness import Finding, Flatness
-from ..metrics.protocols import AccuracyCurve
 from ..rounds.checkpoint import kept_in, path_of, retire
+from ..rounds.checksums import Checksums
 from ..rounds.device import device_name
 from ..rounds.history import metrics_table
+from ..rounds.model_file import load_model
 from ..rounds.segments import versions
-from .checksums import Checksums
 from .run_file_readers import read_counts, read_findings, read_metrics, read_summary
 from .spec import RunSpec
 
-METRICS = "metrics.parquet"
 RECORDED = ("fedflat", "torch", "numpy", "scipy", "scikit-learn", "safetensors", "pyarrow")  # packages in env.json
 
 
@@ -115,12 +122,11 @@ class RunDirectory:
         if self.has_begun:
             self.check_same_run(spec)
         if not (self.path / "partition.parquet").exists():
-            counts = {f"class_{c}": column for c, column in enumerate(sim.data.counts().T)}
-            self.checksums.write("partition.parquet", partial(pq.write_table, pa.table(counts)))
+            write_counts(self.checksums, sim.data.counts())
         if sim.data.vocabulary and not (self.path / "vocabulary.txt").exists():
-            self._write_text("vocabulary.txt", "\n".join(sim.data.vocabulary))
+            write_text(self.checksums, "vocabulary.txt", "\n".join(sim.data.vocabulary))
         if not self.has_begun:
-            self._write_text("config.toml", spec.to_toml())
+            write_text(self.checksums, "config.toml", spec.to_toml())
 
     def damaged_files(self) -> list[str]:
         """The files that are not as they were written. A missing summary only means that the run is not finished."""
@@ -150,7 +156,7 @@ class RunDirectory:
         new: dict[str, Any] = {"from round": sim.t, **environment(sim)}
         if spec.outside_names():
             new["code"] = spec.code()
-        self._write_text("env.json", json.dumps([*self._segments(), new], indent=2))
+        write_json(self.checksums, "env.json", [*self._segments(), new])
 
     def _segments(self) -> list[Any]:
         """What env.json says so far; nothing if it is damaged: it only informs, and must not stop a run."""
@@ -198,16 +204,9 @@ class RunDirectory:
         For each target accuracy it has the round, and the cost, at which the accuracy was reached, plain and smoothed.
         """
         retire(self.state, run.metrics.num_rows)
-        self.checksums.write(METRICS, partial(pq.write_table, run.metrics))
-        self.checksums.write("model.safetensors", lambda path: save_model(path, run.model))
+        write_metrics_and_model(self.checksums, run)
         self.add_findings(run.flatness.findings)
-        reports = []
-        for target in targets:
-            curve = AccuracyCurve.of(run.metrics.to_pylist(), run.summary["vector_bytes"])
-            found = {"plain": curve.reached(target), "smoothed": curve.reached(target, smooth=True)}
-            reports.append({"accuracy": target} | {name: reached and vars(reached) for name, reached in found.items()})
-        summary = {"summary": run.summary, "targets": reports, "settings": run.settings, "cost": vars(run.cost)}
-        self._write_text("summary.json", json.dumps(summary, indent=2))
+        write_summary(self.checksums, run, targets)
 
     def add_findings(self, findings: Sequence[Finding]) -> None:
         """Add findings to flatness.json, where they replace those with the same names."""
@@ -215,17 +214,13 @@ class RunDirectory:
             return
         new = {name for finding in findings for name in (*finding.values, *finding.curves)}
         kept = [old for old in self.findings() if not new & {*old.values, *old.curves}]
-        content = [asdict(finding) for finding in (*kept, *findings)]
-        self._write_text("flatness.json", json.dumps(content, indent=2))
+        write_findings(self.checksums, (*kept, *findings))
 
     def findings(self) -> list[Finding]:
         """The findings of all measures of the run's model so far."""
         if not (self.path / "flatness.json").exists():
             return []
         return read_findings(self.checksums.check("flatness.json"))
-
-    def _write_text(self, name: str, text: str) -> None:
-        self.checksums.write(name, lambda path: path.write_text(text + "\n"))
 
 
 def environment(sim: Simulation) -> dict[str, Any]:
@@ -243,12 +238,7 @@ def environment(sim: Simulation) -> dict[str, Any]:
     }
 
 
-def save_model(path: Path, model: nn.Module) -> None:
-    """Write a model's parameters by name, as safetensors; equal models make equal files."""
-    path.write_bytes(save({name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}))
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StoredRun:
     """A finished run read back from its folder, with the same names as `fedflat.Run`."""
 
@@ -267,19 +257,56 @@ class StoredRun:
     def _summary_and_settings(self) -> tuple[dict[str, float], dict[str, Any]]:
         """Both parts of summary.json. Raises InputError if it belongs to another run than config.toml."""
         path = self.directory.checksums.check("summary.json")
-        (summary, settings), spec = read_summary(path), self.directory.spec()
-        method, seed = settings["method"].partition("(")[0], settings["seed"]
+        summary, settings = read_summary(path)
+        if not self.directory.has_begun:  # it was saved from Python
+            return summary, settings
+        spec, method, seed = self.directory.spec(), settings["method"].partition("(")[0], settings["seed"]
         if (method, seed) != (spec.method.label, spec.seed):
             raise InputError(f"{path} is of {method}, seed {seed}, and config.toml beside it of {spec.label}")
         return summary, settings
 
     @property
     def method(self) -> str:
-        return self.directory.spec().method.label
+        """The method's class name."""
+        if self.directory.has_begun:
+            return self.directory.spec().method.label
+        return str(self.settings["method"]).partition("(")[0]
 
     @property
     def seed(self) -> int:
-        return self.directory.spec().seed
+        return self.directory.spec().seed if self.directory.has_begun else int(self.settings["seed"])
+
+    @property
+    def spec(self) -> RunSpec:
+        """The configuration. Raises InputError for a run that was saved from Python, which has none."""
+        if not self.directory.has_begun:
+            raise InputError(f"{self.directory.path} was saved from Python and has no configuration (config.toml)")
+        return self.directory.spec()
+
+    @property
+    def model(self) -> nn.Module:
+        """The trained model, new each time. Raises InputError for a run that was saved from Python: use `load_into`."""
+        if not self.directory.has_begun:
+            raise InputError(
+                f"{self.directory.path} was saved from Python and holds the parameters alone; make the module and call "
+                "load_into(module)"
+            )
+        return self.load_into(self.spec.module())
+
+    def load_into(self, module: nn.Module) -> nn.Module:
+        """Put the trained parameters into `module`, which is changed and returned.
+
+        Raises InputError for a module with other parameters.
+        """
+        return load_model(self.directory.checksums.check(MODEL), module)
+
+    def to_pandas(self) -> Any:
+        """`metrics` as a pandas DataFrame. Raises InputError if pandas is not installed."""
+        return metrics_frame(self.metrics)
+
+    def __repr__(self) -> str:
+        """Method, seed, rounds and accuracy."""
+        return f"StoredRun({short_description(self.method, self.seed, self.summary)}, in {self.directory.path})"
 
     @property
     def summary(self) -> dict[str, float]:

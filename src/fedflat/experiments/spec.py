@@ -30,7 +30,7 @@ from ..data import FederatedData, Partition, load
 from ..data.partition import PARTITIONS, all_partitions
 from ..data.partition import find as find_partition
 from ..data.selection import DataOptions
-from ..data.sources import SOURCES, known_source
+from ..data.sources import SOURCES, known_source, source
 from ..engine.arguments import check_weights, check_workers
 from ..engine.ranks import ALONE, Ranks
 from ..files import read_toml
@@ -39,6 +39,7 @@ from ..metrics.flatness import LIGHT, Measure
 from ..metrics.flatness.measures import MEASURES, all_measures, find_measure
 from ..metrics.protocols import Protocol
 from ..models import MODELS, known_model
+from ..rounds.initial_model import fresh_module
 from ..rounds.local_training import Client
 from ..rounds.participation import Bernoulli, Participation
 from ..rounds.participation import participation as as_rule
@@ -52,6 +53,8 @@ MAX_CLIENTS = 2**31 - 1  # the client of a sample is kept in 32 bits
 MAX_STORE_MEGABYTES = 10**9  # a petabyte, so that bytes fit in 50 bits
 MAX_RUNS = 10_000  # of a study; each has a folder
 
+if TYPE_CHECKING:
+    from torch import nn
 if TYPE_CHECKING:  # the fields of sections are those of classes that are found at run time
     from ..engine.simulation import Simulation
 
@@ -288,6 +291,12 @@ class RunSpec(Experiment):
     def torch_dtype(self) -> torch.dtype:
         """The type of parameters and data."""
         return {"float32": torch.float32, "float64": torch.float64}[self.dtype]
+
+    def module(self) -> nn.Module:
+        """The initial model, which depends on the data set's shape and classes, and the seed; no samples are needed."""
+        known = source(self.data.name)
+        shape = known.sample_shape(self.data.image_size)
+        return fresh_module(self.model.name, known.classes, shape, self.seed, self.model.options, self.torch_dtype)
 
     def build(self, store_folder: Path | None = None, ranks: Ranks = ALONE) -> Simulation:
         """The simulation that these settings describe; it may keep a file of clients' records in `store_folder`.

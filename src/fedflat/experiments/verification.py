@@ -12,7 +12,7 @@ from ..core.errors import InputError
 from ..engine.client_store import check_records
 from ..files import TEMPORARY, parsed
 from ..rounds import checkpoint
-from .checksums import FILE as CHECKSUMS
+from ..rounds.checksums import FILE as CHECKSUMS
 from .run_directory import METRICS, RunDirectory
 from .spec import StudySpec
 from .studies import run_directory

@@ -17,12 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...core.errors import InputError, printable
-from ...experiments.checksums import digest_of
-from ...experiments.run_directory import RunDirectory, difference, save_model
+from ...experiments.run_directory import RunDirectory, difference
 from ...experiments.spec import RunSpec
 from ...files import flush_folder, parsed, read_json, system_errors, write_atomically
 from ...rounds import checkpoint
+from ...rounds.checksums import digest_of
 from ...rounds.history import metrics_table
+from ...rounds.model_file import save_model
 from ..server import FederatedServer
 from .study import Study
 

@@ -1,0 +1,173 @@
+"""Studies and finished runs from Python."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import fedflat as ff
+from fedflat.core.errors import InputError
+from fedflat.engine.run import metrics_frame
+from fedflat.experiments.run_directory import StoredRun
+from fedflat.experiments.spec import StudySpec
+from fedflat.experiments.studies import study as carry_out
+from support.own_code import write_own_code
+from support.studies import SMALL, study_spec
+
+SETTINGS = {key: value for key, value in SMALL.items() if key not in ("client", "rounds")} | {
+    "flatness": [],
+    "rounds": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def run() -> ff.Run:
+    """A run in memory, with a measure."""
+    sim = ff.Simulation("mlp", ff.data.load("digits", clients=5), ff.methods.FedSAM(), rounds=2, seed=3)
+    return sim.run(["gradient-norm"])
+
+
+@pytest.mark.slow
+def test_a_study_from_python_is_the_one_from_toml(tmp_path: Path) -> None:
+    """Objects, dictionaries and names mean the same as their tables."""
+    runs = ff.study(
+        out=tmp_path / "python", methods=["fedavg", ff.methods.FedSAM(rho=0.05)], partition=ff.Dirichlet(alpha=0.5),
+        client=ff.Client(lr=0.1, epochs=1, batch_size=20), seeds=[0], **SETTINGS,
+    )  # fmt: skip
+    toml = StudySpec(
+        **SETTINGS, methods=["fedavg", {"name": "fedsam", "rho": 0.05}], partition={"name": "dirichlet", "alpha": 0.5},
+        client={"lr": 0.1, "epochs": 1, "batch_size": 20}, seeds=[0],
+    )  # fmt: skip
+    expected = carry_out(toml, tmp_path / "toml")
+    assert [run.directory.path.name for run in runs] == [run.directory.path.name for run in expected]
+    for ours, theirs in zip(runs, expected, strict=True):
+        assert (ours.directory.path / "model.safetensors").read_bytes() == (
+            theirs.directory.path / "model.safetensors"
+        ).read_bytes()
+    assert "FedSAM" in str(ff.compare(runs))
+
+
+@pytest.mark.slow
+def test_a_file_is_overridden_and_may_name_own_code(tmp_path: Path) -> None:
+    file = write_own_code(tmp_path)
+    runs = ff.study(file, out=tmp_path / "out", seeds=[4], client={"lr": 0.3}, rounds=1)
+    assert [(run.method, run.seed, run.spec.client.lr, run.spec.client.steps) for run in runs] == [
+        ("FedSAM", 4, 0.3, 4),
+        ("Mine", 4, 0.3, 4),
+    ]
+    folder = runs[1].directory.path
+    with pytest.raises(InputError, match="names code"):
+        _ = ff.load_run(folder).model
+    with ff.allow_code():
+        assert ff.load_run(folder).model[1].out_features == 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"round": 3}, "round: unknown key; did you mean rounds?"),
+        ({"methods": ["nosuch"]}, "unknown name 'nosuch'"),
+        ({"client": {"learning_rate": 1}}, "client.learning_rate: unknown key"),
+        ({"partition": 3}, "partition"),
+        ({"jobs": 0}, "jobs must be 'auto' or a whole number of at least 1"),
+        ({"file": "gone.toml"}, "gone.toml"),
+    ],
+)
+def test_what_is_no_study_is_named(tmp_path: Path, settings: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        ff.study(out=tmp_path / "out", **settings)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_class_that_is_in_no_package_is_named_by_its_file(tmp_path: Path) -> None:
+    class Mine(ff.methods.FedAvg):
+        """In no file that could be loaded again."""
+
+    with pytest.raises(
+        InputError, match=r'Mine is not in this package; name the file it is in: methods = "my.py:Mine"'
+    ):
+        ff.study(out=tmp_path / "out", methods=[Mine()])
+
+
+def test_a_saved_run_is_read_back(run: ff.Run, tmp_path: Path) -> None:
+    run.save(tmp_path / "saved")
+    stored = ff.load_run(tmp_path / "saved")
+    assert (stored.method, stored.seed) == ("FedSAM", 3)
+    assert stored.summary == run.summary
+    assert stored.settings["partition_hash"] == run.settings["partition_hash"]
+    assert stored.metrics.equals(run.metrics)
+    assert dict(stored.flatness) == dict(run.flatness)
+    assert (stored.counts == run.counts).all()
+    fresh = ff.Simulation("mlp", ff.data.load("digits", clients=5), ff.methods.FedAvg(), seed=1).model
+    for loaded, trained in zip(stored.load_into(fresh).parameters(), run.model.parameters(), strict=True):
+        assert torch.equal(loaded, trained)
+
+
+def test_a_saved_run_has_no_configuration_and_says_so(run: ff.Run, tmp_path: Path) -> None:
+    run.save(tmp_path / "saved")
+    stored = ff.load_run(tmp_path / "saved")
+    with pytest.raises(
+        InputError, match=r"was saved from Python and holds the parameters alone; .*load_into\(module\)"
+    ):
+        _ = stored.model
+    with pytest.raises(InputError, match=r"has no configuration \(config.toml\)"):
+        _ = stored.spec
+    with pytest.raises(InputError, match="is of another model"):
+        stored.load_into(
+            torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 2), torch.nn.ReLU(), torch.nn.Linear(2, 1))
+        )
+    with pytest.raises(InputError, match="is there already; a run needs a new folder"):
+        run.save(tmp_path / "saved")
+
+
+def test_saved_runs_are_compared_with_those_of_studies(run: ff.Run, tmp_path: Path) -> None:
+    run.save(tmp_path / "saved")
+    other = ff.Simulation("mlp", ff.data.load("digits", clients=5), ff.methods.FedAvg(), rounds=2, seed=3).run()
+    assert [row.label for row in ff.compare([ff.load_run(tmp_path / "saved"), other]).rows] == ["FedSAM", "FedAvg"]
+
+
+def test_damage_is_named(run: ff.Run, tmp_path: Path) -> None:
+    for name in ("metrics.parquet", "summary.json", "model.safetensors", "partition.parquet"):
+        run.save(tmp_path / "saved")
+        path = tmp_path / "saved" / name
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=f"{name} is missing or damaged"):
+            _everything(ff.load_run(tmp_path / "saved"))
+        shutil.rmtree(tmp_path / "saved")
+
+
+def _everything(stored: StoredRun) -> None:
+    _ = stored.summary, stored.metrics, stored.counts, stored.load_into(torch.nn.Linear(1, 1))
+
+
+@pytest.mark.slow
+def test_the_model_of_a_studys_run_is_made_and_filled(tmp_path: Path) -> None:
+    [run] = carry_out(study_spec(methods=["fedavg"], seeds=[1], rounds=2, flatness=[]), tmp_path)
+    stored = ff.load_run(run.directory.path)
+    sim = stored.spec.build()
+    list(sim)
+    for loaded, trained in zip(stored.model.parameters(), sim.model.parameters(), strict=True):
+        assert torch.equal(loaded, trained)
+
+
+def test_a_run_is_short_to_look_at(run: ff.Run, tmp_path: Path) -> None:
+    run.save(tmp_path / "saved")
+    assert repr(run) == f"Run(FedSAM, seed 3, 2 rounds, test accuracy {100 * run.summary['test_accuracy']:.2f} %)"
+    assert repr(ff.load_run(tmp_path / "saved")).endswith(f"in {tmp_path / 'saved'})")
+
+
+def test_pandas_is_asked_for_by_name() -> None:
+    class Table:
+        """A table where pandas is missing."""
+
+        def to_pandas(self) -> None:
+            raise ModuleNotFoundError("No module named 'pandas'")
+
+    with pytest.raises(InputError, match="to_pandas needs pandas: pip install pandas"):
+        metrics_frame(Table())
