@@ -1,6 +1,7 @@
 # `make demo` and `make test` are all a new machine needs: Python 3.11 or newer, and make.
 PYTHON ?= python3
 BIN := .venv/bin
+PLAIN := .venv/.plain
 INSTALLED := .venv/.installed
 
 .PHONY: help install demo check test test-all trials lint types imports docs-check docs clean
@@ -8,15 +9,19 @@ INSTALLED := .venv/.installed
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-install: $(INSTALLED)  ## make .venv with the tested versions
+install: $(INSTALLED)  ## make .venv with the tested versions of everything, also of what tests need
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(PLAIN): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	touch $(PLAIN)
+
+$(INSTALLED): $(PLAIN)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	touch $(INSTALLED)
 
-demo: $(INSTALLED)  ## compare nine methods on 50 clients; writes runs/digits/report.html
+demo: $(PLAIN)  ## compare nine methods on 50 clients; writes runs/digits/report.html
 	$(BIN)/fedflat compare examples/digits.toml --out runs/digits --jobs auto
 
 check: $(INSTALLED) lint types imports docs-check  ## while you work, a minute and a half: without the tests that are marked slow
