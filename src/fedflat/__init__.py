@@ -31,20 +31,22 @@ if TYPE_CHECKING:
     from .metrics.flatness import flatness
     from .reports.comparison import compare
     from .rounds.local_training import Client
-    from .rounds.participation import Bernoulli
+    from .rounds.participation import Bernoulli, HeldOut, Unreliable
 
 __version__ = "0.1.0"
 
 __all__ = [
     "IID", "BalancedDirichlet", "Bernoulli", "Client", "Dirichlet", "DirichletRefill", "Domain", "FederatedData",
-    "LabelDirichlet", "Method", "Natural", "NonFiniteError", "Partition", "Pathological", "PathologicalRefill",
-    "Run", "Shards", "Simulation", "allow_code", "compare", "data", "flatness", "joined", "load_run", "methods",
-    "models", "study",
+    "HeldOut", "LabelDirichlet", "Method", "Natural", "NonFiniteError", "Partition", "Pathological",
+    "PathologicalRefill", "Run", "Shards", "Simulation", "Unreliable", "allow_code", "compare", "data", "flatness",
+    "joined", "load_run", "methods", "models", "study",
 ]  # fmt: skip
 
 # Nothing is imported before it is used, so that the command line starts at once: torch alone takes two seconds.
 _MODULES = {
     "Bernoulli": "rounds.participation",
+    "HeldOut": "rounds.participation",
+    "Unreliable": "rounds.participation",
     "Client": "rounds.local_training",
     "Method": "core.method",
     "NonFiniteError": "core.errors",

@@ -5,8 +5,10 @@ import pytest
 import torch
 
 import fedflat as ff
+from fedflat.core.method import Method
 from fedflat.methods import find
-from support.federation import federation, simulation, tanh_network
+from fedflat.rounds.participation import HeldOut, Number, Unreliable
+from support.federation import federation, final_w, simulation, tanh_network
 
 FedAvg, Scaffold, FedDyn = map(find, ("FedAvg", "Scaffold", "FedDyn"))
 
@@ -208,3 +210,39 @@ def test_a_run_has_everything() -> None:
     assert run.summary["client_accuracy_worst"] <= run.summary["client_accuracy_mean"]
     assert run.counts.sum() == len(federation().y)
     assert run.cost.down == len(run.w)
+
+
+def test_stragglers_take_fewer_steps_and_only_they_differ() -> None:
+    """FedAvg with one client a round: a round whose client is not slow has the bits of the round without stragglers."""
+    slow_rule = Unreliable(Number(1), stragglers=0.5)
+    plain, slow = simulation(find("FedAvg")(), participation=1), simulation(find("FedAvg")(), participation=slow_rule)
+    batches = slow.executor.batches
+    for t in range(plain.rounds):
+        cohort, same = plain.cohort(t), torch.equal(plain.w, slow.w)
+        full, taken = plain.executor.batches.steps(t, cohort)[0], batches.steps(t, cohort)[0]
+        before = plain.history[-1]["gradients"] if t else 0, slow.history[-1]["gradients"] if t else 0
+        assert (plain.round().metrics["gradients"] - before[0], slow.round().metrics["gradients"] - before[1]) == (
+            full, taken,
+        )  # fmt: skip
+        assert torch.equal(plain.w, slow.w) == (same and full == taken)
+    assert slow.history[-1]["gradients"] < plain.history[-1]["gradients"]
+
+
+@pytest.mark.slow
+def test_unreliable_clients_are_the_same_in_every_executor(covering_method: Method) -> None:
+    rule = HeldOut(Unreliable(Number(3), dropouts=0.3, stragglers=0.5), 0.2)
+    models = [final_w(covering_method, participation=rule, executor=executor) for executor in ("sequential", "stacked")]
+    torch.testing.assert_close(*models, rtol=1e-12, atol=1e-12)
+
+
+def test_held_out_clients_are_evaluated_on() -> None:
+    """Their accuracy is that of the model on their samples; the share of clients is among those that may take part."""
+    rule = HeldOut(Number(2), 1 / 3)
+    sim = simulation(find("Scaffold")(), participation=rule)
+    metrics = [result.metrics for result in sim]
+    held_out = rule.held_out(6)
+    assert not set(held_out) & {client for t in range(7) for client in sim.cohort(t).tolist()}
+    model = sim.model.eval()
+    own = [(model(x.double()).argmax(-1) == y).double().mean().item() for x, y in map(sim.data.client, held_out)]
+    assert metrics[-1]["held_out_accuracy"] == pytest.approx(sum(own) / len(own))
+    assert sim._server.context(2).share == 0.5

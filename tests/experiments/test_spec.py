@@ -11,7 +11,8 @@ import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.core.method import Method
 from fedflat.experiments.config_errors import validated
-from fedflat.experiments.spec import RunSpec, StudySpec, build_method
+from fedflat.experiments.spec import RunSpec, StudySpec, build_method, participation_of
+from fedflat.rounds.participation import Bernoulli, Explicit, HeldOut, Number, Participation, Share, Unreliable
 from support.studies import run_spec, study_spec
 
 
@@ -81,7 +82,7 @@ def test_a_study_is_every_method_with_every_seed() -> None:
         ({"rounds": 0}, "rounds: Input should be greater than or equal to 1, got 0"),
         ({"rounds": 0, "seed": -1}, "rounds: Input should be greater than or equal to 1, got 0 (and 1 more)"),
         ({"participation": "most"}, "participation: participation must be a share, "),
-        ({"participation": {"bernouli": 0.1}}, "participation.bernoulli: Field required"),
+        ({"participation": {"bernouli": 0.1}}, "participation: bernouli: unknown key; did you mean bernoulli?"),
         ({"weights": "samples", "method": "scaffold"}, "weights = 'samples' does not fit Scaffold"),
     ],
 )
@@ -134,3 +135,36 @@ def test_a_protocol_that_cannot_be_shown_is_refused_before_training() -> None:
 @pytest.mark.parametrize("text", ['{"bernoulli": 0.1}', "{bernoulli = 0.1}"])
 def test_participation_may_be_a_table_in_either_spelling(text: str) -> None:
     assert validated(RunSpec, {"participation": text}).participation == {"bernoulli": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("table", "rule"),
+    [
+        ({"share": 0.2}, Share(0.2)),
+        ({"number": 3}, Number(3)),
+        ({"bernoulli": 0.3}, Bernoulli(0.3)),
+        ({"cohorts": [[0], [1]]}, Explicit([[0], [1]])),
+        ({"share": 0.2, "dropouts": 0.1, "stragglers": 0.3}, Unreliable(Share(0.2), 0.1, 0.3)),
+        ({"number": 3, "held_out": 0.2}, HeldOut(Number(3), 0.2)),
+        ({"number": 3, "held_out": 0.2, "dropouts": 0.5}, Unreliable(HeldOut(Number(3), 0.2), 0.5)),
+    ],
+)
+def test_participation_is_what_its_table_says(table: dict, rule: Participation) -> None:
+    spec = validated(RunSpec, {"participation": table})
+    assert participation_of(spec.participation) == rule
+    assert validated(RunSpec, tomllib.loads(spec.to_toml())) == spec
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"dropouts": 0.1}, "participation: participation needs one of share, number, bernoulli and cohorts"),
+        ({"share": 0.1, "number": 3}, "participation: participation needs one of share, number, bernoulli and cohorts"),
+        ({"share": 0.1, "dropouts": 1}, "participation: dropouts: Input should be less than 1, got 1"),
+        ({"cohorts": [[0]], "held_out": 0.5}, "participation: participation: held_out does not go with listed cohorts"),
+    ],
+)
+def test_a_participation_that_cannot_be_is_named(table: dict, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        validated(RunSpec, {"participation": table})
+    assert str(error.value).startswith(message)

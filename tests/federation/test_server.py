@@ -16,7 +16,7 @@ from fedflat.federation.messages import Failure, TrainReply
 from fedflat.federation.server import FederatedServer, RoundFailedError, RoundTerms
 from fedflat.methods import find
 from fedflat.rounds import segments
-from fedflat.rounds.participation import participation
+from fedflat.rounds.participation import Number, Unreliable, participation
 from support.federation import federation, simulation, tanh_network
 from support.malicious_replies import change_vector
 from support.transports import InProcessTransport, client_names, federated_clients, federated_server
@@ -27,7 +27,8 @@ Scaffold, FedAvg, FedSMOO = map(find, ("Scaffold", "FedAvg", "FedSMOO"))
 
 def simulated(method: Method, rounds: int, **changes) -> ff.Simulation:
     settings = {"model": tanh_network().float(), "executor": "sequential", "rounds": rounds, "data": federation()}
-    sim = ff.Simulation(method=method, client=CLIENT, participation=3, dtype=torch.float32, **settings | changes)
+    settings |= {"participation": 3} | changes
+    sim = ff.Simulation(method=method, client=CLIENT, dtype=torch.float32, **settings)
     list(sim)
     return sim
 
@@ -50,6 +51,16 @@ def test_every_method_ends_with_the_bits_of_the_simulator(method: Method, tmp_pa
         assert report.metrics["drift"] == pytest.approx(row["drift"], rel=1e-6)
         assert report.metrics["lr"] == row["lr"]
         assert report.metrics["gradients"] == row["gradients"]
+
+
+def test_slow_and_silent_clients_are_those_of_the_simulator(tmp_path: Path) -> None:
+    """The server expects the steps that its stragglers take, and refuses nobody."""
+    rule = Unreliable(Number(4), dropouts=0.3, stragglers=0.7)
+    server = federated_server(find("Scaffold")(), CLIENT, rule)
+    transport = InProcessTransport(federated_clients(find("Scaffold")(), tmp_path, CLIENT, rule=rule))
+    reports = [server.round(transport) for _ in range(4)]
+    assert not any(report.missing for report in reports)
+    assert_same(server, simulated(find("Scaffold")(), 4, participation=rule))
 
 
 def test_weights_by_samples(tmp_path: Path) -> None:
@@ -81,7 +92,7 @@ def test_a_missing_client_does_not_count_and_is_named(tmp_path: Path) -> None:
 
 def test_below_the_quorum_nothing_changes(tmp_path: Path) -> None:
     transport = InProcessTransport(
-        federated_clients(Scaffold(), tmp_path, CLIENT), lambda name, reply: Failure("out of memory")
+        federated_clients(find("Scaffold")(), tmp_path, CLIENT), lambda name, reply: Failure("out of memory")
     )
     server = federated_server(Scaffold(), CLIENT, terms=RoundTerms(quorum=0.5))
     before = server.w.clone()
@@ -175,7 +186,7 @@ def test_terms_that_make_no_sense(arguments: dict[str, float], line: str) -> Non
 def test_the_clients_of_these_rounds_are_uneven() -> None:
     """Equal bits would mean little if all clients took the same number of steps."""
     sim = simulation(Scaffold())
-    assert len({float(x) for x in sim.executor.batches.steps(sim.cohort(0))}) > 1
+    assert len({float(x) for x in sim.executor.batches.steps(0, sim.cohort(0))}) > 1
 
 
 def test_numbers_that_overflow_when_they_are_used_leave_the_model(tmp_path: Path) -> None:

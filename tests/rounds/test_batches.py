@@ -25,7 +25,7 @@ def rows(work) -> dict[int, np.ndarray]:
 @given(size=st.integers(1, 14), epochs=st.integers(1, 4), seed=st.integers(0, 2**40), t=st.integers(0, 10**6))
 def test_every_epoch_takes_every_sample_once(size: int, epochs: int, seed: int, t: int) -> None:
     made = batches(seed, epochs=epochs, batch_size=size)
-    work = made.plan(t, made.longest_first(np.arange(6)))
+    work = made.plan(t, made.longest_first(t, np.arange(6)))
     for client, samples in rows(work).items():
         per_epoch = -(-SIZES[client] // size)
         mine = range(made.data.offsets[client], made.data.offsets[client + 1])
@@ -39,10 +39,10 @@ def test_every_epoch_takes_every_sample_once(size: int, epochs: int, seed: int, 
 @given(steps=st.integers(1, 9), size=st.integers(1, 14))
 def test_a_number_of_steps_goes_on_through_the_epochs(steps: int, size: int) -> None:
     made = batches(steps=steps, batch_size=size)
-    work = made.plan(0, made.longest_first(np.arange(6)))
+    work = made.plan(0, made.longest_first(0, np.arange(6)))
     assert (work.steps == steps).all()
     longer = batches(epochs=9, batch_size=size)
-    longer = rows(longer.plan(0, longer.longest_first(np.arange(6))))
+    longer = rows(longer.plan(0, longer.longest_first(0, np.arange(6))))
     for client, samples in rows(work).items():
         whole = longer[client][: min(steps, len(longer[client])), : samples.shape[1]]
         assert np.array_equal(samples[: len(whole)], whole)
@@ -50,7 +50,7 @@ def test_a_number_of_steps_goes_on_through_the_epochs(steps: int, size: int) -> 
 
 def test_a_clients_batches_do_not_depend_on_who_else_takes_part() -> None:
     made = batches(epochs=2, batch_size=4)
-    alone, together = rows(made.plan(3, np.array([1])))[1], rows(made.plan(3, made.longest_first(np.arange(6))))[1]
+    alone, together = rows(made.plan(3, np.array([1])))[1], rows(made.plan(3, made.longest_first(3, np.arange(6))))[1]
     assert np.array_equal(alone, together)
     assert not np.array_equal(alone, rows(made.plan(4, np.array([1])))[1]), "another round, another order"
     assert not np.array_equal(alone, rows(batches(1, epochs=2, batch_size=4).plan(3, np.array([1])))[1])
@@ -58,7 +58,7 @@ def test_a_clients_batches_do_not_depend_on_who_else_takes_part() -> None:
 
 def test_longest_work_comes_first_and_active_counts_the_rest() -> None:
     made = batches(epochs=1, batch_size=4)
-    work = made.plan(0, made.longest_first(np.arange(6)))
+    work = made.plan(0, made.longest_first(0, np.arange(6)))
     assert list(work.clients) == [1, 5, 0, 3, 2, 4]
     assert list(work.steps) == [3, 3, 2, 2, 1, 1]
     assert work.active() == [6, 4, 2]

@@ -41,14 +41,17 @@ def client_names(data: ff.FederatedData) -> list[str]:
 
 
 def federated_clients(
-    method: Method, folder: Path, client: ff.Client, dtype=torch.float32
+    method: Method, folder: Path, client: ff.Client, dtype=torch.float32, rule: object = 3
 ) -> dict[str, FederatedClient]:
     """All clients of `federation()` by name, each with its own data only, and its own folder."""
     data = federation()
     return {
-        name: FederatedClient(method, tanh_network().to(dtype), data.alone(i), client, 0, folder / name, DIGEST)
+        name: FederatedClient(
+            method, tanh_network().to(dtype), data.alone(i), client, 0, folder / name, DIGEST,
+            participation=participation(rule),
+        )
         for i, name in enumerate(client_names(data))
-    }
+    }  # fmt: skip
 
 
 def federated_server(

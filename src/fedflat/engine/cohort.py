@@ -104,7 +104,7 @@ def train(
     """
     executor, gradients = trainer.executor, 0
     mean, drifts = RunningMean(executor.method, down.w), down.w.new_zeros(len(clients))
-    mine = ranks.share(executor.batches.steps(clients), ranks.owners(clients) if store.keeps else None)
+    mine = ranks.share(executor.batches.steps(ctx.t, clients), ranks.owners(clients) if store.keeps else None)
     chunks = np.array_split(mine, -(-len(mine) // executor.chunk)) if len(mine) else []  # as even as possible
     down = down.map(lambda x: aligned(x.to(down.w.dtype)))
     tasks = _tasks(store, [clients[places] for places in chunks], down)

@@ -18,7 +18,7 @@ from ..core.model_check import randomness_of
 from ..core.objective import Objective
 from ..data.federated import FederatedData, Index, digest
 from ..data.partition_statistics import partition_statistics
-from ..metrics.accuracy import score, validation_accuracies
+from ..metrics.accuracy import client_accuracies, score, validation_accuracies
 from ..metrics.flatness import Flatness, Measure, ProgressCallback, Subject, measure, no_progress
 from ..metrics.flatness.subject import MAX_SAMPLES, NextRound, RoundObserver
 from ..rounds import checkpoint
@@ -96,7 +96,9 @@ class Simulation:
         model: a name from `fedflat.models.model_names()` with `model_options`, or any module; its
             weights are the initial model, and it is not changed. method: from `fedflat.methods`.
         rounds: default 100, or as many as an explicit participation lists.
-        participation: share of the clients, number per round, `Bernoulli(p)`, or [[0, 1], ...].
+        participation: share of the clients, number per round, `Bernoulli(p)`, or [[0, 1], ...]. `Unreliable(rule,
+            dropouts=0.1, stragglers=0.3)` and `HeldOut(rule, 0.2)` around one of them add clients that never answer,
+            that take a part of their steps, and that never train and are evaluated on.
         weights: of the clients in the mean, "uniform" or "samples" (n_i). dtype: default the model's.
         precision: "bf16" takes training gradients in bfloat16 autocast, everything else stays as it is. It is
             faster where the hardware has it, and it disturbs what small perturbations measure, see docs/performance.md.
@@ -134,7 +136,7 @@ class Simulation:
         self._data_hash, self._model_hash = self.data.contents_hash(), digest([self.objective.space.row_major(w)])
         samples = self.data.inputs(torch.arange(min(2, len(data.y)), device=self.device))
         self._randomness = randomness_of(module, samples, data.classes)
-        batches = Batches(self.data, self.client, seed, w.dtype)
+        batches = Batches(self.data, self.client, seed, w.dtype, rule)
         check_name(executor, self._randomness, self.device)
         check_precision(precision)
         self._asked = executor
@@ -148,6 +150,7 @@ class Simulation:
             method, data.clients, w, store_budget, store_folder if ranks.number == 1 else None, ranks.owned
         )
         self.probes, self.probe_every = tuple(probes), probe_every
+        self._held_out = rule.held_out(data.clients)
 
     def prepare(self) -> Choice:
         """Choose the executor, unless that has been done; `auto` tries a few steps with each.
@@ -282,7 +285,7 @@ class Simulation:
 
     def _compute(self, cohort: Index, trainer: Trainer, keep: bool, ranks: Ranks = ALONE) -> _Computed:
         """The next round with `cohort`, which the server has not taken yet; with `keep` clients' records are staged."""
-        clients = self.executor.batches.longest_first(cohort)
+        clients = self.executor.batches.longest_first(self.t, cohort)
         weights = mean_weights(self.weights, self.data.sizes_of(clients), self.device)
         ctx, down = self._server.context(len(clients)), self._server.broadcast()
         with one_thread(self.device):
@@ -405,6 +408,9 @@ class Simulation:
             values["validation_accuracy"] = float(
                 validation_accuracies(self.objective, self.server.w, self.data).mean()
             )
+        if len(self._held_out):
+            own = client_accuracies(self.objective, self.server.w, self.data, self._held_out)
+            values["held_out_accuracy"] = float(own.mean())
         return values
 
     def _probed(self) -> dict[str, float]:

@@ -41,7 +41,7 @@ from ..metrics.protocols import Protocol
 from ..models import MODELS, known_model
 from ..rounds.initial_model import fresh_module
 from ..rounds.local_training import Client
-from ..rounds.participation import Bernoulli, Participation
+from ..rounds.participation import Bernoulli, HeldOut, Participation, Unreliable
 from ..rounds.participation import participation as as_rule
 from .config_errors import check_bounds, short_repr, validated
 from .grid import Grid, checked_grid, variants, with_values
@@ -90,10 +90,27 @@ def _model_option(value: Any) -> Any:
     return value
 
 
-class BernoulliSection(Section):
-    """Participation of every client independently with probability `bernoulli`."""
+class ParticipationSection(Section):
+    """Who takes part: one of `share`, `number`, `bernoulli` and `cohorts`, and what may go wrong."""
 
-    bernoulli: float = Field(gt=0, le=1)
+    share: float | None = Field(None, gt=0, le=1, description="of the clients, each round")
+    number: int | None = Field(None, ge=1, description="of clients, each round")
+    bernoulli: float | None = Field(None, gt=0, le=1, description="chance of every client, independently")
+    cohorts: list[list[int]] | None = Field(None, description="the clients of every round")
+    dropouts: float = Field(0.0, ge=0, lt=1, description="chance of a client of a cohort never to answer")
+    stragglers: float = Field(0.0, ge=0, lt=1, description="chance of one to take a random part of its steps")
+    held_out: float = Field(0.0, ge=0, lt=1, description="share of the clients that never take part, to evaluate on")
+
+    def rule(self) -> Participation:
+        """The participation. Raises InputError unless exactly one key says who takes part."""
+        given: list[Any] = [value for value in (self.share, self.number, self.cohorts) if value is not None]
+        given += [] if self.bernoulli is None else [Bernoulli(self.bernoulli)]
+        if len(given) != 1:
+            raise InputError("participation needs one of share, number, bernoulli and cohorts")
+        found = as_rule(given[0])
+        if self.held_out:
+            found = HeldOut(found, self.held_out)
+        return Unreliable(found, self.dropouts, self.stragglers) if self.dropouts or self.stragglers else found
 
 
 class DataSection(section_of(DataOptions)):  # type: ignore[misc]  # made at run time
@@ -147,7 +164,9 @@ class Experiment(Section):
     client: ClientSection = ClientSection()
     rounds: int = Field(default=100, ge=1, le=MAX_ROUNDS, description="communication rounds")
     participation: Any = Field(
-        default=0.2, description="share of the clients, number per round, list of cohorts, or {bernoulli = p}"
+        default=0.2,
+        description="share of the clients, number per round, list of cohorts, or a table of share, number or bernoulli "
+        "with dropouts, stragglers and held_out, e.g. {share = 0.2, dropouts = 0.1}",
     )
     weights: Literal["uniform", "samples"] = Field(default="uniform", description="of the clients in the mean")
     device: str = Field(default="auto", description="auto, cpu, cuda, ...")
@@ -488,5 +507,5 @@ def build_measure(section: NamedSection) -> Measure:
 def participation_of(value: Any) -> Participation:
     """The participation that a configuration describes. Raises InputError if it describes none."""
     if isinstance(value, dict):
-        return Bernoulli(BernoulliSection(**value).bernoulli)
+        return validated(ParticipationSection, value).rule()
     return as_rule(value)

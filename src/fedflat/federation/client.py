@@ -19,6 +19,7 @@ from ..rounds.batches import Batches
 from ..rounds.device import one_thread
 from ..rounds.local_training import Client, ContextFactory
 from ..rounds.memory_layout import aligned
+from ..rounds.participation import Participation
 from ..rounds.sequential import Sequential
 from .client_state import ClientState
 from .codec import RefusedError, pack, unpack
@@ -38,16 +39,18 @@ class FederatedClient:
         folder: Path,
         digest: str,
         bf16: bool = False,
+        participation: Participation | None = None,
     ) -> None:
         """`data` is one client's, with its number in the federation (`FederatedData.alone`); `folder` keeps its
-        records; `digest` is that of the study it takes part in; with `bf16` gradients are bfloat16."""
+        records; `digest` is that of the study it takes part in; with `bf16` gradients are bfloat16; `participation`
+        says who is slow."""
         fix_product_rounding()
         self._method, self._digest = method.fitted(data.shape), digest
         self._objective = Objective(module, bf16=bf16)
         like = self._objective.space.flatten(module)
         self._data = data.to(like.device, like.dtype)
         randomness = randomness_of(module, self._data.inputs(torch.arange(min(2, len(data.y)))), data.classes)
-        batches = Batches(self._data, client, seed, like.dtype)
+        batches = Batches(self._data, client, seed, like.dtype, participation)
         self._executor = Sequential(self._method, self._objective, batches, seed, randomness)
         self._state = ClientState(folder, method.client)
         self._like, self._contexts = like, ContextFactory(self._objective.space, client, like.device)

@@ -173,7 +173,8 @@ class FederatedServer(Server):
     def _expected(self, cohort: Index) -> dict[str, ExpectedReply]:
         """What the server knows in advance of the replies of a cohort, by the clients' names."""
         sizes = self._samples[cohort]
-        steps, weights = self.client.local_steps(sizes), mean_weights(self._weights, sizes, torch.device("cpu"))
+        steps = self._participation.steps_taken(self._seed, self.t, cohort, self.client.local_steps(sizes))
+        weights = mean_weights(self._weights, sizes, torch.device("cpu"))
         known = zip(cohort, sizes, steps, weights, strict=True)
         return {self.names[i]: ExpectedReply(int(size), int(count), float(weight)) for i, size, count, weight in known}
 

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from ..core.errors import InputError
 from ..core.objective import Objective
-from ..data.federated import FederatedData, Holdings
+from ..data.federated import FederatedData, Holdings, Index
 
 SAMPLES_AT_ONCE = 1024
 
@@ -75,10 +75,21 @@ def validation_accuracies(objective: Objective, w: Tensor, data: FederatedData) 
     """
     if data.validation is None:
         raise InputError("data has no validation samples; set data.validation")
-    different, where = np.unique(data.validation.members, return_inverse=True)
+    return _accuracies(objective, w, data, data.validation)
+
+
+def client_accuracies(objective: Objective, w: Tensor, data: FederatedData, clients: Index) -> NDArray[np.float64]:
+    """Accuracy of the model `w` (d,) on the training samples of each of `clients` (c,): (c,)."""
+    parts = Holdings(data.members, data.offsets).parts()
+    return _accuracies(objective, w, data, Holdings.of([parts[client] for client in clients]))
+
+
+def _accuracies(objective: Objective, w: Tensor, data: FederatedData, holdings: Holdings) -> NDArray[np.float64]:
+    """Accuracy on the samples of `data` that each client holds; the samples that nobody holds are not looked at."""
+    different, where = np.unique(holdings.members, return_inverse=True)
     rows = torch.from_numpy(different).to(data.y.device)
     scores = score(objective, w, data.stored(rows), data.y[rows], data.preparation)
-    return per_client(scores, Holdings(where, data.validation.offsets))
+    return per_client(scores, Holdings(where, holdings.offsets))
 
 
 def held_loss(scores: Evaluation, data: FederatedData) -> float:

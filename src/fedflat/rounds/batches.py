@@ -13,6 +13,7 @@ from torch import Tensor
 from ..core.objective import Batch
 from ..data.federated import FederatedData, Index
 from .local_training import Client
+from .participation import Participation
 from .randomness import Purpose, words
 
 
@@ -49,9 +50,17 @@ class BatchPlan:
 class Batches:
     """Draws batches: a fresh random order of the client's samples for every epoch, cut into batches."""
 
-    def __init__(self, data: FederatedData, client: Client, seed: int, dtype: torch.dtype) -> None:
-        """`dtype` is the model's; the weights of samples have it."""
+    def __init__(
+        self,
+        data: FederatedData,
+        client: Client,
+        seed: int,
+        dtype: torch.dtype,
+        participation: Participation | None = None,
+    ) -> None:
+        """`dtype` is the model's; the weights of samples have it. `participation` says who is slow; default nobody."""
         self.data, self.client, self.seed, self._dtype = data, client, seed, dtype
+        self._participation = participation
 
     @cached_property
     def size(self) -> int:
@@ -71,17 +80,19 @@ class Batches:
         """Whether every batch of every client has that many samples."""
         return bool((self.data.sizes % self.size == 0).all())
 
-    def longest_first(self, clients: Index) -> Index:
-        """`clients` by their number of local steps, so that a stack loses those that are done from its end."""
-        return clients[np.argsort(-self.steps(clients), kind="stable")]
+    def longest_first(self, t: int, clients: Index) -> Index:
+        """`clients` by their number of local steps in round `t`: a stack loses those that are done from its end."""
+        return clients[np.argsort(-self.steps(t, clients), kind="stable")]
 
-    def steps(self, clients: Index) -> Index:
-        """Local steps of each of `clients` (c,) in a round."""
-        return self.client.local_steps(self.data.sizes_of(clients))
+    def steps(self, t: int, clients: Index) -> Index:
+        """Local steps of each of `clients` (c,) in round `t`."""
+        steps = self.client.local_steps(self.data.sizes_of(clients))
+        rule = self._participation
+        return steps if rule is None else rule.steps_taken(self.seed, t, clients, steps)
 
     def plan(self, t: int, clients: Index) -> BatchPlan:
         """The work of `clients`, longest first, in round `t`; it depends on the seed, `t` and each client alone."""
-        steps = self.steps(clients)
+        steps = self.steps(t, clients)
         samples = self._samples(t, clients, steps)
         by_step = np.ascontiguousarray(samples.swapaxes(0, 1))  # the indices of one step in one piece of memory
         on_device = torch.from_numpy(by_step).to(self.data.y.device).transpose(0, 1)

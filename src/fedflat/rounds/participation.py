@@ -12,6 +12,7 @@ import numpy as np
 
 from ..core.errors import InputError
 from ..data.federated import Index
+from .randomness import Purpose, words
 
 
 class Participation(ABC):
@@ -24,6 +25,14 @@ class Participation(ABC):
     def check(self, clients: int, rounds: int) -> None:
         """Raise ValueError if the rule cannot serve so many clients or rounds."""
         return
+
+    def steps_taken(self, seed: int, t: int, clients: Index, steps: Index) -> Index:
+        """How many of its local `steps` (c,) each of `clients` (c,) takes in round `t`: (c,), at least one."""
+        return steps
+
+    def held_out(self, clients: int) -> Index:
+        """The clients that never take part, in rising order."""
+        return np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -91,6 +100,88 @@ class Explicit(Participation):
                 raise InputError(f"participation of round {t} is empty or names a client twice: {list(cohort)}")
             if min(cohort) < 0 or max(cohort) >= clients:
                 raise InputError(f"participation of round {t} names a client outside 0..{clients - 1}: {list(cohort)}")
+
+
+@dataclass(frozen=True)
+class Unreliable(Participation):
+    """The cohorts of `rule`, of which some clients never answer, and some are slow.
+
+    A client that drops out has no part in the round, and costs no communication; one of a cohort always answers. A
+    straggler takes a number of its local steps that is uniform in 1, ..., K_i, as in FedProx (MLSys 2020, section 5.2).
+    Who it is depends on seed, round and client alone, so that all methods meet the same.
+    """
+
+    rule: Participation  # or what `participation` makes one of, such as 0.2
+    dropouts: float = 0.0  # chance of a client never to answer
+    stragglers: float = 0.0  # chance of a client that answers to be slow
+
+    def __post_init__(self) -> None:
+        """Raises InputError, naming the field, for what is no chance or no rule."""
+        object.__setattr__(self, "rule", participation(self.rule))  # set only here: the class is frozen
+        _check_chance("dropouts", self.dropouts)
+        _check_chance("stragglers", self.stragglers)
+
+    def cohort(self, t: int, clients: int, rng: np.random.Generator) -> Index:
+        chosen = self.rule.cohort(t, clients, rng)
+        if not self.dropouts:
+            return chosen
+        answers = rng.random(len(chosen)) >= self.dropouts
+        answers[rng.integers(len(chosen))] |= not answers.any()
+        return chosen[answers]
+
+    def check(self, clients: int, rounds: int) -> None:
+        self.rule.check(clients, rounds)
+
+    def steps_taken(self, seed: int, t: int, clients: Index, steps: Index) -> Index:
+        if not self.stragglers:
+            return steps
+        late, share = words(seed, Purpose.STRAGGLERS, t, clients, np.arange(2)[:, None]) / 2**64  # uniform in [0, 1]
+        taken = np.minimum(1 + np.floor(share * steps).astype(np.int64), steps)
+        return np.where(late < self.stragglers, taken, steps)
+
+    def held_out(self, clients: int) -> Index:
+        return self.rule.held_out(clients)
+
+
+@dataclass(frozen=True)
+class HeldOut(Participation):
+    """The cohorts of `rule` among all clients but a `share` of them, who never take part.
+
+    The model is evaluated on their samples: the gap to the clients that train is the participation gap of Yuan et al.
+    (ICLR 2022). They are chosen at random, and are the same for every seed.
+    """
+
+    rule: Participation  # or what `participation` makes one of, such as 0.2
+    share: float
+
+    def __post_init__(self) -> None:
+        """Raises InputError for what is no share or no rule."""
+        object.__setattr__(self, "rule", participation(self.rule))  # set only here: the class is frozen
+        _check_chance("held_out", self.share)
+        if isinstance(self.rule, Explicit):
+            raise InputError("participation: held_out does not go with listed cohorts; list others")
+
+    def cohort(self, t: int, clients: int, rng: np.random.Generator) -> Index:
+        seen = np.setdiff1d(np.arange(clients), self.held_out(clients))
+        return seen[self.rule.cohort(t, len(seen), rng)]
+
+    def check(self, clients: int, rounds: int) -> None:
+        held_out = len(self.held_out(clients))
+        if not 0 < held_out < clients:
+            raise InputError(f"participation: held_out = {self.share} is {held_out} of {clients} clients")
+        self.rule.check(clients - held_out, rounds)
+
+    def steps_taken(self, seed: int, t: int, clients: Index, steps: Index) -> Index:
+        return self.rule.steps_taken(seed, t, clients, steps)
+
+    def held_out(self, clients: int) -> Index:
+        order = np.random.default_rng(0).permutation(clients)
+        return np.sort(order[: round(self.share * clients)])
+
+
+def _check_chance(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise InputError(f"participation: {name} = {value!r} is not in [0, 1)")
 
 
 def participation(rule: Any) -> Participation:

@@ -23,6 +23,7 @@ class Purpose(IntEnum):
     BATCHES = 3
     DROPOUT = 4
     AUGMENTATION = 5
+    STRAGGLERS = 6
 
 
 def generator(seed: int, purpose: Purpose, *counters: int) -> np.random.Generator:

@@ -45,6 +45,7 @@ class Server:
         """`w` (d,) is the initial model; `client` says how all `clients` of the run train."""
         self.method, self.objective, self.client = method, objective, client
         self.clients, self._participation, self._seed = clients, participation, seed
+        self._population = clients - len(participation.held_out(clients))  # how many may take part
         self._contexts = ContextFactory(objective.space, client, w.device)
         self.state = method.init_server(w)  # the method's server record
         self.t = 0  # rounds that are over
@@ -69,7 +70,7 @@ class Server:
 
     def context(self, sampled: int) -> Context:
         """What every party may know of the next round, in which `sampled` clients take part."""
-        return self._contexts.of(self.t, sampled / self.clients, sampled)
+        return self._contexts.of(self.t, sampled / self._population, sampled)
 
     def broadcast(self) -> Any:
         """The message of the next round, (width,) in every field."""

@@ -148,7 +148,7 @@ class Trial:
     def __init__(self, executor: Executor, cohort: Index, steps: int = TRIAL_STEPS) -> None:
         """Prepare everything, so that `run` is nothing but local training; `cohort` is (c,)."""
         batches, method, space = executor.batches, executor.method, executor.objective.space
-        self.plan = batches.plan(0, batches.longest_first(cohort)[: executor.chunk]).first(steps)
+        self.plan = batches.plan(0, batches.longest_first(0, cohort)[: executor.chunk]).first(steps)
         server = method.init_server(space.flatten(executor.objective.module))
         down = stacked(method.broadcast(server), self.plan.clients)
         ctx = ContextFactory(space, batches.client, server.w.device).of(0, 1.0, len(self.plan.clients))
@@ -180,7 +180,7 @@ def stands_alone(executor: Executor, cohort: Index) -> bool:
     This depends on the functions in a model: torch computes the last few numbers of a tensor by other code than the
     rest, and a single product by other code than several, and not all of that code rounds alike.
     """
-    clients = executor.batches.longest_first(cohort)[: min(executor.chunk, TRIAL_CLIENTS)]
+    clients = executor.batches.longest_first(0, cohort)[: min(executor.chunk, TRIAL_CLIENTS)]
     together = Trial(executor, clients).run()
     for some in (slice(0, 1), slice(1, None), slice(0, None, 2), slice(1, None, 2), slice(2, 5)):
         if len(clients[some]) and not torch.equal(Trial(executor, clients[some]).run(), together[some]):

@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 from ...core.errors import InputError, NonFiniteError, printable
 from ...core.object_references import allow_code
 from ...data import FederatedData
-from ...experiments.spec import build_client, build_method
+from ...experiments.spec import build_client, build_method, participation_of
 from ..client import FederatedClient
 from ..codec import RefusedError
 from ..membership import checked_federation
@@ -71,6 +71,7 @@ class ClientSession:
             folder=self._node.state_folder / checked_federation(request.federation) / self._name,
             digest=study.digest,
             bf16=spec.precision == "bf16",
+            participation=participation_of(spec.participation),
         )
         return client.train(request)
 
