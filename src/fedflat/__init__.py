@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         PathologicalRefill,
         Shards,
     )
+    from .engine.callbacks import BestModel, Callback, EarlyStopping
     from .engine.ranks import joined
     from .engine.run import Run
     from .engine.simulation import Simulation
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "IID", "BalancedDirichlet", "Bernoulli", "Client", "Dirichlet", "DirichletRefill", "Domain", "FederatedData",
+    "IID", "BalancedDirichlet", "Bernoulli", "BestModel", "Callback", "Client", "Dirichlet", "DirichletRefill", "Domain",
+    "EarlyStopping", "FederatedData",
     "LabelDirichlet", "Natural", "NonFiniteError", "Pathological", "PathologicalRefill", "Run", "Shards", "Simulation",
     "compare", "data", "flatness", "joined", "methods", "models",
 ]  # fmt: skip
@@ -40,7 +42,10 @@ __all__ = [
 # Nothing is imported before it is used, so that the command line starts at once: torch alone takes two seconds.
 _MODULES = {
     "Bernoulli": "rounds.participation",
+    "BestModel": "engine.callbacks",
+    "Callback": "engine.callbacks",
     "Client": "rounds.local_training",
+    "EarlyStopping": "engine.callbacks",
     "NonFiniteError": "core.errors",
     "Run": "engine.run",
     "Simulation": "engine.simulation",
