@@ -33,10 +33,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "IID", "BalancedDirichlet", "Bernoulli", "BestModel", "Callback", "Client", "Dirichlet", "DirichletRefill", "Domain",
-    "EarlyStopping", "FederatedData",
-    "LabelDirichlet", "Natural", "NonFiniteError", "Pathological", "PathologicalRefill", "Run", "Shards", "Simulation",
-    "compare", "data", "flatness", "joined", "methods", "models",
+    "IID", "BalancedDirichlet", "Bernoulli", "BestModel", "Callback", "Client", "Dirichlet", "DirichletRefill",
+    "Domain", "EarlyStopping", "FederatedData", "LabelDirichlet", "Natural", "NonFiniteError", "Pathological",
+    "PathologicalRefill", "Run", "Shards", "Simulation", "compare", "data", "flatness", "joined", "methods", "models",
 ]  # fmt: skip
 
 # Nothing is imported before it is used, so that the command line starts at once: torch alone takes two seconds.

@@ -39,7 +39,9 @@ def test_a_callback_is_told_of_every_round_and_of_the_end() -> None:
 
 
 def test_callbacks_change_no_bit() -> None:
-    runs = [simulation(FedAvg(), callbacks=callbacks).run() for callbacks in ([], [Recorder(), ff.BestModel(None, "drift")])]
+    runs = [
+        simulation(FedAvg(), callbacks=callbacks).run() for callbacks in ([], [Recorder(), ff.BestModel(None, "drift")])
+    ]
     assert torch.equal(runs[0].w, runs[1].w)
 
 
@@ -150,7 +152,9 @@ def test_a_resumed_run_keeps_the_best_model_of_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize("callback", [ff.EarlyStopping(), ff.BestModel()], ids=["early", "best"])
 def test_a_metric_that_no_round_has_is_named_after_the_first_evaluation(callback: ff.Callback) -> None:
     sim = simulation(FedAvg(), eval_every=2, callbacks=[callback])
-    message = "no round has metric = 'validation_accuracy'; data with validation samples have it; there are bytes_down, "
+    message = (
+        "no round has metric = 'validation_accuracy'; data with validation samples have it; there are bytes_down, "
+    )
     with pytest.raises(ff.core.errors.InputError, match=message):
         sim.run()
     assert sim.t == 2
@@ -160,7 +164,10 @@ def test_a_metric_that_no_round_has_is_named_after_the_first_evaluation(callback
     ("make", "message"),
     [
         (lambda: ff.EarlyStopping(patience=0), "EarlyStopping.patience must be a whole number of at least 1, got 0"),
-        (lambda: ff.EarlyStopping(patience=1.5), "EarlyStopping.patience must be a whole number of at least 1, got 1.5"),
+        (
+            lambda: ff.EarlyStopping(patience=1.5),
+            "EarlyStopping.patience must be a whole number of at least 1, got 1.5",
+        ),
         (lambda: ff.EarlyStopping(min_delta=-1), "EarlyStopping.min_delta must be a number of at least 0, got -1"),
         (lambda: simulation(FedAvg(), callbacks=[print]), "callbacks must be objects of classes over fedflat.Callback"),
     ],

@@ -17,7 +17,9 @@ from ..data.dataset import LoadedDataset
 from ..engine.arguments import BF16
 from ..engine.ranks import Ranks
 from ..experiments import runner, studies
+from ..experiments.extension import extend_run, extend_study, with_rounds
 from ..experiments.recipe import Cell, Recipe
+from ..experiments.run_directory import RunDirectory, StoredRun
 from ..experiments.spec import Experiment, RunSpec, StudySpec
 from ..experiments.studies import Jobs
 from ..files import write_atomically
@@ -58,6 +60,34 @@ def carry_out_run(console: Console, spec: RunSpec, path: Path, ranks: Ranks, str
     with watcher(console, spec.rounds) as watching:
         runner.run(spec, path, watching, strict, ranks)
     console.say(f"results in {path}")
+
+
+def resume_run(console: Console, path: Path, rounds: int | None, ranks: Ranks, strict: bool = False) -> None:
+    """Go on with the run in `path`, or extend it to so many `rounds`, alone or as one of several ranks."""
+    directory = RunDirectory(path)
+    if rounds is not None:
+        with ranks.together():
+            spec = extend_run(directory, rounds, strict) if ranks.index == 0 else directory.spec()
+        return carry_out_run(console, with_rounds(spec, rounds), path, ranks, strict)
+    spec = directory.spec()
+    if ranks.first(directory.is_finished and not directory.damaged_files()):
+        directory.remove_temporary_files()
+        done = int(StoredRun.open(path).summary["rounds"])
+        return console.say(
+            f"already finished: {done} of {spec.rounds} rounds; --rounds N extends it", f"results in {path}"
+        )
+    carry_out_run(console, spec, path, ranks, strict)
+
+
+def resume_study(console: Console, path: Path, rounds: int | None, jobs: Jobs = 1, strict: bool = False) -> None:
+    """Go on with the study in `path`, or extend it to so many `rounds`."""
+    if rounds is not None:
+        return carry_out_study(console, extend_study(path, rounds, strict), path, jobs, strict)
+    spec = StudySpec.load(path / "study.toml")
+    directories = [studies.run_directory(one, path) for one in spec.runs()]
+    if all(one.is_finished and not one.damaged_files() for one in directories):
+        console.say(f"already finished: {len(directories)} runs of {spec.rounds} rounds; --rounds N extends them")
+    carry_out_study(console, spec, path, jobs, strict)
 
 
 def carry_out_study(console: Console, spec: StudySpec, path: Path, jobs: Jobs = 1, strict: bool = False) -> None:

@@ -34,6 +34,9 @@ StrictOption = Annotated[
         "else that is a warning.",
     ),
 ]
+RoundsOption = Annotated[
+    int | None, typer.Option("--rounds", metavar="N", help="Extend it to N rounds in all, finished or not.")
+]
 OutOption = Annotated[Path | None, typer.Option(help="Folder for the results; default runs/METHOD-seedN-HASH.")]
 RanksOption = Annotated[
     int,
@@ -115,7 +118,12 @@ def run(
 
 def compare(
     context: typer.Context,
-    out: Annotated[Path | None, typer.Option(help="Folder for runs and report; default runs/NAME-OF-THE-FILE.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for runs and report; default runs/NAME-OF-THE-FILE, or without one runs/compare-HASH."
+        ),
+    ] = None,
     jobs: JobsOption = "1",
     strict: StrictOption = False,
     show_keys: KeysOption = False,
@@ -133,6 +141,7 @@ def compare(
     --client.epochs 5 --client.batch_size 10 --rounds 50 --out runs/two
     """
     from ..experiments.spec import StudySpec
+    from ..experiments.studies import default_folder
     from .execution import carry_out_study
     from .flags import key_table, resolve, split_file
 
@@ -141,30 +150,28 @@ def compare(
         return console.show(key_table(StudySpec))
     spec = resolve(StudySpec, context.args)
     file, _ = split_file(context.args)
-    path = out or Path("runs") / (file.stem if file else "compare")
+    path = out or (Path("runs") / file.stem if file else default_folder(spec))
     carry_out_study(console, spec, path, number_of_jobs(jobs), strict)
 
 
 def resume(
     folder: Annotated[Path, typer.Argument(help="Folder of a run or of a study.")],
+    rounds: RoundsOption = None,
     jobs: JobsOption = "1",
     strict: StrictOption = False,
 ) -> None:
-    """Go on with a run or a study that was stopped, from its newest whole checkpoint.
+    """Go on with a run or a study that was stopped, from its newest whole checkpoint, or give it more rounds.
 
     The rounds that follow are bit-identical to those of an uninterrupted run. Results of a finished run that are
     damaged, see `fedflat verify`, are made again.
     """
     from ..engine.ranks import joined
-    from ..experiments.run_directory import RunDirectory
-    from ..experiments.spec import StudySpec
-    from .execution import carry_out_run, carry_out_study
+    from .execution import resume_run, resume_study
 
     console = Console(quiet=not is_first_rank())
     if (folder / "study.toml").exists():
-        return carry_out_study(console, StudySpec.load(folder / "study.toml"), folder, number_of_jobs(jobs), strict)
+        return resume_study(console, folder, rounds, number_of_jobs(jobs), strict)
     if not (folder / "config.toml").exists():
         raise InputError(f"{folder} holds neither a run (config.toml) nor a study (study.toml)")
-    spec = RunDirectory(folder).spec()
     with joined() as ranks:
-        carry_out_run(console, spec, folder, ranks, strict)
+        resume_run(console, folder, rounds, ranks, strict)
