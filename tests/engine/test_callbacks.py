@@ -76,7 +76,7 @@ def test_patience_is_counted_in_evaluations_without_improvement(
 ) -> None:
     callback = ff.EarlyStopping(patience=patience, min_delta=min_delta)
     wants = [callback.should_stop(history(values[:n])) for n in range(len(values) + 1)]
-    assert wants.index(True) if True in wants else None == stops_after
+    assert (wants.index(True) if True in wants else None) == stops_after
 
 
 def test_a_loss_is_better_when_it_falls() -> None:

@@ -34,7 +34,7 @@ def loss_and_gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> tu
 def moved(model: nn.Module, by: list[torch.Tensor], times: float) -> None:
     with torch.no_grad():
         for p, x in zip(model.parameters(), by, strict=True):
-            p += times * x
+            p.add_(x, alpha=times)
 
 
 def full_batch_descent(x: torch.Tensor, y: torch.Tensor, rho: float) -> float:

@@ -37,6 +37,14 @@ StrictOption = Annotated[
 RoundsOption = Annotated[
     int | None, typer.Option("--rounds", metavar="N", help="Extend it to N rounds in all, finished or not.")
 ]
+TrackOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        metavar="csv|tensorboard|wandb|mlflow",
+        help="Also write every round to this tool; may repeat. All but csv are extras of the installation.",
+    ),
+]
 OutOption = Annotated[Path | None, typer.Option(help="Folder for the results; default runs/METHOD-seedN-HASH.")]
 RanksOption = Annotated[
     int,
@@ -75,6 +83,7 @@ def run(
     grace: GraceOption = GRACE,
     patience: PatienceOption = PATIENCE,
     strict: StrictOption = False,
+    track: TrackOption = None,
     dry_run: DryRunOption = False,
     show_keys: KeysOption = False,
 ) -> None:
@@ -93,6 +102,7 @@ def run(
     from ..engine.ranks import joined
     from ..experiments.budget import simulation_budget
     from ..experiments.spec import RunSpec
+    from ..experiments.tracking import check_trackers
     from .execution import carry_out_run, prepare_data, warn_of_doubtful_settings
     from .flags import key_table, resolve
     from .ranks import launch
@@ -100,7 +110,7 @@ def run(
     console = Console(quiet=not is_first_rank())
     if show_keys:
         return console.show(key_table(RunSpec))
-    spec = resolve(RunSpec, context.args)
+    spec, tracked = resolve(RunSpec, context.args), check_trackers(track or ())
     prepare_data(console, spec)
     warn_of_doubtful_settings(console, spec)
     if dry_run:
@@ -111,9 +121,10 @@ def run(
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}"
     if ranks:
         words = ["run", *context.args, "--out", str(path), "--patience", str(patience), *["--strict"] * strict]
+        words += [word for name in tracked for word in ("--track", name)]
         return launch(ranks, max_restarts, grace, words)
     with joined(patience) as all_ranks:
-        carry_out_run(console, spec, path, all_ranks, strict)
+        carry_out_run(console, spec, path, all_ranks, strict, tracked)
 
 
 def compare(
@@ -126,6 +137,7 @@ def compare(
     ] = None,
     jobs: JobsOption = "1",
     strict: StrictOption = False,
+    track: TrackOption = None,
     show_keys: KeysOption = False,
 ) -> None:
     """Run several methods over several seeds, fairly, and compare them.
@@ -142,16 +154,17 @@ def compare(
     """
     from ..experiments.spec import StudySpec
     from ..experiments.studies import default_folder
+    from ..experiments.tracking import check_trackers
     from .execution import carry_out_study
     from .flags import key_table, resolve, split_file
 
     console = Console()
     if show_keys:
         return console.show(key_table(StudySpec))
-    spec = resolve(StudySpec, context.args)
+    spec, tracked = resolve(StudySpec, context.args), check_trackers(track or ())
     file, _ = split_file(context.args)
     path = out or (Path("runs") / file.stem if file else default_folder(spec))
-    carry_out_study(console, spec, path, number_of_jobs(jobs), strict)
+    carry_out_study(console, spec, path, number_of_jobs(jobs), strict, tracked)
 
 
 def resume(
@@ -159,6 +172,7 @@ def resume(
     rounds: RoundsOption = None,
     jobs: JobsOption = "1",
     strict: StrictOption = False,
+    track: TrackOption = None,
 ) -> None:
     """Go on with a run or a study that was stopped, from its newest whole checkpoint, or give it more rounds.
 
@@ -166,12 +180,14 @@ def resume(
     damaged, see `fedflat verify`, are made again.
     """
     from ..engine.ranks import joined
+    from ..experiments.tracking import check_trackers
     from .execution import resume_run, resume_study
 
+    tracked = check_trackers(track or ())
     console = Console(quiet=not is_first_rank())
     if (folder / "study.toml").exists():
-        return resume_study(console, folder, rounds, number_of_jobs(jobs), strict)
+        return resume_study(console, folder, rounds, number_of_jobs(jobs), strict, tracked)
     if not (folder / "config.toml").exists():
         raise InputError(f"{folder} holds neither a run (config.toml) nor a study (study.toml)")
     with joined() as ranks:
-        resume_run(console, folder, rounds, ranks, strict)
+        resume_run(console, folder, rounds, ranks, strict, tracked)

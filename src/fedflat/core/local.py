@@ -125,9 +125,9 @@ def local_step(
 ) -> LocalState:
     """One local step of every client in `state`.
 
-    Its loss is what the pass of its first gradient gives: the mean over the batch, without a penalty, at the point where
-    the method takes that gradient. That is the iterate, unless the method begins with a perturbation that it knows
-    beforehand. It is NaN if the oracle does not know losses.
+    Its loss is what the pass of its first gradient gives: the mean over the batch, without a penalty, at the point
+    where the method takes that gradient. That is the iterate, unless the method begins with a perturbation that it
+    knows beforehand. It is NaN if the oracle does not know losses.
     """
     ctx = replace(ctx, steps=state.steps, lr_sum=state.steps * descent.lr)
     oracle = ObservedOracle(grad)

@@ -110,7 +110,7 @@ class ObservedOracle:
         return self._observed(w, by_w), by_matrix, by_shift
 
     def _asked(self, grad: Any, plain: str, with_loss: str, *at: Tensor) -> Any:
-        """What the method `plain` of `grad` gives; the first time from `with_loss`, if it has that, which also keeps it."""
+        """What the method `plain` of `grad` gives; the first time with its loss, if `grad` has a method for that."""
         if self.calls or not hasattr(grad, with_loss):
             return getattr(grad, plain)(*at)
         self.loss, gradients = getattr(grad, with_loss)(*at)

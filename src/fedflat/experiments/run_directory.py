@@ -163,8 +163,8 @@ class RunDirectory:
     def reopen(self, spec: RunSpec) -> None:
         """Make the run one of `spec`, which has more rounds, and not finished; call it inside `writing`.
 
-        A run that is killed in between is one of the old rounds, whose files are right or missing: the digests go first,
-        as a file that has one and is missing is damaged, then the summary, which marks a run as finished.
+        A run that is killed in between is one of the old rounds, whose files are right or missing: the digests go
+        first, as a file that has one and is missing is damaged, then the summary, which marks a run as finished.
         """
         results = ("summary.json", "flatness.json", "model.safetensors")
         for name in results:

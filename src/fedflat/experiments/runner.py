@@ -24,8 +24,8 @@ from .spec import RunSpec, build_measure
 class RunObserver:
     """Its methods are called while runs are carried out; here they do nothing. Subclasses show or write the progress.
 
-    It sees the runs of a study from outside, whichever processes carry them out. What looks into a simulation, or ends a
-    run, is a `Callback`, which is in the process of one run.
+    It sees the runs of a study from outside, whichever processes carry them out. What looks into a simulation, or ends
+    a run, is a `Callback`, which is in the process of one run.
     """
 
     def run_started(self, spec: RunSpec, done: int) -> None:
@@ -44,6 +44,33 @@ class RunObserver:
         """A run of a study diverged; the other runs continue."""
 
 
+class Observers(RunObserver):
+    """Several observers, called one after another."""
+
+    def __init__(self, *observers: RunObserver) -> None:
+        self._observers = observers
+
+    def run_started(self, spec: RunSpec, done: int) -> None:
+        for one in self._observers:
+            one.run_started(spec, done)
+
+    def round_done(self, spec: RunSpec, result: Round) -> None:
+        for one in self._observers:
+            one.round_done(spec, result)
+
+    def measuring(self, spec: RunSpec, name: str, done: int, total: int) -> None:
+        for one in self._observers:
+            one.measuring(spec, name, done, total)
+
+    def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
+        for one in self._observers:
+            one.run_finished(spec, run)
+
+    def run_failed(self, spec: RunSpec, error: NonFiniteError) -> None:
+        for one in self._observers:
+            one.run_failed(spec, error)
+
+
 def run(
     spec: RunSpec,
     path: Path,
@@ -56,8 +83,8 @@ def run(
 
     strict: refuse to resume with other versions or other code than the rounds so far, instead of warning.
     ranks: all of them must call this. Rank 0 returns the run, the others None.
-    callbacks: as of a `Simulation`. They are no part of the configuration: a run that one of them has ended is finished.
-    If one raises an error, the round before it is saved, and the run goes on from there when it is resumed.
+    callbacks: as of a `Simulation`. They are no part of the configuration: a run that one of them has ended is
+    finished. If one raises an error, the round before it is saved, and the run goes on from there when it is resumed.
 
     Raises ValueError if the folder cannot be used, NonFiniteError if training diverges, Interrupted after a signal,
     when the last full round is on disk, and RankError if a rank is lost. An error of one rank is raised on all.
