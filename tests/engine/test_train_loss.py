@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from math import isnan
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,10 +12,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import fedflat as ff
+from fedflat.core import local
 from fedflat.core.local import Descent, local_round
 from fedflat.core.method import Context, Method
 from fedflat.engine.executors import Stacked, compiled
-from fedflat.methods import FedAvg, FedGMT, FedLESAM, FedRobust, FedSAM
+from fedflat.methods import FedAvg, FedGMT, FedLESAM, FedRobust, FedSAM, all_methods
 from support.federation import federation, simulation, tanh_network
 
 LR, RHO, STEPS = 0.3, 0.2, 3
@@ -149,3 +152,38 @@ def test_an_oracle_that_does_not_know_losses_gives_none() -> None:
     down = method.broadcast(method.init_server(torch.ones(3)))
     result = local_round(method, down, method.init_client(down), [(lambda w: w, 1)], Context(0, 0.5, 1.0), Descent(0.5))
     assert isnan(float(result.loss))
+
+
+@pytest.mark.slow
+def test_the_page_names_the_methods_that_perturb_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All others take the first gradient of every step at the local iterate."""
+    points: list[torch.Tensor] = []
+
+    class Watching(local.ObservedOracle):
+        def _asked(self, grad, plain: str, with_loss: str, *at: torch.Tensor):
+            if not self.calls:
+                points.append(at[0])
+            return super()._asked(grad, plain, with_loss, *at)
+
+    def perturbs_first(method: Method) -> bool:
+        seen: list[torch.Tensor] = []
+        monkeypatch.setattr(type(method), "step", seeing(type(method).step, seen))
+        points.clear()
+        losses(simulation(method, executor="sequential", rounds=3))
+        monkeypatch.undo()
+        monkeypatch.setattr(local, "ObservedOracle", Watching)
+        return not all(torch.equal(w, point) for w, point in zip(seen, points, strict=True))
+
+    monkeypatch.setattr(local, "ObservedOracle", Watching)
+    found = [name for name, cls in all_methods().items() if perturbs_first(cls())]
+    page = (Path(__file__).parents[2] / "docs" / "following.md").read_text()
+    told = page.split("for all methods but ")[1].split(",\n  which")[0]
+    assert sorted(re.split(", | and ", told)) == sorted(found)
+
+
+def seeing(step, seen: list[torch.Tensor]):
+    def watched(self, w: torch.Tensor, *rest):
+        seen.append(w)
+        return step(self, w, *rest)
+
+    return watched

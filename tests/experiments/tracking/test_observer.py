@@ -146,7 +146,7 @@ def test_a_tool_that_fails_is_given_up_and_the_run_goes_on(tmp_path: Path, monke
 def test_a_tool_that_cannot_begin_is_one_line_before_the_first_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(observer.TRACKERS, "csv", lambda run: 1 / 0)
+    monkeypatch.setattr(CsvTracker, "__init__", lambda self, run: 1 / 0)
     with pytest.raises(InputError, match="--track csv cannot begin: division by zero"):
         tracked_run("csv", tmp_path)
     assert RunDirectory(tmp_path).checkpoint is None

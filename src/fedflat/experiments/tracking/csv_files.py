@@ -38,7 +38,7 @@ class CsvTracker(Tracker):
         self._rows += 1
 
     def finish(self, summary: Mapping[str, float]) -> None:
-        text = "".join(_line(row) for row in [("name", "value"), *summary.items()])
+        text = "name,value\n" + "".join(_line(row) for row in summary.items())
         write_atomically(self.run.directory.path / "summary.csv", lambda path: _write(path, text))
 
     def _read(self) -> None:
@@ -58,7 +58,8 @@ class CsvTracker(Tracker):
         old = read_text(self.path, MOST).splitlines()[1:] if self._rows else []
         more = [""] * (len(columns) - len(self.columns))
         rows = [[*cells, *more] for cells in csv.reader(old)]
-        text = "".join(_line(cells) for cells in [columns, *rows, [row.get(name) for name in columns]])
+        table: list[Iterable[object]] = [columns, *rows, [row.get(name) for name in columns]]
+        text = "".join(map(_line, table))
         write_atomically(self.path, lambda path: _write(path, text))
         self.columns = columns
 

@@ -50,4 +50,4 @@ class WandbTracker(Tracker):
         self._run.summary.update({f"summary/{name}": value for name, value in summary.items()})
 
     def close(self) -> None:
-        self._run.finish(quiet=True)
+        self._run.finish()
