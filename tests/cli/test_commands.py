@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
 
@@ -101,6 +102,28 @@ def test_studies_as_flags_have_folders_of_their_own_and_can_be_extended(fedflat,
     code, out, _ = fedflat(f"resume {one}")
     assert "already finished: 1 runs of 6 rounds; --rounds N extends them" in out
     assert "rounds = 4" in (other / "study.toml").read_text()
+
+
+@pytest.mark.slow
+def test_tracking_of_runs_studies_and_ranks(fedflat, tmp_path: Path) -> None:
+    assert fedflat(f"run {SMALL} --out one --track csv --track csv")[0] == 0
+    assert len(Path("one/metrics.csv").read_text().splitlines()) == 5
+    assert fedflat(f"run {SMALL} --out two --ranks 2 --track csv")[0] == 0
+    tables = []
+    for name in ("one", "two"):
+        with Path(name, "metrics.csv").open(newline="") as file:
+            tables.append([row | {"seconds": ""} for row in csv.DictReader(file)])
+    assert tables[0] == tables[1]
+    assert fedflat(f"compare --methods fedavg --seeds 0 {SMALL} --out study --track csv")[0] == 0
+    [path] = Path("study/runs").glob("*/metrics.csv")
+    assert len(path.read_text().splitlines()) == 5
+    path.unlink()
+    assert fedflat("resume study --rounds 6 --track csv")[0] == 0
+    [path] = Path("study/runs").glob("*/metrics.csv")
+    assert len(path.read_text().splitlines()) == 7
+    for line in (f"run {SMALL}", "compare", "resume one"):
+        code, _, err = fedflat(f"{line} --track excel")
+        assert (code, err) == (2, "fedflat: --track excel: known are csv, tensorboard, wandb, mlflow\n")
 
 
 def test_dry_run_prints_configuration_and_cost_and_computes_nothing(fedflat, tmp_path: Path) -> None:

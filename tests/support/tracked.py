@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import struct
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+PATIENCE = 60  # seconds
 
 
 @dataclass
@@ -74,15 +77,11 @@ class _WandbRun:
 
 
 def read_wandb(root: Path) -> list[Tracked]:
-    """From the files that `wandb sync` would upload, in the order of their folders."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
+    """From the files that `wandb sync` would upload, oldest first."""
     found: dict[str, _WandbRun] = {}
-    for path in sorted((root / "wandb").glob("offline-run-*/run-*.wandb"), key=lambda path: path.stat().st_mtime_ns):
+    for path in sorted((root / "wandb").glob("offline-run-*/run-*.wandb")):  # named by the time
         run = found.setdefault(path.stem, _WandbRun())
-        for content in _log_records(path.read_bytes()):
-            record = Record.FromString(content)
-            kind = record.WhichOneof("record_type")
+        for kind, record in _wandb_records(path):
             if kind == "run":
                 run.name = record.run.display_name
                 run.settings |= {one.key: json.loads(one.value_json) for one in record.run.config.update}
@@ -98,6 +97,20 @@ def read_wandb(root: Path) -> list[Tracked]:
     for run, raw in zip(runs, found.values(), strict=True):
         run.summary = {n.removeprefix("summary/"): x for n, x in raw.summary.items() if n.startswith("summary/")}
     return runs
+
+
+def _wandb_records(path: Path) -> list[tuple[str, Any]]:
+    """The records of a file and their kinds, when the last one is there: wandb's own process writes them."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        records = [Record.FromString(content) for content in _log_records(path.read_bytes())]
+        kinds = [record.WhichOneof("record_type") for record in records]
+        if "exit" in kinds:
+            return list(zip(kinds, records, strict=True))
+        assert time.monotonic() < deadline, f"{path} does not end"
+        time.sleep(0.05)
 
 
 def _log_records(content: bytes) -> Iterator[bytes]:
