@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         PathologicalRefill,
         Shards,
     )
+    from .engine.callbacks import BestModel, Callback, EarlyStopping
     from .engine.ranks import joined
     from .engine.run import Run
     from .engine.simulation import Simulation
@@ -36,22 +37,25 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "IID", "BalancedDirichlet", "Bernoulli", "Client", "Dirichlet", "DirichletRefill", "Domain", "FederatedData",
-    "HeldOut", "LabelDirichlet", "Method", "Natural", "NonFiniteError", "Partition", "Pathological",
-    "PathologicalRefill", "Run", "Shards", "Simulation", "Unreliable", "allow_code", "compare", "data", "flatness",
-    "joined", "load_run", "methods", "models", "study",
+    "IID", "BalancedDirichlet", "Bernoulli", "BestModel", "Callback", "Client", "Dirichlet", "DirichletRefill",
+    "Domain", "EarlyStopping", "FederatedData", "HeldOut", "LabelDirichlet", "Method", "Natural", "NonFiniteError",
+    "Partition", "Pathological", "PathologicalRefill", "Run", "Shards", "Simulation", "Unreliable", "allow_code",
+    "compare", "data", "flatness", "joined", "load_run", "methods", "models", "study",
 ]  # fmt: skip
 
 # Nothing is imported before it is used, so that the command line starts at once: torch alone takes two seconds.
 _MODULES = {
     "Bernoulli": "rounds.participation",
-    "HeldOut": "rounds.participation",
-    "Unreliable": "rounds.participation",
+    "BestModel": "engine.callbacks",
+    "Callback": "engine.callbacks",
     "Client": "rounds.local_training",
+    "EarlyStopping": "engine.callbacks",
+    "HeldOut": "rounds.participation",
     "Method": "core.method",
     "NonFiniteError": "core.errors",
     "Run": "engine.run",
     "Simulation": "engine.simulation",
+    "Unreliable": "rounds.participation",
     "allow_code": "core.object_references",
     "compare": "reports.comparison",
     "flatness": "metrics.flatness",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
 
@@ -69,6 +70,60 @@ def test_resume_goes_on_where_a_run_or_a_study_was(fedflat, tmp_path: Path) -> N
     code, out, _ = fedflat("resume two")
     assert code == 0
     assert "report: two/report.html" in out
+
+
+@pytest.mark.slow
+def test_resume_of_what_is_finished_says_so_and_more_rounds_extend_it(fedflat, tmp_path: Path) -> None:
+    fedflat(f"run {SMALL} --out one")
+    code, out, err = fedflat("resume one")
+    assert (code, out, err) == (
+        0, "already finished: 4 of 4 rounds; --rounds N extends it\nresults in one\n", ""
+    )  # fmt: skip
+    code, out, err = fedflat(f"run {SMALL.replace('--rounds 4', '--rounds 6')} --out one")
+    assert code == 2
+    assert "`fedflat resume one --rounds 6` extends it" in err
+    code, out, _ = fedflat("resume one --rounds 6")
+    assert code == 0
+    assert "results in one" in out
+    assert "rounds = 6" in Path("one/config.toml").read_text()
+    assert "already finished: 6 of 6 rounds" in fedflat("resume one")[1]
+    code, _, err = fedflat("resume one --rounds 5")
+    assert (code, err) == (2, "fedflat: --rounds 5: one is of 6 rounds already; give a larger number\n")
+
+
+@pytest.mark.slow
+def test_studies_as_flags_have_folders_of_their_own_and_can_be_extended(fedflat, tmp_path: Path) -> None:
+    line = f"compare --methods fedavg --seeds 0 {SMALL}"
+    fedflat(line)
+    fedflat(f"{line} --client.lr 0.2")
+    one, other = sorted(Path("runs").iterdir(), key=lambda path: path.stat().st_ctime)
+    code, out, _ = fedflat(f"resume {one} --rounds 6")
+    assert code == 0
+    code, out, _ = fedflat(f"resume {one}")
+    assert "already finished: 1 runs of 6 rounds; --rounds N extends them" in out
+    assert "rounds = 4" in (other / "study.toml").read_text()
+
+
+@pytest.mark.slow
+def test_tracking_of_runs_studies_and_ranks(fedflat, tmp_path: Path) -> None:
+    assert fedflat(f"run {SMALL} --out one --track csv --track csv")[0] == 0
+    assert len(Path("one/metrics.csv").read_text().splitlines()) == 5
+    assert fedflat(f"run {SMALL} --out two --ranks 2 --track csv")[0] == 0
+    tables = []
+    for name in ("one", "two"):
+        with Path(name, "metrics.csv").open(newline="") as file:
+            tables.append([row | {"seconds": ""} for row in csv.DictReader(file)])
+    assert tables[0] == tables[1]
+    assert fedflat(f"compare --methods fedavg --seeds 0 {SMALL} --out study --track csv")[0] == 0
+    [path] = Path("study/runs").glob("*/metrics.csv")
+    assert len(path.read_text().splitlines()) == 5
+    path.unlink()
+    assert fedflat("resume study --rounds 6 --track csv")[0] == 0
+    [path] = Path("study/runs").glob("*/metrics.csv")
+    assert len(path.read_text().splitlines()) == 7
+    for line in (f"run {SMALL}", "compare", "resume one"):
+        code, _, err = fedflat(f"{line} --track excel")
+        assert (code, err) == (2, "fedflat: --track excel: known are csv, tensorboard, wandb, mlflow\n")
 
 
 def test_dry_run_prints_configuration_and_cost_and_computes_nothing(fedflat, tmp_path: Path) -> None:

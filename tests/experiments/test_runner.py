@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
 
+import fedflat as ff
 from fedflat.core.errors import InputError, NonFiniteError
+from fedflat.engine.simulation import Round
 from fedflat.experiments import runner, studies
 from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.measuring import build_measures, measure_run
@@ -186,11 +189,106 @@ def test_how_often_checkpoints_are_written_and_where_records_are_is_no_other_run
     assert watched.rounds == []
 
 
+def test_a_refusal_says_what_to_do(tmp_path: Path) -> None:
+    """More rounds alone extend a run; anything else needs another folder."""
+    runner.run(run_spec(rounds=2), tmp_path)
+    for changes, advice in (
+        ({"rounds": 3}, f"rounds is 2 there and 3 here; `fedflat resume {tmp_path} --rounds 3` extends it"),
+        ({"rounds": 1}, "rounds is 2 there and 1 here; choose another folder with --out, or remove this one"),
+        ({"rounds": 3, "seed": 1}, "choose another folder with --out, or remove this one"),
+    ):
+        with pytest.raises(InputError) as refusal:
+            runner.run(run_spec(**({"rounds": 2} | changes)), tmp_path)
+        assert str(refusal.value).endswith(advice)
+
+
+def begun(path: Path) -> None:
+    (path / "runs" / "one").mkdir(parents=True)
+    (path / "runs" / "one" / "config.toml").touch()
+
+
 def test_a_study_may_grow_but_not_change(tmp_path: Path) -> None:
     studies.begin_study(study_spec(), tmp_path)
+    begun(tmp_path)
     studies.begin_study(study_spec(methods=["fedavg"], seeds=[5], targets=[0.5]), tmp_path)
-    with pytest.raises(InputError, match="holds another study: rounds is 6 there and 7 here"):
+    extends = f"rounds is 6 there and 7 here; `fedflat resume {tmp_path} --rounds 7` extends it"
+    with pytest.raises(InputError, match=f"holds another study: {extends}"):
         studies.begin_study(study_spec(rounds=7), tmp_path)
+    with pytest.raises(InputError, match="choose another folder with --out, or remove this one"):
+        studies.begin_study(study_spec(rounds=5), tmp_path)
+
+
+def test_a_study_of_which_no_run_has_begun_claims_nothing(tmp_path: Path) -> None:
+    """Its first start failed: the model does not take the data."""
+    with pytest.raises(InputError, match="model 'lenet' takes images"):
+        studies.study(study_spec(model={"name": "lenet"}, rounds=1), tmp_path)
+    assert studies.study(study_spec(methods=["fedavg"], seeds=[0], rounds=1), tmp_path)
+
+
+def test_studies_without_a_file_share_a_folder_only_if_they_extend_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = studies.default_folder(study_spec())
+    assert re.fullmatch(r"runs/compare-[0-9a-f]{6}", str(folder))
+    assert studies.default_folder(study_spec(methods=["feddyn"], seeds=[7], protocol="final")) == folder
+    others = [studies.default_folder(study_spec(**{name: 7})) for name in ("rounds", "participation", "last")]
+    assert len({folder, *others}) == 4
+    studies.begin_study(study_spec(), Path("runs/compare"))  # by an earlier version
+    assert studies.default_folder(study_spec(seeds=[7])) == Path("runs/compare")
+    assert studies.default_folder(study_spec(rounds=7)) == others[0]
+
+
+class Failing(ff.Callback):
+    """Raises an error after the fourth round."""
+
+    def round_ended(self, sim: ff.Simulation, round: Round) -> None:
+        if round.t == 3:
+            raise ZeroDivisionError("of the callback")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [1, 25])
+def test_an_error_of_a_callback_comes_after_the_round_is_saved(tmp_path: Path, every: int) -> None:
+    spec = run_spec(checkpoint_every=every)
+    with pytest.raises(ZeroDivisionError, match="of the callback"):
+        runner.run(spec, tmp_path, callbacks=[Failing()])
+    watched = Watched()
+    runner.run(spec, tmp_path, watched)
+    assert watched.rounds == [4, 5]
+
+
+class Ended(ff.Callback):
+    """Keeps what is on disk when the run ends."""
+
+    def run_ended(self, run: ff.Run) -> None:
+        self.rounds = run.summary["rounds"]
+        self.files = {path.name for path in Path.cwd().iterdir()}
+
+
+def test_the_end_is_told_when_the_results_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = Ended()
+    runner.run(run_spec(), tmp_path, callbacks=[ended])
+    assert ended.rounds == 6
+    assert {"summary.json", "model.safetensors", "metrics.parquet"} <= ended.files
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_early_ends_alike_however_often_it_is_resumed(tmp_path: Path) -> None:
+    callbacks = [ff.EarlyStopping("test_loss", patience=4)]
+    spec = run_spec(rounds=40, client={"lr": 2.0, "epochs": 1, "batch_size": 20}, flatness=[], checkpoint_every=3)
+    whole = runner.run(spec, tmp_path / "whole", callbacks=callbacks)
+    rounds = int(whole.summary["rounds"])
+    assert 3 < rounds < 40
+    for after in (1, rounds - 2):
+        with pytest.raises(Interrupted):
+            runner.run(spec, tmp_path / "stopped", Watched(signal_after=after), callbacks=callbacks)
+    resumed = runner.run(spec, tmp_path / "stopped", callbacks=callbacks)
+    assert untimed(resumed.summary) == untimed(whole.summary)
+    assert (
+        RunDirectory(tmp_path / "stopped").checkpoint == tmp_path / f"stopped/checkpoint/round-{rounds:06d}.safetensors"
+    )
 
 
 def test_runs_and_studies_do_not_share_a_folder(tmp_path: Path) -> None:

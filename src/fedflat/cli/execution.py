@@ -17,9 +17,13 @@ from ..data.dataset import LoadedDataset
 from ..engine.arguments import BF16
 from ..engine.ranks import Ranks
 from ..experiments import runner, studies
+from ..experiments.extension import extend_run, extend_study, with_rounds
 from ..experiments.recipe import Cell, Recipe
+from ..experiments.run_directory import RunDirectory, StoredRun
+from ..experiments.runner import Observers
 from ..experiments.spec import Experiment, RunSpec, StudySpec
 from ..experiments.studies import Jobs
+from ..experiments.tracking import TrackingObserver
 from ..files import write_atomically
 from .console import Console, bar_for_each, usual_columns
 from .progress import watcher
@@ -53,22 +57,76 @@ def warn_of_doubtful_settings(console: Console, spec: Experiment) -> None:
         console.caution("precision = 'bf16':", BF16)
 
 
-def carry_out_run(console: Console, spec: RunSpec, path: Path, ranks: Ranks, strict: bool = False) -> None:
-    """Carry out the rounds of a run that are not done yet, alone or as one of several ranks."""
-    with watcher(console, spec.rounds) as watching:
-        runner.run(spec, path, watching, strict, ranks)
+def carry_out_run(
+    console: Console, spec: RunSpec, path: Path, ranks: Ranks, strict: bool = False, track: Sequence[str] = ()
+) -> None:
+    """Carry out the rounds of a run that are not done yet, alone or as one of several ranks.
+
+    track: the tools that the rounds are also written to.
+    """
+    tracking = TrackingObserver(track, path, lambda _: RunDirectory(path))
+    with watcher(console, spec.rounds) as watching, tracking:
+        runner.run(spec, path, Observers(watching, tracking), strict, ranks)
     console.say(f"results in {path}")
 
 
-def carry_out_study(console: Console, spec: StudySpec, path: Path, jobs: Jobs = 1, strict: bool = False) -> None:
-    """Carry out the runs of a study that are not done yet, then show and write the comparison."""
+def resume_run(
+    console: Console,
+    path: Path,
+    rounds: int | None,
+    ranks: Ranks,
+    strict: bool = False,
+    track: Sequence[str] = (),
+) -> None:
+    """Go on with the run in `path`, or extend it to so many `rounds`, alone or as one of several ranks."""
+    directory = RunDirectory(path)
+    if rounds is not None:
+        with ranks.together():
+            spec = extend_run(directory, rounds, strict) if ranks.index == 0 else directory.spec()
+        return carry_out_run(console, with_rounds(spec, rounds), path, ranks, strict, track)
+    spec = directory.spec()
+    if not track and ranks.first(directory.is_finished and not directory.damaged_files()):
+        directory.remove_temporary_files()
+        done = int(StoredRun.open(path).summary["rounds"])
+        return console.say(
+            f"already finished: {done} of {spec.rounds} rounds; --rounds N extends it", f"results in {path}"
+        )
+    carry_out_run(console, spec, path, ranks, strict, track)
+
+
+def resume_study(
+    console: Console,
+    path: Path,
+    rounds: int | None,
+    jobs: Jobs = 1,
+    strict: bool = False,
+    track: Sequence[str] = (),
+) -> None:
+    """Go on with the study in `path`, or extend it to so many `rounds`."""
+    if rounds is not None:
+        return carry_out_study(console, extend_study(path, rounds, strict), path, jobs, strict, track)
+    spec = StudySpec.load(path / "study.toml")
+    directories = [studies.run_directory(one, path) for one in spec.runs()]
+    if all(one.is_finished and not one.damaged_files() for one in directories):
+        console.say(f"already finished: {len(directories)} runs of {spec.rounds} rounds; --rounds N extends them")
+    carry_out_study(console, spec, path, jobs, strict, track)
+
+
+def carry_out_study(
+    console: Console, spec: StudySpec, path: Path, jobs: Jobs = 1, strict: bool = False, track: Sequence[str] = ()
+) -> None:
+    """Carry out the runs of a study that are not done yet, then show and write the comparison.
+
+    track: the tools that the rounds are also written to, by this process whatever `jobs` is.
+    """
     from ..reports.comparison import compare
     from ..reports.page import Chapter
 
     prepare_data(console, spec)
     warn_of_doubtful_settings(console, spec)
-    with watcher(console, _rounds(spec)) as watching:
-        runs = studies.study(spec, path, watching, jobs, strict)
+    tracking = TrackingObserver(track, path, lambda one: studies.run_directory(one, path))
+    with watcher(console, _rounds(spec)) as watching, tracking:
+        runs = studies.study(spec, path, Observers(watching, tracking), jobs, strict)
     show(console, [Chapter(compare(runs, targets=spec.targets, protocol=spec.protocol))], path)
 
 

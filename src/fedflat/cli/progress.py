@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 20  # seconds between lines on a measure; one that takes less has no line
 # Numbers of a round that are not the method's own.
-SHARED = {"test_accuracy", "test_loss", "lr", "clients", "drift", "gradients", "bytes_down", "bytes_up", "seconds"}
+SHARED = {"test_accuracy", "test_loss", "train_loss", "lr", "clients", "drift", "gradients", "bytes_down", "bytes_up",
+          "seconds"}  # fmt: skip
 
 
 def watcher(console: Console, rounds: int) -> AbstractContextManager[RunObserver]:

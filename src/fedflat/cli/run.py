@@ -42,6 +42,17 @@ AllowCodeOption = Annotated[
         help="Run the code that the folder's settings name, such as my.py:MyMethod. Only for folders that you trust.",
     ),
 ]
+RoundsOption = Annotated[
+    int | None, typer.Option("--rounds", metavar="N", help="Extend it to N rounds in all, finished or not.")
+]
+TrackOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        metavar="csv|tensorboard|wandb|mlflow",
+        help="Also write every round to this tool; may repeat. All but csv are extras of the installation.",
+    ),
+]
 OutOption = Annotated[Path | None, typer.Option(help="Folder for the results; default runs/METHOD-seedN-HASH.")]
 RanksOption = Annotated[
     int,
@@ -80,6 +91,7 @@ def run(
     grace: GraceOption = GRACE,
     patience: PatienceOption = PATIENCE,
     strict: StrictOption = False,
+    track: TrackOption = None,
     dry_run: DryRunOption = False,
     show_keys: KeysOption = False,
 ) -> None:
@@ -98,6 +110,7 @@ def run(
     from ..engine.ranks import joined
     from ..experiments.budget import simulation_budget
     from ..experiments.spec import RunSpec
+    from ..experiments.tracking import check_trackers
     from .execution import carry_out_run, prepare_data, warn_of_doubtful_settings
     from .flags import key_table, resolve
     from .ranks import launch
@@ -106,7 +119,7 @@ def run(
     if show_keys:
         return console.show(key_table(RunSpec))
     context.with_resource(allow_code())  # what the user's own command line and file name
-    spec = resolve(RunSpec, context.args)
+    spec, tracked = resolve(RunSpec, context.args), check_trackers(track or ())
     prepare_data(console, spec)
     warn_of_doubtful_settings(console, spec)
     if dry_run:
@@ -117,16 +130,23 @@ def run(
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}"
     if ranks:
         words = ["run", *context.args, "--out", str(path), "--patience", str(patience), *["--strict"] * strict]
+        words += [word for name in tracked for word in ("--track", name)]
         return launch(ranks, max_restarts, grace, words)
     with joined(patience) as all_ranks:
-        carry_out_run(console, spec, path, all_ranks, strict)
+        carry_out_run(console, spec, path, all_ranks, strict, tracked)
 
 
 def compare(
     context: typer.Context,
-    out: Annotated[Path | None, typer.Option(help="Folder for runs and report; default runs/NAME-OF-THE-FILE.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for runs and report; default runs/NAME-OF-THE-FILE, or without one runs/compare-HASH."
+        ),
+    ] = None,
     jobs: JobsOption = "1",
     strict: StrictOption = False,
+    track: TrackOption = None,
     show_keys: KeysOption = False,
 ) -> None:
     """Run several methods over several seeds, fairly, and compare them.
@@ -142,6 +162,8 @@ def compare(
     --client.epochs 5 --client.batch_size 10 --rounds 50 --out runs/two
     """
     from ..experiments.spec import StudySpec
+    from ..experiments.studies import default_folder
+    from ..experiments.tracking import check_trackers
     from .execution import carry_out_study
     from .flags import key_table, resolve, split_file
 
@@ -149,36 +171,37 @@ def compare(
     if show_keys:
         return console.show(key_table(StudySpec))
     context.with_resource(allow_code())  # what the user's own command line and file name
-    spec = resolve(StudySpec, context.args)
+    spec, tracked = resolve(StudySpec, context.args), check_trackers(track or ())
     file, _ = split_file(context.args)
-    path = out or Path("runs") / (file.stem if file else "compare")
-    carry_out_study(console, spec, path, number_of_jobs(jobs), strict)
+    path = out or (Path("runs") / file.stem if file else default_folder(spec))
+    carry_out_study(console, spec, path, number_of_jobs(jobs), strict, tracked)
 
 
 def resume(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Folder of a run or of a study.")],
+    rounds: RoundsOption = None,
     jobs: JobsOption = "1",
     strict: StrictOption = False,
     code: AllowCodeOption = False,
+    track: TrackOption = None,
 ) -> None:
-    """Go on with a run or a study that was stopped, from its newest whole checkpoint.
+    """Go on with a run or a study that was stopped, from its newest whole checkpoint, or give it more rounds.
 
     The rounds that follow are bit-identical to those of an uninterrupted run. Results of a finished run that are
     damaged, see `fedflat verify`, are made again.
     """
     from ..engine.ranks import joined
-    from ..experiments.run_directory import RunDirectory
-    from ..experiments.spec import StudySpec
-    from .execution import carry_out_run, carry_out_study
+    from ..experiments.tracking import check_trackers
+    from .execution import resume_run, resume_study
 
+    tracked = check_trackers(track or ())
     console = Console(quiet=not is_first_rank())
     if code:
         context.with_resource(allow_code())
     if (folder / "study.toml").exists():
-        return carry_out_study(console, StudySpec.load(folder / "study.toml"), folder, number_of_jobs(jobs), strict)
+        return resume_study(console, folder, rounds, number_of_jobs(jobs), strict, tracked)
     if not (folder / "config.toml").exists():
         raise InputError(f"{folder} holds neither a run (config.toml) nor a study (study.toml)")
-    spec = RunDirectory(folder).spec()
     with joined() as ranks:
-        carry_out_run(console, spec, folder, ranks, strict)
+        resume_run(console, folder, rounds, ranks, strict, tracked)

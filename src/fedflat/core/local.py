@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, nan
 from typing import Any, Literal
 
 import torch
@@ -81,6 +81,7 @@ class LocalResult:
     w: Tensor  # the local model, (*clients, d)
     steps: Tensor  # local steps taken, (*clients, 1)
     gradients: int  # minibatch gradients taken, by all of the clients together
+    loss: Tensor  # mean over the steps of the loss of each one's first gradient, (*clients,), float32; see `local_step`
 
 
 @dataclass(frozen=True)
@@ -92,11 +93,14 @@ class LocalState:
     velocity: Tensor | None
     steps: Tensor | int = 0
     gradients: int = 0  # minibatch gradients that each of these clients took
+    loss: Tensor | float = 0.0  # sum over the steps, (*clients,), float64
 
     def rows(self, which: slice) -> LocalState:
         """Some rows of a stack."""
         velocity = None if self.velocity is None else self.velocity[which]
-        return replace(self, w=self.w[which], client=self.client.map(lambda x: x[which]), velocity=velocity)
+        loss = self.loss[which] if isinstance(self.loss, Tensor) else self.loss
+        client = self.client.map(lambda x: x[which])
+        return replace(self, w=self.w[which], client=client, velocity=velocity, loss=loss)
 
     @property
     def clients(self) -> int:
@@ -119,7 +123,12 @@ def local_step(
     descent: Descent,
     observe: Observe | None = None,
 ) -> LocalState:
-    """One local step of every client in `state`."""
+    """One local step of every client in `state`.
+
+    Its loss is what the pass of its first gradient gives: the mean over the batch, without a penalty, at the point
+    where the method takes that gradient. That is the iterate, unless the method begins with a perturbation that it
+    knows beforehand. It is NaN if the oracle does not know losses.
+    """
     ctx = replace(ctx, steps=state.steps, lr_sum=state.steps * descent.lr)
     oracle = ObservedOracle(grad)
     d, client = method.step(state.w, state.client, down, oracle, ctx)
@@ -127,7 +136,8 @@ def local_step(
         observe(state, oracle.point)
     parts = DirectionParts(oracle.descent, method.fresh_weight(down), method.penalty)
     w, velocity = descent(state.w, d, state.velocity, parts)
-    return LocalState(w, client, velocity, state.steps + 1, state.gradients + oracle.calls)
+    loss = state.loss + (nan if oracle.loss is None else oracle.loss)
+    return LocalState(w, client, velocity, state.steps + 1, state.gradients + oracle.calls, loss)
 
 
 def local_round(
@@ -147,7 +157,8 @@ def local_round(
     `step` takes one step; an executor may have a faster one than `local_step`.
     """
     w, mine = method.start(down, client), down
-    state = LocalState(w, client, torch.zeros_like(w) if descent.momentum else None)
+    loss = w.new_zeros(w.shape[:-1], dtype=torch.float64)
+    state = LocalState(w, client, torch.zeros_like(w) if descent.momentum else None, loss=loss)
     done: list[LocalState] = []
     for grad, active in steps:
         if w.ndim > 1 and active < len(state.w):
@@ -158,7 +169,9 @@ def local_round(
     state, taken = _gather(parts)
     ctx = replace(ctx, steps=taken, lr_sum=taken * descent.lr)
     up, kept = method.finish(state.w, state.client, down, ctx)
-    return LocalResult(up, kept, state.w, taken, sum(part.clients * part.gradients for part in parts))
+    gradients = sum(part.clients * part.gradients for part in parts)
+    # Single precision: executors whose models agree to the last bit then agree in this number, too.
+    return LocalResult(up, kept, state.w, taken, gradients, (state.loss / taken[..., 0]).float())
 
 
 def _gather(parts: Sequence[LocalState]) -> tuple[LocalState, Tensor]:
@@ -167,4 +180,5 @@ def _gather(parts: Sequence[LocalState]) -> tuple[LocalState, Tensor]:
     if len(parts) == 1:
         return parts[0], counts[0]
     client = parts[0].client.map(lambda *rows: torch.cat(rows), *(part.client for part in parts[1:]))
-    return LocalState(torch.cat([part.w for part in parts]), client, None), torch.cat(counts)
+    loss = torch.cat([torch.as_tensor(part.loss) for part in parts])
+    return LocalState(torch.cat([part.w for part in parts]), client, None, loss=loss), torch.cat(counts)

@@ -28,6 +28,15 @@ class Batch:
     weight: Tensor | None = None  # (*clients, b), sums to 1 per client; None is the plain mean
     key: Tensor | None = None  # (*clients,) int64, determines the dropout masks; None: torch draws them
 
+    def mean(self, x: Tensor) -> Tensor:
+        """The weighted mean over each client's samples of `x` (*clients, b): (*clients,), in float64.
+
+        So it is the same number, up to float64, whether a batch is padded or not.
+        """
+        if self.weight is None:
+            return x.mean(-1, dtype=torch.float64)
+        return (x.double() * self.weight).sum(-1) / self.weight.sum(-1, dtype=torch.float64)
+
 
 Penalty = Callable[[Tensor], Tensor]  # scores (*clients, b, classes) -> one number per sample (*clients, b)
 
@@ -82,11 +91,16 @@ class Objective:
 
     def loss(self, w: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:
         """The mean loss of each client, (*clients,), at `w` (*clients, d), plus a penalty on the scores."""
+        return self.losses(w, batch, penalty)[0]
+
+    def losses(self, w: Tensor, batch: Batch, penalty: Penalty | None) -> tuple[Tensor, Tensor]:
+        """`loss`, (*clients,), and the samples' losses without the penalty, (*clients, b), which carry no gradient."""
         scores = self.logits(w, batch.x, batch.key)
         each = cross_entropy(scores.flatten(0, -2), batch.y.flatten(), reduction="none").view(batch.y.shape)
+        plain = each.detach()
         if penalty is not None:
             each = each + penalty(scores)
-        return each.mean(-1) if batch.weight is None else (each * batch.weight).sum(-1)
+        return each.mean(-1) if batch.weight is None else (each * batch.weight).sum(-1), plain
 
     def gradient(self, w: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:
         """The gradient of `loss`, (*clients, d), for each client at its own row of `w` (*clients, d)."""
@@ -95,6 +109,15 @@ class Objective:
             total = self.loss(w, batch, penalty).sum()
         gradient: Tensor = torch.autograd.grad(total, w)[0]
         return gradient
+
+    def loss_and_gradient(self, w: Tensor, batch: Batch, penalty: Penalty | None = None) -> tuple[Tensor, Tensor]:
+        """`gradient`, and from the same pass the mean loss of each client without the penalty, (*clients,), float64."""
+        w = w.detach().requires_grad_()
+        with torch.enable_grad(), self.training_precision():
+            loss, plain = self.losses(w, batch, penalty)
+            total = loss.sum()
+        gradient: Tensor = torch.autograd.grad(total, w)[0]
+        return batch.mean(plain), gradient
 
     def training_precision(self) -> AbstractContextManager[Any]:
         """A context with bfloat16 autocast, if that is chosen and the module is in training mode."""
@@ -131,6 +154,11 @@ class BatchOracle:
         with self.seeded():
             return self.objective.gradient(w, self.batch, self.penalty)
 
+    def with_loss(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean loss at `w` without a penalty, (*clients,), float64, and the gradient, both of one pass."""
+        with self.seeded():
+            return self.objective.loss_and_gradient(w, self.batch, self.penalty)
+
     def with_teacher(self, e: Tensor, weight: float, tau: float) -> BatchOracle:
         """The oracle of the loss with a teacher's penalty; see `core.oracle.with_teacher`."""
 
@@ -146,12 +174,18 @@ class BatchOracle:
 
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients by `w` and by a linear map of the samples; see `core.oracle.wrt_inputs`."""
+        return self.wrt_inputs_with_loss(w, matrix, shift)[1]
+
+    def wrt_inputs_with_loss(
+        self, w: Tensor, matrix: Tensor, shift: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+        """As `with_loss`, on the samples that the linear map has changed, and the gradients of `wrt_inputs`."""
         inputs = [x.detach().requires_grad_() for x in (w, matrix, shift)]
         with self.seeded(), torch.enable_grad(), self.objective.training_precision():
             moved = replace(self.batch, x=_transformed(self.batch, *inputs[1:]))
-            total = self.objective.loss(inputs[0], moved, self.penalty).sum()
-            by_w, by_matrix, by_shift = torch.autograd.grad(total, inputs)
-        return by_w, by_matrix, by_shift
+            loss, plain = self.objective.losses(inputs[0], moved, self.penalty)
+            by_w, by_matrix, by_shift = torch.autograd.grad(loss.sum(), inputs)
+        return self.batch.mean(plain), (by_w, by_matrix, by_shift)
 
 
 def _transformed(batch: Batch, matrix: Tensor, shift: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ A sharpness-aware method takes that gradient somewhere else, so it is one transf
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -84,27 +84,37 @@ class ObservedOracle:
     """An oracle that gives the gradients of another one, and keeps what a local step has asked it for.
 
     The last gradient it gave is the step's descent gradient, unless a method names another one (`as_descent_gradient`).
+    The loss is that of the pass of the first gradient: where that was taken, on its samples, without a penalty.
     """
 
     def __init__(self, grad: Oracle) -> None:
         self._grad = grad
         self.calls = 0  # gradients so far
+        self.loss: Tensor | None = None  # (*clients,), of the first gradient; None if `grad` does not know it
         self.point: Tensor | None = None  # where the last one was taken, (*clients, d)
         self.descent: Tensor | None = None  # the descent gradient, (*clients, d)
 
     def __call__(self, w: Tensor) -> Tensor:
         """The gradient at `w` (*clients, d)."""
-        return self._observed(w, self._grad(w))
+        return self._observed(w, self._asked(self._grad, "__call__", "with_loss", w))
 
     def with_teacher(self, e: Tensor, weight: float, tau: float) -> Oracle:
         """The observed oracle of the loss with a teacher's penalty; see the function `with_teacher`."""
         taught = with_teacher(self._grad, e, weight, tau)
-        return lambda w: self._observed(w, taught(w))
+        return lambda w: self._observed(w, self._asked(taught, "__call__", "with_loss", w))
 
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients by `w`, `matrix` and `shift`, which count as one; see the function `wrt_inputs`."""
-        by_w, by_matrix, by_shift = wrt_inputs(self._grad, w, matrix, shift)
+        gradients = self._asked(self._grad, "wrt_inputs", "wrt_inputs_with_loss", w, matrix, shift)
+        by_w, by_matrix, by_shift = gradients
         return self._observed(w, by_w), by_matrix, by_shift
+
+    def _asked(self, grad: Any, plain: str, with_loss: str, *at: Tensor) -> Any:
+        """What the method `plain` of `grad` gives; the first time with its loss, if `grad` has a method for that."""
+        if self.calls or not hasattr(grad, with_loss):
+            return getattr(grad, plain)(*at)
+        self.loss, gradients = getattr(grad, with_loss)(*at)
+        return gradients
 
     def _observed(self, w: Tensor, gradient: Tensor) -> Tensor:
         self.calls += 1

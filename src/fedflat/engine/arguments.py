@@ -11,6 +11,7 @@ from ..core.method import Method
 from ..data.federated import FederatedData
 from ..rounds.local_training import Client
 from ..rounds.participation import Explicit, Participation
+from .callbacks import Callback
 
 DEFAULT_ROUNDS = 100
 PROCESSES = 4096  # each takes a third of a gigabyte, and no machine has more cores
@@ -38,6 +39,14 @@ def check_ranks(number: int, workers: Any, probes: Sequence[Any]) -> None:
     if number > 1 and probes:
         raise InputError(f"probes are taken in one process, and there are {number} ranks; set probes = [], and measure "
                          "checkpoints with `fedflat flatness`")  # fmt: skip
+
+
+def check_callbacks(callbacks: Sequence[Any]) -> tuple[Callback, ...]:
+    """The callbacks. Raises InputError if one of them is none."""
+    for one in callbacks:
+        if not isinstance(one, Callback):
+            raise InputError(f"callbacks must be objects of classes over fedflat.Callback, got {one!r}")
+    return tuple(callbacks)
 
 
 BF16 = (

@@ -37,12 +37,14 @@ class ChunkResult:
     record: Any  # what the clients will keep, (c, width)
     steps: Tensor  # local steps, (c, 1)
     drifts: Tensor  # ||w_i - w^t||, (c,)
+    losses: Tensor  # mean training losses, (c,); see `core.local.local_step`
     gradients: int = 0  # minibatch gradients taken, by all clients of the chunk together
 
     def map(self, change: Callable[[Tensor], Tensor]) -> ChunkResult:
         """`change` applied to every tensor."""
         records = self.received.map(change), self.record.map(change)
-        return ChunkResult(*records, change(self.steps), change(self.drifts), self.gradients)
+        numbers = change(self.steps), change(self.drifts), change(self.losses)
+        return ChunkResult(*records, *numbers, self.gradients)
 
     def fill(self, other: ChunkResult) -> None:
         """Copy the tensors of `other` into those of this one."""
@@ -51,6 +53,7 @@ class ChunkResult:
                 place.copy_(getattr(its, name))
         self.steps.copy_(other.steps)
         self.drifts.copy_(other.drifts)
+        self.losses.copy_(other.losses)
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class CohortResult:
     mean: Any  # the weighted mean of what the server receives
     steps: Tensor  # the weighted mean of local steps, (1,)
     drifts: Tensor  # ||w_i - w^t|| of each client, (c,)
+    loss: float  # the weighted mean of the clients' training losses
     gradients: int  # minibatch gradients taken, by all clients together
 
 
@@ -103,7 +107,8 @@ def train(
     them. Raises NonFiniteError if a client's model or message is not finite.
     """
     executor, gradients = trainer.executor, 0
-    mean, drifts = RunningMean(executor.method, down.w), down.w.new_zeros(len(clients))
+    mean = RunningMean(executor.method, down.w)
+    drifts, losses = down.w.new_zeros(2, len(clients)).unbind()
     mine = ranks.share(executor.batches.steps(ctx.t, clients), ranks.owners(clients) if store.keeps else None)
     chunks = np.array_split(mine, -(-len(mine) // executor.chunk)) if len(mine) else []  # as even as possible
     down = down.map(lambda x: aligned(x.to(down.w.dtype)))
@@ -113,10 +118,11 @@ def train(
             mean.add(part.received, part.steps, weights[places])
             if keep:
                 store.stage(clients[places], part.record)
-            drifts[places] = part.drifts
+            drifts[places], losses[places] = part.drifts, part.losses
             gradients += part.gradients
-    ranks.add_up(mean, drifts)
-    return CohortResult(mean.value(), mean.steps, drifts, ranks.total(gradients))
+    ranks.add_up(mean, drifts, losses)
+    loss = float((losses * weights[:, 0]).sum() / weights.sum())
+    return CohortResult(mean.value(), mean.steps, drifts, loss, ranks.total(gradients))
 
 
 def _tasks(store: ClientStore, chunks: Sequence[Index], down: Any) -> Iterator[Task]:
@@ -138,5 +144,6 @@ def train_chunk(
     result = executor.train(task.clients, task.record, down, ctx, observer)
     at_client = replace(ctx, steps=result.steps, lr_sum=result.steps * ctx.lr)
     received = executor.method.receive(result.up, at_client)
-    part = ChunkResult(received, result.client, result.steps, drift(result.w, down.w), result.gradients)
+    numbers = result.steps, drift(result.w, down.w), result.loss
+    part = ChunkResult(received, result.client, *numbers, result.gradients)
     return part.map(lambda x: aligned(x.to(down.w.dtype)))

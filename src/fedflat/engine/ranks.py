@@ -112,10 +112,10 @@ class Ranks:
         """The sum of the numbers that the ranks have passed."""
         return int(self._reduce(torch.tensor(number)))
 
-    def add_up(self, mean: RunningMean, drifts: Tensor) -> None:
-        """Add the sums in `mean`, and the drifts (c,), of all ranks, in place.
+    def add_up(self, mean: RunningMean, *of_clients: Tensor) -> None:
+        """Add the sums in `mean`, and the numbers `of_clients` (c,), of all ranks, in place.
 
-        This is exact: the sums are of whole numbers, and of each drift all ranks but one have zero.
+        This is exact: the sums are of whole numbers, and of each client's number all ranks but one have zero.
         """
         if self.number == 1:
             return
@@ -125,7 +125,8 @@ class Ranks:
             x.raise_to(top)
             self._reduce(x.sums)
         self._reduce(mean.counts)
-        self._reduce(drifts)
+        for numbers in of_clients:
+            self._reduce(numbers)
 
     @contextmanager
     def collected(self, store: ClientStore, folder: Path) -> Iterator[dict[str, Tensor | Stream] | None]:

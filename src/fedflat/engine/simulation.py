@@ -34,7 +34,8 @@ from ..rounds.participation import participation as as_rule
 from ..rounds.segments import Segment
 from ..rounds.server import Server
 from ..rounds.settings import described, first_difference
-from .arguments import check_arguments, check_precision, check_ranks, check_workers, default_rounds
+from .arguments import check_arguments, check_callbacks, check_precision, check_ranks, check_workers, default_rounds
+from .callbacks import Callback
 from .client_store import BUDGET, ClientStore
 from .cohort import CohortResult, InTurn, Trainer, train
 from .executors import Choice, agreed, check_name, choose
@@ -90,6 +91,7 @@ class Simulation:
         store_budget: int = BUDGET,
         store_folder: str | Path | None = None,
         ranks: Ranks = ALONE,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         """Set up round 0. The same arguments always give the same rounds.
 
@@ -114,6 +116,7 @@ class Simulation:
             kept in a file in `store_folder`, or in a temporary one that is gone with the process.
         ranks: the processes that carry this simulation out together, from `fedflat.joined()`; each makes it with the
             same arguments and does the same with it. They change no bit of the result, see docs/ranks.md.
+        callbacks: called after every round and at the end of a run, such as `fedflat.EarlyStopping()`.
 
         Raises ValueError, naming the argument, for anything that cannot work.
         """
@@ -151,6 +154,7 @@ class Simulation:
         )
         self.probes, self.probe_every = tuple(probes), probe_every
         self._held_out = rule.held_out(data.clients)
+        self.callbacks, self._stopped = check_callbacks(callbacks), False
 
     def prepare(self) -> Choice:
         """Choose the executor, unless that has been done; `auto` tries a few steps with each.
@@ -207,14 +211,37 @@ class Simulation:
         return self._server.model
 
     def __iter__(self) -> Iterator[Round]:
-        while self.t < self.rounds:
-            yield self.round()
+        while not self.is_over():
+            result = self.round()
+            self.call_back(result)
+            yield result
+
+    def is_over(self) -> bool:
+        """Whether no round is left, or a callback wants to stop. Several ranks must all call this."""
+        if self.callbacks and not self._stopped:
+            wanted = self._ranks.index == 0 and any(one.should_stop(self.history) for one in self.callbacks)
+            self._stopped = bool(self._ranks.most(int(wanted)))
+        return self._stopped or self.t >= self.rounds
+
+    def call_back(self, ended: Round | Run) -> None:
+        """Tell the callbacks that a round, or the run, has ended, as iterating and `run` do.
+
+        Several ranks must all call this. An error of a callback is raised on all.
+        """
+        with self._ranks.together():
+            for callback in self.callbacks if self._ranks.index == 0 else ():
+                if isinstance(ended, Run):
+                    callback.run_ended(ended)
+                else:
+                    callback.round_ended(self, ended)
 
     def run(self, flatness: Sequence[str | Measure] = ()) -> Run:
         """Compute all remaining rounds, and the measures named by `flatness` of the final model."""
         for _ in self:
             pass
-        return self.result(flatness)
+        run = self.result(flatness)
+        self.call_back(run)
+        return run
 
     def result(self, flatness: Sequence[str | Measure] = (), progress: ProgressCallback = no_progress) -> Run:
         """The result of the rounds so far, at least one, with the measures named by `flatness`."""
@@ -252,6 +279,7 @@ class Simulation:
         self._server.take(computed.state)
         clients = computed.clients
         metrics = {"lr": computed.ctx.lr, "clients": float(len(clients.drifts)), "drift": float(clients.drifts.mean())}
+        metrics["train_loss"] = clients.loss
         # Numbers that the server sends beside vectors, such as FedGF's c, are worth watching.
         metrics |= {name: float(x) for name, x in computed.down.tensors().items() if x.numel() == 1 and name != "w"}
         metrics |= self._evaluate() if self._ranks.index == 0 else {}
@@ -312,7 +340,10 @@ class Simulation:
             if kept is not None:
                 tensors = self._server.tensors() | {f"clients.{name}": x for name, x in kept.items()}
                 compared = {"method": described(self.method), "client": described(self.client)}
-                checkpoint.save(path, tensors, self._server.meta() | {"settings": self.settings() | compared})
+                meta = self._server.meta() | {"settings": self.settings() | compared}
+                # Callbacks are not kept: a run that one has ended stays as it is, unless it is to have more rounds.
+                meta |= {"stopped of": self.rounds} if self._stopped and self.t < self.rounds else {}
+                checkpoint.save(path, tensors, meta)
         self._store.saved()
 
     def load(self, path: str | Path, strict: bool = False) -> None:
@@ -343,6 +374,20 @@ class Simulation:
             except InputError as error:
                 raise type(error)(f"checkpoint {path}: {error}") from error
         self._server.restore(snapshot)
+        self._stopped = meta.get("stopped of") == self.rounds
+        if self.t < self.rounds:
+            self._forget_last_evaluation()
+
+    def _forget_last_evaluation(self) -> None:
+        """Remove from the last round what it was only evaluated for because it was the last one, and is no more."""
+        last = self.history[-1] if self.history else {}
+        if self.t % self.eval_every:
+            for name in [name for name in last if name.startswith(("test_", "validation_"))]:
+                del last[name]
+        if self.t % self.probe_every:
+            names = list(last)  # what probes found stands behind the seconds
+            for name in names[names.index("seconds") + 1 :] if "seconds" in last else ():
+                del last[name]
 
     def _check_same(self, before: Mapping[str, Any], path: Path) -> None:
         """Raise InputError, naming the first difference, unless the settings `before` are those of this simulation."""

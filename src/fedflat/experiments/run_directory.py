@@ -187,9 +187,24 @@ class RunDirectory:
 
     def check_same_run(self, spec: RunSpec) -> None:
         """Raise InputError, naming the first difference, unless the folder's run has the settings `spec`."""
-        found = difference(self.spec().decisive(), spec.decisive())
-        if found:
-            raise InputError(f"--out {self.path} holds another run: {found}")
+        old, new = self.spec().decisive(), spec.decisive()
+        if found := difference(old, new):
+            raise InputError(f"--out {self.path} holds another run: {found}; {remedy(self.path, old, new)}")
+
+    def reopen(self, spec: RunSpec) -> None:
+        """Make the run one of `spec`, which has more rounds, and not finished; call it inside `writing`.
+
+        A run that is killed in between is one of the old rounds, whose files are right or missing: the digests go
+        first, as a file that has one and is missing is damaged, then the summary, which marks a run as finished.
+        """
+        results = ("summary.json", "flatness.json", "model.safetensors")
+        for name in results:
+            self.checksums.remove(name)
+        for name in results:
+            with system_errors(self.path, "written"):
+                (self.path / name).unlink(missing_ok=True)
+                flush_folder(self.path)
+        write_text(self.checksums, "config.toml", spec.to_toml())
 
     def save(self, sim: Simulation) -> None:
         """Write a checkpoint and the metrics so far, then remove checkpoints that are older than the last three."""
@@ -329,6 +344,13 @@ class StoredRun:
     def counts(self) -> Index:
         """Samples per client and class, (clients, classes)."""
         return read_counts(self.directory.checksums.check("partition.parquet"))
+
+
+def remedy(path: Path, old: dict[str, Any], new: dict[str, Any]) -> str:
+    """What to do if `path` holds the settings `old`, and `new` are wanted."""
+    if old | {"rounds": 0} == new | {"rounds": 0} and new["rounds"] > old["rounds"]:
+        return f"`fedflat resume {path} --rounds {new['rounds']}` extends it"
+    return "choose another folder with --out, or remove this one"
 
 
 def difference(old: Any, new: Any, key: str = "") -> str | None:

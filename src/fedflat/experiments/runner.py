@@ -6,10 +6,13 @@ Several ranks carry out one run together, in a folder that all of them can read 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 from ..core.errors import ChangedWarning, InputError, NonFiniteError
+from ..engine.arguments import check_callbacks
+from ..engine.callbacks import Callback
 from ..engine.ranks import ALONE, Ranks
 from ..engine.simulation import Round, Simulation
 from ..rounds.checkpoint import DamagedError
@@ -19,7 +22,11 @@ from .spec import RunSpec, build_measure
 
 
 class RunObserver:
-    """Its methods are called while runs are carried out; here they do nothing. Subclasses show the progress."""
+    """Its methods are called while runs are carried out; here they do nothing. Subclasses show or write the progress.
+
+    It sees the runs of a study from outside, whichever processes carry them out. What looks into a simulation, or ends
+    a run, is a `Callback`, which is in the process of one run.
+    """
 
     def run_started(self, spec: RunSpec, done: int) -> None:
         """A run starts, or resumes after `done` rounds; `done == spec.rounds` if it was finished before."""
@@ -37,13 +44,47 @@ class RunObserver:
         """A run of a study diverged; the other runs continue."""
 
 
+class Observers(RunObserver):
+    """Several observers, called one after another."""
+
+    def __init__(self, *observers: RunObserver) -> None:
+        self._observers = observers
+
+    def run_started(self, spec: RunSpec, done: int) -> None:
+        for one in self._observers:
+            one.run_started(spec, done)
+
+    def round_done(self, spec: RunSpec, result: Round) -> None:
+        for one in self._observers:
+            one.round_done(spec, result)
+
+    def measuring(self, spec: RunSpec, name: str, done: int, total: int) -> None:
+        for one in self._observers:
+            one.measuring(spec, name, done, total)
+
+    def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
+        for one in self._observers:
+            one.run_finished(spec, run)
+
+    def run_failed(self, spec: RunSpec, error: NonFiniteError) -> None:
+        for one in self._observers:
+            one.run_failed(spec, error)
+
+
 def run(
-    spec: RunSpec, path: Path, observer: RunObserver | None = None, strict: bool = False, ranks: Ranks = ALONE
+    spec: RunSpec,
+    path: Path,
+    observer: RunObserver | None = None,
+    strict: bool = False,
+    ranks: Ranks = ALONE,
+    callbacks: Sequence[Callback] = (),
 ) -> StoredRun | None:
     """Carry out `spec` in the folder `path`, from its newest whole checkpoint if it has one.
 
     strict: refuse to resume with other versions or other code than the rounds so far, instead of warning.
     ranks: all of them must call this. Rank 0 returns the run, the others None.
+    callbacks: as of a `Simulation`. They are no part of the configuration: a run that one of them has ended is
+    finished. If one raises an error, the round before it is saved, and the run goes on from there when it is resumed.
 
     Raises ValueError if the folder cannot be used, NonFiniteError if training diverges, Interrupted after a signal,
     when the last full round is on disk, and RankError if a rank is lost. An error of one rank is raised on all.
@@ -52,12 +93,17 @@ def run(
     observer = observer if observer and ranks.index == 0 else RunObserver()
     with stop_between_rounds() as request:
         if ranks.alone:
-            return carry_out(spec, directory, observer, request, strict)
-        return _carry_out_with_ranks(spec, directory, observer, request, strict, ranks)
+            return carry_out(spec, directory, observer, request, strict, callbacks)
+        return _carry_out_with_ranks(spec, directory, observer, request, strict, ranks, callbacks)
 
 
 def carry_out(
-    spec: RunSpec, directory: RunDirectory, observer: RunObserver, request: StopRequest, strict: bool = False
+    spec: RunSpec,
+    directory: RunDirectory,
+    observer: RunObserver,
+    request: StopRequest,
+    strict: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> StoredRun:
     """Carry out `spec` in `directory`, as `run` does, until it is finished or `request` has a signal."""
     damaged = directory.damaged_files()
@@ -68,6 +114,7 @@ def carry_out(
         observer.run_started(spec, spec.rounds)
     else:
         sim = spec.build(directory.state)
+        sim.callbacks = check_callbacks(callbacks)
         with directory.writing(), closing(sim):
             directory.remove_damaged(damaged)
             directory.begin(spec, sim)
@@ -80,7 +127,13 @@ def carry_out(
 
 
 def _carry_out_with_ranks(
-    spec: RunSpec, directory: RunDirectory, observer: RunObserver, request: StopRequest, strict: bool, ranks: Ranks
+    spec: RunSpec,
+    directory: RunDirectory,
+    observer: RunObserver,
+    request: StopRequest,
+    strict: bool,
+    ranks: Ranks,
+    callbacks: Sequence[Callback],
 ) -> StoredRun | None:
     """`carry_out` as one of several ranks: all compute the rounds, and rank 0 alone measures the final model."""
     with ExitStack() as lock:
@@ -92,22 +145,30 @@ def _carry_out_with_ranks(
                     directory.check_same_run(spec)
                     directory.check_same_code(spec, strict)
         if not ranks.first(directory.is_finished):
-            _train_with_ranks(spec, directory, observer, request, strict, ranks)
+            _train_with_ranks(spec, directory, observer, request, strict, ranks, callbacks)
             if ranks.index == 0:
                 # In one process, which has all clients' records from the last checkpoint.
                 with closing(spec.build(directory.state)) as sim:
+                    sim.callbacks = check_callbacks(callbacks)
                     load_newest_checkpoint(sim, directory)
                     finish(spec, sim, directory, observer, request)
         return open_finished(spec, directory, observer) if ranks.index == 0 else None
 
 
 def _train_with_ranks(
-    spec: RunSpec, directory: RunDirectory, observer: RunObserver, request: StopRequest, strict: bool, ranks: Ranks
+    spec: RunSpec,
+    directory: RunDirectory,
+    observer: RunObserver,
+    request: StopRequest,
+    strict: bool,
+    ranks: Ranks,
+    callbacks: Sequence[Callback],
 ) -> None:
     """Compute the rounds that are left. Raises InputError unless all ranks see the checkpoints that rank 0 sees."""
     ranks.same(spec.digest(), "the digest of the configuration")
     with ranks.together():
         sim = spec.build(ranks=ranks)
+        sim.callbacks = check_callbacks(callbacks)
     with closing(sim):
         names = [path.name for path in directory.checkpoints]
         expected = ranks.first(names)
@@ -156,13 +217,25 @@ def train(
     ranks: Ranks = ALONE,
 ) -> None:
     """Compute the rounds that are left and save checkpoints. Raises Interrupted after a signal to any rank."""
+
+    def save() -> None:
+        directory.save(sim) if ranks.index == 0 else sim.save(directory.state)
+
     observer.run_started(spec, sim.t)
-    for result in sim:
+    while not sim.is_over():
+        result = sim.round()
         observer.round_done(spec, result)
-        signal_number = ranks.most(request.signal_number or 0)
-        if sim.t % spec.checkpoint_every == 0 or sim.t == spec.rounds or signal_number:
-            directory.save(sim) if ranks.index == 0 else sim.save(directory.state)
-        if signal_number and sim.t < spec.rounds:
+        signal_number, is_last = ranks.most(request.signal_number or 0), sim.is_over()
+        is_due = sim.t % spec.checkpoint_every == 0 or is_last or signal_number
+        if is_due:
+            save()
+        try:
+            sim.call_back(result)
+        except Exception:
+            if not is_due:
+                save()
+            raise
+        if signal_number and not is_last:
             raise Interrupted(signal_number, f"round {sim.t} of {spec.rounds} of {spec.title} is saved")
 
 
@@ -177,7 +250,10 @@ def finish(
             raise Interrupted(request.signal_number, f"all rounds of {spec.title} are saved, {name} was being measured")
 
     measures = [build_measure(one) for one in spec.flatness]
-    directory.finish(sim.result(measures, progress), spec.targets)
+    result = sim.result(measures, progress)
+    directory.finish(result, spec.targets)
+    for callback in sim.callbacks:
+        callback.run_ended(result)
 
 
 def open_finished(spec: RunSpec, directory: RunDirectory, observer: RunObserver) -> StoredRun:

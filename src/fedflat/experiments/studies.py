@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -13,7 +13,7 @@ from ..files import make_folder, write_atomically
 from ..rounds.device import usable_device
 from .interrupt import StopRequest, stop_between_rounds
 from .parallel import ParallelRuns, Runs
-from .run_directory import RunDirectory, StoredRun, difference
+from .run_directory import RunDirectory, StoredRun, difference, remedy
 from .runner import RunObserver, carry_out
 from .spec import RunSpec, StudySpec
 
@@ -82,19 +82,36 @@ def run_directory(spec: RunSpec, study_path: Path) -> RunDirectory:
 def begin_study(spec: StudySpec, path: Path) -> None:
     """Make the study's folder and write its configuration.
 
-    Raises InputError if it cannot be written, or holds a run, or a study whose other settings than methods, seeds,
-    grid and protocol differ: a study may be extended by these.
+    Raises InputError if it cannot be written, or holds a run, or a study of which a run has begun and whose other
+    settings than methods, seeds, grid and protocol differ: a study may be extended by these.
     """
     if (path / "config.toml").exists():
         raise InputError(f"--out {path} holds a run; choose another folder for a study")
-    if (path / "study.toml").exists():
-        both = (StudySpec.load(path / "study.toml").decisive(), spec.decisive())
-        old, new = ({name: value for name, value in one.items() if name not in EXTENSIBLE} for one in both)
-        found = difference(old, new)
-        if found:
-            raise InputError(f"--out {path} holds another study: {found}")
+    if any(path.glob("runs/*/config.toml")) and (path / "study.toml").exists():
+        old, new = _fixed(StudySpec.load(path / "study.toml")), _fixed(spec)
+        if found := difference(old, new):
+            raise InputError(f"--out {path} holds another study: {found}; {remedy(path, old, new)}")
+    write_study(spec, path)
+
+
+def write_study(spec: StudySpec, path: Path) -> None:
+    """Write a study's configuration. Raises InputError if it cannot be written."""
     make_folder(path)
     write_atomically(path / "study.toml", lambda file: file.write_text(spec.to_toml()))
+
+
+def default_folder(spec: StudySpec) -> Path:
+    """The folder of a study that no file gives a name: one for all that extend each other."""
+    earlier = Path("runs") / "compare"  # without a digest, as earlier versions named it
+    if (earlier / "study.toml").exists() and _fixed(StudySpec.load(earlier / "study.toml")) == _fixed(spec):
+        return earlier
+    plain = StudySpec()
+    return Path("runs") / f"compare-{spec.model_copy(update={x: getattr(plain, x) for x in EXTENSIBLE}).digest()}"
+
+
+def _fixed(spec: StudySpec) -> dict[str, Any]:
+    """The settings that all studies in one folder have in common."""
+    return {name: value for name, value in spec.decisive().items() if name not in EXTENSIBLE}
 
 
 def stored_study(path: Path) -> tuple[StudySpec, list[StoredRun]]:

@@ -39,6 +39,7 @@ class Sequential(Executor):
             w=torch.stack([r.w for r in results]),
             steps=torch.stack([r.steps for r in results]),
             gradients=sum(r.gradients for r in results),
+            loss=torch.stack([r.loss for r in results]),
         )
 
     def _run_client(

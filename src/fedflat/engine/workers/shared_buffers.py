@@ -57,8 +57,8 @@ class SharedBuffers:
 
         def slot(rows: int) -> Slot:
             before, received, after = (record(kind, rows) for kind in (method.client, method.mean, method.client))
-            steps, drifts = allocate((rows, 1), dtype), allocate((rows,), dtype)
-            return Slot(before, ChunkResult(received, after, steps, drifts))
+            steps, drifts, losses = (allocate(shape, dtype) for shape in ((rows, 1), (rows,), (rows,)))
+            return Slot(before, ChunkResult(received, after, steps, drifts, losses))
 
         self.message = record(method.down)
         self._slots = [slot(layout.rows) for _ in range(layout.slots)]

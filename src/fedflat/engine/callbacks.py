@@ -1,0 +1,125 @@
+"""Callbacks: what a user has called after every round and at the end of a run, early stopping and the best model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from ..core.errors import InputError
+from ..files import make_folder, write_atomically
+
+if TYPE_CHECKING:
+    from .run import Run
+    from .simulation import Round, Simulation
+
+History = Sequence[Mapping[str, float]]
+
+
+class Callback:
+    """Its methods are called while a run is carried out; here they do nothing.
+
+    An error in a method ends the run with that error; the round before it is complete. Of several ranks, the first one
+    alone calls them.
+    """
+
+    def should_stop(self, history: History) -> bool:
+        """Whether the run ends after the rounds of `history`, the metrics of each one.
+
+        It is asked before every round, a resumed run's first one included, so let the answer depend on `history` alone.
+        """
+        return False
+
+    def round_ended(self, sim: Simulation, round: Round) -> None:
+        """A round is complete; in a run with a folder, what is due to be saved is saved."""
+
+    def run_ended(self, run: Run) -> None:
+        """All rounds are complete; in a run with a folder, the results are written."""
+
+
+@dataclass(frozen=True)
+class EarlyStopping(Callback):
+    """Ends a run when a metric has not improved for some evaluations.
+
+    The best value so far has improved when a later one is better by more than `min_delta`. Losses are better when they
+    are lower, every other metric when it is higher.
+    """
+
+    metric: str = "validation_accuracy"  # of the rounds; those without it do not count
+    patience: int = 10  # evaluations in a row without an improvement, at least 1
+    min_delta: float = 0.0  # at least 0
+
+    def __post_init__(self) -> None:
+        """Raises InputError, naming the argument, for a value out of range."""
+        if isinstance(self.patience, bool) or not isinstance(self.patience, int) or self.patience < 1:
+            raise InputError(f"EarlyStopping.patience must be a whole number of at least 1, got {self.patience!r}")
+        if not 0 <= self.min_delta < inf:
+            raise InputError(f"EarlyStopping.min_delta must be a number of at least 0, got {self.min_delta!r}")
+
+    def should_stop(self, history: History) -> bool:
+        best, without = -inf, 0
+        for value in goodness(history, self.metric):
+            improved = value > best + self.min_delta
+            best, without = (value, 0) if improved else (best, without + 1)
+        return without >= self.patience
+
+    def round_ended(self, sim: Simulation, round: Round) -> None:
+        """Raises InputError if rounds do not have the metric."""
+        check_metric(sim, self.metric, "EarlyStopping")
+
+
+class BestModel(Callback):
+    """Keeps the parameters of the model after the round that is best by a metric; of equal rounds, the first one.
+
+    A resumed run compares with the rounds before, too. If one of these stays the best, its model is in the file of
+    `path`, where there is one, and `parameters` stays None.
+    """
+
+    def __init__(self, path: str | Path | None = None, metric: str = "validation_accuracy") -> None:
+        """path: the safetensors file that the parameters are also written to, by name; it is overwritten.
+
+        Losses are better when they are lower, every other metric when it is higher.
+        """
+        self.path, self.metric = None if path is None else Path(path), metric
+        self.t: int | None = None  # the round, from 0
+        self.parameters: dict[str, Tensor] | None = None  # by name, on the CPU
+
+    def round_ended(self, sim: Simulation, round: Round) -> None:
+        """Raises InputError if rounds do not have the metric, or if the file cannot be written."""
+        check_metric(sim, self.metric, "BestModel")
+        mine = goodness([round.metrics], self.metric)
+        if not mine or mine[0] <= max(goodness(sim.history[:-1], self.metric), default=-inf):
+            return
+        self.t = round.t
+        self.parameters = {name: p.detach().cpu().contiguous() for name, p in sim.model.named_parameters()}
+        if self.path is not None:
+            self._write(self.path, self.parameters)
+
+    def _write(self, path: Path, parameters: dict[str, Tensor]) -> None:
+        from safetensors.torch import save
+
+        make_folder(path.parent)
+        # One entry: several are written in an order of chance, and equal runs shall make equal files.
+        content = save(parameters, {"fedflat": json.dumps({"t": self.t, "metric": self.metric})})
+        write_atomically(path, lambda temporary: temporary.write_bytes(content))
+
+
+def goodness(history: History, metric: str) -> list[float]:
+    """The values of a metric in the rounds that have it, as numbers of which the higher one is better."""
+    sign = -1.0 if metric.endswith("loss") else 1.0
+    return [sign * row[metric] for row in history if row.get(metric) is not None]
+
+
+def check_metric(sim: Simulation, metric: str, who: str) -> None:
+    """Raise InputError if no round has `metric`, although one has been evaluated and one has been probed."""
+    first = max(sim.eval_every, sim.probe_every if sim.probes else 1)
+    if sim.t != min(first, sim.rounds) or goodness(sim.history, metric):
+        return
+    known = sorted({name for row in sim.history for name in row} - {"t"})
+    wish = "; data with validation samples have it" if metric == "validation_accuracy" else ""
+    raise InputError(f"{who}: no round has metric = {metric!r}{wish}; there are {', '.join(known)}")
