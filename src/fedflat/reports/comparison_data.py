@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 from typing import Protocol as Interface
@@ -55,14 +55,22 @@ class Target:
 
 @dataclass(frozen=True)
 class Row:
-    """One method in a comparison."""
+    """One method in a comparison, with one set of settings and any number of seeds."""
 
     label: str
     runs: Sequence[FinishedRun]
     estimates: dict[str, MeanEstimate]  # of every number of the runs' summaries and flatness, over seeds
     accuracy: MeanEstimate  # on the test set by the comparison's protocol, over seeds
-    difference: Difference | None  # of that accuracy to the baseline; None for the baseline itself
+    difference: Difference | None  # of that accuracy to the baseline; None for a baseline, and without one
     reached: Sequence[Target]  # for each of the comparison's targets
+    baseline: (
+        str | None
+    )  # label of the row that the difference refers to, its own for a baseline; None if there is none
+    task: Hashable  # rows with the same one have the same data, model and number of rounds
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.baseline == self.label
 
     @property
     def hyper(self) -> dict[str, Any]:
@@ -72,7 +80,7 @@ class Row:
 
     def numbers(self) -> dict[str, Any]:
         """All numbers of the row by the names of their columns."""
-        values: dict[str, Any] = {"method": self.label, "seeds": len(self.runs)}
+        values: dict[str, Any] = {"method": self.label, "baseline": self.baseline, "seeds": len(self.runs)}
         for name, value in self.estimates.items():
             values |= {name: value.mean, f"{name}_seed_std": value.std}
         d = self.difference
@@ -91,7 +99,7 @@ class ComparisonData:
     """Methods side by side; `rows` is in the order of the runs given."""
 
     rows: Sequence[Row]
-    baseline: str  # label of the row that differences refer to
+    baseline: str  # label of the row that differences refer to; the method's name if there are several, see `Row`
     targets: Sequence[float]  # accuracies in [0, 1] of the columns "rounds to"
     protocol: Protocol  # which accuracy is compared
     notes: Sequence[str]  # what a reader must know before trusting the comparison
@@ -128,6 +136,16 @@ def accuracy(run: FinishedRun, protocol: Protocol) -> float:
     if names[protocol] not in run.summary:
         raise InputError(f"protocol = {protocol!r} needs validation samples; set data.validation")
     return run.summary[names[protocol]]
+
+
+def accuracy_in_words(protocol: Protocol, evaluations: int) -> str:
+    """What `accuracy` gives by `protocol`; "last" is the mean over the last `evaluations`."""
+    return {
+        "last": f"mean of the last {evaluations} evaluations" if evaluations > 1 else "of the last evaluation",
+        "final": "of the final model",
+        "best-validation": "of the round that did best on the clients' validation samples",
+        "best-test": "BEST ON THE TEST SET: the highest of the run, chosen on the test set and so too good",
+    }[protocol]
 
 
 def curve_of(run: FinishedRun) -> AccuracyCurve:
