@@ -21,6 +21,7 @@ from ..experiments.recipe import Cell, Recipe
 from ..experiments.spec import Experiment, RunSpec, StudySpec
 from ..experiments.studies import Jobs
 from ..files import write_atomically
+from ..metrics.protocols import long_mean
 from .console import Console, bar_for_each, usual_columns
 from .progress import watcher
 
@@ -51,11 +52,15 @@ def warn_of_doubtful_settings(console: Console, spec: Experiment) -> None:
     """Say which settings of an experiment may spoil its results."""
     if spec.precision == "bf16":
         console.caution("precision = 'bf16':", BF16)
+    evaluations = -(-spec.rounds // spec.eval_every)
+    doubt = long_mean(min(spec.last, evaluations), evaluations)
+    if doubt and (not isinstance(spec, StudySpec) or spec.protocol == "last"):
+        console.caution(f"last = {spec.last}:", doubt)
 
 
 def carry_out_run(console: Console, spec: RunSpec, path: Path, ranks: Ranks, strict: bool = False) -> None:
     """Carry out the rounds of a run that are not done yet, alone or as one of several ranks."""
-    with watcher(console, spec.rounds) as watching:
+    with watcher(console, [spec]) as watching:
         runner.run(spec, path, watching, strict, ranks)
     console.say(f"results in {path}")
 
@@ -67,7 +72,7 @@ def carry_out_study(console: Console, spec: StudySpec, path: Path, jobs: Jobs = 
 
     prepare_data(console, spec)
     warn_of_doubtful_settings(console, spec)
-    with watcher(console, _rounds(spec)) as watching:
+    with watcher(console, spec.runs(), spec.protocol) as watching:
         runs = studies.study(spec, path, watching, jobs, strict)
     show(console, [Chapter(compare(runs, targets=spec.targets, protocol=spec.protocol))], path)
 
@@ -79,7 +84,8 @@ def carry_out_recipe(
     from ..reports.comparison import compare
     from ..reports.page import Chapter
 
-    with watcher(console, sum(map(_rounds, cells.values()))) as watching:
+    planned = [run for study in cells.values() for run in study.runs()]
+    with watcher(console, planned) as watching:
         results = [studies.study(study, folder / cell.name, watching, jobs) for cell, study in cells.items()]
     chapters = []
     for (cell, study), runs in zip(cells.items(), results, strict=True):
@@ -88,10 +94,6 @@ def carry_out_recipe(
         notes = [*changes, *missing, *recipe.item.notes]
         chapters.append(Chapter(comparison, f"{recipe.name} {cell.name}", notes))
     show(console, chapters, folder, f"{recipe.item.title} ({recipe.base.paper}: {', '.join(recipe.item.items)})")
-
-
-def _rounds(study: StudySpec) -> int:
-    return study.rounds * len(study.methods) * len(study.seeds)
 
 
 def show(console: Console, chapters: Sequence[Chapter], folder: Path, title: str | None = None) -> None:
