@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedflat as ff
-from fedflat.reports.figures import COLOURS, INK, differences, line_styles, partition_map, spread, themed
+from fedflat.reports.figures import COLOURS, INK, differences, line_styles, panels, partition_map, spread, themed
 from fedflat.reports.partition import shade_map
 from support.finished_runs import Fake
 
@@ -74,3 +74,15 @@ def test_a_difference_that_may_be_none_is_grey() -> None:
     ]  # fmt: skip
     assert differences(comparison).count("stroke-opacity: 0.55") >= 1
     assert "stroke-opacity: 0.55" not in differences(ff.compare([r for r in runs if r.method != "FedGF"]))
+
+
+def test_each_task_has_a_figure_of_its_own_in_which_labels_are_short() -> None:
+    runs = [
+        Fake(method, 0, [0.5], {"rho": rho}, data=f"digits, 50 clients, Dirichlet(alpha={alpha})")
+        for alpha in (0.1, 1.0) for method, rho in (("FedAvg", 0), ("FedSAM", 0.1), ("FedSAM", 0.2))
+    ]  # fmt: skip
+    comparison = ff.compare(runs)
+    assert comparison.rows[-1].label == "FedSAM(rho=0.2, alpha=1.0)"
+    found = [(name, names) for name, _, names in panels(comparison.rows)]
+    assert found == [(f"alpha={a}", ["FedAvg", "FedSAM(rho=0.1)", "FedSAM(rho=0.2)"]) for a in (0.1, 1.0)]
+    assert [name for name, _, _ in panels(ff.compare(METHODS).rows)] == [""]

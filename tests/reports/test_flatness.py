@@ -52,7 +52,7 @@ def test_several_seeds_have_their_spread(runs) -> None:
 def test_what_was_not_measured_on_every_run_is_left_out(runs) -> None:
     comparison = ff.compare([measured(1, 0.5, runs[0]), runs[1]])
     assert flatness_columns(comparison) == []
-    assert curve_figures(comparison) == {}
+    assert curve_figures(comparison) == []
     assert correlations(comparison) == []
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from ..experiments.recipe_files import Published
 from ..methods import plain
 from ..metrics.flatness.measure import with_error
 from ..metrics.protocols import WINDOW
-from .comparison_data import ComparisonData, Row, accuracy_in_words
+from .comparison_data import ComparisonData, Row, accuracy_in_words, by_task
 from .wording import participation_in_words
 
 NOTHING = "–"
@@ -26,10 +25,10 @@ class Column:
     cell: Callable[[Row], str]
     merit: Callable[[Row], float | None] = lambda row: None  # higher is better; None where nothing is best
 
-    def best(self, rows: list[Row]) -> set[str]:
+    def best(self, rows: Sequence[Row]) -> set[str]:
         """The labels of the rows that are best among those of their task, if there are others to be better than."""
         found: set[str] = set()
-        for _, same in groupby(sorted(rows, key=lambda row: str(row.task)), key=lambda row: str(row.task)):
+        for same in by_task(rows):
             merits = {row.label: self.merit(row) for row in same}
             known = [merit for merit in merits.values() if merit is not None]
             if len(merits) > 1 and known and min(known) < max(known):

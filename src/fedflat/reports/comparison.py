@@ -119,5 +119,5 @@ def _row(group: Group, reference: Group | None, goals: Sequence[float], protocol
         difference=None if reference is group else paired_difference(ours, theirs),
         reached=reached,
         baseline=reference.label if reference else None,
-        task=group.task,
+        settings=group.settings,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 from typing import Protocol as Interface
@@ -66,7 +66,13 @@ class Row:
     baseline: (
         str | None
     )  # label of the row that the difference refers to, its own for a baseline; None if there is none
-    task: Hashable  # rows with the same one have the same data, model and number of rounds
+    settings: Mapping[str, Any]  # by name, see `run_settings`
+
+    @property
+    def task(self) -> dict[str, str]:
+        """Data, model and number of rounds: only rows in which they are the same can be better than one another."""
+        parts = ("data", "data_hash", "clients", "partition", "partition_hash", "model", "parameters", "rounds")
+        return {name: str(value) for name, value in self.settings.items() if name.partition(".")[0] in parts}
 
     @property
     def is_baseline(self) -> bool:
@@ -124,6 +130,14 @@ class ComparisonData:
         rows = [row.numbers() for row in self.rows]
         names = dict.fromkeys(name for row in rows for name in row)
         return pa.table({name: [row.get(name) for row in rows] for name in names})
+
+
+def by_task(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows of each task."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(str(row.task), []).append(row)
+    return list(found.values())
 
 
 def accuracy(run: FinishedRun, protocol: Protocol) -> float:

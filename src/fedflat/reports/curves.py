@@ -12,13 +12,17 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from .comparison_data import ComparisonData, FinishedRun, Row
-from .figures import INK, STYLE, label_ends, line_styles, panel, svg, themed
+from .figures import INK, STYLE, label_ends, line_styles, panel, panels, svg, themed
 
 MOST_SMOOTHED = 5  # evaluations
 SMOOTHED_SHARE = 20  # a twentieth of the evaluations is smoothed over
 HUGE = 1e30  # a loss beyond this is drawn as a gap
 WIDE = 30.0  # ratio of the highest to the lowest loss from which the axis is logarithmic
 Metrics = Mapping[str, Any]  # of one round, by name
+COSTS: Sequence[tuple[str, str, str, Callable[[Metrics], float]]] = (  # title, x label, unit, what is spent
+    ("against gradients", "minibatch gradients of all clients", "", lambda row: row["gradients"]),
+    ("against bytes sent", "sent to and from all clients", "B", lambda row: row["bytes_down"] + row["bytes_up"]),
+)
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,11 @@ class Line:
 
     x: np.ndarray  # (n,), means over seeds
     y: np.ndarray  # (seeds, n), smoothed; NaN where nothing finite was measured
+
+    @property
+    def second_half(self) -> Line:
+        half = len(self.x) // 2
+        return Line(self.x[half:], self.y[:, half:])
 
 
 def window_of(comparison: ComparisonData) -> int:
@@ -41,32 +50,40 @@ def smoothing_in_words(window: int) -> str:
 
 
 def accuracy_curves(comparison: ComparisonData) -> list[str]:
-    """Test accuracy against rounds, and its second half larger, as SVG."""
-    lines = _lines(comparison, "test_accuracy", _rounds, 100)
-    late = [
-        line and Line(line.x[half:], line.y[:, half:]) for line in lines for half in [len(line.x) // 2 if line else 0]
-    ]
-    whole = _figure(comparison, lines, "all rounds", "test accuracy %", targets=True)
-    return [whole, _figure(comparison, late, "second half", "test accuracy %")]
+    """For each task, test accuracy against rounds and its second half larger, as SVG."""
+    found = []
+    for task, rows, names in panels(comparison.rows):
+        lines = _lines(comparison, rows, "test_accuracy", _rounds, 100)
+        late = [line and line.second_half for line in lines]
+        for title, some in (("all rounds", lines), ("second half", late)):
+            drawn = Drawing(rows, names, some, _titled(title, task), "test accuracy %")
+            found.append(drawn.svg(comparison.targets if some is lines else ()))
+    return found
 
 
 def loss_curves(comparison: ComparisonData) -> list[str]:
-    """Test and training loss against rounds, as SVG; of each only if a run has it."""
-    kinds = (("test_loss", "test loss"), ("train_loss", "training loss"))
-    found = [(title, _lines(comparison, name, _rounds)) for name, title in kinds]
-    return [_figure(comparison, lines, title, title) for title, lines in found if any(lines)]
+    """For each task, test and training loss against rounds, as SVG; of each only if a run has it."""
+    found = []
+    for task, rows, names in panels(comparison.rows):
+        for name, title in (("test_loss", "test loss"), ("train_loss", "training loss")):
+            lines = _lines(comparison, rows, name, _rounds)
+            if any(lines):
+                found.append(Drawing(rows, names, lines, _titled(title, task), title, may_be_logarithmic=True).svg())
+    return found
 
 
 def cost_curves(comparison: ComparisonData) -> list[str]:
-    """Test accuracy against gradients computed and bytes sent by all clients so far, as SVG."""
-    gradients = _lines(comparison, "test_accuracy", lambda row: row["gradients"], 100)
-    sent = _lines(comparison, "test_accuracy", lambda row: row["bytes_down"] + row["bytes_up"], 100)
-    return [
-        _figure(
-            comparison, gradients, "against gradients", "test accuracy %", "minibatch gradients of all clients", ""
-        ),
-        _figure(comparison, sent, "against bytes sent", "test accuracy %", "sent to and from all clients", "B"),
-    ]
+    """For each task, test accuracy against gradients computed and bytes sent by all clients so far, as SVG."""
+    found = []
+    for task, rows, names in panels(comparison.rows):
+        for title, x_label, unit, spent in COSTS:
+            lines = _lines(comparison, rows, "test_accuracy", spent, 100)
+            found.append(Drawing(rows, names, lines, _titled(title, task), "test accuracy %", x_label, unit).svg())
+    return found
+
+
+def _titled(title: str, task: str) -> str:
+    return f"{title}, {task}" if task else title
 
 
 def _rounds(metrics: Metrics) -> float:
@@ -82,11 +99,11 @@ def _evaluated(run: FinishedRun, name: str) -> dict[int, Metrics]:
 
 
 def _lines(
-    comparison: ComparisonData, name: str, x: Callable[[Metrics], float], factor: float = 1.0
+    comparison: ComparisonData, rows: Sequence[Row], name: str, x: Callable[[Metrics], float], factor: float = 1.0
 ) -> list[Line | None]:
     """The curve of each row; None for a row of which a run lacks the metric."""
     window = window_of(comparison)
-    return [_line(row, name, x, factor, window) for row in comparison.rows]
+    return [_line(row, name, x, factor, window) for row in rows]
 
 
 def _line(row: Row, name: str, x: Callable[[Metrics], float], factor: float, window: int) -> Line | None:
@@ -111,30 +128,44 @@ def smoothed(values: np.ndarray, window: int) -> np.ndarray:
     return means
 
 
-def _figure(
-    comparison: ComparisonData,
-    lines: Sequence[Line | None],
-    title: str,
-    y_label: str,
-    x_label: str = "communication round",
-    unit: str | None = None,
-    targets: bool = False,
-) -> str:
-    """All curves in one figure, each labelled at its end; `unit` is that of an x axis that has no rounds."""
-    with rc_context(STYLE):
-        figure, axes = panel(len(comparison.rows))
-        ends = []
-        for row, line, style in zip(comparison.rows, lines, line_styles(comparison.rows), strict=True):
-            if line is not None and np.isfinite(line.y).any():
-                x, y = _draw(axes, line, style)
-                ends.append((x, y, row.label, style))
-        axes.set(xlabel=x_label, ylabel=y_label, title=title)
-        if targets:
-            for target in comparison.targets:
+@dataclass(frozen=True)
+class Drawing:
+    """The curves of some rows in one figure, each labelled at its end."""
+
+    rows: Sequence[Row]
+    names: Sequence[str]
+    lines: Sequence[Line | None]
+    title: str
+    y_label: str
+    x_label: str = "communication round"
+    unit: str | None = None  # of an x axis that has no rounds
+    may_be_logarithmic: bool = False
+
+    def svg(self, targets: Sequence[float] = ()) -> str:
+        """The figure, with a dotted line at each target accuracy."""
+        with rc_context(STYLE):
+            figure, axes = panel(len(self.rows))
+            ends = []
+            for name, line, style in zip(self.names, self.lines, line_styles(self.rows), strict=True):
+                if line is not None and np.isfinite(line.y).any():
+                    ends.append((*_draw(axes, line, style), name, style))
+            axes.set(xlabel=self.x_label, ylabel=self.y_label, title=self.title)
+            for target in targets:
                 axes.axhline(100 * target, color=INK, alpha=0.5, linewidth=0.8, linestyle=":")
-        _scale(axes, ends, unit, "loss" in y_label)
-        label_ends(axes, ends)
-        return themed(svg(figure, f"{y_label}, {title}"))
+            self._scale(axes, [x for x, *_ in ends])
+            label_ends(axes, ends)
+            return themed(svg(figure, f"{self.y_label}, {self.title}"))
+
+    def _scale(self, axes: Axes, ends: Sequence[float]) -> None:
+        """Whole rounds or amounts with a unit at the x axis, which ends with the last curve; a wide y axis in logs."""
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6 if self.unit is None else 4, integer=True))
+        if self.unit is not None:
+            axes.xaxis.set_major_formatter(EngFormatter(self.unit))
+        if ends and max(ends) > axes.get_xlim()[0]:
+            axes.set_xlim(right=max(ends))
+        heights = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.lines] or [np.empty(0)])
+        if self.may_be_logarithmic and len(heights) and 0 < WIDE * heights.min() < heights.max():
+            axes.set_yscale("log")
 
 
 def _draw(axes: Axes, line: Line, style: dict[str, Any]) -> tuple[float, float]:
@@ -147,17 +178,3 @@ def _draw(axes: Axes, line: Line, style: dict[str, Any]) -> tuple[float, float]:
     axes.plot(x, mean, marker="o" if len(x) == 1 else "", markersize=4, **style)
     axes.fill_between(x, np.nanmin(y, axis=0), np.nanmax(y, axis=0), color=style["color"], alpha=0.12, linewidth=0)
     return float(x[-1]), float(mean[-1])
-
-
-def _scale(
-    axes: Axes, ends: Sequence[tuple[float, float, str, dict[str, Any]]], unit: str | None, is_loss: bool
-) -> None:
-    """Whole rounds or round amounts at the x axis, which ends with the last curve; wide losses as logarithms."""
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    if unit is not None:
-        axes.xaxis.set_major_formatter(EngFormatter(unit))
-    if ends and max(x for x, *_ in ends) > axes.get_xlim()[0]:
-        axes.set_xlim(right=max(x for x, *_ in ends))
-    heights = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.lines] or [np.empty(0)])
-    if is_loss and len(heights) and heights.min() > 0 and heights.max() > WIDE * heights.min():
-        axes.set_yscale("log")

@@ -38,7 +38,7 @@ def html_table(comparison: ComparisonData) -> str:
 def latex_table(comparison: ComparisonData) -> str:
     """The table as a `tabular` with the rules of booktabs; the best of a column is bold, the caption a comment."""
     shown = columns(comparison)
-    best = [column.best(list(comparison.rows)) for column in shown]
+    best = [column.best(comparison.rows) for column in shown]
     lines = [
         f"% {printable(caption(comparison))}",
         "% \\usepackage{booktabs}",

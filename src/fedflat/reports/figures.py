@@ -13,8 +13,10 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from .comparison_data import ComparisonData, Row
+from .comparison_data import ComparisonData, Row, by_task
+from .labels import labels
 
 INK = "#1c1c1c"  # of text, axes and baselines; on a page the colour of its text
 COLOURS = ("#4d4d4d", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c510a", "#7b3294", "#b2182b")
@@ -69,6 +71,8 @@ def partition_map(counts: np.ndarray, title: str) -> str:
         axes = figure.subplots()
         image = axes.imshow(counts[::step].T, aspect="auto", cmap=SAMPLES, vmin=0, interpolation="nearest")
         figure.colorbar(image, ax=axes, label="samples")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True))
         axes.set(xlabel="client" if step == 1 else f"client (every {step}th)", ylabel="class", title=title)
         return svg(figure, "partition")
 
@@ -88,6 +92,17 @@ def line_styles(rows: Sequence[Row]) -> list[dict[str, Any]]:
             styles.append({"color": colour, "linestyle": dashes, "linewidth": 1.5, "zorder": 3})
             others += 1
     return styles
+
+
+def panels(rows: Sequence[Row]) -> list[tuple[str, list[Row], list[str]]]:
+    """What is drawn in one figure each: the name of a task, its rows, and what each of them is called there.
+
+    A label need not say what is the same in the whole figure. A single task needs no name.
+    """
+    tasks = by_task(rows)
+    names = labels([""] * len(tasks), [some[0].task for some in tasks])
+    called = [labels([row.runs[0].method for row in some], [row.settings for row in some]) for some in tasks]
+    return [(name[1:-1], some, own) for name, some, own in zip(names, tasks, called, strict=True)]
 
 
 def panel(rows: int) -> tuple[Figure, Axes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import atanh, sqrt, tanh
 
@@ -13,7 +13,7 @@ from ..metrics.flatness import Curve
 from ..metrics.flatness.measure import with_error
 from .columns import NOTHING, Column, measure_title
 from .comparison_data import ComparisonData, Row
-from .figures import STYLE, label_ends, line_styles, panel, svg, themed
+from .figures import STYLE, label_ends, line_styles, panel, panels, svg, themed
 
 ERRORS = (
     "one seed: ± half of a 95 % interval, or the residual of an eigenvalue; several: ± standard deviation over seeds"
@@ -91,18 +91,23 @@ def _interval(rho: float, n: int) -> tuple[float, float] | None:
     return tanh(atanh(rho) - half), tanh(atanh(rho) + half)
 
 
-def curve_figures(comparison: ComparisonData) -> dict[str, str]:
-    """Every curve that all runs have, of all methods in one figure, as SVG."""
+def curve_figures(comparison: ComparisonData) -> list[tuple[str, str]]:
+    """Name and SVG of every curve that all runs have, all rows of a task in one figure."""
     runs = comparison.runs
     names = [name for name in runs[0].flatness.curves if all(name in run.flatness.curves for run in runs)]
-    return {name: _figure(comparison, name) for name in names}
+    return [
+        (f"{measure_title(name)}, {task}" if task else measure_title(name), _figure(rows, called, name))
+        for name in names
+        for task, rows, called in panels(comparison.rows)
+    ]
 
 
-def _figure(comparison: ComparisonData, name: str) -> str:
+def _figure(rows: Sequence[Row], called: Sequence[str], name: str) -> str:
+    """The curve `name` of some rows, and what they are `called`."""
     with rc_context(STYLE):
-        figure, axes = panel(len(comparison.rows))
+        figure, axes = panel(len(rows))
         ends = []
-        for row, style in zip(comparison.rows, line_styles(comparison.rows), strict=True):
+        for row, label, style in zip(rows, called, line_styles(rows), strict=True):
             curves = [run.flatness.curves[name] for run in row.runs]
             with np.errstate(all="ignore"):  # a loss may be infinite
                 x, y, band = _over_seeds(curves)
@@ -111,7 +116,7 @@ def _figure(comparison: ComparisonData, name: str) -> str:
                 axes.fill_between(x, y - band, y + band, color=style["color"], alpha=0.12, linewidth=0)
             if np.isfinite(y).any():
                 last = np.flatnonzero(np.isfinite(y))[-1]
-                ends.append((float(x[last]), float(y[last]), row.label, style))
+                ends.append((float(x[last]), float(y[last]), label, style))
         axes.set(xlabel=curves[0].x_label, ylabel=curves[0].y_label)
         if curves[0].logarithmic:
             heights = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.lines])

@@ -13,7 +13,7 @@ from ..data.partition_statistics import PartitionStatistics
 from ..files import make_folder, read_bytes, write_atomically
 from ..methods import all_methods
 from . import curves, figures, flatness, wording
-from .columns import caption, columns, measure_title, target_columns
+from .columns import caption, columns, target_columns
 from .comparison_data import ComparisonData, FinishedRun, Row
 from .export import csv_text, environment, latex_table
 from .headline import headline
@@ -95,7 +95,7 @@ def _content(chapter: Chapter) -> dict[str, Any]:
             "columns": flatness.flatness_columns(comparison),
             "errors": flatness.ERRORS,
             "protocols": flatness.protocols(comparison),
-            "curves": {measure_title(name): drawn for name, drawn in flatness.curve_figures(comparison).items()},
+            "curves": flatness.curve_figures(comparison),
             "correlations": flatness.correlations(comparison),
             "caution": flatness.CAUTION,
         },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,12 +36,6 @@ class Group:
     label: str
     settings: Mapping[str, Any]  # by name
     runs: list[FinishedRun] = field(default_factory=list)
-
-    @property
-    def task(self) -> Hashable:
-        """Groups with the same one have the same data, model and number of rounds, so their accuracies compare."""
-        parts = ("data", "data_hash", "clients", "partition", "partition_hash", "model", "parameters", "rounds")
-        return tuple((name, str(value)) for name, value in self.settings.items() if name.partition(".")[0] in parts)
 
 
 def grouped(runs: Sequence[FinishedRun]) -> list[Group]:
