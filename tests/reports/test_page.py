@@ -51,6 +51,15 @@ class TestInABrowser:
         content, window = measured(report, tmp_path, width, "[document.documentElement.scrollWidth, innerWidth]")
         assert content <= window
 
+    def test_the_table_fits_with_all_that_is_usual_in_it(self, tmp_path: Path) -> None:
+        """Variants, validation samples, two measures of flatness and a target, at 1280 pixels."""
+        methods = [{"name": "fedsam", "rho": rho} for rho in (0.05, 0.1)]
+        runs = studies.study(study_spec(methods=methods, data={"clients": 10, "validation": 0.2}), tmp_path / "study")
+        page = ff.compare(runs).to_html(tmp_path / "page.html")
+        sizes = "((box) => [box.scrollWidth, box.clientWidth])(document.querySelector('.scroll'))"
+        content, box = measured(page, tmp_path / "browser", 1280, sizes)
+        assert content <= box
+
     @pytest.mark.parametrize(("width", "rows"), [(600, 2), (1280, 1)])
     def test_panels_stand_side_by_side_or_stack(self, report: Path, tmp_path: Path, width: int, rows: int) -> None:
         tops = "[...document.querySelectorAll('.curves svg')].map((svg) => svg.getBoundingClientRect().top)"

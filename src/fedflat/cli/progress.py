@@ -27,6 +27,7 @@ UNTOLD = {"seed", "flatness", "probes", "probe_every", "executor", "device"}
 # Numbers of a round that are not the method's own.
 SHARED = {
     "test_accuracy",
+    "validation_accuracy",
     "test_loss",
     "train_loss",
     "lr",
@@ -54,6 +55,7 @@ class Names:
         told = labels([run.method.name for run in runs], [_settings(run) for run in runs])
         for run, label in zip(runs, told, strict=True):
             self._names.setdefault(run.label, []).append((run, f"{label}-seed{run.seed}"))
+        self.width = max([18, *(len(name) for named in self._names.values() for _, name in named)])  # of the longest
 
     def __getitem__(self, run: RunSpec) -> str:
         return next((name for other, name in self._names.get(run.label, ()) if other == run), run.label)
@@ -86,10 +88,10 @@ class Results(RunObserver):
         if "test_accuracy" in run.summary:
             how = accuracy_in_words(self._protocol, int(run.summary["test_accuracy_evaluations"]))
             result = f"test accuracy {100 * accuracy(run, self._protocol):.2f} % ({how})"
-        self._console.say(f"{self._names[spec]:<18} {result}  in {run.summary['seconds']:.1f} s")
+        self._console.say(f"{self._names[spec]:<{self._names.width}} {result}  in {run.summary['seconds']:.1f} s")
 
     def run_failed(self, spec: RunSpec, error: NonFiniteError) -> None:
-        self._console.say(f"{self._names[spec]:<18} left out: {error}")
+        self._console.say(f"{self._names[spec]:<{self._names.width}} left out: {error}")
 
 
 class Bar(Results, AbstractContextManager[RunObserver]):
@@ -150,6 +152,6 @@ class Lines(Results):
 
 def state(result: Round) -> str:
     """The accuracy after a round, and the method's own numbers, such as FedGF's c."""
-    accuracy = result.metrics.get("test_accuracy")
-    parts = [] if accuracy is None else [f"test accuracy {100 * accuracy:.1f} %"]
+    accuracies = {kind: result.metrics.get(f"{kind}_accuracy") for kind in ("test", "validation")}
+    parts = [f"{kind} accuracy {100 * value:.1f} %" for kind, value in accuracies.items() if value is not None]
     return "  ".join(parts + [f"{name} {value:.2f}" for name, value in result.metrics.items() if name not in SHARED])
