@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedflat as ff
+from fedflat.reports.curves import accuracy_curves
 from fedflat.reports.figures import COLOURS, INK, differences, line_styles, panels, partition_map, spread, themed
 from fedflat.reports.partition import shade_map
 from support.finished_runs import Fake
@@ -86,3 +87,14 @@ def test_each_task_has_a_figure_of_its_own_in_which_labels_are_short() -> None:
     found = [(name, names) for name, _, names in panels(comparison.rows)]
     assert found == [(f"alpha={a}", ["FedAvg", "FedSAM(rho=0.1)", "FedSAM(rho=0.2)"]) for a in (0.1, 1.0)]
     assert [name for name, _, _ in panels(ff.compare(METHODS).rows)] == [""]
+
+
+def test_what_stands_in_a_figure_is_escaped() -> None:
+    """Names of data sets come from files; the name of a task is in the title, in text and in an attribute."""
+    harm = """d" onload="alert(1)'><script>alert(1)</script>"""
+    runs = [Fake("FedAvg", 0, [0.5, 0.6], data=f"{name}, 5 clients, IID()") for name in (harm, "other")]
+    for svg in accuracy_curves(ff.compare(runs)):
+        root = ET.fromstring(svg)
+        assert "onload" not in root.attrib
+        assert not [part for part in root.iter() if part.tag.endswith("script")]
+    assert any("onload" in ET.fromstring(svg).attrib["aria-label"] for svg in accuracy_curves(ff.compare(runs)))

@@ -6,7 +6,9 @@ import pytest
 
 import fedflat as ff
 from fedflat.reports import wording
+from fedflat.reports.run_settings import settings_by_name
 from fedflat.rounds.participation import Bernoulli, Explicit, Number, Share
+from support.finished_runs import Fake
 
 
 @pytest.mark.parametrize(
@@ -46,3 +48,16 @@ def test_what_is_not_there_is_not_said() -> None:
 def test_a_text_of_another_version_stays_as_it_is() -> None:
     assert wording.training_in_words("Trainer of tomorrow") == "Trainer of tomorrow"
     assert wording.participation_in_words("Waves()") == "participation Waves()"
+
+
+@pytest.mark.parametrize(
+    "text", ["Client(lr='x')", "Client(lr=None)", "Client()", "Client(lr=0.1, weight_decay=[1])", "Client(lr=[])",
+             "Share(share='x')", "Share(share=None)", "Number(number=[1])", "Bernoulli(p={})", "f(x={})"]
+)  # fmt: skip
+def test_a_hostile_text_stays_as_it_is(text: str) -> None:
+    words = (wording.training_in_words, wording.participation_in_words, wording.augmentation_in_words)
+    assert wording.training_in_words(text) == text
+    assert all(isinstance(say(text), str) for say in words)
+    assert settings_by_name(
+        Fake("A", 0, [0.1], client=text, data=f"d, 5 clients, {text}", more={"participation": text})
+    )

@@ -6,6 +6,7 @@ import io
 import re
 import warnings
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -151,7 +152,7 @@ def svg(figure: Figure, label: str) -> str:
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a reader's browser has other fonts
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Title": label})
     text = buffer.getvalue()
-    return text[text.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+    return text[text.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
 
 
 def themed(svg: str) -> str:

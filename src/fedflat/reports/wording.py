@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from .run_settings import fields_of
@@ -11,34 +13,44 @@ _MODEL = re.compile(r"(.*), (\d+) parameters, (?:torch\.)?(\w+)")
 _SCHEME = re.compile(r"(.*, \d+ clients, )(\w+\(.*\))")
 
 
+def _said(text: str, say: Callable[[dict[str, Any]], str]) -> str:
+    """What `say` makes of the fields that a text spells; the text as it is where it spells none, or not ours."""
+    fields = fields_of(text)
+    try:
+        return text if fields is None else say(fields)
+    except (KeyError, TypeError, ValueError):  # anybody may have written the text
+        return text
+
+
 def participation_in_words(text: str) -> str:
     """Who takes part in a round: `Share(share=0.2)` is 20 % of the clients each round."""
-    fields = fields_of(text) or {}
+    words = "listed cohorts" if text.startswith("Explicit(") else _said(text, _participation)
+    return f"participation {text}" if words == text else words
+
+
+def _participation(fields: dict[str, Any]) -> str:
     if "share" in fields:
         return f"{100 * fields['share']:g} % of the clients each round"
     if "number" in fields:
-        return "1 client each round" if fields["number"] == 1 else f"{fields['number']} clients each round"
-    if "p" in fields:
-        return f"each client with probability {100 * fields['p']:g} % in each round"
-    return "listed cohorts" if text.startswith("Explicit(") else f"participation {text}"
+        return "1 client each round" if fields["number"] == 1 else f"{fields['number']:d} clients each round"
+    return f"each client with probability {100 * fields['p']:g} % in each round"
 
 
 def training_in_words(text: str) -> str:
     """Local training from the `repr` of a `Client`; what is off is not said."""
-    fields = fields_of(text)
-    if fields is None:
-        return text
+    return _said(text, _training)
+
+
+def _training(fields: dict[str, Any]) -> str:
     decay = fields.get("lr_decay", 1.0)
-    parts = (
-        [f"step size {fields['lr']:g}" + (f", times {decay:g} each round" if decay != 1 else "")]
-        if "lr" in fields
-        else []
-    )
-    parts.append(f"{_amount(fields)} {_batches(fields.get('batch_size'))}")
+    parts = [
+        f"step size {fields['lr']:g}" + (f", times {decay:g} each round" if decay != 1 else ""),
+        f"{_amount(fields)} {_batches(fields.get('batch_size'))}",
+    ]
     if fields.get("weight_decay"):
         where = "" if fields.get("wd_scope", "outside") == "outside" else f" ({fields['wd_scope']})"
         parts.append(f"weight decay {fields['weight_decay']:g}{where}")
-    if fields.get("max_norm", float("inf")) != float("inf"):
+    if fields.get("max_norm", inf) != inf:
         where = "" if fields.get("clip_scope", "full") == "full" else f" ({fields['clip_scope']})"
         parts.append(f"clipping at norm {fields['max_norm']:g}{where}")
     if fields.get("momentum"):
@@ -74,10 +86,13 @@ def model_in_words(text: str) -> str:
 
 def augmentation_in_words(text: str) -> str:
     """What is done to pictures in training; nothing for none."""
-    fields = fields_of(text)
-    if text == "None" or fields is None:
-        return "" if text == "None" else text
-    return ", ".join(f"{name.replace('_', ' ')} {_word(value)}" for name, value in fields.items() if name != "class")
+
+    def say(fields: dict[str, Any]) -> str:
+        return ", ".join(
+            f"{name.replace('_', ' ')} {_word(value)}" for name, value in fields.items() if name != "class"
+        )
+
+    return "" if text == "None" else _said(text, say)
 
 
 def weights_in_words(text: str) -> str:
