@@ -41,6 +41,17 @@ def test_changed_files_are_told(clone: Path) -> None:
     assert commit.commit_of_code() == f"{head(clone)[:12]}-dirty"
 
 
+def test_no_program_of_the_clone_is_started(clone: Path) -> None:
+    program = clone / "fsmonitor"
+    program.write_text(f"#!/bin/sh\ntouch {clone}/started\n")
+    program.chmod(0o755)
+    subprocess.run(["git", "-C", str(clone), "config", "core.fsmonitor", str(program)], check=True)
+    assert commit.commit_of_code()
+    assert not (clone / "started").exists()
+    subprocess.run(["git", "-C", str(clone), "status"], check=True, capture_output=True)
+    assert (clone / "started").exists(), "git itself starts it"
+
+
 def test_an_installed_package_has_none(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = clone / "lib" / "fedflat"
     installed.mkdir(parents=True)

@@ -66,6 +66,12 @@ def test_one_row_can_be_the_baseline_of_all() -> None:
     assert comparison.baseline == "FedAvg(lr=0.2)"
 
 
+def test_a_baseline_is_a_label_or_a_method_in_any_spelling() -> None:
+    runs = [Fake("FedAvg", 0, [0.5], {"alpha": alpha}) for alpha in (10, 1.0)]
+    assert ff.compare(runs, baseline="FedAvg(alpha=1.0)").baseline == "FedAvg(alpha=1.0)"
+    assert ff.compare(runs, baseline="fed-avg").baseline == "FedAvg(alpha=10.0)"
+
+
 def test_rounds_and_participation_make_rows_of_their_own() -> None:
     runs = [Fake("FedAvg", 0, [0.5] * n, more={"participation": f"Share(share={p})"}) for n, p in [(4, 0.1), (5, 0.2)]]
     assert [row.label for row in ff.compare(runs).rows] == [

@@ -18,7 +18,9 @@ def commit_of_code() -> str | None:
     git, root = shutil.which("git"), PACKAGE.parents[1]
     if git is None or PACKAGE.parent.name != "src" or not (root / ".git").exists():
         return None
-    command = [git, "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    # A program that the clone names as its fsmonitor is not started.
+    settings = ["-C", str(root), "-c", "core.fsmonitor=false"]
+    command = [git, *settings, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     quiet = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}  # nothing is written to the clone
     try:
         done = subprocess.run(command, env=quiet, capture_output=True, text=True, timeout=SECONDS, check=False)  # noqa: S603 (all its words are ours)
