@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from .comparison_data import ComparisonData, FinishedRun, Row
-from .figures import INK, STYLE, label_ends, line_styles, panel, panels, svg, themed
+from .figures import INK, INLINE, inline, label_ends, line_styles, panel, panels
 
 MOST_SMOOTHED = 5  # evaluations
 SMOOTHED_SHARE = 20  # a twentieth of the evaluations is smoothed over
@@ -143,7 +143,7 @@ class Drawing:
 
     def svg(self, targets: Sequence[float] = ()) -> str:
         """The figure, with a dotted line at each target accuracy."""
-        with rc_context(STYLE):
+        with rc_context(INLINE):
             figure, axes = panel(len(self.rows))
             ends = []
             for name, line, style in zip(self.names, self.lines, line_styles(self.rows), strict=True):
@@ -154,7 +154,7 @@ class Drawing:
                 axes.axhline(100 * target, color=INK, alpha=0.5, linewidth=0.8, linestyle=":")
             self._scale(axes, [x for x, *_ in ends])
             label_ends(axes, ends)
-            return themed(svg(figure, f"{self.y_label}, {self.title}"))
+            return inline(figure, f"{self.y_label}, {self.title}")
 
     def _scale(self, axes: Axes, ends: Sequence[float]) -> None:
         """Whole rounds or amounts with a unit at the x axis, which ends with the last curve; a wide y axis in logs."""

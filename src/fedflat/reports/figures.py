@@ -30,16 +30,19 @@ STYLE: Any = {  # matplotlib's type of it is a list of all its settings
     "svg.fonttype": "none",
     "svg.hashsalt": "fedflat",  # the same figure always gives the same bytes
     "font.family": "sans-serif",
-    "font.size": 9,
-    "axes.titlesize": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "grid.alpha": 0.15,
+    "grid.alpha": 0.25,
     "text.parse_math": False,  # a `$` in a label is a `$`
+}
+INLINE: Any = STYLE | {  # of a figure that is a part of a page
     **dict.fromkeys(
         ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), INK
     ),
+    "grid.alpha": 0.15,
+    "font.size": 9,
+    "axes.titlesize": 10,
 }
 SAMPLES = LinearSegmentedColormap.from_list("samples", [(0.0, 0.45, 0.7, 0.0), (0.0, 0.45, 0.7, 1.0)])  # from nothing
 
@@ -49,7 +52,7 @@ def differences(comparison: ComparisonData) -> str | None:
     rows = [(row.label, row.difference) for row in comparison.rows if row.difference is not None]
     if not rows:
         return None
-    with rc_context(STYLE):
+    with rc_context(INLINE):
         figure = Figure(figsize=(6.2, 0.6 + 0.3 * len(rows)), layout="constrained")
         axes = figure.subplots()
         for place, (_, d) in enumerate(reversed(rows)):
@@ -61,13 +64,13 @@ def differences(comparison: ComparisonData) -> str | None:
         axes.axvline(0, color=INK, linewidth=0.8)
         axes.set_yticks(range(len(rows)), [label for label, _ in reversed(rows)])
         axes.set(xlabel=f"test accuracy minus {comparison.baseline}'s, points", ylim=(-0.6, len(rows) - 0.4))
-        return themed(svg(figure, "paired differences"))
+        return inline(figure, "paired differences")
 
 
-def partition_map(counts: np.ndarray, title: str) -> str:
+def partition_map(counts: np.ndarray, title: str, on_a_page: bool = False) -> str:
     """Samples per client and class as a heat map; of more than 200 clients only every k-th is drawn."""
     step = -(-len(counts) // 200)
-    with rc_context(STYLE | {"axes.grid": False}):
+    with rc_context((INLINE if on_a_page else STYLE) | {"axes.grid": False}):
         figure = Figure(figsize=(7, 2.6), layout="constrained")
         axes = figure.subplots()
         image = axes.imshow(counts[::step].T, aspect="auto", cmap=SAMPLES, vmin=0, interpolation="nearest")
@@ -75,7 +78,12 @@ def partition_map(counts: np.ndarray, title: str) -> str:
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(integer=True))
         axes.set(xlabel="client" if step == 1 else f"client (every {step}th)", ylabel="class", title=title)
-        return svg(figure, "partition")
+        return inline(figure, "partition") if on_a_page else svg(figure, "partition")
+
+
+def line_style(i: int) -> dict[str, Any]:
+    """Colour and dashes of the i-th of several curves of which none is a baseline."""
+    return {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i // len(COLOURS) % len(DASHES)]}
 
 
 def line_styles(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -145,17 +153,22 @@ def spread(places: np.ndarray, gap: float) -> np.ndarray:
     return apart
 
 
-def svg(figure: Figure, label: str) -> str:
+def svg(figure: Figure, label: str, transparent: bool = False) -> str:
     """The figure as an `<svg>` element with a label for screen readers."""
-    buffer = io.StringIO()
+    buffer, facts = io.StringIO(), {"Date": None, "Creator": None, "Title": label}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a reader's browser has other fonts
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Title": label})
+        figure.savefig(buffer, format="svg", transparent=transparent, metadata=facts)
     text = buffer.getvalue()
     return text[text.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
 
 
+def inline(figure: Figure, label: str) -> str:
+    """The figure for a page: without a background of its own, and in the page's colours."""
+    return themed(svg(figure, label, transparent=True))
+
+
 def themed(svg: str) -> str:
-    """The SVG for a page: ink is the colour of the page's text, and the other colours may be set by the page."""
+    """The SVG with the colour of the page's text for ink, and with other colours that the page may set."""
     names = {INK: "currentColor"} | {c: f"var(--curve-{i}, {c})" for i, c in enumerate(COLOURS)}
     return re.sub(r"#[0-9a-f]{6}(?=[;\"])", lambda found: names.get(found[0], found[0]), svg)

@@ -13,7 +13,7 @@ from ..metrics.flatness import Curve
 from ..metrics.flatness.measure import with_error
 from .columns import NOTHING, Column, measure_title
 from .comparison_data import ComparisonData, Row
-from .figures import STYLE, label_ends, line_styles, panel, panels, svg, themed
+from .figures import INLINE, inline, label_ends, line_styles, panel, panels
 
 ERRORS = (
     "one seed: ± half of a 95 % interval, or the residual of an eigenvalue; several: ± standard deviation over seeds"
@@ -104,7 +104,7 @@ def curve_figures(comparison: ComparisonData) -> list[tuple[str, str]]:
 
 def _figure(rows: Sequence[Row], called: Sequence[str], name: str) -> str:
     """The curve `name` of some rows, and what they are `called`."""
-    with rc_context(STYLE):
+    with rc_context(INLINE):
         figure, axes = panel(len(rows))
         ends = []
         for row, label, style in zip(rows, called, line_styles(rows), strict=True):
@@ -124,7 +124,7 @@ def _figure(rows: Sequence[Row], called: Sequence[str], name: str) -> str:
             axes.set(yscale="log", ylim=(SHOWN * highest, 3 * highest) if highest > 0 else None)
             ends = [end for end in ends if end[1] > 0]
         label_ends(axes, ends)
-        return themed(svg(figure, measure_title(name)))
+        return inline(figure, measure_title(name))
 
 
 def _over_seeds(curves: list[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:

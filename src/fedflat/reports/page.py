@@ -114,7 +114,7 @@ def _partition(run: FinishedRun) -> dict[str, Any]:
     """A map of who holds what, and its numbers."""
     name = wording.data_in_words(run.settings["data"])
     return {
-        "map": figures.themed(figures.partition_map(run.counts, name)),
+        "map": figures.partition_map(run.counts, name, on_a_page=True),
         "seed": run.seed,
         "facts": PartitionStatistics(**run.settings["split"]).lines(),
     }
