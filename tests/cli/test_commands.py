@@ -25,7 +25,24 @@ def test_run_then_again_then_report(fedflat, tmp_path: Path) -> None:
     code, out, _ = fedflat("report one other --target 0.1")
     assert code == 0
     assert re.search(r"rounds to 10\.0.%", out)
-    assert Path("report.html").exists()
+    assert not Path("report.html").exists(), "nothing is written into the folder that one happens to be in"
+    [page] = Path("runs").glob("report-*/report.html")
+    assert f"report: {page}" in out
+    assert f"report: {page}" in fedflat("report other one --target 0.2")[1], "the same runs in another order"
+    assert str(page) not in fedflat("report one")[1]
+
+
+@pytest.mark.slow
+def test_a_short_run_says_how_its_accuracy_was_taken(fedflat, tmp_path: Path) -> None:
+    """Four evaluations, of which `last = 10` takes all."""
+    out = fedflat(f"run {SMALL} --flatness [] --out one")[1]
+    assert "last = 10: the accuracy is the mean of the last 4 of 4 evaluations" in out
+    assert re.search(r"FedAvg-seed0 +test accuracy [\d.]+ % \(mean of the last 4 evaluations\)  in ", out)
+    assert "last =" not in fedflat(f"run {SMALL} --flatness [] --last 1 --out two")[1]
+    study = "compare --methods fedavg --seeds 0 --data.validation 0.2 --protocol best-validation"
+    out = fedflat(f"{study} {SMALL} --flatness [] --out three")[1]
+    assert "last =" not in out
+    assert "% (of the round that did best on the clients' validation samples)" in out
 
 
 def test_default_folder_names_the_run(fedflat, tmp_path: Path) -> None:

@@ -69,6 +69,9 @@ def test_other_commands_end_well_or_in_one_line(fedflat, runs: tuple[Path, Path]
 SHOWN = {
     "markup": edited("summary.json", "settings", "data", value="[/x] <script>alert(1)</script> $\\frac$"),
     "unicode": edited("summary.json", "settings", "model", value="☃ 模型"),
+    "a client of another kind": edited("summary.json", "settings", "client", value="Client(lr='x', epochs=[1])"),
+    "a share that is none": edited("summary.json", "settings", "participation", value="Share(share='<b>')"),
+    "deep settings": edited("summary.json", "settings", "model", value="f(" * 400),
     "an unknown number": edited("summary.json", "summary", "later", value=1.5),
     "an infinite loss": edited("summary.json", "summary", "train_loss", value=float("inf")),
     "no number for drift": edited("summary.json", "summary", "drift", value=float("nan")),

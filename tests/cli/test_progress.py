@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 def test_a_terminal_gets_a_bar_with_the_time_left(tmp_path) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=160)
     spec = study_spec(seeds=[0], methods=["fedavg", "fedgf"], flatness=[])
-    with watcher(console, 12) as watching:
+    with watcher(console, spec.runs()) as watching:
         assert isinstance(watching, Bar)
         studies.study(spec, tmp_path, watching)
         task = watching._progress.tasks[0]
@@ -29,7 +29,7 @@ def test_a_terminal_gets_a_bar_with_the_time_left(tmp_path) -> None:
 
 def test_a_pipe_gets_plain_lines(tmp_path) -> None:
     console = Console(file=io.StringIO(), force_terminal=False, width=80)
-    with watcher(console, 24) as watching:
+    with watcher(console, study_spec().runs()) as watching:
         assert isinstance(watching, Lines)
         studies.study(study_spec(), tmp_path, watching)
     lines = console.file.getvalue().splitlines()
@@ -41,7 +41,7 @@ def test_a_pipe_gets_plain_lines(tmp_path) -> None:
 def test_a_pipe_hears_of_long_measures_only(monkeypatch) -> None:
     console, spec, now = Console(file=io.StringIO(), width=80), study_spec().runs()[0], [0.0]
     monkeypatch.setattr(progress, "monotonic", lambda: now[0])
-    lines = Lines(console, 24)
+    lines = Lines(console, [spec])
     for done in range(5):
         lines.measuring(spec, "LPF", done, 5)
         now[0] += progress.PATIENCE / 10
@@ -49,3 +49,16 @@ def test_a_pipe_hears_of_long_measures_only(monkeypatch) -> None:
     now[0] += progress.PATIENCE
     lines.measuring(spec, "LPF", 5, 9)
     assert console.file.getvalue() == f"{spec.label}  measuring LPF, 5 of about 9\n"
+
+
+def test_variants_have_names_of_their_own_and_results_their_protocol(tmp_path) -> None:
+    console = Console(file=io.StringIO(), width=80)
+    methods = [{"name": "fedsam", "rho": 0.1}, {"name": "fedsam", "rho": 0.2}]
+    spec = study_spec(methods=methods, seeds=[0], flatness=[])
+    for protocol, words in (("last", "mean of the last 6 evaluations"), ("final", "of the final model")):
+        with watcher(console, spec.runs(), protocol) as watching:
+            runs = studies.study(spec, tmp_path, watching)
+        for run, rho in zip(runs, (0.1, 0.2), strict=True):
+            shown = 100 * run.summary["test_accuracy" if protocol == "last" else "test_accuracy_last"]
+            line = f"FedSAM(rho={rho})-seed0 test accuracy {shown:.2f} % ({words})  in "
+            assert line in console.file.getvalue()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedflat.metrics.protocols import WINDOW, AccuracyCurve, Reached
+from fedflat.metrics.protocols import WINDOW, AccuracyCurve, Reached, long_mean
 
 accuracies = st.lists(st.floats(0, 1), min_size=1, max_size=60)
 
@@ -113,3 +113,12 @@ def test_a_smoothed_curve_reaches_a_target_later() -> None:
     assert place > 3
     assert found.reached(0.5, smooth=True) == Reached(2 * place + 2, 20 * (place + 1), 16 * (place + 1), place + 1)
     assert found.reached(0.9, smooth=True) is None or max(smooth) >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("averaged", "evaluations", "is_long"), [(10, 50, False), (10, 49, True), (1, 1, False), (2, 2, True)]
+)
+def test_a_mean_over_more_than_a_fifth_of_the_evaluations_is_pointed_out(averaged, evaluations, is_long) -> None:
+    found = long_mean(averaged, evaluations)
+    assert (found is not None) == is_long
+    assert not found or f"the last {averaged} of {evaluations} evaluations" in found

@@ -38,7 +38,7 @@ def compared(runs: list[ff.Run], values: list[float], accuracies: list[float]) -
 def test_one_seed_has_the_measures_own_error(runs) -> None:
     comparison = compared(runs, [1, 2, 3, 4, 5], [0.5, 0.4, 0.3, 0.2, 0.1])
     _, column = flatness_columns(comparison)
-    assert [column.cell(row) for row in comparison.rows][:2] == ["1 ± 0.25", "2 ± 0.25"]
+    assert [column.cell(row) for row in comparison.rows][:2] == ["1.00 ± 0.25", "2.00 ± 0.25"]
     assert protocols(comparison) == ["Steepness; of nothing"]
 
 
@@ -46,13 +46,13 @@ def test_several_seeds_have_their_spread(runs) -> None:
     """Two seeds with 1 and 3: 2 ± sqrt(2)."""
     two = [measured(1, 0.5, runs[0]), measured(3, 0.5, replace(runs[0], seed=1))]
     _, column = flatness_columns(ff.compare(two))
-    assert [column.cell(row) for row in ff.compare(two).rows] == ["2 ± 1.4"]
+    assert [column.cell(row) for row in ff.compare(two).rows] == ["2.0 ± 1.4"]
 
 
 def test_what_was_not_measured_on_every_run_is_left_out(runs) -> None:
     comparison = ff.compare([measured(1, 0.5, runs[0]), runs[1]])
     assert flatness_columns(comparison) == []
-    assert curve_figures(comparison) == {}
+    assert curve_figures(comparison) == []
     assert correlations(comparison) == []
 
 
@@ -82,7 +82,7 @@ def test_few_runs_and_constants_have_no_correlation(runs) -> None:
 def test_the_page_has_numbers_protocols_curves_correlation_and_caution(runs, tmp_path) -> None:
     page = compared(runs, [1, 2, 3, 4, 5], [0.5, 0.4, 0.3, 0.2, 0.1]).to_html(tmp_path / "page.html").read_text()
     assert "<h2>Flatness</h2>" in page
-    assert "1 ± 0.25" in page
+    assert "1.00 ± 0.25" in page
     assert "Steepness; of nothing" in page
     assert re.search(r'<figure class="flatness-curve"><svg', page)
     assert "-1.00" in page

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,8 +34,10 @@ class TestInABrowser:
         assert table
         assert table.group().count("<tr") == 4
         assert all(name in table.group() for name in ("FedAvg", "FedSAM", "FedGF"))
-        for figure in ("curves", "differences", "partition"):
-            assert re.search(rf'<figure class="{figure}"><svg', dom), figure
+        for figure, drawn in (("curves", 2), ("losses", 1), ("costs", 2), ("differences", 1), ("partition", 1)):
+            found = re.search(rf'<figure class="{figure}">.*?</figure>', dom, re.DOTALL)
+            assert found, figure
+            assert found.group().count("<svg") >= drawn, figure
         assert "CONSOLE" not in log
 
     def test_the_check_of_the_console_can_fail(self, tmp_path: Path) -> None:
@@ -39,14 +45,131 @@ class TestInABrowser:
         page.write_text("<script>nonsense()</script>")
         assert "CONSOLE" in browse(page, 800, tmp_path / "profile")[1]
 
-    def test_a_narrow_window_does_not_scroll_sideways(self, report: Path, tmp_path: Path) -> None:
-        """Measured by a script that is added for the test; wide tables scroll inside their own box."""
-        page = tmp_path / "measured.html"
-        measure = "<script>document.title = `${document.documentElement.scrollWidth} ${innerWidth}`</script>"
-        page.write_text(report.read_text().replace("</body>", f"{measure}</body>"))
-        dom, _ = browse(page, 500, tmp_path / "profile")
-        content, window = map(int, re.search(r"<title>(\d+) (\d+)</title>", dom).groups())
+    @pytest.mark.parametrize("width", [600, 1280])
+    def test_the_window_does_not_scroll_sideways(self, report: Path, tmp_path: Path, width: int) -> None:
+        """Wide tables scroll inside their own box."""
+        content, window = measured(report, tmp_path, width, "[document.documentElement.scrollWidth, innerWidth]")
         assert content <= window
+
+    def test_the_table_fits_with_all_that_is_usual_in_it(self, tmp_path: Path) -> None:
+        """Variants, validation samples, two measures of flatness and a target, at 1280 pixels."""
+        methods = [{"name": "fedsam", "rho": rho} for rho in (0.05, 0.1)]
+        runs = studies.study(study_spec(methods=methods, data={"clients": 10, "validation": 0.2}), tmp_path / "study")
+        page = ff.compare(runs).to_html(tmp_path / "page.html")
+        sizes = "((box) => [box.scrollWidth, box.clientWidth])(document.querySelector('.scroll'))"
+        content, box = measured(page, tmp_path / "browser", 1280, sizes)
+        assert content <= box
+
+    @pytest.mark.parametrize(("width", "rows"), [(600, 2), (1280, 1)])
+    def test_panels_stand_side_by_side_or_stack(self, report: Path, tmp_path: Path, width: int, rows: int) -> None:
+        tops = "[...document.querySelectorAll('.curves svg')].map((svg) => svg.getBoundingClientRect().top)"
+        found = measured(report, tmp_path, width, tops)
+        assert len(found) == 2
+        assert len(set(found)) == rows
+
+    def test_text_in_figures_is_as_large_as_on_the_page_nearly(self, report: Path, tmp_path: Path) -> None:
+        """Of 16 pixels of a paragraph, axes have at least 10 at either width."""
+        heights = "[...document.querySelectorAll('figure svg text')].map((text) => text.getBoundingClientRect().height)"
+        for width in (600, 1280):
+            assert min(h for h in measured(report, tmp_path / str(width), width, heights) if h) >= 10
+
+    @pytest.mark.parametrize("dark", [False, True])
+    def test_all_text_can_be_read(self, report: Path, tmp_path: Path, dark: bool) -> None:
+        """The contrast of text and paper is at least 4.5, that of curves 2.0; by the definition of WCAG 2."""
+        colours = measured(report, tmp_path, 1280, COLOURS_OF_TEXT, dark)
+        paper, texts, lines = colours["paper"], colours["texts"], colours["lines"]
+        assert (luminance(paper) < 0.1) == dark
+        assert len(texts) >= 2
+        assert min(contrast(one, paper) for one in texts) >= 4.5
+        assert len(lines) >= 3
+        assert min(contrast(one, paper) for one in lines) >= 2.0
+
+
+COLOURS_OF_TEXT = """(() => {
+  const found = (selector, name) => [...document.querySelectorAll(selector)].map((one) => getComputedStyle(one)[name]);
+  const all = (selector, name) => [...new Set(found(selector, name))];
+  return {
+    paper: getComputedStyle(document.body).backgroundColor,
+    texts: [...all("h1, p, td, th, a, figcaption, caption, summary", "color"), ...all("figure svg text", "fill")],
+    lines: all(".curves svg path", "stroke").filter((colour) => colour.startsWith("rgb(")),
+  };
+})()"""
+
+
+def measured(page: Path, folder: Path, width: int, script: str, dark: bool = False) -> Any:
+    """What an expression gives in the page, by a script that is added for the test."""
+    folder.mkdir(exist_ok=True)
+    copy = folder / "measured.html"
+    added = f"<script>document.title = JSON.stringify({script})</script>"
+    copy.write_text(page.read_text().replace("</body>", f"{added}</body>"))
+    dom, _ = browse(copy, width, folder / "profile", dark)
+    return json.loads(html.unescape(re.search(r"<title>(.*?)</title>", dom).group(1)))
+
+
+def luminance(colour: str) -> float:
+    channels = [int(one) / 255 for one in re.findall(r"\d+", colour)[:3]]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def visible(page: str) -> str:
+    """The text that a reader sees, without figures, LaTeX, CSV and BibTeX."""
+    for part in (r"<style>.*?</style>", r"<svg.*?</svg>", r"<pre>.*?</pre>", r"<[^>]*>"):
+        page = re.sub(part, " ", page, flags=re.DOTALL)
+    return html.unescape(page)
+
+
+def test_nothing_of_python_is_shown(report: Path) -> None:
+    text = visible(report.read_text())
+    assert "50 % of the clients each round" in text
+    for leak in ("None", "inf", "Share(", "Client(", "alpha=", "lambda_max", "torch.float32", "True", "False", "nan"):
+        assert leak not in text, leak
+
+
+def test_it_opens_with_the_sentence_and_says_where_it_comes_from(report: Path) -> None:
+    page = report.read_text()
+    assert page.index('class="headline"') < page.index("<table")
+    assert re.search(r'class="origin">fedflat [\d.]+, torch \S+; ', page)
+    assert f"computed on {datetime.now(UTC).year}" in page
+
+
+def test_latex_and_csv_are_there_to_copy(report: Path) -> None:
+    page = report.read_text()
+    _, runs = studies.stored_study(report.parent)
+    for kind, text in (("latex", ff.compare(runs).to_latex()), ("csv", ff.compare(runs).to_csv())):
+        [found] = re.findall(rf'<details class="{kind}">.*?<pre>(.*?)</pre>', page, re.DOTALL)
+        assert html.unescape(found) == text
+
+
+def test_a_target_that_nobody_reached_has_no_table_and_is_said(report: Path, tmp_path: Path) -> None:
+    _, runs = studies.stored_study(report.parent)
+    page = ff.compare(runs, targets=[0.9999]).to_html(tmp_path / "page.html").read_text()
+    assert 'class="targets"' not in page
+    assert "no run reached 100.0\N{NO-BREAK SPACE}%" in page
+    assert 'class="targets"' in report.read_text()
+
+
+def test_a_short_study_is_not_smoothed_and_its_long_mean_is_pointed_out(report: Path) -> None:
+    page = report.read_text()
+    assert "Nothing is smoothed" in page
+    assert "mean of the last 6 of 6 evaluations" in page
+
+
+def test_several_partitions_are_all_drawn(tmp_path: Path) -> None:
+    runs = []
+    for alpha in (0.1, 10.0):
+        data = ff.data.load("digits", clients=10, partition=ff.Dirichlet(alpha=alpha), seed=0)
+        for method in (ff.methods.FedAvg(), ff.methods.FedSAM()):
+            runs.append(ff.Simulation(model="mlp", data=data, method=method, rounds=2).run())
+    page = ff.compare(runs).to_html(tmp_path / "page.html").read_text()
+    assert page.count('<figure class="partition">') == 2
+    assert "4 variants of 2 methods" in page
+    assert "FedSAM(alpha=10.0)" in page
 
 
 def test_it_loads_nothing_and_runs_nothing(report: Path) -> None:

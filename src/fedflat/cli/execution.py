@@ -25,6 +25,7 @@ from ..experiments.spec import Experiment, RunSpec, StudySpec
 from ..experiments.studies import Jobs
 from ..experiments.tracking import TrackingObserver
 from ..files import write_atomically
+from ..metrics.protocols import long_mean
 from .console import Console, bar_for_each, usual_columns
 from .progress import watcher
 
@@ -55,6 +56,10 @@ def warn_of_doubtful_settings(console: Console, spec: Experiment) -> None:
     """Say which settings of an experiment may spoil its results."""
     if spec.precision == "bf16":
         console.caution("precision = 'bf16':", BF16)
+    evaluations = -(-spec.rounds // spec.eval_every)
+    doubt = long_mean(min(spec.last, evaluations), evaluations)
+    if doubt and (not isinstance(spec, StudySpec) or spec.protocol == "last"):
+        console.caution(f"last = {spec.last}:", doubt)
 
 
 def carry_out_run(
@@ -65,7 +70,7 @@ def carry_out_run(
     track: the tools that the rounds are also written to.
     """
     tracking = TrackingObserver(track, path, lambda _: RunDirectory(path))
-    with watcher(console, spec.rounds) as watching, tracking:
+    with watcher(console, [spec]) as watching, tracking:
         runner.run(spec, path, Observers(watching, tracking), strict, ranks)
     console.say(f"results in {path}")
 
@@ -125,7 +130,7 @@ def carry_out_study(
     prepare_data(console, spec)
     warn_of_doubtful_settings(console, spec)
     tracking = TrackingObserver(track, path, lambda one: studies.run_directory(one, path))
-    with watcher(console, _rounds(spec)) as watching, tracking:
+    with watcher(console, spec.runs(), spec.protocol) as watching, tracking:
         runs = studies.study(spec, path, Observers(watching, tracking), jobs, strict)
     show(console, [Chapter(compare(runs, targets=spec.targets, protocol=spec.protocol))], path)
 
@@ -137,7 +142,8 @@ def carry_out_recipe(
     from ..reports.comparison import compare
     from ..reports.page import Chapter
 
-    with watcher(console, sum(map(_rounds, cells.values()))) as watching:
+    planned = [run for study in cells.values() for run in study.runs()]
+    with watcher(console, planned) as watching:
         results = [studies.study(study, folder / cell.name, watching, jobs) for cell, study in cells.items()]
     chapters = []
     for (cell, study), runs in zip(cells.items(), results, strict=True):
@@ -146,10 +152,6 @@ def carry_out_recipe(
         notes = [*changes, *missing, *recipe.item.notes]
         chapters.append(Chapter(comparison, f"{recipe.name} {cell.name}", notes))
     show(console, chapters, folder, f"{recipe.item.title} ({recipe.base.paper}: {', '.join(recipe.item.items)})")
-
-
-def _rounds(study: StudySpec) -> int:
-    return sum(run.rounds for run in study.runs())
 
 
 def show(console: Console, chapters: Sequence[Chapter], folder: Path, title: str | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -16,40 +17,58 @@ if TYPE_CHECKING:
     from ..engine.simulation import Round
     from ..experiments.run_directory import StoredRun
     from ..experiments.spec import RunSpec
+    from ..metrics.protocols import Protocol
 
 PATIENCE = 20  # seconds between lines on a measure; one that takes less has no line
 # Numbers of a round that are not the method's own.
-SHARED = {"test_accuracy", "test_loss", "train_loss", "lr", "clients", "drift", "gradients", "bytes_down", "bytes_up",
-          "seconds"}  # fmt: skip
+SHARED = {
+    "test_accuracy",
+    "validation_accuracy",
+    "test_loss",
+    "train_loss",
+    "lr",
+    "clients",
+    "drift",
+    "gradients",
+    "bytes_down",
+    "bytes_up",
+    "seconds",
+}
 
 
-def watcher(console: Console, rounds: int) -> AbstractContextManager[RunObserver]:
-    """Shows the progress of `rounds` rounds: a bar if `console` is a terminal, else lines."""
-    return Bar(console, rounds) if console.is_terminal else nullcontext(Lines(console, rounds))
+def watcher(
+    console: Console, runs: Sequence[RunSpec], protocol: Protocol = "last"
+) -> AbstractContextManager[RunObserver]:
+    """Shows the progress of all `runs`: a bar if `console` is a terminal, else lines. Results are by `protocol`."""
+    return Bar(console, runs, protocol) if console.is_terminal else nullcontext(Lines(console, runs, protocol))
 
 
 class Results(RunObserver):
     """Prints a line for every run that has finished or diverged."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, runs: Sequence[RunSpec] = (), protocol: Protocol = "last") -> None:
+        self._console, self._protocol = console, protocol
+        self._width = max([18, *(len(run.title) for run in runs)])
 
     def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
-        accuracy, seconds = run.summary.get("test_accuracy"), run.summary["seconds"]
-        loss = f"train loss {run.summary['train_loss']:.4f}"
-        result = loss if accuracy is None else f"test accuracy {100 * accuracy:.2f} %"
-        self._console.say(f"{spec.label:<18} {result}  in {seconds:.1f} s")
+        from ..reports.comparison_data import accuracy, accuracy_in_words  # here, because it needs torch
+
+        result = f"train loss {run.summary['train_loss']:.4f}"
+        if "test_accuracy" in run.summary:
+            how = accuracy_in_words(self._protocol, int(run.summary["test_accuracy_evaluations"]))
+            result = f"test accuracy {100 * accuracy(run, self._protocol):.2f} % ({how})"
+        self._console.say(f"{spec.title:<{self._width}} {result}  in {run.summary['seconds']:.1f} s")
 
     def run_failed(self, spec: RunSpec, error: NonFiniteError) -> None:
-        self._console.say(f"{spec.label:<18} left out: {error}")
+        self._console.say(f"{spec.title:<{self._width}} left out: {error}")
 
 
 class Bar(Results, AbstractContextManager[RunObserver]):
     """One bar over all rounds of all runs."""
 
-    def __init__(self, console: Console, rounds: int) -> None:
-        super().__init__(console)
-        columns = counting_columns("rounds")
+    def __init__(self, console: Console, runs: Sequence[RunSpec], protocol: Protocol = "last") -> None:
+        super().__init__(console, runs, protocol)
+        columns, rounds = counting_columns("rounds"), sum(run.rounds for run in runs)
         self._progress = Progress(*columns, console=console, transient=True, speed_estimate_period=60)
         self._task = self._progress.add_task("", total=rounds)
 
@@ -61,21 +80,21 @@ class Bar(Results, AbstractContextManager[RunObserver]):
         self._progress.stop()
 
     def run_started(self, spec: RunSpec, done: int) -> None:
-        self._progress.update(self._task, advance=done, description=spec.label)
+        self._progress.update(self._task, advance=done, description=spec.title)
 
     def round_done(self, spec: RunSpec, result: Round) -> None:
-        self._progress.update(self._task, advance=1, description=f"{spec.label}  {state(result)}")
+        self._progress.update(self._task, advance=1, description=f"{spec.title}  {state(result)}")
 
     def measuring(self, spec: RunSpec, name: str, done: int, total: int) -> None:
-        self._progress.update(self._task, description=f"{spec.label}  measuring {name}, {done} of about {total}")
+        self._progress.update(self._task, description=f"{spec.title}  measuring {name}, {done} of about {total}")
 
 
 class Lines(Results):
     """A line for every start, quarter and end of a run."""
 
-    def __init__(self, console: Console, rounds: int) -> None:
-        super().__init__(console)
-        self._rounds, self._done, self._skipped, self._began = rounds, 0, 0, monotonic()
+    def __init__(self, console: Console, runs: Sequence[RunSpec], protocol: Protocol = "last") -> None:
+        super().__init__(console, runs, protocol)
+        self._rounds, self._done, self._skipped, self._began = sum(run.rounds for run in runs), 0, 0, monotonic()
         self._measured: tuple[RunSpec, str] | None = None
         self._silent_until = 0.0
 
@@ -90,18 +109,18 @@ class Lines(Results):
             place = f"round {result.t + 1} of {spec.rounds}"
             each = (monotonic() - self._began) / (self._done - self._skipped)
             left = each * (self._rounds - self._done)
-            self._console.say(f"{spec.label}  {place}  {state(result)}  about {left:.0f} s left")
+            self._console.say(f"{spec.title}  {place}  {state(result)}  about {left:.0f} s left")
 
     def measuring(self, spec: RunSpec, name: str, done: int, total: int) -> None:
         if (spec, name) != self._measured:
             self._measured, self._silent_until = (spec, name), monotonic() + PATIENCE
         elif monotonic() > self._silent_until:
             self._silent_until = monotonic() + PATIENCE
-            self._console.say(f"{spec.label}  measuring {name}, {done} of about {total}")
+            self._console.say(f"{spec.title}  measuring {name}, {done} of about {total}")
 
 
 def state(result: Round) -> str:
     """The accuracy after a round, and the method's own numbers, such as FedGF's c."""
-    accuracy = result.metrics.get("test_accuracy")
-    parts = [] if accuracy is None else [f"test accuracy {100 * accuracy:.1f} %"]
+    accuracies = {kind: result.metrics.get(f"{kind}_accuracy") for kind in ("test", "validation")}
+    parts = [f"{kind} accuracy {100 * value:.1f} %" for kind, value in accuracies.items() if value is not None]
     return "  ".join(parts + [f"{name} {value:.2f}" for name, value in result.metrics.items() if name not in SHARED])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from .console import Console, bar_for_each, usual_columns
 from .run import AllowCodeOption
 
 if TYPE_CHECKING:
+    from ..experiments.run_directory import StoredRun
     from ..experiments.verification import Verdict
     from ..metrics.protocols import Protocol
 
@@ -25,7 +27,7 @@ MAX_SAMPLES = 2000  # as in `metrics.flatness`, which takes seconds to import
 def report(
     folders: Annotated[list[Path], typer.Argument(help="One study, or any number of finished runs.")],
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write to; default the study's, or the current one.")
+        Path | None, typer.Option(help="Folder to write to; default the study's, for runs runs/report-HASH.")
     ] = None,
     targets: Annotated[
         list[float] | None, typer.Option("--target", help="Accuracy in (0, 1) for a column 'rounds to'; may repeat.")
@@ -34,7 +36,16 @@ def report(
         str | None, typer.Option(help="Accuracy shown: last, final, best-validation or best-test; default the study's.")
     ] = None,
 ) -> None:
-    """Make the comparison table and page again from what is on disk; nothing is trained."""
+    """Make the comparison table and page again from what is on disk; nothing is trained.
+
+    The report of a study goes into its folder, that of single runs to runs/report-HASH. HASH stands for the runs, so
+    the same ones replace their own report, and no other one. Runs may differ in anything: rows are called by what
+    differs, and each is compared with the baseline's run that has the same other settings.
+
+    fedflat report runs/digits
+
+    fedflat report runs/FedAvg-seed0-1a2b3c runs/FedSAM-seed0-4d5e6f --target 0.9 --out runs/two
+    """
     from ..experiments.run_directory import StoredRun
     from ..experiments.studies import stored_study
     from ..reports.comparison import compare
@@ -51,7 +62,14 @@ def report(
         comparison = compare(runs, targets=targets or spec.targets, protocol=chosen or spec.protocol)
         return show(console, [Chapter(comparison)], out or folders[0])
     runs = [StoredRun.open(folder) for folder in folders]
-    show(console, [Chapter(compare(runs, targets=targets or (), protocol=chosen or "last"))], out or Path())
+    comparison = compare(runs, targets=targets or (), protocol=chosen or "last")
+    show(console, [Chapter(comparison)], out or Path("runs") / f"report-{_digest(runs)}")
+
+
+def _digest(runs: list[StoredRun]) -> str:
+    """Six hexadecimal digits that stand for these runs, in any order."""
+    names = sorted(f"{spec.label}-{spec.digest()}" for spec in (run.directory.spec() for run in runs))
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:6]
 
 
 def flatness(

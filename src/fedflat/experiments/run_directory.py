@@ -41,6 +41,7 @@ from ..rounds.device import device_name
 from ..rounds.history import metrics_table
 from ..rounds.model_file import load_model
 from ..rounds.segments import versions
+from .commit import commit_of_code
 from .run_file_readers import read_counts, read_findings, read_metrics, read_summary
 from .spec import RunSpec
 
@@ -243,6 +244,7 @@ def environment(sim: Simulation) -> dict[str, Any]:
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(RECORDED) | {"python": platform.python_version()},
+        "commit": commit_of_code(),
         "platform": platform.platform(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),

@@ -15,6 +15,19 @@ COLUMNS = ("test_accuracy", "validation_accuracy", "gradients", "bytes_down", "b
 WINDOW = 21  # evaluations under the smoothing window; FedSMOO says Hanning and not how long
 
 
+MUCH = 0.2  # of all evaluations; a mean over more of the last ones has much of the training in it
+
+
+def long_mean(averaged: int, evaluations: int) -> str | None:
+    """What to say of a mean over the last `averaged` of `evaluations` if these are many; None if they are not."""
+    if averaged <= 1 or averaged <= MUCH * evaluations:
+        return None
+    return (
+        f"the accuracy is the mean of the last {averaged} of {evaluations} evaluations, so it has much of the training "
+        "in it; a smaller `last` has less, and the protocol `final` shows the final model"
+    )
+
+
 @dataclass(frozen=True)
 class Reached:
     """When a target accuracy was first reached, and what all clients together had spent until then."""

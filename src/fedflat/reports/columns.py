@@ -1,14 +1,16 @@
-"""The columns of the comparison table, the same on a terminal and on a page."""
+"""The columns of the comparison table, the same on a terminal, on a page and in LaTeX."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..experiments.recipe_files import Published
 from ..methods import plain
+from ..metrics.flatness.measure import with_error
 from ..metrics.protocols import WINDOW
-from .comparison_data import ComparisonData, Row
+from .comparison_data import ComparisonData, Row, accuracy_in_words, by_task
+from .wording import participation_in_words
 
 NOTHING = "–"
 ACCURACY = "test accuracy %"  # the published quantity that is subtracted from ours
@@ -21,42 +23,46 @@ class Column:
     title: str
     meaning: str
     cell: Callable[[Row], str]
+    merit: Callable[[Row], float | None] = lambda row: None  # higher is better; None where nothing is best
+
+    def best(self, rows: Sequence[Row]) -> set[str]:
+        """The labels of the rows that are best among those of their task, if there are others to be better than."""
+        found: set[str] = set()
+        for same in by_task(rows):
+            merits = {row.label: self.merit(row) for row in same}
+            known = [merit for merit in merits.values() if merit is not None]
+            if len(merits) > 1 and known and min(known) < max(known):
+                found |= {label for label, merit in merits.items() if merit == max(known)}
+        return found
 
 
 def columns(comparison: ComparisonData) -> list[Column]:
-    """The columns of `comparison`, in order."""
-    validated = all("validation_accuracy_mean" in row.estimates for row in comparison.rows)
-    return [
-        Column("method", "class name; hyper-parameters only where they tell variants apart", lambda row: row.label),
+    """The columns of `comparison`, in order; those in which nothing would stand are left out."""
+    found = [
+        Column("method", "class name, and whatever else differs among the runs", lambda row: row.label),
         Column(
             "test accuracy\N{NO-BREAK SPACE}%",
             f"{protocol_in_words(comparison)}; mean ± sample standard deviation over seeds",
             _accuracy,
+            lambda row: row.accuracy.mean,
         ),
-        Column(
-            f"Δ to {comparison.baseline}",
-            "paired difference of test accuracy, in points, with 95 % confidence interval (Student's t over seeds)",
-            _difference,
-        ),
+        Column(f"Δ to {comparison.baseline}", _meaning_of_difference(comparison), _difference, _merit_of_difference),
         *(column for numbers in comparison.published for column in _published_columns(numbers)),
         *(_rounds_column(place, target) for place, target in enumerate(comparison.targets)),
         _client_column("client", "training"),
-        *([_client_column("validation", "validation")] if validated else []),
-        Column(
-            "λ max", "largest eigenvalue of the Hessian of the training loss, final model", _number("lambda_max", ".2f")
-        ),
-        Column(
-            "sharpness",
-            "F(w + ρ ∇F/‖∇F‖) − F(w) of the training loss, ρ = 0.05, final model",
-            _number("sharpness", ".4f"),
-        ),
-        Column("gradients", "minibatch gradients computed by all clients, per run", _number("gradients", ",.0f")),
+        _client_column("validation", "validation"),
+        Column(measure_title("lambda_max"), "largest eigenvalue of the Hessian of the training loss, final model",
+               _measure("lambda_max")),
+        Column(measure_title("sharpness"), "F(w + ρ ∇F/‖∇F‖) − F(w) of the training loss, ρ = 0.05, final model",
+               _measure("sharpness")),
+        Column("gradients", "minibatch gradients computed by all clients, per run", _gradients),
         Column("MB sent", "to and from all clients, per run, from the sizes of the records", _megabytes),
-    ]
+    ]  # fmt: skip
+    return _filled(found, comparison)
 
 
 def target_columns(comparison: ComparisonData, place: int) -> list[Column]:
-    """What each method spent to reach the target number `place`; means over the seeds that reached it."""
+    """What each method spent to reach the target number `place`, over the seeds that did; empty if no run did."""
 
     def column(name: str, title: str, meaning: str, factor: float = 1) -> Column:
         def cell(row: Row) -> str:
@@ -65,34 +71,52 @@ def target_columns(comparison: ComparisonData, place: int) -> list[Column]:
 
         return Column(title, meaning, cell)
 
-    return [
-        Column(f"to {_percent(comparison.targets[place])}", "class name", lambda row: row.label),
+    found = [
+        Column(f"to {percent(comparison.targets[place])}", "class name", lambda row: row.label),
         column("rounds", "rounds", "first round whose test accuracy is at least the target"),
         column("rounds_smoothed", "rounds, smoothed", f"the same of the curve under a Hanning window of {WINDOW}"),
         column("gradients", "gradients", "minibatch gradients of all clients until then"),
         column("vectors", "vectors sent", "model-sized vectors to and from all clients until then"),
         column("bytes", "MB sent", "the same in megabytes", 1e-6),
     ]
+    filled = _filled(found, comparison)
+    return filled if len(filled) > 1 else []
+
+
+def _filled(some: list[Column], comparison: ComparisonData) -> list[Column]:
+    """The columns with a cell that is not empty; the first one always."""
+    return [
+        column
+        for column in some
+        if column is some[0] or any(column.cell(row) != NOTHING for row in comparison.rows)
+    ]  # fmt: skip
+
+
+def measure_title(name: str) -> str:
+    """What a measure of flatness is called wherever it is shown."""
+    title, bracket, settings = name.partition("(")
+    return title.replace("lambda", "λ").replace("_", " ") + bracket + settings
 
 
 def protocol_in_words(comparison: ComparisonData) -> str:
     """Which accuracy the table shows."""
     evaluations = comparison.rows[0].estimates["test_accuracy_evaluations"].mean
-    words = {
-        "last": f"mean over the last {evaluations:.0f} evaluations of each run",
-        "final": "of the final model of each run",
-        "best-validation": "of the round that did best on the clients' validation samples",
-        "best-test": "BEST ON THE TEST SET: the highest of each run, chosen on the test set and so too good",
-    }
-    return words[comparison.protocol]
+    return accuracy_in_words(comparison.protocol, round(evaluations))
 
 
 def caption(comparison: ComparisonData) -> str:
     """What a reader of the table must know, in one line."""
-    seeds = ", ".join(map(str, comparison.seeds))
-    final = "; all else is of the final model" if comparison.protocol.startswith("best") else ""
-    participation = comparison.runs[0].settings["participation"]
-    return f"test accuracy: {protocol_in_words(comparison)}{final}; seeds {seeds}; participation {participation}"
+    parts = [f"test accuracy: {protocol_in_words(comparison)}"]
+    if comparison.protocol.startswith("best"):
+        parts.append("all else is of the final model")
+    parts.append(f"seeds {', '.join(map(str, comparison.seeds))}")
+    rules = {run.settings["participation"] for run in comparison.runs}
+    if len(rules) == 1:
+        parts.append(participation_in_words(rules.pop()))
+    for place, target in enumerate(comparison.targets):
+        if not any(row.reached[place].plain for row in comparison.rows):
+            parts.append(f"no run reached {percent(target)}")
+    return "; ".join(parts)
 
 
 def _accuracy(row: Row) -> str:
@@ -101,12 +125,23 @@ def _accuracy(row: Row) -> str:
     return mean if value.std is None else f"{mean} ± {100 * value.std:.2f}"
 
 
+def _meaning_of_difference(comparison: ComparisonData) -> str:
+    baselines = [row.label for row in comparison.rows if row.is_baseline]
+    to = f", each row's to the one of {', '.join(baselines)} with the same settings" if len(baselines) > 1 else ""
+    return f"paired difference of test accuracy{to}, in points, with 95 % confidence interval (Student's t over seeds)"
+
+
 def _difference(row: Row) -> str:
     d = row.difference
     if d is None:
         return NOTHING
     interval = "" if d.low is None or d.high is None else f" [{100 * d.low:+.2f}, {100 * d.high:+.2f}]"
     return f"{100 * d.mean:+.2f}{interval}"
+
+
+def _merit_of_difference(row: Row) -> float | None:
+    """A difference is best if it is above zero: else the baseline, which has none, is better."""
+    return row.difference.mean if row.difference else 0.0 if row.is_baseline else None
 
 
 def _published_columns(numbers: Published) -> list[Column]:
@@ -139,16 +174,24 @@ def _published_values(numbers: Published, row: Row) -> tuple[float, ...]:
 def _rounds_column(place: int, target: float) -> Column:
     """The first round that reached a target."""
 
+    def rounds(row: Row) -> float | None:
+        return row.reached[place].mean("rounds")
+
     def cell(row: Row) -> str:
-        rounds, reached = row.reached[place].mean("rounds"), len(row.reached[place].plain)
-        return NOTHING if rounds is None else f"{rounds:.0f} ({reached}/{len(row.runs)})"
+        reached = len(row.reached[place].plain)
+        return NOTHING if rounds(row) is None else f"{rounds(row):.0f} ({reached}/{len(row.runs)})"
 
-    goal = _percent(target)
+    def merit(row: Row) -> float | None:
+        found = rounds(row)
+        return None if found is None or len(row.reached[place].plain) < len(row.runs) else -found
+
+    goal = percent(target)
     meaning = f"first round with test accuracy ≥ {goal}, mean over the seeds that reached it (how many did)"
-    return Column(f"rounds to {goal}", meaning, cell)
+    return Column(f"rounds to {goal}", meaning, cell, merit)
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share with one digit after the point."""
     return f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
 
 
@@ -156,6 +199,8 @@ def _client_column(kind: str, own: str) -> Column:
     """The spread over clients of the accuracies, on their `own` samples, whose names begin with `kind`."""
 
     def cell(row: Row) -> str:
+        if f"{kind}_accuracy_mean" not in row.estimates:
+            return NOTHING
         mean, std, worst, best = (
             100 * row.estimates[f"{kind}_accuracy_{name}"].mean for name in ("mean", "std", "worst", "best")
         )
@@ -165,9 +210,22 @@ def _client_column(kind: str, own: str) -> Column:
     return Column(f"clients, {own}\N{NO-BREAK SPACE}%", meaning, cell)
 
 
-def _number(name: str, form: str) -> Callable[[Row], str]:
-    """The text of the number `name`, in the format `form`."""
-    return lambda row: format(row.estimates[name].mean, form) if name in row.estimates else NOTHING
+def _measure(name: str) -> Callable[[Row], str]:
+    """The text of a measure of flatness."""
+
+    def cell(row: Row) -> str:
+        if name not in row.estimates:
+            return NOTHING
+        value = row.estimates[name]
+        if value.std is not None:
+            return with_error(value.mean, value.std)
+        return str(row.runs[0].flatness[name]) if name in row.runs[0].flatness else f"{value.mean:.3g}"
+
+    return cell
+
+
+def _gradients(row: Row) -> str:
+    return f"{row.estimates['gradients'].mean:,.0f}"
 
 
 def _megabytes(row: Row) -> str:

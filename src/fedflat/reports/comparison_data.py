@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 from typing import Protocol as Interface
@@ -55,14 +55,28 @@ class Target:
 
 @dataclass(frozen=True)
 class Row:
-    """One method in a comparison."""
+    """One method in a comparison, with one set of settings and any number of seeds."""
 
     label: str
     runs: Sequence[FinishedRun]
     estimates: dict[str, MeanEstimate]  # of every number of the runs' summaries and flatness, over seeds
     accuracy: MeanEstimate  # on the test set by the comparison's protocol, over seeds
-    difference: Difference | None  # of that accuracy to the baseline; None for the baseline itself
+    difference: Difference | None  # of that accuracy to the baseline; None for a baseline, and without one
     reached: Sequence[Target]  # for each of the comparison's targets
+    baseline: (
+        str | None
+    )  # label of the row that the difference refers to, its own for a baseline; None if there is none
+    settings: Mapping[str, Any]  # by name, see `run_settings`
+
+    @property
+    def task(self) -> dict[str, str]:
+        """Data, model and number of rounds: only rows in which they are the same can be better than one another."""
+        parts = ("data", "data_hash", "clients", "partition", "partition_hash", "model", "parameters", "rounds")
+        return {name: str(value) for name, value in self.settings.items() if name.partition(".")[0] in parts}
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.baseline == self.label
 
     @property
     def hyper(self) -> dict[str, Any]:
@@ -72,7 +86,7 @@ class Row:
 
     def numbers(self) -> dict[str, Any]:
         """All numbers of the row by the names of their columns."""
-        values: dict[str, Any] = {"method": self.label, "seeds": len(self.runs)}
+        values: dict[str, Any] = {"method": self.label, "baseline": self.baseline, "seeds": len(self.runs)}
         for name, value in self.estimates.items():
             values |= {name: value.mean, f"{name}_seed_std": value.std}
         d = self.difference
@@ -91,7 +105,7 @@ class ComparisonData:
     """Methods side by side; `rows` is in the order of the runs given."""
 
     rows: Sequence[Row]
-    baseline: str  # label of the row that differences refer to
+    baseline: str  # label of the row that differences refer to; the method's name if there are several, see `Row`
     targets: Sequence[float]  # accuracies in [0, 1] of the columns "rounds to"
     protocol: Protocol  # which accuracy is compared
     notes: Sequence[str]  # what a reader must know before trusting the comparison
@@ -118,6 +132,14 @@ class ComparisonData:
         return pa.table({name: [row.get(name) for row in rows] for name in names})
 
 
+def by_task(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows of each task."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(str(row.task), []).append(row)
+    return list(found.values())
+
+
 def accuracy(run: FinishedRun, protocol: Protocol) -> float:
     """The test accuracy of `run` by `protocol`. Raises InputError for best-validation without validation samples."""
     names = {"last": "test_accuracy", "final": "test_accuracy_last", "best-validation": "test_accuracy_best_validation"}
@@ -128,6 +150,16 @@ def accuracy(run: FinishedRun, protocol: Protocol) -> float:
     if names[protocol] not in run.summary:
         raise InputError(f"protocol = {protocol!r} needs validation samples; set data.validation")
     return run.summary[names[protocol]]
+
+
+def accuracy_in_words(protocol: Protocol, evaluations: int) -> str:
+    """What `accuracy` gives by `protocol`; "last" is the mean over the last `evaluations`."""
+    return {
+        "last": f"mean of the last {evaluations} evaluations" if evaluations > 1 else "of the last evaluation",
+        "final": "of the final model",
+        "best-validation": "of the round that did best on the clients' validation samples",
+        "best-test": "BEST ON THE TEST SET: the highest of the run, chosen on the test set and so too good",
+    }[protocol]
 
 
 def curve_of(run: FinishedRun) -> AccuracyCurve:

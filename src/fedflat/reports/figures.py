@@ -1,22 +1,31 @@
-"""Figures as inline SVG."""
+"""Figures as inline SVG, in colours that a page may exchange where it is dark."""
 
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from .comparison_data import ComparisonData, FinishedRun, curve_of
+from .comparison_data import ComparisonData, Row, by_task
+from .labels import labels
 
+INK = "#1c1c1c"  # of text, axes and baselines; on a page the colour of its text
 COLOURS = ("#4d4d4d", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c510a", "#7b3294", "#b2182b")
 DASHES = ("-", "--", "-.")
-SMOOTHED_OVER = 5  # evaluations
+BASELINE_DASHES = ("--", ":", "-.")
+LABEL_SIZE = 8.0  # points
+PANEL = 5.4, 3.4  # inches; two stand side by side on a wide page
+SHARE = 0.78  # of a panel's height that its axes take, about
 STYLE: Any = {  # matplotlib's type of it is a list of all its settings
     "svg.fonttype": "none",
     "svg.hashsalt": "fedflat",  # the same figure always gives the same bytes
@@ -27,90 +36,139 @@ STYLE: Any = {  # matplotlib's type of it is a list of all its settings
     "grid.alpha": 0.25,
     "text.parse_math": False,  # a `$` in a label is a `$`
 }
-
-
-def accuracy_curves(comparison: ComparisonData) -> str:
-    """Test accuracy against rounds, and its second half larger: mean over seeds, lowest to highest seed as a band."""
-    with rc_context(STYLE):
-        figure = Figure(figsize=(10, 4.2), layout="constrained")
-        whole, late = figure.subplots(1, 2, width_ratios=(1, 1))
-        for i, row in enumerate(comparison.rows):
-            rounds, values = _accuracies(row.runs)
-            style = line_style(i)
-            half = len(rounds) // 2
-            _curve(whole, rounds, values, style, row.label)
-            _curve(late, rounds[half:], values[:, half:], style, row.label)
-        for axes, title in ((whole, "all rounds"), (late, "second half")):
-            axes.set(xlabel="communication round", ylabel="test accuracy %", title=title)
-        for target in comparison.targets:
-            whole.axhline(100 * target, color="#999999", linewidth=0.8, linestyle=":")
-        figure.legend(*whole.get_legend_handles_labels(), loc="outside right center", frameon=False)
-        return svg(figure, "accuracy against rounds")
+INLINE: Any = STYLE | {  # of a figure that is a part of a page
+    **dict.fromkeys(
+        ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), INK
+    ),
+    "grid.alpha": 0.15,
+    "font.size": 9,
+    "axes.titlesize": 10,
+}
+SAMPLES = LinearSegmentedColormap.from_list("samples", [(0.0, 0.45, 0.7, 0.0), (0.0, 0.45, 0.7, 1.0)])  # from nothing
 
 
 def differences(comparison: ComparisonData) -> str | None:
-    """Paired difference of each method to the baseline with its interval; None if there is nothing to pair."""
+    """Paired difference of each method to its baseline with its interval; None if there is nothing to pair."""
     rows = [(row.label, row.difference) for row in comparison.rows if row.difference is not None]
     if not rows:
         return None
-    with rc_context(STYLE):
-        figure = Figure(figsize=(8, 0.6 + 0.36 * len(rows)), layout="constrained")
+    with rc_context(INLINE):
+        figure = Figure(figsize=(6.2, 0.6 + 0.3 * len(rows)), layout="constrained")
         axes = figure.subplots()
         for place, (_, d) in enumerate(reversed(rows)):
             low, high = (d.mean if end is None else end for end in (d.low, d.high))
-            axes.plot([100 * low, 100 * high], [place, place], color=COLOURS[1], linewidth=2)
-            axes.plot(100 * d.mean, place, "o", color=COLOURS[1])
-        axes.axvline(0, color="#999999", linewidth=0.8)
+            certain = d.low is not None and not low <= 0 <= high
+            style: dict[str, Any] = {"color": COLOURS[1] if certain else INK, "alpha": 1.0 if certain else 0.55}
+            axes.plot([100 * low, 100 * high], [place, place], linewidth=2, **style)
+            axes.plot(100 * d.mean, place, "o", markersize=5, **style)
+        axes.axvline(0, color=INK, linewidth=0.8)
         axes.set_yticks(range(len(rows)), [label for label, _ in reversed(rows)])
         axes.set(xlabel=f"test accuracy minus {comparison.baseline}'s, points", ylim=(-0.6, len(rows) - 0.4))
-        return svg(figure, "paired differences")
+        return inline(figure, "paired differences")
 
 
-def partition_map(counts: np.ndarray, title: str) -> str:
+def partition_map(counts: np.ndarray, title: str, on_a_page: bool = False) -> str:
     """Samples per client and class as a heat map; of more than 200 clients only every k-th is drawn."""
     step = -(-len(counts) // 200)
-    with rc_context(STYLE | {"axes.grid": False}):
-        figure = Figure(figsize=(8, 2.8), layout="constrained")
+    with rc_context((INLINE if on_a_page else STYLE) | {"axes.grid": False}):
+        figure = Figure(figsize=(7, 2.6), layout="constrained")
         axes = figure.subplots()
-        image = axes.imshow(counts[::step].T, aspect="auto", cmap="Blues", interpolation="nearest")
+        image = axes.imshow(counts[::step].T, aspect="auto", cmap=SAMPLES, vmin=0, interpolation="nearest")
         figure.colorbar(image, ax=axes, label="samples")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True))
         axes.set(xlabel="client" if step == 1 else f"client (every {step}th)", ylabel="class", title=title)
-        return svg(figure, "partition")
+        return inline(figure, "partition") if on_a_page else svg(figure, "partition")
 
 
 def line_style(i: int) -> dict[str, Any]:
-    """Colour and dashes of the i-th method, the same in every figure."""
+    """Colour and dashes of the i-th of several curves of which none is a baseline."""
     return {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i // len(COLOURS) % len(DASHES)]}
 
 
-def _curve(axes: Axes, rounds: np.ndarray, values: np.ndarray, style: dict[str, Any], label: str) -> None:
-    """Mean over seeds as a line, lowest to highest seed as a band; `values` are (seeds, rounds)."""
-    axes.plot(rounds, 100 * values.mean(axis=0), linewidth=1.6, label=label, **style)
-    low, high = 100 * values.min(axis=0), 100 * values.max(axis=0)
-    axes.fill_between(rounds, low, high, color=style["color"], alpha=0.12, linewidth=0)
+def line_styles(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Colour and dashes of each row, the same in every figure; a baseline is dashed and on top: nothing hides it."""
+    styles: list[dict[str, Any]] = []
+    baselines = others = 0
+    for row in rows:
+        if row.is_baseline:
+            dashes = BASELINE_DASHES[baselines % len(BASELINE_DASHES)]
+            styles.append({"color": INK, "linestyle": dashes, "linewidth": 1.8, "zorder": 4})
+            baselines += 1
+        else:
+            colour = COLOURS[1 + others % (len(COLOURS) - 1)]
+            dashes = DASHES[others // (len(COLOURS) - 1) % len(DASHES)]
+            styles.append({"color": colour, "linestyle": dashes, "linewidth": 1.5, "zorder": 3})
+            others += 1
+    return styles
 
 
-def _accuracies(runs: Sequence[FinishedRun]) -> tuple[np.ndarray, np.ndarray]:
-    """The evaluated rounds that all runs share (n,), and their smoothed accuracies (runs, n)."""
-    curves = [dict(zip(curve.rounds.tolist(), curve.accuracy.tolist(), strict=True)) for curve in map(curve_of, runs)]
-    rounds = sorted(set(curves[0]).intersection(*curves[1:]))
-    return np.array(rounds), np.array([_smooth(np.array([curve[t] for t in rounds])) for curve in curves])
+def panels(rows: Sequence[Row]) -> list[tuple[str, list[Row], list[str]]]:
+    """What is drawn in one figure each: the name of a task, its rows, and what each of them is called there.
+
+    A label need not say what is the same in the whole figure. A single task needs no name.
+    """
+    tasks = by_task(rows)
+    names = labels([""] * len(tasks), [some[0].task for some in tasks])
+    called = [labels([row.runs[0].method for row in some], [row.settings for row in some]) for some in tasks]
+    return [(name[1:-1], some, own) for name, some, own in zip(names, tasks, called, strict=True)]
 
 
-def _smooth(values: np.ndarray) -> np.ndarray:
-    """At each place the mean of the last `SMOOTHED_OVER` values, of fewer at the start."""
-    total = np.cumsum(np.concatenate([[0.0], values]))
-    ends = np.arange(1, len(values) + 1)
-    starts = np.maximum(ends - SMOOTHED_OVER, 0)
-    smoothed: np.ndarray = (total[ends] - total[starts]) / (ends - starts)
-    return smoothed
+def panel(rows: int) -> tuple[Figure, Axes]:
+    """A figure with room for the labels of so many curves at its right."""
+    width, height = PANEL
+    figure = Figure(figsize=(width, max(height, 0.8 + rows * LABEL_SIZE * 1.25 / 72)), layout="constrained")
+    axes: Axes = figure.subplots()
+    return figure, axes
 
 
-def svg(figure: Figure, label: str) -> str:
+def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, dict[str, Any]]]) -> None:
+    """Write beside the axes what each curve is: (x and y of its end, label, style); none covers another one.
+
+    A line in the curve's style leads from its end to its label, which may have to stand higher or lower.
+    """
+    if not ends:
+        return
+    to_axes = axes.transData + axes.transAxes.inverted()
+    places = np.array([to_axes.transform((x, y)) for x, y, _, _ in ends])
+    height = axes.figure.get_size_inches()[1] * 72 * SHARE  # type: ignore[union-attr]  # points
+    heights = spread(places[:, 1], LABEL_SIZE * 1.2 / height)
+    for (x, y), at, (_, _, label, style) in zip(places, heights, ends, strict=True):
+        where: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
+        axes.plot([x, 1.0], [y, y], color=style["color"], linestyle=":", linewidth=0.6, **where)
+        axes.plot([1.0, 1.03], [y, at], color=style["color"], linewidth=0.6, **where)
+        axes.plot([1.03, 1.07], [at, at], **{**style, "linewidth": 1.5}, **where)
+        axes.text(1.08, at, label, fontsize=LABEL_SIZE, va="center", transform=axes.transAxes)
+
+
+def spread(places: np.ndarray, gap: float) -> np.ndarray:
+    """The heights (n,) nearest to `places` that are at least `gap` apart, and between 0 and 1 if there is room."""
+    from sklearn.isotonic import isotonic_regression  # here, because the import takes a part of a second
+
+    order, room = np.argsort(places, kind="stable"), gap * np.arange(len(places))
+    top = 1 - room[-1]
+    moved = isotonic_regression(places[order] - room, y_min=min(0.0, top), y_max=max(top, min(0.0, top)))
+    apart = np.empty(len(places))
+    apart[order] = moved + room
+    return apart
+
+
+def svg(figure: Figure, label: str, transparent: bool = False) -> str:
     """The figure as an `<svg>` element with a label for screen readers."""
-    buffer = io.StringIO()
+    buffer, facts = io.StringIO(), {"Date": None, "Creator": None, "Title": label}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a reader's browser has other fonts
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Title": label})
+        figure.savefig(buffer, format="svg", transparent=transparent, metadata=facts)
     text = buffer.getvalue()
-    return text[text.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+    return text[text.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
+
+
+def inline(figure: Figure, label: str) -> str:
+    """The figure for a page: without a background of its own, and in the page's colours."""
+    return themed(svg(figure, label, transparent=True))
+
+
+def themed(svg: str) -> str:
+    """The SVG with the colour of the page's text for ink, and with other colours that the page may set."""
+    names = {INK: "currentColor"} | {c: f"var(--curve-{i}, {c})" for i, c in enumerate(COLOURS)}
+    return re.sub(r"#[0-9a-f]{6}(?=[;\"])", lambda found: names.get(found[0], found[0]), svg)

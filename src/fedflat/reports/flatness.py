@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import atanh, sqrt, tanh
 
 import numpy as np
 from matplotlib import rc_context
-from matplotlib.figure import Figure
 
 from ..metrics.flatness import Curve
-from .columns import NOTHING, Column
+from ..metrics.flatness.measure import with_error
+from .columns import NOTHING, Column, measure_title
 from .comparison_data import ComparisonData, Row
-from .figures import STYLE, line_style, svg
+from .figures import INLINE, inline, label_ends, line_styles, panel, panels
 
 ERRORS = (
     "one seed: ± half of a 95 % interval, or the residual of an eigenvalue; several: ± standard deviation over seeds"
@@ -52,7 +52,7 @@ def flatness_columns(comparison: ComparisonData) -> list[Column]:
     """One column per number, after the method's name; none if nothing was measured on every run."""
     names = measured(comparison)
     first = Column("method", "class name", lambda row: row.label)
-    return [first, *(Column(name, name.replace("_", " "), _cell(name)) for name in names)] if names else []
+    return [first, *(Column(measure_title(name), "", _cell(name)) for name in names)] if names else []
 
 
 def _cell(name: str) -> Callable[[Row], str]:
@@ -61,7 +61,7 @@ def _cell(name: str) -> Callable[[Row], str]:
         if len(values) == 1:
             return str(values[0])
         numbers = np.array([value.value for value in values])
-        return f"{numbers.mean():.3g} ± {numbers.std(ddof=1):.2g}" if np.isfinite(numbers).all() else NOTHING
+        return with_error(float(numbers.mean()), float(numbers.std(ddof=1))) if np.isfinite(numbers).all() else NOTHING
 
     return cell
 
@@ -77,7 +77,7 @@ def correlations(comparison: ComparisonData) -> list[Correlation]:
         values = np.array([run.flatness[name].value for run in runs])
         if np.isfinite(values).all() and np.ptp(values) > 0 and np.ptp(accuracy) > 0:
             rho = float(spearmanr(values, accuracy).statistic)
-            found.append(Correlation(name, rho, _interval(rho, len(runs)), len(runs)))
+            found.append(Correlation(measure_title(name), rho, _interval(rho, len(runs)), len(runs)))
     return found
 
 
@@ -91,31 +91,40 @@ def _interval(rho: float, n: int) -> tuple[float, float] | None:
     return tanh(atanh(rho) - half), tanh(atanh(rho) + half)
 
 
-def curve_figures(comparison: ComparisonData) -> dict[str, str]:
-    """Every curve that all runs have, of all methods in one figure, as SVG."""
+def curve_figures(comparison: ComparisonData) -> list[tuple[str, str]]:
+    """Name and SVG of every curve that all runs have, all rows of a task in one figure."""
     runs = comparison.runs
     names = [name for name in runs[0].flatness.curves if all(name in run.flatness.curves for run in runs)]
-    return {name: _figure(comparison, name) for name in names}
+    return [
+        (f"{measure_title(name)}, {task}" if task else measure_title(name), _figure(rows, called, name))
+        for name in names
+        for task, rows, called in panels(comparison.rows)
+    ]
 
 
-def _figure(comparison: ComparisonData, name: str) -> str:
-    with rc_context(STYLE):
-        figure = Figure(figsize=(8, 3.8), layout="constrained")
-        axes = figure.subplots()
-        for i, row in enumerate(comparison.rows):
+def _figure(rows: Sequence[Row], called: Sequence[str], name: str) -> str:
+    """The curve `name` of some rows, and what they are `called`."""
+    with rc_context(INLINE):
+        figure, axes = panel(len(rows))
+        ends = []
+        for row, label, style in zip(rows, called, line_styles(rows), strict=True):
             curves = [run.flatness.curves[name] for run in row.runs]
             with np.errstate(all="ignore"):  # a loss may be infinite
                 x, y, band = _over_seeds(curves)
-            axes.plot(x, y, linewidth=1.6, label=row.label, **line_style(i))
+            axes.plot(x, y, **style)
             if band is not None:
-                axes.fill_between(x, y - band, y + band, color=line_style(i)["color"], alpha=0.12, linewidth=0)
+                axes.fill_between(x, y - band, y + band, color=style["color"], alpha=0.12, linewidth=0)
+            if np.isfinite(y).any():
+                last = np.flatnonzero(np.isfinite(y))[-1]
+                ends.append((float(x[last]), float(y[last]), label, style))
         axes.set(xlabel=curves[0].x_label, ylabel=curves[0].y_label)
         if curves[0].logarithmic:
             heights = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.lines])
             highest = float(np.max(heights, where=np.isfinite(heights), initial=0.0))
             axes.set(yscale="log", ylim=(SHOWN * highest, 3 * highest) if highest > 0 else None)
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside right center", frameon=False)
-        return svg(figure, name)
+            ends = [end for end in ends if end[1] > 0]
+        label_ends(axes, ends)
+        return inline(figure, measure_title(name))
 
 
 def _over_seeds(curves: list[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:

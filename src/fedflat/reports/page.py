@@ -1,4 +1,4 @@
-"""One self-contained HTML page: the table, the figures, the settings. No script, nothing loaded from elsewhere."""
+"""One self-contained HTML page: a sentence, the table, the figures, the settings. No script; nothing is loaded."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from ..core.errors import printable
 from ..data.partition_statistics import PartitionStatistics
 from ..files import make_folder, read_bytes, write_atomically
 from ..methods import all_methods
-from . import figures, flatness
+from . import curves, figures, flatness, wording
 from .columns import caption, columns, target_columns
-from .comparison_data import ComparisonData
+from .comparison_data import ComparisonData, FinishedRun, Row
+from .export import csv_text, environment, latex_table
+from .headline import headline
+from .origin import origin
 
 PICTURE_BYTES = 2**24  # of a picture of loss surfaces, at most
+PARTITIONS = 6  # that are drawn
 
 
 @dataclass(frozen=True)
@@ -32,20 +34,32 @@ class Chapter:
 
     @property
     def heading(self) -> str:
-        comparison = self.comparison
-        return self.title or f"{len(comparison.rows)} methods on {comparison.runs[0].settings['data']}"
+        if self.title:
+            return self.title
+        rows = len(self.comparison.rows)
+        methods = len({run.method for run in self.comparison.runs})
+        what = (
+            f"{rows} variants of {methods} methods"
+            if rows > methods > 1
+            else f"{rows} {'method' if rows == 1 else 'methods'}"
+        )
+        data = {run.settings["data"] for run in self.comparison.runs}
+        return f"{what} on {wording.data_in_words(data.pop())}" if len(data) == 1 else what
 
 
 def write_page(chapters: Sequence[Chapter], path: Path, title: str | None = None) -> Path:
     """Write one page with all `chapters` to `path`, atomically. Raises InputError if it cannot be written."""
     known = all_methods()
     methods = dict.fromkeys(row.runs[0].method for chapter in chapters for row in chapter.comparison.rows)
-    environment = Environment(loader=PackageLoader("fedflat.reports"), autoescape=True, undefined=StrictUndefined)
-    text = environment.get_template("page.html.j2").render(
-        title=title or chapters[0].heading,
-        chapters=[_content(chapter) for chapter in chapters],
-        papers={name: known[name].paper for name in methods if name in known},
-        smoothed_over=figures.SMOOTHED_OVER,
+    text = (
+        environment()
+        .get_template("page.html.j2")
+        .render(
+            title=title or chapters[0].heading,
+            chapters=[_content(chapter) for chapter in chapters],
+            papers={name: known[name].paper for name in methods if name in known},
+            origin=origin(run for chapter in chapters for run in chapter.comparison.runs),
+        )
     )
     make_folder(path.parent)
     write_atomically(path, lambda file: file.write_text(text))
@@ -54,19 +68,26 @@ def write_page(chapters: Sequence[Chapter], path: Path, title: str | None = None
 
 def _content(chapter: Chapter) -> dict[str, Any]:
     """What the template shows of a chapter."""
-    comparison, first = chapter.comparison, chapter.comparison.runs[0]
+    comparison = chapter.comparison
+    targets = [target_columns(comparison, place) for place in range(len(comparison.targets))]
     return {
         "heading": chapter.heading,
+        "headline": headline(comparison),
         "notes": [*chapter.notes, *comparison.notes],
         "comparison": comparison,
         "caption": caption(comparison),
         "columns": columns(comparison),
-        "targets": [target_columns(comparison, place) for place in range(len(comparison.targets))],
-        "curves": figures.accuracy_curves(comparison),
+        "targets": [some for some in targets if some],
+        "latex": latex_table(comparison),
+        "csv": csv_text(comparison),
+        "smoothing": curves.smoothing_in_words(curves.window_of(comparison)),
+        "accuracy": curves.accuracy_curves(comparison),
+        "losses": curves.loss_curves(comparison),
+        "costs": curves.cost_curves(comparison),
         "differences": figures.differences(comparison),
-        "partition": figures.partition_map(first.counts, f"{first.settings['data']}"),
-        "facts": PartitionStatistics(**first.settings["split"]).lines(),
+        "partitions": [_partition(run) for run in _first_of_each_partition(comparison)],
         "settings": _settings(comparison),
+        "methods": {row.label: _own_settings(row, comparison) for row in comparison.rows},
         "surfaces": [
             (printable(path.stem), b64encode(read_bytes(path, PICTURE_BYTES)).decode()) for path in chapter.surfaces
         ],
@@ -81,20 +102,47 @@ def _content(chapter: Chapter) -> dict[str, Any]:
     }
 
 
-def _settings(comparison: ComparisonData) -> dict[str, Any]:
-    """The settings that all runs share, the most important ones first."""
-    settings = comparison.runs[0].settings
-    hashes = {run.seed: run.settings["partition_hash"] for run in comparison.runs}
+def _first_of_each_partition(comparison: ComparisonData) -> list[FinishedRun]:
+    """The first run on each kind of partition."""
+    found: dict[str, FinishedRun] = {}
+    for run in comparison.runs:
+        found.setdefault(run.settings["data"], run)
+    return list(found.values())[:PARTITIONS]
+
+
+def _partition(run: FinishedRun) -> dict[str, Any]:
+    """A map of who holds what, and its numbers."""
+    name = wording.data_in_words(run.settings["data"])
     return {
-        "data": settings["data"],
-        "partition hash by seed": ", ".join(f"{seed}: {text}" for seed, text in sorted(hashes.items())),
-        "model": settings["model"],
-        "rounds": int(comparison.runs[0].summary["rounds"]),
-        "participation": settings["participation"],
-        "weights of clients": settings["weights"],
-        "local training": settings["client"],
-        "augmentation in training": settings["augmentation"],
-        "seeds": ", ".join(map(str, comparison.seeds)),
-        "executor": settings["executor"],
-        "precision of training": settings.get("precision", "fp32"),
+        "map": figures.partition_map(run.counts, name, on_a_page=True),
+        "seed": run.seed,
+        "facts": PartitionStatistics(**run.settings["split"]).lines(),
     }
+
+
+def _settings(comparison: ComparisonData) -> dict[str, str]:
+    """The settings of all runs, in words; where runs differ, each value that there is."""
+    runs = comparison.runs
+    hashes = {(run.seed, run.settings["partition_hash"]) for run in runs}
+    texts = {
+        "data": [wording.data_in_words(run.settings["data"]) for run in runs],
+        "partition hash by seed": [", ".join(f"{seed}: {text}" for seed, text in sorted(hashes))],
+        "model": [wording.model_in_words(run.settings["model"]) for run in runs],
+        "rounds": [f"{int(run.summary['rounds'])}" for run in runs],
+        "participation": [wording.participation_in_words(run.settings["participation"]) for run in runs],
+        "weights of clients": [wording.weights_in_words(run.settings["weights"]) for run in runs],
+        "local training": [wording.training_in_words(run.settings["client"]) for run in runs],
+        "augmentation in training": [wording.augmentation_in_words(run.settings["augmentation"]) for run in runs],
+        "seeds": [", ".join(map(str, comparison.seeds))],
+        "executor": [run.settings["executor"] for run in runs],
+        "precision of training": [run.settings.get("precision", "fp32") for run in runs],
+    }
+    shown = {name: list(dict.fromkeys(filter(None, some))) for name, some in texts.items()}
+    return {name: " | ".join(some) for name, some in shown.items() if some}
+
+
+def _own_settings(row: Row, comparison: ComparisonData) -> list[str]:
+    """A row's hyper-parameters, and its local training where that is not the same for all."""
+    own = row.runs[0].settings["client"]
+    differs = any(run.settings["client"] != own for run in comparison.runs)
+    return [*filter(None, [wording.hyper_in_words(row.hyper), wording.training_in_words(own) if differs else ""])]

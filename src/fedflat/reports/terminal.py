@@ -10,8 +10,9 @@ from rich.table import Table
 
 from ..core.errors import printable
 from ..metrics.flatness import Flatness
-from .columns import NOTHING, Column, caption, columns, target_columns
+from .columns import NOTHING, Column, caption, columns, measure_title, target_columns
 from .comparison_data import ComparisonData
+from .headline import headline
 from .literal import literal
 
 
@@ -21,16 +22,17 @@ def as_table(comparison: ComparisonData) -> Table:
 
 
 def target_tables(comparison: ComparisonData) -> list[Table]:
-    """For each target, what the methods spent to reach it."""
-    return [_table(comparison, target_columns(comparison, place)) for place in range(len(comparison.targets))]
+    """For each target that a run reached, what the methods spent to reach it."""
+    found = [target_columns(comparison, place) for place in range(len(comparison.targets))]
+    return [_table(comparison, some) for some in found if some]
 
 
 def as_text(comparison: ComparisonData, width: int = 150) -> str:
-    """The comparison as plain lines."""
+    """The comparison as plain lines, the most important one first."""
     console = Console(width=width, no_color=True, force_terminal=False)
     with console.capture() as captured:
         console.print(as_table(comparison), *target_tables(comparison), sep="\n")
-    return "\n".join([captured.get().rstrip(), *map(printable, comparison.notes)])
+    return "\n".join([printable(headline(comparison)), captured.get().rstrip(), *map(printable, comparison.notes)])
 
 
 def flatness_table(flatness_of: Mapping[str, Flatness]) -> Table:
@@ -39,7 +41,7 @@ def flatness_table(flatness_of: Mapping[str, Flatness]) -> Table:
         box=box.SIMPLE_HEAD, pad_edge=False, caption="± half of a 95 % interval, or the residual of an eigenvalue"
     )
     names = dict.fromkeys(name for flatness in flatness_of.values() for name in flatness)
-    for title in ("run", *names):
+    for title in ("run", *map(measure_title, names)):
         table.add_column(literal(title), justify="left" if title == "run" else "right", no_wrap=True)
     for run, flatness in flatness_of.items():
         cells = (str(flatness[name]) if name in flatness else NOTHING for name in names)

@@ -21,7 +21,7 @@ def first_difference(before: Any, now: Any) -> str | None:
     is what `described` gave, or the `repr` of the dataclass, which checkpoints of format 2 began with.
     """
     if isinstance(before, str):
-        before = _parsed(before)
+        before = parsed(before)
     class_before = before.get("class") if isinstance(before, Mapping) else before
     if not isinstance(before, Mapping) or class_before != type(now).__name__:
         return f" was {class_before}, now it is {type(now).__name__}"
@@ -34,13 +34,16 @@ def first_difference(before: Any, now: Any) -> str | None:
     return f".{unknown[0]} was {before[unknown[0]]}, this version has no such field" if unknown else None
 
 
-def _parsed(text: str) -> dict[str, Any] | str:
-    """What `described` would have given for the dataclass with this `repr`; the text itself if it is none."""
+def parsed(text: str) -> dict[str, Any] | str:
+    """What `described` would have given for the dataclass with this `repr`; the text itself if it is none.
+
+    Nothing is evaluated but literals, whoever has written the text.
+    """
     try:
         call = ast.parse(text, mode="eval").body
         assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)  # noqa: S101, PT018 (caught below)
         return {"class": call.func.id, **{str(one.arg): _value(one.value) for one in call.keywords}}
-    except (SyntaxError, ValueError, AssertionError):
+    except (SyntaxError, ValueError, AssertionError, RecursionError, MemoryError):  # the last two: nested too deep
         return text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from math import sqrt
+from math import floor, isfinite, log10, sqrt
 from typing import ClassVar, Literal, dataclass_transform
 
 import numpy as np
@@ -31,8 +31,20 @@ class Measured:
     kind: Kind | None = None  # what the error is
 
     def __str__(self) -> str:
-        """The number to three digits, with its error to two."""
-        return f"{self.value:.3g}" + ("" if self.error is None else f" ± {self.error:.2g}")
+        """The number to three digits, or as far as its error allows."""
+        return f"{self.value:.3g}" if self.error is None else with_error(self.value, self.error)
+
+
+def with_error(value: float, error: float) -> str:
+    """A number and its error, to two digits of the error and the same decimal place: `1.2345 ± 0.0031`."""
+    if not (isfinite(value) and isfinite(error)) or error <= 1e-6 * abs(value):
+        return f"{value:.3g} ± {error:.2g}"
+    size = max(abs(value), error)
+    power = 0 if 1e-3 <= size < 1e6 else floor(log10(size))
+    value, error = value / 10**power, float(f"{error / 10**power:.1e}")
+    places = 1 - floor(log10(error))
+    text = f"{round(value, places):.{max(0, places)}f} ± {error:.{max(0, places)}f}"
+    return f"({text})e{power:+03d}" if power else text
 
 
 def mean_with_interval(draws: NDArray[np.float64]) -> Measured:

@@ -1,0 +1,180 @@
+"""Training curves of all methods: accuracy and losses against rounds, and accuracy against what was spent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+from .comparison_data import ComparisonData, FinishedRun, Row
+from .figures import INK, INLINE, inline, label_ends, line_styles, panel, panels
+
+MOST_SMOOTHED = 5  # evaluations
+SMOOTHED_SHARE = 20  # a twentieth of the evaluations is smoothed over
+HUGE = 1e30  # a loss beyond this is drawn as a gap
+WIDE = 30.0  # ratio of the highest to the lowest loss from which the axis is logarithmic
+Metrics = Mapping[str, Any]  # of one round, by name
+COSTS: Sequence[tuple[str, str, str, Callable[[Metrics], float]]] = (  # title, x label, unit, what is spent
+    ("against gradients", "minibatch gradients of all clients", "", lambda row: row["gradients"]),
+    ("against bytes sent", "sent to and from all clients", "B", lambda row: row["bytes_down"] + row["bytes_up"]),
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row's curve."""
+
+    x: np.ndarray  # (n,), means over seeds
+    y: np.ndarray  # (seeds, n), smoothed; NaN where nothing finite was measured
+
+    @property
+    def second_half(self) -> Line:
+        half = len(self.x) // 2
+        return Line(self.x[half:], self.y[:, half:])
+
+
+def window_of(comparison: ComparisonData) -> int:
+    """Evaluations that a point of a curve is the mean of: a twentieth of the shortest run's, at most five."""
+    fewest = min(len(_evaluated(run, "test_accuracy")) for run in comparison.runs)
+    return max(1, min(MOST_SMOOTHED, fewest // SMOOTHED_SHARE))
+
+
+def smoothing_in_words(window: int) -> str:
+    """What was done to a curve."""
+    return f"Each point is the mean of the last {window} evaluations" if window > 1 else "Nothing is smoothed"
+
+
+def accuracy_curves(comparison: ComparisonData) -> list[str]:
+    """For each task, test accuracy against rounds and its second half larger, as SVG."""
+    found = []
+    for task, rows, names in panels(comparison.rows):
+        lines = _lines(comparison, rows, "test_accuracy", _rounds, 100)
+        late = [line and line.second_half for line in lines]
+        for title, some in (("all rounds", lines), ("second half", late)):
+            drawn = Drawing(rows, names, some, _titled(title, task), "test accuracy %")
+            found.append(drawn.svg(comparison.targets if some is lines else ()))
+    return found
+
+
+def loss_curves(comparison: ComparisonData) -> list[str]:
+    """For each task, test and training loss against rounds, as SVG; of each only if a run has it."""
+    found = []
+    for task, rows, names in panels(comparison.rows):
+        for name, title in (("test_loss", "test loss"), ("train_loss", "training loss")):
+            lines = _lines(comparison, rows, name, _rounds)
+            if any(lines):
+                found.append(Drawing(rows, names, lines, _titled(title, task), title, may_be_logarithmic=True).svg())
+    return found
+
+
+def cost_curves(comparison: ComparisonData) -> list[str]:
+    """For each task, test accuracy against gradients computed and bytes sent by all clients so far, as SVG."""
+    found = []
+    for task, rows, names in panels(comparison.rows):
+        for title, x_label, unit, spent in COSTS:
+            lines = _lines(comparison, rows, "test_accuracy", spent, 100)
+            found.append(Drawing(rows, names, lines, _titled(title, task), "test accuracy %", x_label, unit).svg())
+    return found
+
+
+def _titled(title: str, task: str) -> str:
+    return f"{title}, {task}" if task else title
+
+
+def _rounds(metrics: Metrics) -> float:
+    return float(metrics["t"] + 1)
+
+
+def _evaluated(run: FinishedRun, name: str) -> dict[int, Metrics]:
+    """The rounds in which the metric `name` was taken."""
+    if name not in run.metrics.column_names:
+        return {}
+    table = run.metrics.select(list(dict.fromkeys(("t", name, "gradients", "bytes_down", "bytes_up"))))
+    return {row["t"]: row for row in table.to_pylist() if row[name] is not None}
+
+
+def _lines(
+    comparison: ComparisonData, rows: Sequence[Row], name: str, x: Callable[[Metrics], float], factor: float = 1.0
+) -> list[Line | None]:
+    """The curve of each row; None for a row of which a run lacks the metric."""
+    window = window_of(comparison)
+    return [_line(row, name, x, factor, window) for row in rows]
+
+
+def _line(row: Row, name: str, x: Callable[[Metrics], float], factor: float, window: int) -> Line | None:
+    runs = [_evaluated(run, name) for run in row.runs]
+    rounds = sorted(set(runs[0]).intersection(*runs[1:]))
+    if not rounds:
+        return None
+    places = np.array([[x(run[t]) for t in rounds] for run in runs]).mean(axis=0)
+    values = factor * np.array([[run[t][name] for t in rounds] for run in runs], dtype=float)
+    values[~(np.abs(values) < HUGE)] = np.nan
+    return Line(places, np.array([smoothed(one, window) for one in values]))
+
+
+def smoothed(values: np.ndarray, window: int) -> np.ndarray:
+    """At each place the mean of the last `window` values, of fewer at the start; (n,)."""
+    padded = np.concatenate([np.full(window - 1, np.nan), values])
+    around = np.lib.stride_tricks.sliding_window_view(padded, window)
+    known = np.isfinite(around)
+    total, number = np.where(known, around, 0).sum(axis=1), known.sum(axis=1)
+    means: np.ndarray = np.divide(total, number, out=np.full(len(values), np.nan), where=number > 0)
+    means[~np.isfinite(values)] = np.nan
+    return means
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The curves of some rows in one figure, each labelled at its end."""
+
+    rows: Sequence[Row]
+    names: Sequence[str]
+    lines: Sequence[Line | None]
+    title: str
+    y_label: str
+    x_label: str = "communication round"
+    unit: str | None = None  # of an x axis that has no rounds
+    may_be_logarithmic: bool = False
+
+    def svg(self, targets: Sequence[float] = ()) -> str:
+        """The figure, with a dotted line at each target accuracy."""
+        with rc_context(INLINE):
+            figure, axes = panel(len(self.rows))
+            ends = []
+            for name, line, style in zip(self.names, self.lines, line_styles(self.rows), strict=True):
+                if line is not None and np.isfinite(line.y).any():
+                    ends.append((*_draw(axes, line, style), name, style))
+            axes.set(xlabel=self.x_label, ylabel=self.y_label, title=self.title)
+            for target in targets:
+                axes.axhline(100 * target, color=INK, alpha=0.5, linewidth=0.8, linestyle=":")
+            self._scale(axes, [x for x, *_ in ends])
+            label_ends(axes, ends)
+            return inline(figure, f"{self.y_label}, {self.title}")
+
+    def _scale(self, axes: Axes, ends: Sequence[float]) -> None:
+        """Whole rounds or amounts with a unit at the x axis, which ends with the last curve; a wide y axis in logs."""
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6 if self.unit is None else 4, integer=True))
+        if self.unit is not None:
+            axes.xaxis.set_major_formatter(EngFormatter(self.unit))
+        if ends and max(ends) > axes.get_xlim()[0]:
+            axes.set_xlim(right=max(ends))
+        heights = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.lines] or [np.empty(0)])
+        if self.may_be_logarithmic and len(heights) and 0 < WIDE * heights.min() < heights.max():
+            axes.set_yscale("log")
+
+
+def _draw(axes: Axes, line: Line, style: dict[str, Any]) -> tuple[float, float]:
+    """Mean over seeds as a line, lowest to highest seed as a band; gives the end of the line."""
+    known = np.isfinite(line.y).all(axis=0)
+    if not known.any():
+        known = np.isfinite(line.y).any(axis=0)
+    x, y = line.x[known], line.y[:, known]
+    mean = np.nanmean(y, axis=0)
+    axes.plot(x, mean, marker="o" if len(x) == 1 else "", markersize=4, **style)
+    axes.fill_between(x, np.nanmin(y, axis=0), np.nanmax(y, axis=0), color=style["color"], alpha=0.12, linewidth=0)
+    return float(x[-1]), float(mean[-1])

@@ -1,0 +1,85 @@
+"""A comparison for other programs: CSV, LaTeX, an HTML table and pandas."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from ..core.errors import MissingPackageError, printable
+from ..files import write_atomically
+from .columns import caption, columns
+from .comparison_data import ComparisonData
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\N{NO-BREAK SPACE}": "~", "±": r"$\pm$", "Δ": r"$\Delta$",
+    "λ": r"$\lambda$", "ρ": r"$\rho$", "–": "--", "−": "$-$", "≥": r"$\geq$", "…": r"\dots{}", "<": r"$<$", ">": r"$>$",
+}  # fmt: skip
+
+
+def environment() -> Environment:
+    """The templates of this package; whatever stands in them is escaped."""
+    return Environment(loader=PackageLoader("fedflat.reports"), autoescape=True, undefined=StrictUndefined)
+
+
+def html_table(comparison: ComparisonData) -> str:
+    """The table alone, as HTML."""
+    module = environment().get_template("table.html.j2").module
+    table: str = str(module.comparison_table(comparison.rows, columns(comparison), caption(comparison)))  # type: ignore[attr-defined]
+    return table
+
+
+def latex_table(comparison: ComparisonData) -> str:
+    """The table as a `tabular` with the rules of booktabs; the best of a column is bold, the caption a comment."""
+    shown = columns(comparison)
+    best = [column.best(comparison.rows) for column in shown]
+    lines = [
+        f"% {printable(caption(comparison))}",
+        "% \\usepackage{booktabs}",
+        f"\\begin{{tabular}}{{l{'r' * (len(shown) - 1)}}}",
+        "\\toprule",
+        " & ".join(_latex(column.title) for column in shown) + r" \\",
+        "\\midrule",
+    ]
+    for row in comparison.rows:
+        cells = [_latex(column.cell(row)) for column in shown]
+        bold = [f"\\textbf{{{cell}}}" if row.label in some else cell for cell, some in zip(cells, best, strict=True)]
+        lines.append(" & ".join(bold) + r" \\")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
+
+
+def _latex(text: str) -> str:
+    return "".join(LATEX.get(character, character) for character in printable(text))
+
+
+def csv_text(comparison: ComparisonData) -> str:
+    """All numbers, to all digits, as CSV with a head; one row per method."""
+    import pyarrow.csv  # here, because tables on a terminal and on a page need none
+
+    buffer = io.BytesIO()
+    pyarrow.csv.write_csv(comparison.table(), buffer)
+    return buffer.getvalue().decode()
+
+
+def write_csv(comparison: ComparisonData, path: Path) -> Path:
+    """Write `csv_text` to `path`, atomically. Raises InputError if it cannot be written."""
+    write_atomically(path, lambda file: file.write_text(csv_text(comparison)))
+    return path
+
+
+def data_frame(comparison: ComparisonData) -> pd.DataFrame:
+    """The numbers as a pandas DataFrame. Raises MissingPackageError, an InputError, without pandas."""
+    try:
+        import pandas  # noqa: F401  # not one of our dependencies
+    except ImportError as error:
+        raise MissingPackageError(
+            "to_pandas needs pandas: `pip install pandas`, or use `.table()` (pyarrow)"
+        ) from error
+    frame: Any = comparison.table().to_pandas()
+    return frame

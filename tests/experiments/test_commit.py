@@ -1,0 +1,68 @@
+"""The commit of a clone, and none for a package that only happens to lie in somebody's repository."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fedflat.experiments import commit
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("git") is None, reason="no git on this machine")]
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with a package of one file, which is the one that is looked at."""
+    package = tmp_path / "src" / "fedflat"
+    package.mkdir(parents=True)
+    (package / "file.py").write_text("1\n")
+    for words in ("init", "add .", "-c user.name=a -c user.email=a@b commit -m first"):
+        subprocess.run(["git", "-C", str(tmp_path), *words.split()], check=True, capture_output=True)
+    monkeypatch.setattr(commit, "PACKAGE", package)
+    commit.commit_of_code.cache_clear()
+    yield tmp_path
+    commit.commit_of_code.cache_clear()
+
+
+def head(clone: Path) -> str:
+    told = subprocess.run(["git", "-C", str(clone), "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    return told.stdout.strip()
+
+
+def test_it_is_the_head_of_the_clone(clone: Path) -> None:
+    assert commit.commit_of_code() == head(clone)[:12]
+
+
+def test_changed_files_are_told(clone: Path) -> None:
+    (clone / "src/fedflat/file.py").write_text("2\n")
+    assert commit.commit_of_code() == f"{head(clone)[:12]}-dirty"
+
+
+def test_no_program_of_the_clone_is_started(clone: Path) -> None:
+    program = clone / "fsmonitor"
+    program.write_text(f"#!/bin/sh\ntouch {clone}/started\n")
+    program.chmod(0o755)
+    subprocess.run(["git", "-C", str(clone), "config", "core.fsmonitor", str(program)], check=True)
+    assert commit.commit_of_code()
+    assert not (clone / "started").exists()
+    subprocess.run(["git", "-C", str(clone), "status"], check=True, capture_output=True)
+    assert (clone / "started").exists(), "git itself starts it"
+
+
+def test_an_installed_package_has_none(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = clone / "lib" / "fedflat"
+    installed.mkdir(parents=True)
+    monkeypatch.setattr(commit, "PACKAGE", installed)
+    assert commit.commit_of_code() is None
+
+
+def test_without_a_repository_or_git_there_is_none(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.move(clone / ".git", clone / "elsewhere")
+    assert commit.commit_of_code() is None
+    shutil.move(clone / "elsewhere", clone / ".git")
+    commit.commit_of_code.cache_clear()
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert commit.commit_of_code() is None

@@ -1,0 +1,81 @@
+"""A comparison for other programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import sys
+
+import pytest
+
+import fedflat as ff
+from fedflat.core.errors import InputError
+from support.finished_runs import Fake
+
+RUNS = [Fake("FedAvg", 0, [0.2, 0.7]), Fake("FedSAM", 0, [0.3, 0.9])]
+HOSTILE = [Fake("FedAvg", 0, [0.5], {"x": "a"}), Fake("FedAvg", 0, [0.6], {"x": "<script>&_%$#{}~^\\"})]
+
+
+def test_csv_has_every_number_of_the_table() -> None:
+    comparison = ff.compare(RUNS)
+    found = list(csv.DictReader(io.StringIO(comparison.to_csv())))
+    expected = comparison.table().to_pylist()
+    assert [row["method"] for row in found] == ["FedAvg", "FedSAM"]
+    for row, numbers in zip(found, expected, strict=True):
+        assert row.keys() == numbers.keys()
+        for name, value in numbers.items():
+            assert row[name] == ("" if value is None else value) or float(row[name]) == value, name
+
+
+def test_csv_goes_to_a_file(tmp_path) -> None:
+    path = ff.compare(RUNS).to_csv(tmp_path / "table.csv")
+    assert path.read_text() == ff.compare(RUNS).to_csv()
+    with pytest.raises(InputError, match=r"missing/table\.csv"):
+        ff.compare(RUNS).to_csv(tmp_path / "missing" / "table.csv")
+
+
+def test_latex_is_a_tabular_with_the_best_in_bold() -> None:
+    lines = ff.compare(RUNS).to_latex().splitlines()
+    [head] = [line for line in lines if line.startswith("method")]
+    [first] = [line for line in lines if line.startswith("FedAvg")]
+    [second] = [line for line in lines if line.startswith("FedSAM")]
+    columns = len(re.findall(r"(?<!\\)&", head))
+    assert f"{{l{'r' * columns}}}" in lines[2]
+    assert all(len(re.findall(r"(?<!\\)&", line)) == columns for line in (first, second))
+    assert r"\textbf{90.00}" in second
+    assert r"\textbf" not in first
+    assert r"$\Delta$ to FedAvg" in head
+
+
+def test_latex_is_escaped_and_ascii() -> None:
+    text = ff.compare(HOSTILE).to_latex()
+    assert r"$<$script$>$\&\_\%\$\#\{\}\textasciitilde{}\textasciicircum{}\textbackslash{}" in text
+    body = "\n".join(line for line in text.splitlines() if not line.startswith("%"))
+    assert body.isascii()
+
+
+def test_a_notebook_gets_the_table_alone_and_escaped() -> None:
+    html = ff.compare(HOSTILE)._repr_html_()
+    assert html.startswith("<table")
+    assert html.endswith("</table>")
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+    assert "<strong>60.00</strong>" in html
+
+
+def test_the_representation_is_short() -> None:
+    assert repr(ff.compare(RUNS)) == "<Comparison of 2 rows with FedAvg, seeds 0>"
+
+
+def test_without_pandas_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match=r"`pip install pandas`, or use `\.table\(\)` \(pyarrow\)$"):
+        ff.compare(RUNS).to_pandas()
+
+
+def test_with_pandas_it_is_the_table() -> None:
+    pytest.importorskip("pandas", reason="pandas is not one of our dependencies")
+    frame = ff.compare(RUNS).to_pandas()
+    assert frame["method"].tolist() == ["FedAvg", "FedSAM"]
+    assert frame["shown_accuracy"].tolist() == [0.7, 0.9]

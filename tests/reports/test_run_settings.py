@@ -1,0 +1,75 @@
+"""Settings are read from the texts that runs keep, those of today and those that cannot be taken apart."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+import fedflat as ff
+from fedflat.data.partition import all_partitions
+from fedflat.reports.run_settings import fields_of, settings_by_name, settings_of_all
+from fedflat.rounds.participation import Bernoulli, Explicit, Number, Share
+from support.finished_runs import Fake
+
+
+def test_every_field_of_a_client_comes_back() -> None:
+    client = ff.Client(lr=0.3, steps=7, batch_size=5, max_norm=10.0, momentum=0.9)
+    found = settings_by_name(Fake("FedAvg", 0, [0.1], client=repr(client)))
+    assert {f"client.{name}": value for name, value in vars(client).items()}.items() <= found.items()
+
+
+def test_no_clipping_is_none_and_one_epoch_is_one_epoch() -> None:
+    """`Client()` takes one epoch and does not clip."""
+    found = settings_by_name(Fake("FedAvg", 0, [0.1], client=repr(ff.Client())))
+    assert found["client.max_norm"] is None
+    assert found == settings_by_name(Fake("FedAvg", 0, [0.1], client=repr(ff.Client(epochs=1, max_norm=inf))))
+
+
+@pytest.mark.parametrize("name", all_partitions())
+def test_data_and_every_partition_scheme_come_apart(name: str) -> None:
+    scheme = all_partitions()[name]()
+    found = settings_by_name(Fake("FedAvg", 0, [0.1], data=f"a, b, 50 clients, {scheme}"))
+    assert (found["data"], found["clients"]) == ("a, b", 50)
+    own = {f"partition.{field}": value for field, value in vars(scheme).items()}
+    assert own.items() <= found.items() or found["partition"] == str(scheme)
+
+
+def test_rules_of_participation_are_told_apart() -> None:
+    rules = (Share(1.0), Number(1), Bernoulli(1.0), Explicit([[0]]), Explicit([[1]]))
+    values = [settings_by_name(Fake("A", 0, [0.1], more={"participation": repr(r)}))["participation"] for r in rules]
+    assert values[:2] == [1.0, "1 clients"]
+    assert len(set(map(str, values))) == 5
+
+
+def test_a_text_that_cannot_be_taken_apart_stays_one_value() -> None:
+    found = settings_by_name(Fake("FedAvg", 0, [0.1], client="later(", data="given"))
+    assert (found["client"], found["data"]) == ("later(", "given")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "1", "f(" * 500, "-" * 999 + "1", "f(x=__import__('os'))", "f(1)", "f(**{})", "[" * 999, "f(x='\\d"],
+)
+def test_a_hostile_text_is_a_text(text: str) -> None:
+    assert fields_of(text) is None or fields_of(text).keys() <= {"class", "None"}
+
+
+def test_cohorts_of_a_million_clients_are_not_parsed() -> None:
+    text = f"Explicit(cohorts={[list(range(100_000))]})"
+    assert settings_by_name(Fake("A", 0, [0.1], more={"participation": text}))["participation"] == text
+
+
+def test_a_hash_is_a_setting_only_where_nothing_else_differs() -> None:
+    seeds = [Fake("FedAvg", seed, [0.1], partition_hash=f"of {seed}") for seed in (0, 1)]
+    assert all("partition_hash" not in one for one in settings_of_all(seeds)), "it belongs to the seed"
+    by_hand = [Fake("FedAvg", 0, [0.1], partition_hash=text) for text in ("a", "b")]
+    assert [one["partition_hash"] for one in settings_of_all(by_hand)] == ["a", "b"]
+
+
+def test_the_number_of_parameters_is_a_setting_only_where_the_name_of_the_model_is_not_enough() -> None:
+    def found(*models: str) -> list[dict]:
+        return settings_of_all([Fake("A", 0, [0.1], more={"model": f"{m} parameters, torch.float32"}) for m in models])
+
+    assert all("parameters" not in one for one in found("LeNet, 60", "MLP, 70"))
+    assert [one["parameters"] for one in found("MLP, 60", "MLP, 70")] == [60, 70]
