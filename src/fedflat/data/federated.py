@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -15,8 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.errors import InputError
+from .arrays import tensors
 from .preparation import Augmentation, Preparation
 
+if TYPE_CHECKING:  # schemes use the types of this module
+    from .partition import Partition
+
+Augment = Literal["none", "crop-flip", "fl-simulator"]
 Index = NDArray[np.int64]
 Members = NDArray[np.int32 | np.int64]  # indices of samples
 AT_ONCE = 2**20  # members that are converted to int64 at once
@@ -99,15 +104,25 @@ class FederatedData:
         test: tuple[Any, Any] | None = None,
         classes: int | None = None,
         name: str = "data",
+        validation: float = 0.0,
+        augment: Augment = "none",
+        seed: int = 0,
     ) -> FederatedData:
         """Your own data: one `(x, y)` per client, arrays or tensors, x (n_i, *shape), y (n_i,) class indices.
 
-        `classes` is the number of classes; by default the largest label plus one. Raises
-        ValueError for an empty client, unequal lengths or shapes, a label out of range or NaN.
+        classes: the number of classes; by default the largest label plus one. validation: share of each client's
+        samples that it does not train on, drawn by `seed`. augment: of pictures, uint8 (n, channels, height, width) or
+        floats, in training.
+
+        Raises ValueError for an empty client, unequal lengths or shapes, a label out of range or NaN.
         """
+        from .loading import augmentation_of, with_validation  # here, because they make federated data
+        from .selection import DataOptions
+
         if isinstance(clients, dict | str):
             raise InputError("data: from_clients takes a list of (x, y), one per client")
-        pairs = [_tensors(pair, f"client {i}") for i, pair in enumerate(clients)]
+        options = DataOptions(validation=validation, augment=augment)
+        pairs = [tensors(pair, f"client {i}") for i, pair in enumerate(clients)]
         if not pairs:
             raise InputError("data: from_clients needs at least one client")
         for i, (x, _) in enumerate(pairs):
@@ -116,9 +131,9 @@ class FederatedData:
                                  f"client 0 of shape {tuple(pairs[0][0].shape[1:])}")  # fmt: skip
         sizes = [len(y) for _, y in pairs]
         x, y = torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
-        held_out = None if test is None else _tensors(test, "test")
+        held_out = None if test is None else tensors(test, "test")
         labels = y if held_out is None else torch.cat([y, held_out[1]])
-        return cls(
+        data = cls(
             x=x,
             y=y,
             members=np.arange(len(y), dtype=np.int64),
@@ -126,7 +141,47 @@ class FederatedData:
             classes=classes if classes is not None else max(int(labels.max()) + 1, 1),
             test=held_out,
             name=name,
+            augmentation=augmentation_of(options.augment, x, name),
         )
+        return with_validation(data, options.validation, seed)
+
+    @classmethod
+    def split(
+        cls,
+        x: Any,
+        y: Any = None,
+        *,
+        clients: int,
+        partition: Partition | None = None,
+        test: Any = None,
+        validation: float = 0.0,
+        augment: Augment = "none",
+        seed: int = 0,
+        columns: tuple[str, str] | None = None,
+        domain: Any = None,
+        user: Any = None,
+        classes: int | None = None,
+        name: str = "data",
+    ) -> FederatedData:
+        """Your own data in one piece, split over `clients` clients by `partition` (default: IID).
+
+        x, y: arrays or tensors, x (n, *shape), y (n,) class indices. Or x alone: a map-style dataset of torch with
+            items (x, y), or a dataset of Hugging Face, whose `columns` then name x and y. Pictures of Pillow become
+            uint8 (channels, height, width), which models see scaled to [0, 1].
+        test: a share of the samples in (0, 0.9], with the classes in proportion and the same for every seed; or a pair
+            (x, y); or another dataset of the same kind.
+        validation: share of each client's samples that it does not train on. augment: of pictures in training.
+        seed: of the split and of the validation samples.
+        domain, user: of each sample (n,), for the partitions `Domain` and `Natural`; names, numbers or a column's name.
+        classes: the number of classes; by default the largest label plus one.
+
+        Raises ValueError, naming the argument, for samples that do not fit together and a split that cannot be made.
+        """
+        from .own_data import split  # here, because it makes federated data
+        from .selection import DataOptions
+
+        options = DataOptions(validation=validation, augment=augment)
+        return split(x, y, columns, domain, user, clients, partition, test, seed, classes, name, options)
 
     def __repr__(self) -> str:
         """Name, sizes and partition, without the samples."""
@@ -225,22 +280,6 @@ def digest(tensors: Iterable[Tensor]) -> str:
 
 def _cast(x: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
     return x.to(device, dtype) if x.is_floating_point() else x.to(device)
-
-
-def _tensors(pair: tuple[Any, Any], who: str) -> tuple[Tensor, Tensor]:
-    """Samples and labels as tensors. Raises InputError, naming `who`, for a pair that does not fit together."""
-    try:
-        x, y = (torch.as_tensor(part) for part in pair)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"data: {who} must be a pair (x, y) of arrays: {error}") from error
-    if y.is_floating_point() and not torch.equal(y, y.round()):
-        raise InputError(f"data: {who} has labels that are not whole numbers")
-    if y.ndim != 1 or x.ndim < 2 or len(x) != len(y):
-        raise InputError(f"data: {who} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}; "
-                         "expected (n, ...) and (n,)")  # fmt: skip
-    if not len(y):
-        raise InputError(f"data: {who} has no sample")
-    return x, y.long()
 
 
 def _check_index(members: Members, offsets: Index, samples: int) -> None:

@@ -6,15 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from ..core.errors import InputError
+from ..core.errors import InputError, shortened
 from .conversion import Progress
 from .dataset import FileDataset, LoadedDataset, data_root
 from .federated import FederatedData, Holdings
 from .hub import download
 from .partition import IID, Partition
 from .partition.scheme import Samples
-from .preparation import AUGMENTATIONS
+from .preparation import AUGMENTATIONS, Augmentation
 from .selection import DataOptions, select_samples
 from .sources import known_source, source
 
@@ -41,18 +42,23 @@ def load(
     Raises ValueError, naming the field, for an unknown name or option, files that are missing, damaged
     or not the whole set, and a split that cannot be made.
     """
-    for what, value, least in (("clients", clients, 1), ("seed", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InputError(f"data.{what} must be a whole number of at least {least}, got {value!r}")
-    if not isinstance(partition, Partition | None):
-        raise InputError(f"partition must be a scheme such as Dirichlet(alpha=0.1), got {partition!r}")
+    check_split(clients, partition, seed)
     known = known_source(name)
     chosen = checked_options(options)
     whole = source(known).load(known, data_dir, chosen.partial, chosen.image_size, _no_progress)
     loaded = select_samples(whole, chosen)
-    if chosen.augment != "none" and loaded.train.x.ndim != 4:
-        raise InputError(f"data.augment = {chosen.augment!r} goes with pictures; {known} has none")
-    return divide(loaded, known, clients, partition or IID(stratified=False), seed, chosen)
+    used, there_are = len(loaded.train.y), source(known).sizes.get("train", len(loaded.train.y))
+    part = "" if used == there_are else f" ({used:,} of {there_are:,} training samples)"
+    return divide(loaded, known + part, clients, partition or IID(stratified=False), seed, chosen)
+
+
+def check_split(clients: Any, partition: Any, seed: Any) -> None:
+    """Raise InputError, naming the field, for what cannot describe a split."""
+    for what, value, least in (("clients", clients, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InputError(f"data.{what} must be a whole number of at least {least}, got {value!r}")
+    if not isinstance(partition, Partition | None):
+        raise InputError(f"partition must be a scheme such as Dirichlet(alpha=0.1), got {shortened(repr(partition))}")
 
 
 def prepare(
@@ -86,8 +92,6 @@ def divide(
 ) -> FederatedData:
     """The samples of a data set split over clients by `scheme`, with validation sets if `options` ask for them."""
     train = loaded.train
-    whole = source(name).sizes.get("train", len(train.y))
-    used = "" if len(train.y) == whole else f" ({len(train.y):,} of {whole:,} training samples)"
     samples = Samples(train.y.numpy(), loaded.classes, train.domain, loaded.domains, train.user)
     parts = Holdings.of(scheme.split(samples, clients, _generator(seed)))
     data = FederatedData(
@@ -97,14 +101,26 @@ def divide(
         offsets=parts.offsets,
         classes=loaded.classes,
         test=None if loaded.test is None else (loaded.test.x, loaded.test.y),
-        name=name + used,
+        name=name,
         partition=str(scheme),
         preparation=loaded.preparation,
-        augmentation=AUGMENTATIONS[options.augment],
+        augmentation=augmentation_of(options.augment, train.x, name),
         vocabulary=loaded.vocabulary,
         contents=loaded.contents,
     )
-    return hold_out(data, options.validation, _generator(seed, 1)) if options.validation else data
+    return with_validation(data, options.validation, seed)
+
+
+def with_validation(data: FederatedData, share: float, seed: int) -> FederatedData:
+    """`data` with a `share` of each client's samples held out, drawn by `seed`; unchanged if that is 0."""
+    return hold_out(data, share, _generator(seed, 1)) if share else data
+
+
+def augmentation_of(augment: str, x: Tensor, name: str) -> Augmentation | None:
+    """The augmentation called `augment`. Raises InputError if the samples `x` (n, *shape) are no pictures."""
+    if augment != "none" and x.ndim != 4:
+        raise InputError(f"data.augment = {augment!r} goes with pictures; {name} has none")
+    return AUGMENTATIONS[augment]
 
 
 def hold_out(data: FederatedData, share: float, rng: np.random.Generator) -> FederatedData:
