@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from enum import Enum
 
 import torch
@@ -10,6 +11,7 @@ from torch.func import functional_call
 
 from .dropout import SeededDropout
 from .errors import InputError
+from .model_output import scores_of
 
 
 class Randomness(Enum):
@@ -46,6 +48,7 @@ def _found(module: nn.Module, x: Tensor, classes: int) -> Randomness:
         raise InputError(
             f"model: gives scores of shape {tuple(scores.shape)} for {len(x)} samples of {classes} classes"
         )
+    _warn_of_probabilities(scores)
     _back(module, scores, [leaf for leaf in leaves.values() if leaf.requires_grad])
     if not torch.equal(before, _random_state(x)):
         return Randomness.OTHER
@@ -76,12 +79,24 @@ def _refuse_recomputing(layer: nn.Module, _: object) -> None:
 
 def _scores(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
     try:
-        scores: Tensor = functional_call(module, parameters, (x,))
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        problem = str(error).splitlines()[0]
+        output = functional_call(module, parameters, (x,))
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
+        problem = (str(error).splitlines() or [""])[0]
+        problem = problem if isinstance(error, RuntimeError) and problem else f"{type(error).__name__}: {problem}"
         shape = tuple(x.shape[1:])
         raise InputError(f"model: cannot take samples of shape {shape} and type {x.dtype}: {problem}") from error
-    return scores
+    return scores_of(output)
+
+
+def _warn_of_probabilities(scores: Tensor) -> None:
+    """Warn if the scores (b, classes) of every sample are probabilities: the loss takes their softmax once more."""
+    rows = scores.detach().double()
+    if rows.shape[-1] > 1 and bool((rows >= 0).all()) and torch.allclose(rows.sum(-1), rows.new_ones(len(rows))):
+        warnings.warn(
+            "model: its scores are all in [0, 1] and sum to 1, as after a softmax; cross-entropy takes the softmax "
+            "itself, so leave that layer out",
+            stacklevel=2,
+        )
 
 
 def _random_state(x: Tensor) -> Tensor:

@@ -15,7 +15,8 @@ from torch.nn.functional import cross_entropy
 
 from .batched_linear import linear_layers, row_major
 from .dropout import SeededDropout
-from .errors import InputError
+from .errors import InputError, StackingError, shortened
+from .model_output import scores_of
 from .space import Space
 
 
@@ -62,7 +63,7 @@ class Objective:
         if w.ndim == 1:
             x = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
             return self._scores(parameters, x, key)
-        with row_major(self._linear):
+        with row_major(self._linear), _stacking():
             stacked = [x, *parameters.values()]
             if key is None:
                 scores: Tensor = vmap(partial(self._stacked_scores, None))(*stacked)
@@ -77,8 +78,8 @@ class Objective:
     def _scores(self, parameters: dict[str, Tensor], x: Tensor, key: Tensor | None) -> Tensor:
         """One client's scores (b, classes); inside `vmap` the tensors are batched."""
         with nullcontext() if key is None else SeededDropout(key):
-            scores: Tensor = functional_call(self.module, parameters, (x,), tie_weights=self._tied)
-        return scores
+            output = functional_call(self.module, parameters, (x,), tie_weights=self._tied)
+        return scores_of(output)
 
     def loss(self, w: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:
         """The mean loss of each client, (*clients,), at `w` (*clients, d), plus a penalty on the scores."""
@@ -164,6 +165,21 @@ def _transformed(batch: Batch, matrix: Tensor, shift: Tensor) -> Tensor:
     A = matrix.reshape(*matrix.shape[:-1], 1, channels, channels)
     b = shift.reshape(*shift.shape[:-1], 1, channels, -1)
     return (A @ x + b).reshape(batch.x.shape)
+
+
+@contextmanager
+def _stacking() -> Iterator[None]:
+    """Turn what `vmap` raises for a function that it does not know, or cannot batch, into StackingError."""
+    try:
+        yield
+    except RuntimeError as error:
+        problem = (str(error).splitlines() or [""])[0]
+        if "vmap" not in problem and "Batching rule" not in problem:
+            raise
+        raise StackingError(
+            "model: torch cannot run it for several clients at once; set executor = 'sequential' "
+            f"({shortened(problem, 120)})"
+        ) from error
 
 
 def refuse_batch_statistics(module: nn.Module) -> None:
