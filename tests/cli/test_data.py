@@ -128,7 +128,7 @@ def test_a_revision_that_is_not_there_is_named(fedflat, hub: Asked) -> None:
 def test_a_revision_goes_with_the_hub(fedflat, hub: Asked) -> None:
     code, _, err = fedflat("data prepare cifar10 --data-dir data --revision v2")
     assert code == 2
-    assert err.startswith("fedflat: --revision v2 ")
+    assert err.startswith("fedflat: revision (--revision) = 'v2' says")
     assert hub == []
 
 
@@ -156,7 +156,10 @@ SPLIT = "data partition --data.name cifar10 --data_dir data --data.partial true"
     ("line", "message"),
     [
         ("data prepare cifar", "data.name = 'cifar' is unknown; known are ag_news, cifar10,"),
-        ("data prepare cifar10", "data.name = 'cifar10' needs files: give --data-dir or set FEDFLAT_DATA"),
+        (
+            "data prepare cifar10",
+            "data.name = 'cifar10' needs files: give their folder as data_dir (--data-dir), or set",
+        ),
         ("data prepare cifar10 --data-dir missing", "data_dir = 'missing' is not a folder"),
         ("data prepare cifar10 --data-dir data", "train has 200 samples, the set has 50,000; to use a part"),
         ("data prepare mnist --data-dir data", "data_dir = 'data' has no folder 'mnist'; it should hold "),
@@ -165,7 +168,7 @@ SPLIT = "data partition --data.name cifar10 --data_dir data --data.partial true"
             "data.image_size = 64 goes with",
         ),
         ("data prepare cifar10 --data-dir data --image-size -3", "data.image_size must be a whole number in [8, 2048]"),
-        ("data prepare digits --hub", "--hub: digits is not on the hub; nothing needed: ships with"),
+        ("data prepare digits --hub", "hub (--hub): digits is not on the hub; nothing needed: ships with"),
         (
             f"{SPLIT} --data.clients 300",
             "data.clients = 300",

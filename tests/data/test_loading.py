@@ -286,7 +286,7 @@ def test_a_wrong_number_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_data_folders_that_do_not_work(tmp_path: Path) -> None:
-    with refused("data.name = 'mnist' needs files: give --data-dir or set FEDFLAT_DATA"):
+    with refused("data.name = 'mnist' needs files: give their folder as data_dir (--data-dir), or set FEDFLAT_DATA"):
         ff.data.load("mnist", clients=2)
     with refused(f"data_dir = {str(tmp_path / 'none')!r} is not a folder"):
         load("mnist", tmp_path / "none")

@@ -181,7 +181,7 @@ class FileDataset:
             if found.get(part, 0) != expected:
                 raise InputError(
                     f"data.name = {name!r}: {part} has {found.get(part, 0):,} samples, the set has {expected:,}; "
-                    "to use a part of a set give --data.partial true (data prepare: --partial)"
+                    "to use a part of a set give partial=True (--data.partial true; data prepare: --partial)"
                 )
 
 
@@ -189,7 +189,9 @@ def data_root(data_dir: str | None, name: str) -> Path:
     """The folder of all data sets: `data_dir`, else $FEDFLAT_DATA. Raises InputError if there is none."""
     given = data_dir or os.environ.get("FEDFLAT_DATA")
     if not given:
-        raise InputError(f"data.name = {name!r} needs files: give --data-dir or set FEDFLAT_DATA")
+        raise InputError(
+            f"data.name = {name!r} needs files: give their folder as data_dir (--data-dir), or set FEDFLAT_DATA"
+        )
     root = Path(given).expanduser()
     if not root.is_dir():
         raise InputError(f"data_dir = {given!r} is not a folder")

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from ..core.errors import InputError, shortened
+from ..core.registry import suggestion
 from .conversion import Progress
 from .dataset import FileDataset, LoadedDataset, data_root
 from .federated import FederatedData, Holdings
@@ -78,10 +79,10 @@ def prepare(
     """
     known = source(name)
     if revision is not None and not hub:
-        raise InputError(f"--revision {revision} says what to fetch from the hub; give --hub, too")
+        raise InputError(f"revision (--revision) = {revision!r} says what to fetch from the hub; give hub (--hub), too")
     if hub:
         if not isinstance(known, FileDataset):
-            raise InputError(f"--hub: {known_source(name)} is not on the hub; {known.where}")
+            raise InputError(f"hub (--hub): {known_source(name)} is not on the hub; {known.where}")
         download(known_source(name), known, data_root(data_dir, name), revision)
     checked_options({"image_size": image_size})
     return known.load(known_source(name), data_dir, partial, image_size, progress or _no_progress)
@@ -149,7 +150,8 @@ def checked_options(options: dict[str, Any]) -> DataOptions:
     unknown = sorted(set(options) - set(DataOptions.__dataclass_fields__))
     if unknown:
         known = ", ".join(DataOptions.__dataclass_fields__)
-        raise InputError(f"data.{unknown[0]} is unknown; known options are {known}")
+        close = suggestion(unknown[0], DataOptions.__dataclass_fields__)
+        raise InputError(f"data.{unknown[0]} is unknown; known options are {known}{close}")
     return DataOptions(**options)
 
 

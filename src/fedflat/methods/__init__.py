@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ..core.errors import InputError
 from ..core.method import Method
-from ..core.registry import classes_of, find_class, module_names, plain
+from ..core.registry import classes_of, find_class, known_names, module_names, plain
 
 __all__ = ["all_methods", "find", "plain"]
 
@@ -23,7 +23,7 @@ def find(name: str) -> type[Method]:
     """The method called `name`; case, `-` and `_` do not matter. Raises InputError that lists the known ones."""
     cls = find_class(__name__, name, _is_method)
     if cls is None:
-        raise InputError(f"unknown method {name!r}; known are {', '.join(all_methods())}")
+        raise InputError(f"unknown method {name!r}; {known_names(name, all_methods())}")
     return cls
 
 

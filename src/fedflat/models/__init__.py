@@ -10,7 +10,7 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InputError
-from ..core.registry import module_names
+from ..core.registry import known_names, module_names, suggestion
 
 if TYPE_CHECKING:  # names are listed without torch
     from torch import nn
@@ -28,7 +28,7 @@ def build(name: str, /, classes: int, shape: tuple[int, ...] | None = None, **op
     Raises ValueError for an unknown name or option, a shape the model cannot take, or a model larger than memory.
     """
     if name not in model_names():
-        raise InputError(f"model = {name!r} is unknown; known are {', '.join(model_names())}")
+        raise InputError(f"model = {name!r} is unknown; {known_names(name, model_names())}")
     make: Callable[..., nn.Module] = import_module(f"{__name__}.{name.replace('-', '_')}").build
     accepted = signature(make).parameters
     _check_options(name, options, accepted)
@@ -50,7 +50,7 @@ def _check_options(name: str, options: Mapping[str, object], accepted: Mapping[s
     if unknown:
         raise InputError(
             f"model {name!r} has no option {unknown[0]!r} (model.options.{unknown[0]}); "
-            f"it has {', '.join(known) or 'none'}"
+            f"it has {', '.join(known) or 'none'}{suggestion(unknown[0], known)}"
         )
 
 

@@ -15,7 +15,9 @@ class Natural(Partition):
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> list[Index]:
         if samples.user is None:
-            raise InputError("partition.name = 'natural' needs data with users, such as femnist")
+            raise InputError(
+                "partition.name = 'natural' needs data with users, such as femnist, or user= with samples of your own"
+            )
         by_user = np.argsort(samples.user, kind="stable")
         starts = np.unique(samples.user[by_user], return_index=True)[1]
         if clients > len(starts):

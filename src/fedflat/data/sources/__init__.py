@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from ...core.errors import InputError
-from ...core.registry import matching, module_names
+from ...core.errors import InputError, shortened
+from ...core.registry import known_names, matching, module_names
 from ..dataset import BundledDataset, FileDataset
 
 
@@ -16,9 +16,13 @@ def source_names() -> list[str]:
 
 def known_source(name: str) -> str:
     """The data set that `name` means; case, `-` and `_` do not matter. Raises InputError for an unknown one."""
-    known = matching(name, source_names()) if isinstance(name, str) else None
+    if not isinstance(name, str):
+        kind = type(name).__name__
+        raise InputError(f"data.name must be the name of a data set, got a {kind}; for samples of your own use "
+                         "FederatedData.split(x, y, clients=...)")  # fmt: skip
+    known = matching(name, source_names())
     if known is None:
-        raise InputError(f"data.name = {name!r} is unknown; known are {', '.join(source_names())}")
+        raise InputError(f"data.name = {shortened(name)!r} is unknown; {known_names(name, source_names())}")
     return known
 
 

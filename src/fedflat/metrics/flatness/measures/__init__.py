@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, TypeGuard
 
 from ....core.errors import InputError
-from ....core.registry import classes_by_file, find_class
+from ....core.registry import classes_by_file, find_class, known_names
 from ..measure import Measure
 
 __all__ = ["all_measures", "find"]
@@ -22,7 +22,7 @@ def find(name: str) -> Measure:
     """The measure called `name` with its default settings; case, `-` and `_` do not matter."""
     cls = find_class(__name__, name, _is_measure)
     if cls is None:
-        raise InputError(f"unknown measure {name!r}; known are {', '.join(all_measures())}")
+        raise InputError(f"unknown measure {name!r}; {known_names(name, all_measures())}")
     return cls()
 
 
