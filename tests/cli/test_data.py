@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from support.files import random_labels, random_pictures, write_pictures
@@ -37,6 +38,45 @@ def test_prepare_says_what_it_found(fedflat, cache: Path) -> None:
     assert "test  40 samples of 3 x 32 x 32" in out
     assert str(cache) in out
     assert len(list(cache.glob("cifar10-*"))) == 1
+
+
+def own_arrays(folder: Path, sign: int = 1) -> None:
+    folder.mkdir(parents=True)
+    y = np.arange(90) % 3
+    x = sign * 5 * np.eye(4)[y] + np.random.default_rng(0).normal(size=(90, 4))
+    np.savez(folder / "train.npz", x=x[:60], y=y[:60], domain=np.array(["a", "b"] * 30), user=np.arange(60) // 6)
+    np.savez(folder / "test.npz", x=x[60:], y=y[60:], domain=np.array(["a", "b"] * 15), user=np.arange(30) // 3)
+
+
+def test_a_folder_of_own_arrays_is_prepared_and_split(fedflat) -> None:
+    own_arrays(Path("mine"))
+    code, out, err = fedflat("data prepare npz --data-dir mine")
+    assert (code, err) == (0, "")
+    assert "train 60 samples of 4" in out
+    assert "test  30 samples of 4" in out
+    assert "domain b" in out
+    code, out, err = fedflat("data partition --data.name npz --data-dir mine --data.clients 10 --partition natural")
+    assert (code, err) == (0, "")
+    assert "samples per client  6 to 6" in out
+
+
+@pytest.mark.slow
+def test_own_arrays_are_trained_on_and_the_folder_tells_runs_apart(fedflat) -> None:
+    own_arrays(Path("mine"))
+    own_arrays(Path("other"), sign=-1)
+    line = "run --data.name npz --data.clients 5 --partition natural --rounds 4 --participation 1.0 --flatness []"
+    how = "--client.epochs 5 --client.batch_size 5 --client.lr 0.1"
+    for folder in ("mine", "other"):
+        code, _, err = fedflat(f"{line} {how} --data-dir {folder}")
+        assert (code, [one for one in err.splitlines() if "warning" in one]) == (0, [])
+    summaries = [json.loads(path.read_text()) for path in Path("runs").glob("*/summary.json")]
+    assert len(summaries) == 2  # not one, found to be finished
+    assert all(summary["summary"]["test_accuracy_last"] > 0.9 for summary in summaries)
+    code, out, _ = fedflat(f"{line} --data-dir mine --dry-run")
+    assert code == 0
+    assert "model parameters" in out
+    code, _, err = fedflat(f"{line} --data-dir mine/none")
+    assert (code, "is not a folder" in err) == (2, True)
 
 
 COMMITS = {"main": "a" * 40, "v2": "b" * 40, "c" * 40: "c" * 40}

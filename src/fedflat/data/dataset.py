@@ -122,7 +122,7 @@ class FileDataset:
             converted = entry(f"{name}-{key(folder, how=how)}", SourceFiles(folder, files), build)
         except InputError as error:  # the message may contain names of files and columns
             raise InputError(printable(str(error))) from error
-        parts = {part: _samples(converted, part) for part in ("train", "test") if f"{part}-y" in converted.arrays}
+        parts = {part: samples_of(converted, part) for part in ("train", "test") if f"{part}-y" in converted.arrays}
         if not partial:
             self._check_sizes(name, {part: len(samples.y) for part, samples in parts.items()})
         facts = converted.description["facts"]
@@ -198,7 +198,8 @@ def data_root(data_dir: str | None, name: str) -> Path:
     return root
 
 
-def _samples(converted: Entry, part: str) -> SampleArrays:
+def samples_of(converted: Entry, part: str) -> SampleArrays:
+    """The samples of a part of a converted data set, mapped into memory."""
     arrays = converted.arrays
     x, y = (torch.from_numpy(arrays[f"{part}-{name}"]) for name in "xy")
     return SampleArrays(x, y, arrays.get(f"{part}-domain"), arrays.get(f"{part}-user"))

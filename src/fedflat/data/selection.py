@@ -74,7 +74,11 @@ def _hold_out_domain(data: LoadedDataset, name: str) -> LoadedDataset:
 def _hold_out_tenth(data: LoadedDataset) -> LoadedDataset:
     """A fixed tenth of every user's samples as test set."""
     if data.train.user is None:
-        needed = f"its domains are {', '.join(data.domains)}" if data.domains else "and it has no domains"
+        if not data.domains:
+            raise InputError(
+                "data: the files have no test part, and no domain or user to take one from; add a test file"
+            )
+        needed = f"its domains are {', '.join(data.domains)}"
         raise InputError(f"data.test_domain is needed: the files have no test part; {needed}")
     order = np.random.default_rng(0).permutation(len(data.train.y))
     order = order[np.argsort(data.train.user[order], kind="stable")]

@@ -19,7 +19,7 @@ from ..core.method import Method
 from ..data import FederatedData, Partition, load
 from ..data.partition import all_partitions
 from ..data.selection import DataOptions
-from ..data.sources import known_source
+from ..data.sources import is_folder, known_source
 from ..engine.arguments import check_weights, check_workers
 from ..engine.ranks import ALONE, Ranks
 from ..files import read_toml
@@ -190,12 +190,13 @@ class Experiment(Section):
         """Six hexadecimal digits that tell apart two configurations with different results."""
         # Settings at their default are left out, so that one that is added later does not rename old folders.
         defaults = type(self)().decisive()
-        given = {name: value for name, value in self.decisive().items() if value != defaults[name]}
+        given = {name: value for name, value in self.decisive().items() if value != defaults.get(name)}
         return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:6]
 
     def decisive(self) -> dict[str, Any]:
-        """Every setting that the results depend on."""
-        return self.model_dump(exclude={"checkpoint_every", "data_dir", "store_megabytes", "targets", "workers"})
+        """Every setting that the results depend on, which a folder of data is if its files are the user's own."""
+        ignored = {"checkpoint_every", "data_dir", "store_megabytes", "targets", "workers"}
+        return self.model_dump(exclude=ignored - {"data_dir"} if is_folder(self.data.name) else ignored)
 
 
 class RunSpec(Experiment):

@@ -7,6 +7,7 @@ from importlib import import_module
 from ...core.errors import InputError, shortened
 from ...core.registry import known_names, matching, module_names
 from ..dataset import BundledDataset, FileDataset
+from ..folder_dataset import FolderDataset, FoundDataset
 
 
 def source_names() -> list[str]:
@@ -26,10 +27,23 @@ def known_source(name: str) -> str:
     return known
 
 
-def source(name: str) -> FileDataset | BundledDataset:
+def source(name: str) -> FileDataset | BundledDataset | FolderDataset:
     """The description of the data set `name`. Raises InputError for an unknown name."""
-    found: FileDataset | BundledDataset = import_module(f"{__name__}.{known_source(name)}").SOURCE
+    found: FileDataset | BundledDataset | FolderDataset = import_module(f"{__name__}.{known_source(name)}").SOURCE
     return found
+
+
+def is_folder(name: str) -> bool:
+    """Whether `name` stands for a folder of the user's own, so that the folder decides which data there are."""
+    return isinstance(source(name), FolderDataset)
+
+
+def described(
+    name: str, data_dir: str | None, image_size: int | None = None
+) -> FileDataset | BundledDataset | FoundDataset:
+    """The data set `name` with its classes, sizes and shape; for a folder of the user's own these are read first."""
+    known = source(name)
+    return known.described(known_source(name), data_dir, image_size) if isinstance(known, FolderDataset) else known
 
 
 def source_summary(name: str) -> str:
