@@ -11,7 +11,8 @@ import torch
 import fedflat as ff
 from fedflat.data import prepare
 from fedflat.data.conversion import words
-from fedflat.data.sources import described, is_folder, source_names
+from fedflat.data.loading import described
+from fedflat.data.sources import is_folder, source_names
 from support.files import encoded, picture_column, random_pictures, refused, write_parquet
 
 N, M = 60, 20
@@ -141,7 +142,7 @@ def test_a_description_is_that_of_the_files(tmp_path: Path) -> None:
         (write_npz, "npz", {"image_size": 32}, "data.image_size = 32 goes with photographs"),
         (write_npz, "npz", {"augment": "crop-flip"}, "goes with pictures; npz has none"),
         (write_npz, "npz", {"partition": ff.Domain()}, "needs data with domains"),
-        (lambda f: write_npz(f, y=Y + 0.5), "npz", {}, "y holds float64, expected class numbers"),
+        (lambda f: write_npz(f, y=Y + 0.5), "npz", {}, "need task='regression' (--loss regression)"),
         (lambda f: write_npz(f, x=X[:, 0, 0]), "npz", {}, "x has shape (60,), expected (n, ...)"),
         (
             lambda f: write_npz(f, x=np.zeros((N + M, 8, 8, 3), np.uint8)), "npz", {},
@@ -165,3 +166,30 @@ def test_nan_in_a_file_is_refused(tmp_path: Path) -> None:
 def test_a_folder_of_ones_own_is_not_on_the_hub(tmp_path: Path) -> None:
     with refused("npz is not on the hub; train.npz"):
         prepare("npz", str(tmp_path), hub=True)
+
+
+def test_a_folder_may_hold_numbers_to_predict_or_several_labels(tmp_path: Path) -> None:
+    write_npz(tmp_path, y=np.round(X[:, 0, :2].astype(float) * 3))  # whole numbers, some below zero
+    numbers = load("npz", tmp_path, task="regression")
+    assert (numbers.task, numbers.classes, numbers.y.shape) == ("regression", 2, (N, 2))
+    assert np.array_equal(numbers.y.numpy(), np.round(X[:N, 0, :2].astype(float) * 3))
+    assert described("npz", str(tmp_path), task="regression").classes == 2
+    with refused("expected (n, ...) and (n,)"):
+        load("npz", tmp_path)
+    with refused("splits by class"):
+        load("npz", tmp_path, task="regression", partition=ff.Dirichlet(0.1))
+    write_npz(tmp_path, y=(X[:, 0] > 0).astype(int))
+    assert torch.equal(load("npz", tmp_path, task="multi-label").y, torch.from_numpy((X[:N, 0] > 0).astype(float)))
+
+
+def test_one_whole_float_for_each_sample_is_a_class_or_a_number_as_the_task_says(tmp_path: Path) -> None:
+    write_npz(tmp_path, y=Y.astype(float))
+    assert (load("npz", tmp_path).classes, load("npz", tmp_path).y.dtype) == (5, torch.int64)
+    assert (load("npz", tmp_path, task="regression").classes, described("npz", str(tmp_path)).classes) == (1, 5)
+
+
+def test_classes_are_no_numbers_to_predict(tmp_path: Path) -> None:
+    with refused("data.name = 'npz' has classes, and regression needs other labels: floats"):
+        load("npz", write_npz(tmp_path), task="regression")
+    with refused("data.name = 'digits' has classes"):
+        ff.data.load("digits", clients=2, task="regression")

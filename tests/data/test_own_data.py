@@ -188,6 +188,7 @@ def test_the_repr_is_one_short_line() -> None:
     assert text == "FederatedData(data: 180 samples of 3 in 4 classes, 8 clients, IID(stratified=False))"
 
 
+@pytest.mark.slow
 def test_a_model_trains_on_own_arrays() -> None:
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, 120)
@@ -248,3 +249,49 @@ def test_mistakes_are_one_line(make, message: str) -> None:
     with pytest.raises(InputError, match=message) as error:
         make()
     assert "\n" not in str(error.value)
+
+
+def test_labels_of_other_tasks_are_kept_as_numbers() -> None:
+    one = ff.FederatedData.split(X, Y, clients=3, task="regression", test=0.25)
+    assert (one.y.shape, one.y.dtype, one.classes) == ((180, 1), torch.get_default_dtype(), 1)
+    assert torch.equal(one.y[:, 0], (one.x[:, 0] / 3).long() % 4)
+    assert one.counts().tolist() == one.sizes[:, None].tolist()
+    labels = np.eye(4, dtype=int)[Y]
+    several = ff.FederatedData.from_clients([(X[:9], labels[:9]), (X[9:], labels[9:])], task="multi-label")
+    assert (several.classes, several.counts().sum(1).tolist()) == (4, [9, N - 9])
+    assert repr(several) == "FederatedData(data: 240 samples of 3 with 4 labels, 2 clients, given)"
+
+
+def test_partitions_by_class_are_those_that_look_at_labels() -> None:
+    free = [name for name, scheme in all_partitions().items() if not scheme().needs_classes]
+    assert free == ["domain", "iid", "natural"]
+    for name, scheme in all_partitions().items():
+        if name in free:
+            ff.FederatedData.split(X, X, clients=2, partition=scheme(), task="regression", **GROUPS)
+        else:
+            with pytest.raises(InputError, match="splits by class, and the labels are those of regression"):
+                ff.FederatedData.split(X, X, clients=2, partition=scheme(), task="regression", **GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("y", "task", "message"),
+    [
+        (Y, "regresion", "task = 'regresion' is unknown; known are .*; did you mean regression"),
+        (Y, None, "task = None is unknown"),
+        (Y, "multi-label", r"y of shape \(240,\); expected \(n, ...\) and \(n, labels\)"),
+        (np.stack([Y, Y], 1), "multi-label", "sample 2 has a label that is not 0 or 1"),
+        (Y + np.nan, "regression", r"sample 0 has a label that is not finite \(240 of 240"),
+        (np.zeros((N, 2, 2)), "regression", r"expected \(n, ...\) and \(n,\) or \(n, k\)"),
+        (Y + 0.5, "classification", "not whole numbers; numbers to predict need task='regression'"),
+        (np.array(["a"] * N), "regression", "must be a pair"),
+    ],
+)
+def test_labels_that_do_not_fit_the_task_are_one_line(y: np.ndarray, task, message: str) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        ff.FederatedData.split(X, y, clients=2, task=task)
+    assert "\n" not in str(error.value)
+
+
+def test_clients_with_other_numbers_of_labels_are_one_line() -> None:
+    with pytest.raises(InputError, match=r"client 1 has labels of shape \(2,\), client 0 of shape \(1,\)"):
+        ff.FederatedData.from_clients([(X, X[:, :1]), (X, X[:, :2])], task="regression")

@@ -12,6 +12,7 @@ from torch.func import functional_call
 from .dropout import SeededDropout
 from .errors import InputError
 from .model_output import scores_of
+from .task import CROSS_ENTROPY, Task
 
 
 class Randomness(Enum):
@@ -22,8 +23,10 @@ class Randomness(Enum):
     OTHER = "other"  # from torch's random state, which has to be seeded for one client at a time
 
 
-def randomness_of(module: nn.Module, x: Tensor, classes: int) -> Randomness:
+def randomness_of(module: nn.Module, x: Tensor, classes: int, task: Task = CROSS_ENTROPY) -> Randomness:
     """What `module` draws in training mode, seen in one pass over the samples `x` (b, *shape), there and back.
+
+    `classes` is the number of scores that `task` needs; scores that look like probabilities are warned of.
 
     Raises InputError if the module cannot take the samples, does not give one score per class, or
     changes a buffer: what it remembers of one client's samples would leak into the next client.
@@ -31,24 +34,24 @@ def randomness_of(module: nn.Module, x: Tensor, classes: int) -> Randomness:
     """
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
-        found = _found(module, x, classes)
+        found = _found(module, x, classes, task)
     for name, buffer in module.named_buffers():
         if not torch.equal(buffer, buffers[name]):
             raise InputError(f"model: buffer {name!r} changes in training; a federated mean covers parameters only")
     return found
 
 
-def _found(module: nn.Module, x: Tensor, classes: int) -> Randomness:
+def _found(module: nn.Module, x: Tensor, classes: int, task: Task) -> Randomness:
     """What still moves although dropout is covered."""
     before = _random_state(x)
     leaves = {name: p.detach().requires_grad_(p.requires_grad) for name, p in module.named_parameters()}
     with torch.enable_grad(), SeededDropout(torch.zeros((), dtype=torch.int64, device=x.device)) as covered:
         scores = _scores(module, leaves, x)
     if scores.shape != (len(x), classes):
-        raise InputError(
-            f"model: gives scores of shape {tuple(scores.shape)} for {len(x)} samples of {classes} classes"
-        )
-    _warn_of_probabilities(scores)
+        what = {"classification": "classes", "multi-label": "labels", "regression": "number(s)"}[task.kind]
+        raise InputError(f"model: gives scores of shape {tuple(scores.shape)} for {len(x)} samples of {classes} {what}")
+    if task is CROSS_ENTROPY:
+        _warn_of_probabilities(scores)
     _back(module, scores, [leaf for leaf in leaves.values() if leaf.requires_grad])
     if not torch.equal(before, _random_state(x)):
         return Randomness.OTHER

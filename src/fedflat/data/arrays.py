@@ -14,24 +14,42 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError, printable, shortened
+from ..core.task import Kind
 
+AXES: dict[Kind, tuple[int, ...]] = {"classification": (1,), "multi-label": (2,), "regression": (1, 2)}
 Columns = tuple[str, str]  # the names of the samples' and the labels' columns
 
 
-def tensors(pair: tuple[Any, Any], who: str) -> tuple[Tensor, Tensor]:
+def tensors(pair: tuple[Any, Any], who: str, task: Kind = "classification") -> tuple[Tensor, Tensor]:
     """Samples and labels as tensors. Raises InputError, naming `who`, for a pair that does not fit together."""
     try:
         x, y = (torch.as_tensor(part) for part in pair)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"data: {who} must be a pair (x, y) of arrays: {_first_line(error)}") from error
-    if y.is_floating_point() and not torch.equal(y, y.round()):
-        raise InputError(f"data: {who} has labels that are not whole numbers")
-    if y.ndim != 1 or x.ndim < 2 or len(x) != len(y):
+    if task == "classification" and y.is_floating_point() and not torch.equal(y, y.round()):
+        raise InputError(f"data: {who} has labels that are not whole numbers; numbers to predict need "
+                         "task='regression' (--loss regression)")  # fmt: skip
+    shapes = {"classification": "(n,)", "multi-label": "(n, labels)", "regression": "(n,) or (n, k)"}
+    if y.ndim not in AXES[task] or x.ndim < 2 or len(x) != len(y):
         raise InputError(f"data: {who} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}; "
-                         "expected (n, ...) and (n,)")  # fmt: skip
+                         f"expected (n, ...) and {shapes[task]}")  # fmt: skip
     if not len(y):
         raise InputError(f"data: {who} has no sample")
-    return x, y.long()
+    return x, labels_for(task, y)
+
+
+def labels_for(task: Kind, y: Tensor) -> Tensor:
+    """Labels (n,) or (n, k) as a task stores them: class indices int64 (n,), or floats (n, k)."""
+    if task == "classification":
+        return y.long()
+    return (y if y.is_floating_point() else y.to(torch.get_default_dtype())).view(len(y), -1)
+
+
+def outputs_for(task: Kind, labels: Sequence[Tensor]) -> int:
+    """How many scores a model has to give, for stored labels: as many as classes, or as a sample has labels."""
+    if task == "classification":
+        return max(1, *(int(y.max()) + 1 for y in labels))
+    return labels[0].shape[1]
 
 
 def has_columns(dataset: Any) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError, printable
+from ..core.task import Kind
 from .cache import Entry, SourceFiles, Writer, entry, key
 from .conversion import LENGTH, Progress, write_groups, write_labels, write_pictures, write_texts
 from .federated import Index
@@ -26,7 +27,7 @@ class SampleArrays:
     """The train or test part of a data set in memory."""
 
     x: Tensor  # (n, *shape)
-    y: Tensor  # (n,) int64
+    y: Tensor  # (n,) int64, or (n, k) floats if the task is not classification
     domain: Index | None = None  # (n,) numbers of domains
     user: Index | None = None  # (n,) numbers of users
 
@@ -37,11 +38,12 @@ class LoadedDataset:
 
     train: SampleArrays
     test: SampleArrays | None
-    classes: int
+    classes: int  # 0: the labels are other numbers, and a task has to say which
     preparation: Preparation = Preparation()
     domains: tuple[str, ...] = ()
     vocabulary: tuple[str, ...] = ()
     contents: str | None = None  # a digest of all samples
+    task: Kind = "classification"
 
 
 @dataclass(frozen=True)

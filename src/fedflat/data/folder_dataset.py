@@ -74,24 +74,33 @@ class FolderDataset(ABC):
             contents=converted.digest,
         )
 
-    def described(self, name: str, data_dir: str | None, image_size: int | None) -> FoundDataset:
-        """What the files hold; they are converted if they have not been. Raises InputError as `load` does."""
-        loaded = self.load(name, data_dir, True, image_size, lambda *_: None)
+    def described(self, loaded: LoadedDataset) -> FoundDataset:
+        """What the files hold, once they are loaded."""
         sizes = {"train": len(loaded.train.y)} | ({} if loaded.test is None else {"test": len(loaded.test.y)})
         x = loaded.train.x
         tokens = 0 if x.is_floating_point() or x.dtype.itemsize == 1 else max(len(loaded.vocabulary), int(x.max()) + 1)
         return FoundDataset(loaded.classes, tuple(x.shape[1:]), sizes, loaded.domains, tokens)
+
+    def _classes(self, folder: Path, parts: dict[str, Part]) -> int:
+        """The number of classes; 0 if the labels are not class numbers."""
+        if any(part.labels.dtype.kind == "f" for part in parts.values()):
+            return 0
+        classes = 1 + max(int(part.labels.max(initial=0)) for part in parts.values())
+        if classes > MAX_CLASSES:
+            raise InputError(f"data folder {folder}: a label is {classes - 1}, outside 0..{MAX_CLASSES - 1:,}")
+        return classes
 
     def _entry(self, name: str, folder: Path, image_size: int | None, progress: Progress) -> Entry:
         """The converted files."""
 
         def build(writer: Writer) -> None:
             parts = self.convert(folder, image_size, writer, progress)
-            classes = 1 + max(int(part.labels.max(initial=0)) for part in parts.values())
-            if classes > MAX_CLASSES:
-                raise InputError(f"data folder {folder}: a label is {classes - 1}, outside 0..{MAX_CLASSES - 1:,}")
+            classes = self._classes(folder, parts)
             for part, content in parts.items():
-                write_labels(writer, f"{name} {part}", part, content, classes)
+                if classes:
+                    write_labels(writer, f"{name} {part}", part, content, classes)
+                else:
+                    writer.add(f"{part}-y", content.labels.astype(np.float64))
             write_groups(writer, parts)
             writer.metadata["classes"] = classes
 

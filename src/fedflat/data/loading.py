@@ -10,9 +10,12 @@ from torch import Tensor
 
 from ..core.errors import InputError, shortened
 from ..core.registry import suggestion
+from ..core.task import Kind
+from .arrays import outputs_for, tensors
 from .conversion import Progress
-from .dataset import FileDataset, LoadedDataset, data_root
-from .federated import FederatedData, Holdings
+from .dataset import BundledDataset, FileDataset, LoadedDataset, data_root
+from .federated import FederatedData, Holdings, checked_task
+from .folder_dataset import FolderDataset, FoundDataset
 from .hub import download
 from .partition import IID, Partition
 from .partition.scheme import Samples
@@ -31,12 +34,14 @@ def load(
     partition: Partition | None = None,
     seed: int = 0,
     data_dir: str | None = None,
+    task: Kind = "classification",
     **options: Any,
 ) -> FederatedData:
     """The data set `name` split over `clients` clients (default split: IID). The same seed gives the same split.
 
     data_dir: folder that holds a folder with the data set's files, by default $FEDFLAT_DATA; the first
         start converts them, later ones map the result into memory.
+    task: "multi-label" or "regression", for labels in your own folder that are no classes.
     options: the fields of `DataOptions`: augment, partial, train_samples, test_samples, test_domain,
         image_size, validation.
 
@@ -47,10 +52,33 @@ def load(
     known = known_source(name)
     chosen = checked_options(options)
     whole = source(known).load(known, data_dir, chosen.partial, chosen.image_size, _no_progress)
-    loaded = select_samples(whole, chosen)
+    loaded = select_samples(labelled(whole, checked_task(task), known), chosen)
     used, there_are = len(loaded.train.y), source(known).sizes.get("train", len(loaded.train.y))
     part = "" if used == there_are else f" ({used:,} of {there_are:,} training samples)"
     return divide(loaded, known + part, clients, partition or IID(stratified=False), seed, chosen)
+
+
+def described(
+    name: str, data_dir: str | None = None, image_size: int | None = None, task: Kind = "classification"
+) -> FileDataset | BundledDataset | FoundDataset:
+    """The data set `name` with its classes, sizes and shape; the files of a user's own folder are read for that."""
+    known, described_by = known_source(name), source(name)
+    if not isinstance(described_by, FolderDataset):
+        return described_by
+    loaded = described_by.load(known, data_dir, True, image_size, _no_progress)
+    return described_by.described(labelled(loaded, task, known))
+
+
+def labelled(loaded: LoadedDataset, task: Kind, name: str) -> LoadedDataset:
+    """`loaded` with the labels of a `task`. Raises InputError, naming the set, if its labels are of another kind."""
+    if loaded.classes and task != "classification":
+        raise InputError(f"data.name = {name!r} has classes, and {task} needs other labels: floats, or (n, k) in npz")
+    if loaded.classes:
+        return loaded
+    parts = {"train": loaded.train} | ({} if loaded.test is None else {"test": loaded.test})
+    with_labels = {part: replace(some, y=tensors((some.x, some.y), part, task)[1]) for part, some in parts.items()}
+    outputs = outputs_for(task, [some.y for some in with_labels.values()])
+    return replace(loaded, train=with_labels["train"], test=with_labels.get("test"), classes=outputs, task=task)
 
 
 def check_split(clients: Any, partition: Any, seed: Any) -> None:
@@ -93,7 +121,11 @@ def divide(
 ) -> FederatedData:
     """The samples of a data set split over clients by `scheme`, with validation sets if `options` ask for them."""
     train = loaded.train
-    samples = Samples(train.y.numpy(), loaded.classes, train.domain, loaded.domains, train.user)
+    if loaded.task != "classification" and scheme.needs_classes:
+        raise InputError(f"partition = {scheme} splits by class, and the labels are those of {loaded.task}; use iid, "
+                         "domain or natural")  # fmt: skip
+    labels = train.y.numpy() if loaded.task == "classification" else np.zeros(len(train.y), dtype=np.int64)
+    samples = Samples(labels, loaded.classes, train.domain, loaded.domains, train.user)
     parts = Holdings.of(scheme.split(samples, clients, _generator(seed)))
     data = FederatedData(
         x=train.x,
@@ -108,6 +140,7 @@ def divide(
         augmentation=augmentation_of(options.augment, train.x, name),
         vocabulary=loaded.vocabulary,
         contents=loaded.contents,
+        task=loaded.task,
     )
     return with_validation(data, options.validation, seed)
 

@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from ..core.errors import InputError, shortened
-from .arrays import Columns, groups, has_columns, read_columns, read_items, stacked, tensors
+from ..core.task import Kind
+from .arrays import Columns, groups, has_columns, outputs_for, read_columns, read_items, stacked, tensors
 from .dataset import LoadedDataset, SampleArrays
 from .federated import FederatedData
 from .loading import check_split, divide
@@ -31,26 +33,27 @@ def split(
     classes: int | None,
     name: str,
     options: DataOptions,
+    task: Kind,
 ) -> FederatedData:
     """Own samples, less those for test, split over clients; see `FederatedData.split`."""
     check_split(clients, partition, seed)
     named = {what: values for what, values in (("domain", domain), ("user", user)) if values is not None}
-    whole, domains = _samples(x, y, columns, named)
+    whole, domains = _samples(x, y, columns, named, task)
     if isinstance(test, float | int):
         train, held_out = _without_share(whole, test)
     else:
         train, held_out = _copied(whole), None
     if held_out is None and test is not None:
-        held_out = _copied(_samples(test, None, columns, {}, "test")[0])
+        held_out = _copied(_samples(test, None, columns, {}, task, "test")[0])
     labels = [whole.y] if held_out is None else [whole.y, held_out.y]
-    known = classes if classes is not None else _named_classes(x, columns)
-    known = known if known is not None else max(1, *(int(some.max()) + 1 for some in labels))
-    loaded = LoadedDataset(train, held_out, known, domains=domains)
+    known = classes if classes is not None or task != "classification" else _named_classes(x, columns)
+    known = known if known is not None else outputs_for(task, labels)
+    loaded = LoadedDataset(train, held_out, known, domains=domains, task=task)
     return divide(loaded, name, clients, partition or IID(stratified=False), seed, options)
 
 
 def _samples(
-    x: Any, y: Any, columns: Columns | None, named: dict[str, Any], who: str = "training"
+    x: Any, y: Any, columns: Columns | None, named: dict[str, Any], task: Kind, who: str = "training"
 ) -> tuple[SampleArrays, tuple[str, ...]]:
     """The samples of arrays or of a dataset, and the names of their domains; `named` are domains and users."""
     if y is None:
@@ -60,7 +63,9 @@ def _samples(
             x, y = x if isinstance(x, tuple | list) and len(x) == 2 else read_items(x, who)
     if isinstance(x, list):
         x = stacked(x, who)
-    x, y = tensors((x, y), who)
+    if isinstance(y, list) and y and isinstance(y[0], np.ndarray | Tensor):  # the labels of a dataset's items
+        y = stacked(y, who)
+    x, y = tensors((x, y), who, task)
     found = {what: groups(values, what, len(y)) for what, values in named.items()}
     domain, domains = found.get("domain", (None, ()))
     return SampleArrays(x, y, domain, found.get("user", (None, ()))[0]), domains

@@ -103,8 +103,8 @@ def _subset(samples: SampleArrays, number: int | None, field: str) -> SampleArra
 
 
 def in_proportion(labels: Tensor, number: int) -> Index:
-    """The indices, ascending, of `number` of the samples with `labels` (n,): classes in proportion, always the same."""
-    classes = labels.numpy()
+    """The indices, ascending, of `number` samples, always the same, with the classes of `labels` (n,) in proportion."""
+    classes = labels.numpy() if labels.ndim == 1 else np.zeros(len(labels))  # without classes: any samples
     order = np.random.default_rng(0).permutation(len(classes))
     order = order[np.argsort(classes[order], kind="stable")]
     # The samples are in the order of their classes, so evenly spaced places take its share, rounded, of each class.

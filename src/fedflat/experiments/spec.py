@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 
 from ..core.errors import InputError
 from ..core.method import Method
+from ..core.task import LOSSES, Kind
 from ..data import FederatedData, Partition, load
 from ..data.partition import all_partitions
 from ..data.selection import DataOptions
@@ -129,6 +130,9 @@ class Experiment(Section):
         default=0.2, description="share of the clients, number per round, list of cohorts, or {bernoulli = p}"
     )
     weights: Literal["uniform", "samples"] = Field(default="uniform", description="of the clients in the mean")
+    loss: Literal["cross-entropy", "multi-label", "regression"] = Field(
+        default="cross-entropy", description="what is minimised; the other two are for a folder of your own"
+    )
     device: str = Field(default="auto", description="auto, cpu, cuda, ...")
     dtype: Literal["float32", "float64"] = Field(default="float32", description="of parameters and data")
     precision: Literal["fp32", "bf16"] = Field(
@@ -181,6 +185,11 @@ class Experiment(Section):
     def load(cls, path: Path) -> Self:
         """The configuration in a TOML file. Raises InputError, naming file or field."""
         return validated(cls, cls.read(path))
+
+    @property
+    def task(self) -> Kind:
+        """The kind of labels that `loss` needs."""
+        return LOSSES[self.loss].kind
 
     def to_toml(self) -> str:
         """All settings, defaults included, as TOML; keys without a value are left out."""
@@ -235,6 +244,7 @@ class RunSpec(Experiment):
             rounds=self.rounds,
             participation=participation_of(self.participation),
             weights=self.weights,
+            loss=self.loss,
             seed=self.seed,
             device=self.device,
             dtype=self.torch_dtype,
@@ -321,7 +331,7 @@ def federated_data(spec: RunSpec) -> FederatedData:
     options = spec.data.values()
     name, clients = options.pop("name"), options.pop("clients")
     scheme = build_partition(spec.partition)
-    return load_once(name, clients, scheme, spec.seed, spec.data_dir, tuple(options.items()))
+    return load_once(name, clients, scheme, spec.seed, spec.data_dir, (*options.items(), ("task", spec.task)))
 
 
 @cache

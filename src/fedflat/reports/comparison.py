@@ -69,7 +69,8 @@ def compare(
     for run in runs:
         if "test_accuracy" not in run.summary:
             raise InputError(
-                f"the run of {run.method}, seed {run.seed}, has no test accuracy: its data has no test set"
+                f"the run of {run.method}, seed {run.seed}, has no test accuracy: its data has no test set, or it is a "
+                "regression"
             )
     groups = _grouped(runs)
     reference = _reference(groups, baseline)

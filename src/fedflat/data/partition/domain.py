@@ -13,6 +13,10 @@ class Domain(Partition):
     domain after domain in the order of the data.
     """
 
+    @property
+    def needs_classes(self) -> bool:
+        return False
+
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> list[Index]:
         if samples.domain is None:
             raise InputError(

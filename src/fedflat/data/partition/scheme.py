@@ -52,6 +52,11 @@ class Partition(ABC):
     def __post_init__(self) -> None:
         check(self)
 
+    @property
+    def needs_classes(self) -> bool:
+        """Whether the split depends on the labels, which then have to be class indices."""
+        return True
+
     @abstractmethod
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> list[Index]:
         """The sample indices of every client, ascending; every client gets at least one sample.

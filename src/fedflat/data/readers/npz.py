@@ -34,7 +34,9 @@ def npz_files(folder: Path) -> dict[str, Path]:
 
 
 def read_npz(path: Path) -> Part:
-    """The part in one file: x (n, *shape), y (n,) class numbers and, if they are there, domain and user (n,).
+    """The part in one file: x (n, *shape), y (n,) class numbers, or (n,) or (n, k) other numbers, domain and user (n,).
+
+    The last two need not be there.
 
     Raises InputError, naming file and array, for anything else.
     """
@@ -45,7 +47,7 @@ def read_npz(path: Path) -> Part:
     x, y = arrays["x"], arrays["y"]
     expect(x.ndim >= 2 and len(x) > 0, str(path), f"x has shape {x.shape}, expected (n, ...)")
     expect(len(x) <= MAX_SAMPLES, str(path), f"x has {len(x):,} samples; at most {MAX_SAMPLES:,} are read")
-    expect(y.shape == (len(x),), str(path), f"y has shape {y.shape}, expected ({len(x)},)")
+    expect(y.shape[:1] == (len(x),) and y.ndim <= 2, str(path), f"y has shape {y.shape}, expected ({len(x)},)")
     groups = {name: _names(path, name, arrays[name], len(x)) for name in ("domain", "user") if name in arrays}
     return Part(_labels(path, y), _samples(path, x), groups.get("domain"), groups.get("user"))
 
@@ -86,10 +88,13 @@ def _header(version: tuple[int, int], stream: io.BytesIO) -> tuple[tuple[int, ..
         raise ValueError("its header cannot be read") from error
 
 
-def _labels(path: Path, y: NDArray[np.generic]) -> NDArray[np.int64]:
-    """Class numbers, int64."""
-    numbers = y.dtype.kind in "biu" or (y.dtype.kind == "f" and bool((y == np.round(y.astype(np.float64))).all()))
-    expect(numbers, str(path), f"y holds {y.dtype}, expected class numbers")
+def _labels(path: Path, y: NDArray[np.generic]) -> NDArray[np.int64] | NDArray[np.float64]:
+    """Class numbers (n,) int64; anything else as float64, which the task will judge."""
+    expect(y.dtype.kind in "biuf", str(path), f"y holds {y.dtype}, expected class numbers")
+    if y.dtype.kind == "f" or y.ndim > 1:
+        numbers = y.astype(np.float64)
+        expect(y.size > 0 and bool(np.isfinite(numbers).all()), str(path), "y holds NaN or infinity, or nothing")
+        return numbers
     outside = (y < 0) | (y >= MAX_CLASSES)  # type: ignore[operator]  # numbers, as was just said
     place = int(np.argmax(outside))
     expect(not outside.any(), str(path), f"y has class {y[place]} at {place}, outside 0..{MAX_CLASSES - 1:,}")

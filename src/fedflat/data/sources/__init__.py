@@ -7,7 +7,7 @@ from importlib import import_module
 from ...core.errors import InputError, shortened
 from ...core.registry import known_names, matching, module_names
 from ..dataset import BundledDataset, FileDataset
-from ..folder_dataset import FolderDataset, FoundDataset
+from ..folder_dataset import FolderDataset
 
 
 def source_names() -> list[str]:
@@ -36,14 +36,6 @@ def source(name: str) -> FileDataset | BundledDataset | FolderDataset:
 def is_folder(name: str) -> bool:
     """Whether `name` stands for a folder of the user's own, so that the folder decides which data there are."""
     return isinstance(source(name), FolderDataset)
-
-
-def described(
-    name: str, data_dir: str | None, image_size: int | None = None
-) -> FileDataset | BundledDataset | FoundDataset:
-    """The data set `name` with its classes, sizes and shape; for a folder of the user's own these are read first."""
-    known = source(name)
-    return known.described(known_source(name), data_dir, image_size) if isinstance(known, FolderDataset) else known
 
 
 def source_summary(name: str) -> str:

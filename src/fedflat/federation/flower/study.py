@@ -10,7 +10,8 @@ from pathlib import Path
 from torch import nn
 
 from ...core.errors import InputError
-from ...data.sources import described, is_folder
+from ...data.loading import described
+from ...data.sources import is_folder
 from ...experiments.spec import RunSpec, participation_of
 from ...rounds.device import usable_device
 from ...rounds.initial_model import fresh_module
@@ -43,6 +44,8 @@ class Study:
                 f"data.name = {self.spec.data.name!r} is a folder on one machine; let clients have their own samples: "
                 "set shape and classes"
             )
+        if self.spec.loss != "cross-entropy":
+            raise InputError(f"loss = {self.spec.loss!r}: a federation trains classifiers; set loss = 'cross-entropy'")
         if self.own_samples and self.spec.data.validation:
             raise InputError("data.validation is for named sets; leave samples out of a client's own instead")
         participation_of(self.spec.participation).check(self.settings.clients, self.spec.rounds)
