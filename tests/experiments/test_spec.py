@@ -67,6 +67,7 @@ def test_a_study_is_every_method_with_every_seed() -> None:
     ("table", "message"),
     [
         ({"methd": 1}, "methd: unknown key; did you mean method?"),
+        ({"loss": "mse"}, "loss: Input should be 'cross-entropy', 'multi-label' or 'regression'"),
         ({"zzz": 1}, "zzz: unknown key; known are data, data_dir, partition, model, "),
         ({"client": {"epoch": 3}}, "client.epoch: unknown key; did you mean epochs?"),
         ({"method": {"name": "fedsam", "roh": 1}}, "method.roh: unknown key; did you mean rho?"),
@@ -101,6 +102,7 @@ def test_mistakes_are_one_line_that_names_the_field(table: dict, message: str) -
         ),
         ({"methods": []}, "methods: List should have at least 1 item"),
         ({"methods": ["fedavg", "FedAvg"]}, "methods: number 1 is the same as number 0: FedAvg"),
+        ({"loss": "regression"}, "loss = 'regression' has no accuracy to compare methods by; use `fedflat run`"),
         ({"seeds": [0, 0]}, "seeds: seeds must be different whole numbers from 0"),
         ({"targets": [95]}, "targets.0: Input should be less than 1, got 95"),
         ({"client_of": {"feddin": {}}}, "client_of: unknown method 'feddin'"),

@@ -40,13 +40,14 @@ class Task:
     loss: str  # its name
     each: SampleLoss
 
-    def check(self, scores: Tensor, y: Tensor) -> None:
+    def check(self, outputs: int, y: Tensor, dtype: torch.dtype) -> None:
         """Raise InputError unless `each` gives a number for every sample, which depends on that sample alone.
 
-        `scores` (n, outputs) and `y` (n, ...) are some samples.
+        It is tried with labels `y` (n, ...) of some samples and scores that are made up, `outputs` for each.
         """
         if LOSSES.get(self.loss) is self:
             return
+        scores = torch.linspace(-1, 1, len(y) * outputs, dtype=dtype, device=y.device).view(len(y), outputs)
         try:
             found, first = self.each(scores, y), self.each(scores[:1], y[:1])
         except Exception as error:

@@ -139,7 +139,7 @@ class Simulation:
         self._data_hash, self._model_hash = self.data.contents_hash(), digest([self.objective.space.row_major(w)])
         samples = self.data.inputs(torch.arange(min(2, len(data.y)), device=self.device))
         self._randomness = randomness_of(module, samples, data.classes, self.task)
-        self.task.check(self.objective.logits(w, samples).detach(), self.data.y[: len(samples)])
+        self.task.check(data.classes, self.data.y[: len(samples)], w.dtype)
         batches = Batches(self.data, self.client, seed, w.dtype)
         check_name(executor, self._randomness, self.device)
         check_precision(precision)

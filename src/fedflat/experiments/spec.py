@@ -301,6 +301,8 @@ class StudySpec(Experiment):
             raise InputError(f"methods and seeds make {runs:,} runs; {MAX_RUNS:,} are the most")
         if self.protocol == "best-validation" and not self.data.validation:
             raise InputError("protocol = 'best-validation' needs validation samples; set data.validation")
+        if self.task == "regression":
+            raise InputError("loss = 'regression' has no accuracy to compare methods by; use `fedflat run` for each")
         for method in self.methods:
             check_weights(build_method(method), self.weights)
             self._client_for(method)
