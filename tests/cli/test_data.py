@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedflat.core.errors import InputError
+from fedflat.experiments.run_file_readers import read_summary
 from support.files import random_labels, random_pictures, write_pictures
 
 TRAIN, TEST = 200, 40
@@ -77,6 +79,36 @@ def test_own_arrays_are_trained_on_and_the_folder_tells_runs_apart(fedflat) -> N
     assert "model parameters" in out
     code, _, err = fedflat(f"{line} --data-dir mine/none")
     assert (code, "is not a folder" in err) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_regression_runs_is_read_again_and_is_not_compared(fedflat) -> None:
+    Path("mine").mkdir()
+    x = np.random.default_rng(0).normal(size=(90, 3))
+    y = x @ np.array([1.0, -1.0, 0.5])
+    np.savez("mine/train.npz", x=x[:60], y=y[:60])
+    np.savez("mine/test.npz", x=x[60:], y=y[60:])
+    line = "--data.name npz --data-dir mine --data.clients 3 --partition iid --loss regression --rounds 5"
+    how = "--participation 1.0 --client.epochs 5 --client.batch_size 5 --client.lr 0.05 --flatness []"
+    code, _, _ = fedflat(f"run {line} {how} --out runs/one")
+    summary = json.loads(Path("runs/one/summary.json").read_text())
+    assert code == 0
+    assert summary["settings"]["loss"] == "regression"
+    assert summary["summary"]["test_r2_last"] > 0.9
+    assert fedflat("resume runs/one")[0] == 0
+    for command, reason in (
+        ("report runs/one", "no test accuracy: its data has no test set, or it is a regression"),
+        (f"compare {line}", "loss = 'regression' has no accuracy to compare methods by"),
+        (f"run {line} --data.validation 0.2", "regression has not; set validation = 0"),
+        ("run --loss regression", "data.name = 'digits' has classes"),
+    ):
+        code, _, err = fedflat(command)
+        assert (code, reason in err) == (2, True), err
+    assert len(fedflat("flatness runs/one --measure sharpness")[1]) > 0
+    del summary["settings"]["loss"]  # a run of a classifier without its accuracy is damaged
+    Path("changed.json").write_text(json.dumps(summary))
+    with pytest.raises(InputError, match="client_accuracy_mean"):
+        read_summary(Path("changed.json"))
 
 
 COMMITS = {"main": "a" * 40, "v2": "b" * 40, "c" * 40: "c" * 40}
