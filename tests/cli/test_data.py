@@ -8,8 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from fedflat.core.errors import InputError
+from fedflat.experiments.run_file_readers import read_summary
 from support.files import random_labels, random_pictures, write_pictures
 
 TRAIN, TEST = 200, 40
@@ -37,6 +40,75 @@ def test_prepare_says_what_it_found(fedflat, cache: Path) -> None:
     assert "test  40 samples of 3 x 32 x 32" in out
     assert str(cache) in out
     assert len(list(cache.glob("cifar10-*"))) == 1
+
+
+def own_arrays(folder: Path, sign: int = 1) -> None:
+    folder.mkdir(parents=True)
+    y = np.arange(90) % 3
+    x = sign * 5 * np.eye(4)[y] + np.random.default_rng(0).normal(size=(90, 4))
+    np.savez(folder / "train.npz", x=x[:60], y=y[:60], domain=np.array(["a", "b"] * 30), user=np.arange(60) // 6)
+    np.savez(folder / "test.npz", x=x[60:], y=y[60:], domain=np.array(["a", "b"] * 15), user=np.arange(30) // 3)
+
+
+def test_a_folder_of_own_arrays_is_prepared_and_split(fedflat) -> None:
+    own_arrays(Path("mine"))
+    code, out, err = fedflat("data prepare npz --data-dir mine")
+    assert (code, err) == (0, "")
+    assert "train 60 samples of 4" in out
+    assert "test  30 samples of 4" in out
+    assert "domain b" in out
+    code, out, err = fedflat("data partition --data.name npz --data-dir mine --data.clients 10 --partition natural")
+    assert (code, err) == (0, "")
+    assert "samples per client  6 to 6" in out
+
+
+@pytest.mark.slow
+def test_own_arrays_are_trained_on_and_the_folder_tells_runs_apart(fedflat) -> None:
+    own_arrays(Path("mine"))
+    own_arrays(Path("other"), sign=-1)
+    line = "run --data.name npz --data.clients 5 --partition natural --rounds 4 --participation 1.0 --flatness []"
+    how = "--client.epochs 5 --client.batch_size 5 --client.lr 0.1"
+    for folder in ("mine", "other"):
+        code, _, err = fedflat(f"{line} {how} --data-dir {folder}")
+        assert (code, [one for one in err.splitlines() if "warning" in one]) == (0, [])
+    summaries = [json.loads(path.read_text()) for path in Path("runs").glob("*/summary.json")]
+    assert len(summaries) == 2  # not one, found to be finished
+    assert all(summary["summary"]["test_accuracy_last"] > 0.9 for summary in summaries)
+    code, out, _ = fedflat(f"{line} --data-dir mine --dry-run")
+    assert code == 0
+    assert "model parameters" in out
+    code, _, err = fedflat(f"{line} --data-dir mine/none")
+    assert (code, "is not a folder" in err) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_regression_runs_is_read_again_and_is_not_compared(fedflat) -> None:
+    Path("mine").mkdir()
+    x = np.random.default_rng(0).normal(size=(90, 3))
+    y = x @ np.array([1.0, -1.0, 0.5])
+    np.savez("mine/train.npz", x=x[:60], y=y[:60])
+    np.savez("mine/test.npz", x=x[60:], y=y[60:])
+    line = "--data.name npz --data-dir mine --data.clients 3 --partition iid --loss regression --rounds 5"
+    how = "--participation 1.0 --client.epochs 5 --client.batch_size 5 --client.lr 0.05 --flatness []"
+    code, _, _ = fedflat(f"run {line} {how} --out runs/one")
+    summary = json.loads(Path("runs/one/summary.json").read_text())
+    assert code == 0
+    assert summary["settings"]["loss"] == "regression"
+    assert summary["summary"]["test_r2_last"] > 0.9
+    assert fedflat("resume runs/one")[0] == 0
+    for command, reason in (
+        ("report runs/one", "no test accuracy: its data has no test set, or it is a regression"),
+        (f"compare {line}", "loss = 'regression' has no accuracy to compare methods by"),
+        (f"run {line} --data.validation 0.2", "regression has not; set validation = 0"),
+        ("run --loss regression", "data.name = 'digits' has classes"),
+    ):
+        code, _, err = fedflat(command)
+        assert (code, reason in err) == (2, True), err
+    assert len(fedflat("flatness runs/one --measure sharpness")[1]) > 0
+    del summary["settings"]["loss"]  # a run of a classifier without its accuracy is damaged
+    Path("changed.json").write_text(json.dumps(summary))
+    with pytest.raises(InputError, match="client_accuracy_mean"):
+        read_summary(Path("changed.json"))
 
 
 COMMITS = {"main": "a" * 40, "v2": "b" * 40, "c" * 40: "c" * 40}
@@ -128,7 +200,7 @@ def test_a_revision_that_is_not_there_is_named(fedflat, hub: Asked) -> None:
 def test_a_revision_goes_with_the_hub(fedflat, hub: Asked) -> None:
     code, _, err = fedflat("data prepare cifar10 --data-dir data --revision v2")
     assert code == 2
-    assert err.startswith("fedflat: --revision v2 ")
+    assert err.startswith("fedflat: revision (--revision) = 'v2' says")
     assert hub == []
 
 
@@ -156,7 +228,10 @@ SPLIT = "data partition --data.name cifar10 --data_dir data --data.partial true"
     ("line", "message"),
     [
         ("data prepare cifar", "data.name = 'cifar' is unknown; known are ag_news, cifar10,"),
-        ("data prepare cifar10", "data.name = 'cifar10' needs files: give --data-dir or set FEDFLAT_DATA"),
+        (
+            "data prepare cifar10",
+            "data.name = 'cifar10' needs files: give their folder as data_dir (--data-dir), or set",
+        ),
         ("data prepare cifar10 --data-dir missing", "data_dir = 'missing' is not a folder"),
         ("data prepare cifar10 --data-dir data", "train has 200 samples, the set has 50,000; to use a part"),
         ("data prepare mnist --data-dir data", "data_dir = 'data' has no folder 'mnist'; it should hold "),
@@ -165,7 +240,7 @@ SPLIT = "data partition --data.name cifar10 --data_dir data --data.partial true"
             "data.image_size = 64 goes with",
         ),
         ("data prepare cifar10 --data-dir data --image-size -3", "data.image_size must be a whole number in [8, 2048]"),
-        ("data prepare digits --hub", "--hub: digits is not on the hub; nothing needed: ships with"),
+        ("data prepare digits --hub", "hub (--hub): digits is not on the hub; nothing needed: ships with"),
         (
             f"{SPLIT} --data.clients 300",
             "data.clients = 300",

@@ -98,7 +98,7 @@ def test_a_recipe_of_partitions_draws_them(fedflat) -> None:
         ("recipes run fedsmoo/table8 --only fedavg --methods fedsam", "--only takes some of the recipe's methods and"),
         ("recipes run fedsmoo/figure2 --only fedavg", "--only fedavg: fedsmoo/figure2 has no such method; it has none"),
         ("recipes run fedsmoo/table8 --data-dir data --rounds x", "rounds: "),
-        ("recipes run fedsmoo/table8", "data.name = 'cifar10' needs files: give --data-dir or set FEDFLAT_DATA"),
+        ("recipes run fedsmoo/table8", "data.name = 'cifar10' needs files: give their folder as data_dir (--data-dir)"),
         ("recipes run fedsmoo/table8 --data-dir data", "train has 200 samples, the set has 50,000"),
     ],
 )

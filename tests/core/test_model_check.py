@@ -57,6 +57,24 @@ class Counting(nn.Linear):
         return super().forward(x)
 
 
+class Failing(nn.Linear):
+    def __init__(self, error: Exception) -> None:
+        super().__init__(4, 3)
+        self.error = error
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise self.error
+
+
+class Returning(nn.Linear):
+    def __init__(self, change) -> None:
+        super().__init__(4, 3)
+        self.change = change
+
+    def forward(self, x: torch.Tensor):
+        return self.change(super().forward(x))
+
+
 @pytest.mark.parametrize(
     ("module", "expected"),
     [
@@ -99,9 +117,28 @@ def test_random_numbers_are_seen_wherever_they_are_drawn(module: nn.Module, expe
             r"a Linear is computed again for the gradient \(activation checkpointing\)",
         ),
         (NoWayBack(4, 3), torch.zeros(2, 4), "has no gradient: A gradient was refused"),
+        (
+            Failing(AttributeError("'list' object has no attribute 'x'")),
+            torch.zeros(2, 4),
+            "AttributeError: 'list' obj",
+        ),
+        (Failing(KeyError("ids")), torch.zeros(2, 4), "cannot take samples .*: KeyError: 'ids'"),
+        (Failing(AssertionError()), torch.zeros(2, 4), "cannot take samples .*: AssertionError"),
+        (Returning(lambda scores: {"out": scores}), torch.zeros(2, 4), "returns a dict with 'out'"),
         (nn.Linear(4, 2), torch.zeros(2, 4), r"gives scores of shape \(2, 2\) for 2 samples of 3 classes"),
     ],
 )
 def test_what_cannot_work_is_said_before_the_first_round(module: nn.Module, x: torch.Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         randomness_of(module, x, 3)
+
+
+def test_probabilities_in_the_place_of_scores_are_warned_of() -> None:
+    with pytest.warns(UserWarning, match="as after a softmax; cross-entropy takes the softmax itself"):
+        randomness_of(Returning(lambda scores: scores.softmax(-1)), torch.randn(2, 4), 3)
+
+
+@pytest.mark.parametrize("change", [torch.sigmoid, torch.relu, lambda x: x.log_softmax(-1), lambda x: x])
+def test_other_scores_are_not(change) -> None:  # a warning is an error in these tests
+    randomness_of(Returning(change), torch.randn(2, 4), 3)
+    randomness_of(nn.Sequential(nn.Linear(4, 1), nn.Softmax(-1)), torch.randn(2, 4), 1)  # one class: nothing to learn

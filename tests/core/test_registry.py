@@ -9,11 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 import fedflat as ff
-from fedflat.core.registry import matching, plain
+from fedflat.core.errors import InputError
+from fedflat.core.registry import known_names, matching, plain
 from fedflat.data import partition, sources
+from fedflat.experiments.config_errors import validated
+from fedflat.experiments.spec import RunSpec
 from fedflat.metrics.flatness import measures
 
 METHOD = """
@@ -132,3 +136,50 @@ def test_only_the_entries_that_are_used_are_imported() -> None:
     before, after = done.stdout.splitlines()
     assert before == "[] [] [] []"
     assert after == "['mlp'] [] ['fedavg', 'fedprox', 'fedsam'] ['gradient_norm']", "FedSAM is a FedAvg"
+
+
+@pytest.mark.parametrize(
+    ("name", "close"),
+    [
+        ("fedsma", "FedSAM"),
+        ("Fed_Avg2", "FedAvg"),
+        ("lesam", "FedLESAM"),
+        ("zzz", None),
+        ("", None),
+        ("x" * 10**6, None),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_one_it_is_most_like(name: str, close: str | None) -> None:
+    known = ["FedAvg", "FedLESAM", "FedSAM"]
+    assert known_names(name, known) == "known are FedAvg, FedLESAM, FedSAM" + (
+        f"; did you mean {close}?" if close else ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("ask", "close"),
+    [
+        (lambda: ff.methods.find("FedSMA"), "FedSAM"),
+        (lambda: ff.models.build("lenett", 10), "lenet"),
+        (lambda: ff.models.build("mlp", 10, (3,), hiden=[3]), "hidden"),
+        (lambda: ff.data.load("cifar", clients=3), "cifar10"),
+        (lambda: ff.data.load("digits", clients=3, validaton=0.1), "validation"),
+        (lambda: measures.find("sharpnes"), "sharpness"),
+        (lambda: validated(RunSpec, {"partition": {"name": "dirichlett"}}), "dirichlet"),
+        (lambda: validated(RunSpec, {"method": {"name": "fedavgg"}}), "FedAvg"),
+    ],
+)
+def test_every_registry_says_what_was_meant(ask, close: str) -> None:
+    with pytest.raises(InputError) as error:
+        ask()
+    assert str(error.value).endswith(f"; did you mean {close}?")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", [(np.zeros((500, 9)), np.zeros(500)), np.zeros((500, 9)), None, 3, ["digits"]])
+def test_what_is_no_name_is_not_printed(name: object) -> None:
+    with pytest.raises(
+        InputError, match=r"data.name must be the name of a data set, got a .*; .*FederatedData.split"
+    ) as error:
+        ff.data.load(name, clients=3)
+    assert len(str(error.value)) < 200

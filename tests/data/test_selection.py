@@ -123,7 +123,7 @@ def test_domains_that_do_not_work() -> None:
         select_samples(loaded(), DataOptions(test_domain="photo"))
     with refused("data.test_domain is needed", "no test part; its domains are art, photo, sketch"):
         select_samples(domains(with_test=False), DataOptions())
-    with refused("data.test_domain is needed", "no test part; and it has no domains"):
+    with refused("the files have no test part, and no domain or user to take one from"):
         select_samples(replace(loaded(), test=None), DataOptions())
     alone = LoadedDataset(arrays(5, domain=np.zeros(5, int)), None, 3, domains=("art",))
     with refused("data.test_domain = 'art' leaves nothing to train on"):

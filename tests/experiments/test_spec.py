@@ -44,7 +44,7 @@ CHANGED = {
     "data": {"name": "digits", "clients": 11}, "partition": "iid", "model": {"name": "cnn"}, "client": {"lr": 0.2},
     "rounds": 7, "participation": 0.4, "weights": "samples", "device": "cpu", "dtype": "float64", "precision": "bf16",
     "executor": "stacked", "eval_every": 2, "last": 2, "flatness": [], "probes": ["gradient-norm"], "probe_every": 3,
-    "method": "fedsam", "seed": 1,
+    "method": "fedsam", "seed": 1, "loss": "regression",
 }  # fmt: skip
 # unless no result depends on it: where data lie, how state is kept, who computes, and what is read off the curve.
 WITHOUT_EFFECT = {"data_dir": "/data", "workers": 2, "targets": [0.5], "checkpoint_every": 3, "store_megabytes": 1}
@@ -68,6 +68,7 @@ def test_a_study_is_every_method_with_every_seed() -> None:
     ("table", "message"),
     [
         ({"methd": 1}, "methd: unknown key; did you mean method?"),
+        ({"loss": "mse"}, "loss: Input should be 'cross-entropy', 'multi-label' or 'regression'"),
         ({"zzz": 1}, "zzz: unknown key; known are data, data_dir, partition, model, "),
         ({"client": {"epoch": 3}}, "client.epoch: unknown key; did you mean epochs?"),
         ({"method": {"name": "fedsam", "roh": 1}}, "method.roh: unknown key; did you mean rho?"),
@@ -102,6 +103,7 @@ def test_mistakes_are_one_line_that_names_the_field(table: dict, message: str) -
         ),
         ({"methods": []}, "methods: List should have at least 1 item"),
         ({"methods": ["fedavg", "FedAvg"]}, "methods: number 1 is the same as number 0: FedAvg"),
+        ({"loss": "regression"}, "loss = 'regression' has no accuracy to compare methods by; use `fedflat run`"),
         ({"seeds": [0, 0]}, "seeds: seeds must be different whole numbers from 0"),
         ({"targets": [95]}, "targets.0: Input should be less than 1, got 95"),
         ({"client_of": {"feddin": {}}}, "client_of: unknown method 'feddin'"),

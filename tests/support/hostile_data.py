@@ -493,6 +493,40 @@ def cases() -> dict[str, Case]:
         "parquet with places beyond its dictionary": made("ag_news", beyond_dictionary),
         "parquet with other columns in its rows": patched(other_columns),
         "parquet with texts that repeat the last": made("ag_news", delta_texts),
+        # arrays of a user's own
+        "npz truncated": of("npz", {"train.npz": arrays()[:-40]}),
+        "npz that is a web page": of("npz", {"train.npz": b"<html>\nnot found\n</html>\n"}),
+        "npz with a pickle that runs": of("npz", {"train.npz": arrays(x=np.array([Runs()] * 2, dtype=object))}),
+        "npz with pickled labels": of("npz", {"train.npz": arrays(y=np.array([Runs()] * 2, dtype=object))}),
+        "npz with records": of("npz", {"train.npz": arrays(x=np.zeros((2, 3), "i4,f8"))}),
+        "npz with dates": of("npz", {"train.npz": arrays(x=np.zeros((2, 3), "M8[s]"))}),
+        "npz bomb": of("npz", {"train.npz": arrays(x=np.zeros((2, ZIPPED // 2), np.uint8))}),
+        "npz that claims a TiB": of("npz", {"train.npz": claiming("(2, 549755813888)")}),
+        "npz of no huge samples": of("npz", {"train.npz": claiming("(0, 549755813888)")}),
+        "npz of a negative shape": of("npz", {"train.npz": claiming("(-2, -3)")}),
+        "npz of a thousand axes": of("npz", {"train.npz": claiming(f"({'1,' * 1000})")}),
+        "npz with a header that is code": of("npz", {"train.npz": claiming("__import__('os').system('gs')")}),
+        "npz with a header without end": of("npz", {"train.npz": claiming("(" * 9_000)}),
+        "npz with NaN labels": of("npz", {"train.npz": arrays(y=np.full(2, np.nan))}),
+        "npz with a negative class": of("npz", {"train.npz": arrays(y=np.array([0, -1]))}),
+        "npz with a class beyond any table": of("npz", {"train.npz": arrays(y=np.array([0, 2**62]))}),
+        "npz with too few labels": of("npz", {"train.npz": arrays(y=np.zeros(1, int))}),
+        "npz of one number": of("npz", {"train.npz": arrays(x=np.float32(1))}),
+        "npz with domains that forge a line": of("npz", {"train.npz": arrays(domain=np.array([FORGED] * 2))}),
+        "npz with users that are floats": of("npz", {"train.npz": arrays(user=np.zeros(2))}),
+        "npz without samples": of("npz", {"train.npz": arrays(x=np.zeros((0, 3)), y=np.zeros(0, int))}),
+        "npz whose parts differ": of("npz", {"train.npz": arrays(), "test.npz": arrays(x=np.zeros((2, 4)))}),
+        "npz without labels": of("npz", {"train.npz": npz()}),
+        "npz that is a pipe": made("npz", lambda f: os.mkfifo(f / "train.npz")),
+        "own parquet of numbers": made(
+            "parquet", lambda f: write_parquet(f / "train.parquet", {"x": [1], "label": [0]})
+        ),
+        "own parquet without rows": made("parquet", own_parquet([], [])),
+        "own parquet with no picture": made("parquet", own_parquet([b"<html>"], [0])),
+        "own parquet with PostScript": made("parquet", own_parquet([POSTSCRIPT], [0])),
+        "own parquet with a large picture": made("parquet", own_parquet([png(60_000, 60_000)], [0])),
+        "own parquet of pictures not square": made("parquet", own_parquet([png(6, 4)], [0])),
+        "own parquet with a class beyond any table": made("parquet", own_parquet([png(8, 8)], [2**40])),
         # pictures
         "picture that is PostScript": of("pacs", photographs(photo=POSTSCRIPT)),
         "picture that is a page of text": of("pacs", photographs(photo=b"<html>\n</html>")),
@@ -526,6 +560,38 @@ def npz() -> bytes:
     file = io.BytesIO()
     np.savez(file, labels=np.zeros(2, int), data=np.zeros((2, 3072), np.uint8))
     return file.getvalue()
+
+
+class Runs:
+    """Unpickling it starts a program of ours."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("gs",)
+
+
+def arrays(**changes: np.ndarray) -> bytes:
+    """A whole `train.npz` with some of its arrays replaced."""
+    file = io.BytesIO()
+    np.savez_compressed(file, **({"x": np.zeros((2, 3)), "y": np.zeros(2, int)} | changes), allow_pickle=True)
+    return file.getvalue()
+
+
+def claiming(shape: str) -> bytes:
+    """A `train.npz` whose x says that it has this shape, and has 16 bytes."""
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    array = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(16)
+    file, labels = io.BytesIO(), io.BytesIO()
+    np.save(labels, np.zeros(2, int))
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("x.npy", array)
+        archive.writestr("y.npy", labels.getvalue())
+    return file.getvalue()
+
+
+def own_parquet(pictures: list[bytes], labels: list[int]) -> Callable[[Path], object]:
+    """A `train.parquet` with these encoded pictures."""
+    columns = {"image": pa.array(pictures, pa.binary()), "label": pa.array(labels, pa.int64())}
+    return lambda folder: write_parquet(folder / "train.parquet", columns)
 
 
 def not_utf8() -> pa.Array:

@@ -16,6 +16,10 @@ class MissingPackageError(InputError):
     """What was asked for needs an optional package that is not installed; the message names package and extra."""
 
 
+class StackingError(InputError):
+    """A model that torch cannot run for several clients at once, only for one after another."""
+
+
 class NonFiniteError(ArithmeticError):
     """Training produced NaN or infinity; the message names round and client."""
 

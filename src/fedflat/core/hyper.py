@@ -7,11 +7,14 @@ declaration.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, wraps
 from math import inf
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from .errors import InputError
+from .errors import InputError, shortened
+from .registry import suggestion
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,37 @@ class Interval:
 def hyper(default: Any, meaning: str, *, low: float = -inf, high: float = inf, open_low: bool = False) -> Any:
     """Declare a hyper-parameter: its default, its meaning (with unit), and the interval of its values."""
     return field(default=default, metadata={"meaning": meaning, "interval": Interval(low, high, open_low)})
+
+
+def by_name(cls: type[Made], first_by_place: bool = False) -> type[Made]:
+    """The dataclass `cls`, whose fields are given by name; a mistake is an InputError that says what to write.
+
+    With `first_by_place` a value without a name is that of the first field.
+    """
+    described: Any = cls
+    made = described.__init__
+    names = [f.name for f in fields(described) if f.init]
+
+    @wraps(made)
+    def checked(self: Any, *given: Any, **named: Any) -> None:
+        if first_by_place and len(given) == 1 and names and names[0] not in named:
+            named[names[0]], given = given[0], ()
+        unknown = [name for name in named if name not in names]
+        if given or unknown:
+            raise InputError(_misnamed(cls.__name__, names, unknown))
+        made(self, **named)
+
+    described.__init__ = checked
+    return cls
+
+
+def _misnamed(name: str, names: list[str], unknown: list[str]) -> str:
+    """What is wrong with the arguments of a class called `name` whose fields have these `names`."""
+    if not names:
+        return f"{name} has no fields; write {name}()"
+    if not unknown:
+        return f"{name} takes its values by name, such as {name}({names[0]}=...); it has {', '.join(names)}"
+    return f"{name} has no field {shortened(unknown[0])!r}; it has {', '.join(names)}{suggestion(unknown[0], names)}"
 
 
 def check(instance: Any) -> None:

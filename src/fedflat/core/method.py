@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self, dataclass_transform
 from torch import Tensor
 
 from .citation import Citation, Sources
-from .hyper import check, hyper
+from .hyper import by_name, check, hyper
 from .oracle import Oracle, as_descent_gradient, asam, sam, shifted, unit, with_teacher, wrt_inputs
 from .records import Nothing, Record
 
@@ -67,7 +67,7 @@ class Method(ABC):
             if role not in roles:
                 raise TypeError(f"{cls.__name__}: unknown class keyword {role!r}; use {', '.join(roles)}")
             setattr(cls, role, record)
-        dataclass(frozen=True, kw_only=True)(cls)
+        by_name(dataclass(frozen=True, kw_only=True)(cls))
 
     def __post_init__(self) -> None:
         check(self)

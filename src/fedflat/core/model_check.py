@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from enum import Enum
 
 import torch
@@ -10,6 +11,8 @@ from torch.func import functional_call
 
 from .dropout import SeededDropout
 from .errors import InputError
+from .model_output import scores_of
+from .task import CROSS_ENTROPY, Task
 
 
 class Randomness(Enum):
@@ -20,8 +23,10 @@ class Randomness(Enum):
     OTHER = "other"  # from torch's random state, which has to be seeded for one client at a time
 
 
-def randomness_of(module: nn.Module, x: Tensor, classes: int) -> Randomness:
+def randomness_of(module: nn.Module, x: Tensor, classes: int, task: Task = CROSS_ENTROPY) -> Randomness:
     """What `module` draws in training mode, seen in one pass over the samples `x` (b, *shape), there and back.
+
+    `classes` is the number of scores that `task` needs; scores that look like probabilities are warned of.
 
     Raises InputError if the module cannot take the samples, does not give one score per class, or
     changes a buffer: what it remembers of one client's samples would leak into the next client.
@@ -29,23 +34,24 @@ def randomness_of(module: nn.Module, x: Tensor, classes: int) -> Randomness:
     """
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
-        found = _found(module, x, classes)
+        found = _found(module, x, classes, task)
     for name, buffer in module.named_buffers():
         if not torch.equal(buffer, buffers[name]):
             raise InputError(f"model: buffer {name!r} changes in training; a federated mean covers parameters only")
     return found
 
 
-def _found(module: nn.Module, x: Tensor, classes: int) -> Randomness:
+def _found(module: nn.Module, x: Tensor, classes: int, task: Task) -> Randomness:
     """What still moves although dropout is covered."""
     before = _random_state(x)
     leaves = {name: p.detach().requires_grad_(p.requires_grad) for name, p in module.named_parameters()}
     with torch.enable_grad(), SeededDropout(torch.zeros((), dtype=torch.int64, device=x.device)) as covered:
         scores = _scores(module, leaves, x)
     if scores.shape != (len(x), classes):
-        raise InputError(
-            f"model: gives scores of shape {tuple(scores.shape)} for {len(x)} samples of {classes} classes"
-        )
+        what = {"classification": "classes", "multi-label": "labels", "regression": "number(s)"}[task.kind]
+        raise InputError(f"model: gives scores of shape {tuple(scores.shape)} for {len(x)} samples of {classes} {what}")
+    if task is CROSS_ENTROPY:
+        _warn_of_probabilities(scores)
     _back(module, scores, [leaf for leaf in leaves.values() if leaf.requires_grad])
     if not torch.equal(before, _random_state(x)):
         return Randomness.OTHER
@@ -76,12 +82,24 @@ def _refuse_recomputing(layer: nn.Module, _: object) -> None:
 
 def _scores(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
     try:
-        scores: Tensor = functional_call(module, parameters, (x,))
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        problem = str(error).splitlines()[0]
+        output = functional_call(module, parameters, (x,))
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
+        problem = (str(error).splitlines() or [""])[0]
+        problem = problem if isinstance(error, RuntimeError) and problem else f"{type(error).__name__}: {problem}"
         shape = tuple(x.shape[1:])
         raise InputError(f"model: cannot take samples of shape {shape} and type {x.dtype}: {problem}") from error
-    return scores
+    return scores_of(output)
+
+
+def _warn_of_probabilities(scores: Tensor) -> None:
+    """Warn if the scores (b, classes) of every sample are probabilities: the loss takes their softmax once more."""
+    rows = scores.detach().double()
+    if rows.shape[-1] > 1 and bool((rows >= 0).all()) and torch.allclose(rows.sum(-1), rows.new_ones(len(rows))):
+        warnings.warn(
+            "model: its scores are all in [0, 1] and sum to 1, as after a softmax; cross-entropy takes the softmax "
+            "itself, so leave that layer out",
+            stacklevel=2,
+        )
 
 
 def _random_state(x: Tensor) -> Tensor:

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn.functional import cross_entropy
 
 from .batched_linear import linear_layers, row_major
 from .dropout import SeededDropout
-from .errors import InputError
+from .errors import InputError, StackingError, shortened
+from .model_output import scores_of
 from .space import Space
+from .task import CROSS_ENTROPY, Task
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Batch:
     """Samples for one client, or one batch for each client of a stack."""
 
     x: Tensor  # (*clients, b, *shape)
-    y: Tensor  # (*clients, b) class indices
+    y: Tensor  # (*clients, b) class indices, or (*clients, b, k) what other tasks have
     weight: Tensor | None = None  # (*clients, b), sums to 1 per client; None is the plain mean
     key: Tensor | None = None  # (*clients,) int64, determines the dropout masks; None: torch draws them
 
@@ -42,19 +43,19 @@ Penalty = Callable[[Tensor], Tensor]  # scores (*clients, b, classes) -> one num
 
 
 class Objective:
-    """The mean cross-entropy of `module` at any parameter vector; the module's own parameters are not used.
+    """The mean loss of `module` on a task at any parameter vector; the module's own parameters are not used.
 
     It contains neither weight decay nor a penalty. Gradients are computed in training mode, except in layers that
     are in evaluation mode inside a module in training mode.
     """
 
-    def __init__(self, module: nn.Module, bf16: bool = False) -> None:
+    def __init__(self, module: nn.Module, bf16: bool = False, task: Task = CROSS_ENTROPY) -> None:
         """With `bf16`, gradients in training mode are computed in torch's bfloat16 autocast; measures never are.
 
         Raises ValueError if the module keeps batch statistics, which a federated mean cannot average.
         """
         refuse_batch_statistics(module)
-        self._bf16 = bf16
+        self._bf16, self.task = bf16, task
         if not module.training:
             module.train()
         self.module = module
@@ -71,7 +72,7 @@ class Objective:
         if w.ndim == 1:
             x = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
             return self._scores(parameters, x, key)
-        with row_major(self._linear):
+        with row_major(self._linear), _stacking():
             stacked = [x, *parameters.values()]
             if key is None:
                 scores: Tensor = vmap(partial(self._stacked_scores, None))(*stacked)
@@ -86,8 +87,8 @@ class Objective:
     def _scores(self, parameters: dict[str, Tensor], x: Tensor, key: Tensor | None) -> Tensor:
         """One client's scores (b, classes); inside `vmap` the tensors are batched."""
         with nullcontext() if key is None else SeededDropout(key):
-            scores: Tensor = functional_call(self.module, parameters, (x,), tie_weights=self._tied)
-        return scores
+            output = functional_call(self.module, parameters, (x,), tie_weights=self._tied)
+        return scores_of(output)
 
     def loss(self, w: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:
         """The mean loss of each client, (*clients,), at `w` (*clients, d), plus a penalty on the scores."""
@@ -96,7 +97,7 @@ class Objective:
     def losses(self, w: Tensor, batch: Batch, penalty: Penalty | None) -> tuple[Tensor, Tensor]:
         """`loss`, (*clients,), and the samples' losses without the penalty, (*clients, b), which carry no gradient."""
         scores = self.logits(w, batch.x, batch.key)
-        each = cross_entropy(scores.flatten(0, -2), batch.y.flatten(), reduction="none").view(batch.y.shape)
+        each = self.task.each(scores.flatten(0, -2), batch.y.flatten(0, scores.ndim - 2)).view(scores.shape[:-1])
         plain = each.detach()
         if penalty is not None:
             each = each + penalty(scores)
@@ -160,7 +161,14 @@ class BatchOracle:
             return self.objective.loss_and_gradient(w, self.batch, self.penalty)
 
     def with_teacher(self, e: Tensor, weight: float, tau: float) -> BatchOracle:
-        """The oracle of the loss with a teacher's penalty; see `core.oracle.with_teacher`."""
+        """The oracle of the loss with a teacher's penalty; see `core.oracle.with_teacher`.
+
+        Raises InputError for a task whose scores are not those of classes.
+        """
+        if self.objective.task.kind != "classification":
+            raise InputError(
+                f"method: its teacher compares scores of classes, and the task is {self.objective.task.kind}"
+            )
 
         def penalty(scores: Tensor) -> Tensor:
             # Computed here, inside `seeded`, so that what the teacher draws is seeded too. Its dropout masks are the
@@ -182,22 +190,37 @@ class BatchOracle:
         """As `with_loss`, on the samples that the linear map has changed, and the gradients of `wrt_inputs`."""
         inputs = [x.detach().requires_grad_() for x in (w, matrix, shift)]
         with self.seeded(), torch.enable_grad(), self.objective.training_precision():
-            moved = replace(self.batch, x=_transformed(self.batch, *inputs[1:]))
+            moved = replace(self.batch, x=_transformed(self.batch, self.batch.y.shape[: w.ndim], *inputs[1:]))
             loss, plain = self.objective.losses(inputs[0], moved, self.penalty)
             by_w, by_matrix, by_shift = torch.autograd.grad(loss.sum(), inputs)
         return self.batch.mean(plain), (by_w, by_matrix, by_shift)
 
 
-def _transformed(batch: Batch, matrix: Tensor, shift: Tensor) -> Tensor:
-    """The samples A x + b, in the shape of the batch's samples."""
+def _transformed(batch: Batch, samples: torch.Size, matrix: Tensor, shift: Tensor) -> Tensor:
+    """The samples A x + b, in the shape of the batch's samples, of which there are `samples` (*clients, b)."""
     channels = round(matrix.shape[-1] ** 0.5)
-    numbers = batch.x.numel() // batch.y.numel()
+    numbers = batch.x.numel() // samples.numel()
     if shift.shape[-1] != numbers:
         raise InputError(f"inputs of {channels} channels and {shift.shape[-1]} numbers do not fit samples of {numbers}")
-    x = batch.x.reshape(*batch.y.shape, channels, -1)
+    x = batch.x.reshape(*samples, channels, -1)
     A = matrix.reshape(*matrix.shape[:-1], 1, channels, channels)
     b = shift.reshape(*shift.shape[:-1], 1, channels, -1)
     return (A @ x + b).reshape(batch.x.shape)
+
+
+@contextmanager
+def _stacking() -> Iterator[None]:
+    """Turn what `vmap` raises for a function that it does not know, or cannot batch, into StackingError."""
+    try:
+        yield
+    except RuntimeError as error:
+        problem = (str(error).splitlines() or [""])[0]
+        if "vmap" not in problem and "Batching rule" not in problem:
+            raise
+        raise StackingError(
+            "model: torch cannot run it for several clients at once; set executor = 'sequential' "
+            f"({shortened(problem, 120)})"
+        ) from error
 
 
 def refuse_batch_statistics(module: nn.Module) -> None:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from inspect import getmembers, isabstract, isclass
 from pkgutil import iter_modules
 from typing import Any, TypeGuard, TypeVar
+
+LONGEST = 100  # characters of a name that are compared with the known ones
 
 Entry = TypeVar("Entry")
 Qualifies = Callable[[type[Any]], TypeGuard[type[Entry]]]  # whether a class is an entry
@@ -25,6 +28,23 @@ def plain(name: str) -> str:
 def matching(name: str, known: Iterable[str]) -> str | None:
     """The one of `known` that `name` means; case, `-` and `_` do not matter. None if there is none."""
     return next((one for one in known if plain(one) == plain(name)), None)
+
+
+def known_names(name: object, known: Iterable[str]) -> str:
+    """The end of a message about an unknown `name`: the known ones, and the one that it is most like, if any is."""
+    names = list(known)
+    return f"known are {', '.join(names)}{suggestion(name, names)}"
+
+
+def suggestion(name: object, known: Iterable[str]) -> str:
+    """`; did you mean NAME?` with the one of `known` that `name` is most like; empty if it is like none.
+
+    The initials of its words count, too: `learning_rate` is like `lr`.
+    """
+    plainly, given = {plain(one): one for one in known}, str(name)[:LONGEST]
+    initials = "".join(word[:1] for word in given.lower().split("_"))
+    close = [initials] if initials in plainly else get_close_matches(plain(given), plainly, n=1)
+    return f"; did you mean {plainly[close[0]]}?" if close else ""
 
 
 def module_names(package: str) -> list[str]:

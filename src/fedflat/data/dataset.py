@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError, printable
+from ..core.task import Kind
 from .cache import Entry, SourceFiles, Writer, entry, key
 from .conversion import LENGTH, Progress, write_groups, write_labels, write_pictures, write_texts
 from .federated import Index
@@ -26,7 +27,7 @@ class SampleArrays:
     """The train or test part of a data set in memory."""
 
     x: Tensor  # (n, *shape)
-    y: Tensor  # (n,) int64
+    y: Tensor  # (n,) int64, or (n, k) floats if the task is not classification
     domain: Index | None = None  # (n,) numbers of domains
     user: Index | None = None  # (n,) numbers of users
 
@@ -37,11 +38,12 @@ class LoadedDataset:
 
     train: SampleArrays
     test: SampleArrays | None
-    classes: int
+    classes: int  # 0: the labels are other numbers, and a task has to say which
     preparation: Preparation = Preparation()
     domains: tuple[str, ...] = ()
     vocabulary: tuple[str, ...] = ()
     contents: str | None = None  # a digest of all samples
+    task: Kind = "classification"
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class FileDataset:
             converted = entry(f"{name}-{key(folder, how=how)}", SourceFiles(folder, files), build)
         except InputError as error:  # the message may contain names of files and columns
             raise InputError(printable(str(error))) from error
-        parts = {part: _samples(converted, part) for part in ("train", "test") if f"{part}-y" in converted.arrays}
+        parts = {part: samples_of(converted, part) for part in ("train", "test") if f"{part}-y" in converted.arrays}
         if not partial:
             self._check_sizes(name, {part: len(samples.y) for part, samples in parts.items()})
         facts = converted.description["facts"]
@@ -181,7 +183,7 @@ class FileDataset:
             if found.get(part, 0) != expected:
                 raise InputError(
                     f"data.name = {name!r}: {part} has {found.get(part, 0):,} samples, the set has {expected:,}; "
-                    "to use a part of a set give --data.partial true (data prepare: --partial)"
+                    "to use a part of a set give partial=True (--data.partial true; data prepare: --partial)"
                 )
 
 
@@ -189,14 +191,17 @@ def data_root(data_dir: str | None, name: str) -> Path:
     """The folder of all data sets: `data_dir`, else $FEDFLAT_DATA. Raises InputError if there is none."""
     given = data_dir or os.environ.get("FEDFLAT_DATA")
     if not given:
-        raise InputError(f"data.name = {name!r} needs files: give --data-dir or set FEDFLAT_DATA")
+        raise InputError(
+            f"data.name = {name!r} needs files: give their folder as data_dir (--data-dir), or set FEDFLAT_DATA"
+        )
     root = Path(given).expanduser()
     if not root.is_dir():
         raise InputError(f"data_dir = {given!r} is not a folder")
     return root
 
 
-def _samples(converted: Entry, part: str) -> SampleArrays:
+def samples_of(converted: Entry, part: str) -> SampleArrays:
+    """The samples of a part of a converted data set, mapped into memory."""
     arrays = converted.arrays
     x, y = (torch.from_numpy(arrays[f"{part}-{name}"]) for name in "xy")
     return SampleArrays(x, y, arrays.get(f"{part}-domain"), arrays.get(f"{part}-user"))

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
-from typing import Any
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -15,8 +15,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.errors import InputError
+from ..core.registry import known_names
+from ..core.task import KINDS, Kind
+from .arrays import outputs_for, tensors
 from .preparation import Augmentation, Preparation
 
+if TYPE_CHECKING:  # schemes use the types of this module
+    from .partition import Partition
+
+Augment = Literal["none", "crop-flip", "fl-simulator"]
 Index = NDArray[np.int64]
 Members = NDArray[np.int32 | np.int64]  # indices of samples
 AT_ONCE = 2**20  # members that are converted to int64 at once
@@ -55,10 +62,10 @@ class FederatedData:
     """
 
     x: Tensor  # (n, *shape)
-    y: Tensor  # (n,) class indices, int64
+    y: Tensor  # (n,) class indices, int64; of other tasks (n, k) floats
     members: Members  # (sum of sizes,) sample indices, client after client
     offsets: Index  # (clients + 1,)
-    classes: int
+    classes: int  # of other tasks: k, the numbers that a model gives for a sample
     test: tuple[Tensor, Tensor] | None = None  # x (m, *shape), y (m,)
     name: str = "data"
     partition: str = "given"  # the scheme that split it, in words
@@ -67,6 +74,7 @@ class FederatedData:
     validation: Holdings | None = None  # samples of each client that it does not train on
     vocabulary: tuple[str, ...] = ()  # of texts: the word of each token number
     contents: str | None = None  # a digest of the samples, if it is known without reading them
+    task: Kind = "classification"
     first: int = 0  # the number of the first client; not 0 for a client's own data, which keep its number
 
     def __post_init__(self) -> None:
@@ -77,9 +85,9 @@ class FederatedData:
         # No smaller type: torch would read uint8 as a mask and refuses others as an index.
         kind = np.int32 if len(self.y) <= np.iinfo(np.int32).max else np.int64
         object.__setattr__(self, "members", self.members.astype(kind, copy=False))  # set only here: the class is frozen
-        _check_samples("training", self.x, self.y, self.classes)
+        _check_samples("training", self.x, self.y, self.classes, self.task)
         if self.test is not None:
-            _check_samples("test", *self.test, self.classes)
+            _check_samples("test", *self.test, self.classes, self.task)
             if self.test[0].shape[1:] != self.x.shape[1:]:
                 raise InputError(
                     f"data: test samples have shape {tuple(self.test[0].shape[1:])}, training {self.shape}"
@@ -99,40 +107,101 @@ class FederatedData:
         test: tuple[Any, Any] | None = None,
         classes: int | None = None,
         name: str = "data",
+        validation: float = 0.0,
+        augment: Augment = "none",
+        seed: int = 0,
+        task: Kind = "classification",
     ) -> FederatedData:
         """Your own data: one `(x, y)` per client, arrays or tensors, x (n_i, *shape), y (n_i,) class indices.
 
-        `classes` is the number of classes; by default the largest label plus one. Raises
-        ValueError for an empty client, unequal lengths or shapes, a label out of range or NaN.
+        task: "multi-label", for y (n_i, labels) of 0 and 1, or "regression", for y (n_i,) or (n_i, k) of numbers.
+        classes: the number of classes; by default the largest label plus one. validation: share of each client's
+        samples that it does not train on, drawn by `seed`. augment: of pictures, uint8 (n, channels, height, width) or
+        floats, in training.
+
+        Raises ValueError for an empty client, unequal lengths or shapes, a label out of range or NaN.
         """
+        from .loading import augmentation_of, with_validation  # here, because they make federated data
+        from .selection import DataOptions
+
         if isinstance(clients, dict | str):
             raise InputError("data: from_clients takes a list of (x, y), one per client")
-        pairs = [checked_pair(pair, f"client {i}") for i, pair in enumerate(clients)]
+        options = DataOptions(validation=validation, augment=augment)
+        pairs = [tensors(pair, f"client {i}", checked_task(task)) for i, pair in enumerate(clients)]
         if not pairs:
             raise InputError("data: from_clients needs at least one client")
-        for i, (x, _) in enumerate(pairs):
-            if x.shape[1:] != pairs[0][0].shape[1:]:
-                raise InputError(f"data: client {i} has samples of shape {tuple(x.shape[1:])}, "
-                                 f"client 0 of shape {tuple(pairs[0][0].shape[1:])}")  # fmt: skip
+        for i, pair in enumerate(pairs):
+            for what, part, first in zip(("samples", "labels"), pair, pairs[0], strict=True):
+                if part.shape[1:] != first.shape[1:]:
+                    raise InputError(f"data: client {i} has {what} of shape {tuple(part.shape[1:])}, "
+                                     f"client 0 of shape {tuple(first.shape[1:])}")  # fmt: skip
         sizes = [len(y) for _, y in pairs]
         x, y = torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
-        held_out = None if test is None else checked_pair(test, "test")
-        labels = y if held_out is None else torch.cat([y, held_out[1]])
-        return cls(
+        held_out = None if test is None else tensors(test, "test", task)
+        data = cls(
             x=x,
             y=y,
             members=np.arange(len(y), dtype=np.int64),
             offsets=np.cumsum([0, *sizes], dtype=np.int64),
-            classes=classes if classes is not None else max(int(labels.max()) + 1, 1),
+            classes=classes
+            if classes is not None
+            else outputs_for(task, [y] if held_out is None else [y, held_out[1]]),
             test=held_out,
             name=name,
+            task=task,
+            augmentation=augmentation_of(options.augment, x, name),
         )
+        return with_validation(data, options.validation, seed)
+
+    @classmethod
+    def split(
+        cls,
+        x: Any,
+        y: Any = None,
+        *,
+        clients: int,
+        partition: Partition | None = None,
+        test: Any = None,
+        validation: float = 0.0,
+        augment: Augment = "none",
+        seed: int = 0,
+        columns: tuple[str, str] | None = None,
+        domain: Any = None,
+        user: Any = None,
+        classes: int | None = None,
+        name: str = "data",
+        task: Kind = "classification",
+    ) -> FederatedData:
+        """Your own data in one piece, split over `clients` clients by `partition` (default: IID).
+
+        x, y: arrays or tensors, x (n, *shape), y (n,) class indices. Or x alone: a map-style dataset of torch with
+            items (x, y), or a dataset of Hugging Face, whose `columns` then name x and y. Pictures of Pillow become
+            uint8 (channels, height, width), which models see scaled to [0, 1].
+        task: "multi-label", for y (n, labels) of 0 and 1, or "regression", for y (n,) or (n, k) of numbers; partitions
+            by class then do not apply.
+        test: a share of the samples in (0, 0.9], with the classes in proportion and the same for every seed; or a pair
+            (x, y); or another dataset of the same kind.
+        validation: share of each client's samples that it does not train on. augment: of pictures in training.
+        seed: of the split and of the validation samples.
+        domain, user: of each sample (n,), for the partitions `Domain` and `Natural`; names, numbers or a column's name.
+        classes: the number of classes; by default the largest label plus one.
+
+        Raises ValueError, naming the argument, for samples that do not fit together and a split that cannot be made.
+        """
+        from .own_data import split  # here, because it makes federated data
+        from .selection import DataOptions
+
+        options = DataOptions(validation=validation, augment=augment)
+        task = checked_task(task)
+        return split(x, y, columns, domain, user, clients, partition, test, seed, classes, name, options, task)
 
     def __repr__(self) -> str:
         """Name, sizes and partition, without the samples."""
         size = " x ".join(map(str, self.shape))
+        kinds = {"classification": "in {} classes", "multi-label": "with {} labels", "regression": "with {} number(s)"}
+        labels = kinds[self.task].format(self.classes)
         return (
-            f"FederatedData({self.name}: {len(self.y):,} samples of {size} in {self.classes} classes, "
+            f"FederatedData({self.name}: {len(self.y):,} samples of {size} {labels}, "
             f"{self.clients} clients, {self.partition})"
         )
 
@@ -193,7 +262,12 @@ class FederatedData:
         return self.x.index_select(0, samples.flatten()).view(*samples.shape, *self.shape)  # 20 times as fast as [...]
 
     def counts(self) -> Index:
-        """Samples per client and class, (clients, classes)."""
+        """Samples per client and class, or with a label, (clients, classes); in regression per client, (clients, 1)."""
+        if self.task == "regression":
+            return self.sizes[:, None]
+        if self.task == "multi-label":
+            of_clients = (self.y[torch.from_numpy(self.held(slice(*ends)))] for ends in pairwise(self.offsets))
+            return np.stack([some.sum(0).cpu().numpy() for some in of_clients]).round().astype(np.int64)
         labels, client = self.y.cpu().numpy()[self.members], np.repeat(np.arange(self.clients), self.sizes)
         flat = np.bincount(client * self.classes + labels, minlength=self.clients * self.classes)
         return flat.reshape(self.clients, self.classes).astype(np.int64)
@@ -210,9 +284,11 @@ class FederatedData:
 
     def to(self, device: torch.device, dtype: torch.dtype) -> FederatedData:
         """The data on `device`, with samples prepared as `dtype`; the client index stays on the host."""
-        test = None if self.test is None else (_cast(self.test[0], device, dtype), self.test[1].to(device))
+        test = None if self.test is None else (_cast(self.test[0], device, dtype), _cast(self.test[1], device, dtype))
         preparation = replace(self.preparation, dtype=dtype)
-        return replace(self, x=_cast(self.x, device, dtype), y=self.y.to(device), test=test, preparation=preparation)
+        return replace(
+            self, x=_cast(self.x, device, dtype), y=_cast(self.y, device, dtype), test=test, preparation=preparation
+        )
 
 
 def digest(tensors: Iterable[Tensor]) -> str:
@@ -227,22 +303,6 @@ def _cast(x: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
     return x.to(device, dtype) if x.is_floating_point() else x.to(device)
 
 
-def checked_pair(pair: tuple[Any, Any], who: str) -> tuple[Tensor, Tensor]:
-    """Samples and labels as tensors. Raises InputError, naming `who`, for a pair that does not fit together."""
-    try:
-        x, y = (torch.as_tensor(part) for part in pair)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"data: {who} must be a pair (x, y) of arrays: {error}") from error
-    if y.is_floating_point() and not torch.equal(y, y.round()):
-        raise InputError(f"data: {who} has labels that are not whole numbers")
-    if y.ndim != 1 or x.ndim < 2 or len(x) != len(y):
-        raise InputError(f"data: {who} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}; "
-                         "expected (n, ...) and (n,)")  # fmt: skip
-    if not len(y):
-        raise InputError(f"data: {who} has no sample")
-    return x, y.long()
-
-
 def _check_index(members: Members, offsets: Index, samples: int) -> None:
     if len(offsets) < 1 or offsets[0] != 0 or offsets[-1] != len(members) or (np.diff(offsets) < 0).any():
         raise InputError(f"data: offsets must rise from 0 to the {len(members)} members")
@@ -250,13 +310,22 @@ def _check_index(members: Members, offsets: Index, samples: int) -> None:
         raise InputError(f"data: members name samples outside 0..{samples - 1}")
 
 
-def _check_samples(which: str, x: Tensor, y: Tensor, classes: int) -> None:
+def checked_task(task: Any) -> Kind:
+    """`task`, if it is one. Raises InputError for any other value."""
+    if task not in KINDS:
+        raise InputError(f"data: task = {task!r} is unknown; {known_names(task, KINDS)}")
+    known: Kind = task
+    return known
+
+
+def _check_samples(which: str, x: Tensor, y: Tensor, classes: int, task: Kind) -> None:
     if len(x) != len(y) or x.ndim < 2 or x.is_complex():
         raise InputError(
             f"data: {which} x must be real, of shape (n, ...) with n = {len(y)}, got {tuple(x.shape)} {x.dtype}"
         )
-    wrong = torch.nonzero((y < 0) | (y >= classes)).flatten()
-    if len(wrong):
+    if task != "classification":
+        _check_numbers(which, y, classes, task)
+    elif len(wrong := torch.nonzero((y < 0) | (y >= classes)).flatten()):
         raise InputError(
             f"data: {which} label {int(y[wrong[0]])} of sample {int(wrong[0])} is outside 0..{classes - 1}"
         )
@@ -265,3 +334,15 @@ def _check_samples(which: str, x: Tensor, y: Tensor, classes: int) -> None:
         if len(broken):
             raise InputError(f"data: {which} sample {int(broken[0])} has a value that is NaN or infinite "
                              f"({len(broken)} of {len(x)} samples)")  # fmt: skip
+
+
+def _check_numbers(which: str, y: Tensor, numbers: int, task: Kind) -> None:
+    """Raise InputError unless `y` has this many finite numbers for each sample, of 0 and 1 if they are labels."""
+    if y.ndim != 2 or y.shape[1] != numbers or not y.is_floating_point():
+        raise InputError(f"data: {which} y must be floats of shape (n, {numbers}), got {tuple(y.shape)} {y.dtype}")
+    fits = torch.isfinite(y) if task == "regression" else (y == 0) | (y == 1)
+    broken = torch.nonzero(~fits.all(1)).flatten()
+    if len(broken):
+        allowed = "finite" if task == "regression" else "0 or 1"
+        raise InputError(f"data: {which} sample {int(broken[0])} has a label that is not {allowed} "
+                         f"({len(broken)} of {len(y)} samples)")  # fmt: skip

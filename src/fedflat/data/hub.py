@@ -25,7 +25,7 @@ def download(name: str, known: FileDataset, root: Path, revision: str | None = N
     installed, the hub does not have the data set or the revision, or the hub cannot be reached.
     """
     if known.hub is None:
-        raise InputError(f"data.name = {name!r} is not on the hub; give --data-dir with {known.where}")
+        raise InputError(f"data.name = {name!r} is not on the hub; give data_dir (--data-dir) with {known.where}")
     folder = root / name
     commit = (_pinned(folder, known.hub) if revision is None else None) or _commit(known.hub, revision)
     files = f"{known.hub.folder}/*.parquet" if known.hub.folder else "*.parquet"

@@ -6,16 +6,21 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from ..core.errors import InputError
+from ..core.errors import InputError, shortened
 from ..core.object_references import portable
+from ..core.registry import suggestion
+from ..core.task import Kind
+from .arrays import outputs_for, tensors
 from .conversion import Progress
-from .dataset import FileDataset, LoadedDataset, data_root
-from .federated import FederatedData, Holdings
+from .dataset import BundledDataset, FileDataset, LoadedDataset, data_root
+from .federated import FederatedData, Holdings, checked_task
+from .folder_dataset import FolderDataset, FoundDataset
 from .hub import download
 from .partition import IID, Partition
 from .partition.scheme import Samples
-from .preparation import AUGMENTATIONS
+from .preparation import AUGMENTATIONS, Augmentation
 from .selection import DataOptions, select_samples
 from .sources import known_source, source
 
@@ -30,30 +35,62 @@ def load(
     partition: Partition | None = None,
     seed: int = 0,
     data_dir: str | None = None,
+    task: Kind = "classification",
     **options: Any,
 ) -> FederatedData:
     """The data set `name` split over `clients` clients (default split: IID). The same seed gives the same split.
 
     data_dir: folder that holds a folder with the data set's files, by default $FEDFLAT_DATA; the first
         start converts them, later ones map the result into memory.
+    task: "multi-label" or "regression", for labels in your own folder that are no classes.
     options: the fields of `DataOptions`: augment, partial, train_samples, test_samples, test_domain,
         image_size, validation.
 
     Raises ValueError, naming the field, for an unknown name or option, files that are missing, damaged
     or not the whole set, and a split that cannot be made.
     """
+    check_split(clients, partition, seed)
+    known = known_source(name)
+    chosen = checked_options(options)
+    whole = source(known).load(known, data_dir, chosen.partial, chosen.image_size, _no_progress)
+    loaded = select_samples(labelled(whole, checked_task(task), known), chosen)
+    used, there_are = len(loaded.train.y), source(known).sizes.get("train", len(loaded.train.y))
+    part = "" if used == there_are else f" ({used:,} of {there_are:,} training samples)"
+    return divide(loaded, known + part, clients, partition or IID(stratified=False), seed, chosen)
+
+
+def described(
+    name: str, data_dir: str | None = None, image_size: int | None = None, task: Kind = "classification"
+) -> FileDataset | BundledDataset | FoundDataset:
+    """The data set `name` with its classes, sizes and shape; the files of a user's own folder are read for that."""
+    known, described_by = known_source(name), source(name)
+    if isinstance(described_by, BundledDataset) and not described_by.classes:  # a function of the user's own
+        return replace(described_by, classes=labelled(described_by.read(), task, known).classes)
+    if not isinstance(described_by, FolderDataset):
+        return described_by
+    loaded = described_by.load(known, data_dir, True, image_size, _no_progress)
+    return described_by.described(labelled(loaded, task, known))
+
+
+def labelled(loaded: LoadedDataset, task: Kind, name: str) -> LoadedDataset:
+    """`loaded` with the labels of a `task`. Raises InputError, naming the set, if its labels are of another kind."""
+    if loaded.classes and task != "classification":
+        raise InputError(f"data.name = {name!r} has classes, and {task} needs other labels: floats, or (n, k) in npz")
+    if loaded.classes:
+        return loaded
+    parts = {"train": loaded.train} | ({} if loaded.test is None else {"test": loaded.test})
+    with_labels = {part: replace(some, y=tensors((some.x, some.y), part, task)[1]) for part, some in parts.items()}
+    outputs = outputs_for(task, [some.y for some in with_labels.values()])
+    return replace(loaded, train=with_labels["train"], test=with_labels.get("test"), classes=outputs, task=task)
+
+
+def check_split(clients: Any, partition: Any, seed: Any) -> None:
+    """Raise InputError, naming the field, for what cannot describe a split."""
     for what, value, least in (("clients", clients, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InputError(f"data.{what} must be a whole number of at least {least}, got {value!r}")
     if not isinstance(partition, Partition | None):
-        raise InputError(f"partition must be a scheme such as Dirichlet(alpha=0.1), got {partition!r}")
-    known = known_source(name)
-    chosen = checked_options(options)
-    whole = source(known).load(known, data_dir, chosen.partial, chosen.image_size, _no_progress)
-    loaded = select_samples(whole, chosen)
-    if chosen.augment != "none" and loaded.train.x.ndim != 4:
-        raise InputError(f"data.augment = {chosen.augment!r} goes with pictures; {known} has none")
-    return divide(loaded, known, clients, partition or IID(stratified=False), seed, chosen)
+        raise InputError(f"partition must be a scheme such as Dirichlet(alpha=0.1), got {shortened(repr(partition))}")
 
 
 def prepare(
@@ -73,10 +110,10 @@ def prepare(
     """
     known = source(name)
     if revision is not None and not hub:
-        raise InputError(f"--revision {revision} says what to fetch from the hub; give --hub, too")
+        raise InputError(f"revision (--revision) = {revision!r} says what to fetch from the hub; give hub (--hub), too")
     if hub:
         if not isinstance(known, FileDataset):
-            raise InputError(f"--hub: {known_source(name)} is not on the hub; {known.where}")
+            raise InputError(f"hub (--hub): {known_source(name)} is not on the hub; {known.where}")
         download(known_source(name), known, data_root(data_dir, name), revision)
     checked_options({"image_size": image_size})
     return known.load(known_source(name), data_dir, partial, image_size, progress or _no_progress)
@@ -87,9 +124,11 @@ def divide(
 ) -> FederatedData:
     """The samples of a data set split over clients by `scheme`, with validation sets if `options` ask for them."""
     train = loaded.train
-    whole = source(name).sizes.get("train", len(train.y))
-    used = "" if len(train.y) == whole else f" ({len(train.y):,} of {whole:,} training samples)"
-    samples = Samples(train.y.numpy(), loaded.classes, train.domain, loaded.domains, train.user)
+    if loaded.task != "classification" and scheme.needs_classes:
+        raise InputError(f"partition = {scheme} splits by class, and the labels are those of {loaded.task}; use iid, "
+                         "domain or natural")  # fmt: skip
+    labels = train.y.numpy() if loaded.task == "classification" else np.zeros(len(train.y), dtype=np.int64)
+    samples = Samples(labels, loaded.classes, train.domain, loaded.domains, train.user)
     parts = Holdings.of(scheme.split(samples, clients, _generator(seed)))
     data = FederatedData(
         x=train.x,
@@ -98,14 +137,27 @@ def divide(
         offsets=parts.offsets,
         classes=loaded.classes,
         test=None if loaded.test is None else (loaded.test.x, loaded.test.y),
-        name=portable(name) + used,
+        name=portable(name),
         partition=str(scheme),
         preparation=loaded.preparation,
-        augmentation=AUGMENTATIONS[options.augment],
+        augmentation=augmentation_of(options.augment, train.x, name),
         vocabulary=loaded.vocabulary,
         contents=loaded.contents,
+        task=loaded.task,
     )
-    return hold_out(data, options.validation, _generator(seed, 1)) if options.validation else data
+    return with_validation(data, options.validation, seed)
+
+
+def with_validation(data: FederatedData, share: float, seed: int) -> FederatedData:
+    """`data` with a `share` of each client's samples held out, drawn by `seed`; unchanged if that is 0."""
+    return hold_out(data, share, _generator(seed, 1)) if share else data
+
+
+def augmentation_of(augment: str, x: Tensor, name: str) -> Augmentation | None:
+    """The augmentation called `augment`. Raises InputError if the samples `x` (n, *shape) are no pictures."""
+    if augment != "none" and x.ndim != 4:
+        raise InputError(f"data.augment = {augment!r} goes with pictures; {name} has none")
+    return AUGMENTATIONS[augment]
 
 
 def hold_out(data: FederatedData, share: float, rng: np.random.Generator) -> FederatedData:
@@ -134,7 +186,8 @@ def checked_options(options: dict[str, Any]) -> DataOptions:
     unknown = sorted(set(options) - set(DataOptions.__dataclass_fields__))
     if unknown:
         known = ", ".join(DataOptions.__dataclass_fields__)
-        raise InputError(f"data.{unknown[0]} is unknown; known options are {known}")
+        close = suggestion(unknown[0], DataOptions.__dataclass_fields__)
+        raise InputError(f"data.{unknown[0]} is unknown; known options are {known}{close}")
     return DataOptions(**options)
 
 

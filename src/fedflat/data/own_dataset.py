@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..core.errors import InputError, printable, shortened
 from ..core.object_references import portable
+from .arrays import outputs_for, tensors
 from .dataset import BundledDataset, LoadedDataset, SampleArrays
-from .federated import checked_pair
 
 
 @cache
@@ -47,11 +47,19 @@ def _of_pairs(returned: Any) -> LoadedDataset:
         raise InputError(f"returns {type(returned).__name__}, not (x, y), ((x, y), (x, y)) or a LoadedDataset")
     has_test = all(isinstance(part, tuple | list) and len(part) == 2 for part in returned)
     parts: Any = returned if has_test else (returned,)
-    x, y = checked_pair(parts[0], "the training part")
-    test = [checked_pair(pair, "the test part") for pair in parts[1:]]
-    labels: Tensor = torch.cat([y, *(own for _, own in test)])
-    return LoadedDataset(
-        train=SampleArrays(x, y),
-        test=SampleArrays(*test[0]) if test else None,
-        classes=max(int(labels.max()) + 1, 1),
-    )
+    samples = [_samples(part, f"the {name} part") for part, name in zip(parts, ("training", "test"), strict=False)]
+    labels = [some.y for some in samples]
+    classes = outputs_for("classification", labels) if all(map(_are_classes, labels)) else 0
+    return LoadedDataset(samples[0], samples[1] if has_test else None, classes)
+
+
+def _samples(pair: Any, who: str) -> SampleArrays:
+    """Samples with class indices (n,), or with labels (n,) or (n, k) as they are, which `loss` says the meaning of."""
+    y = torch.as_tensor(pair[1])
+    if _are_classes(y):
+        return SampleArrays(*tensors(pair, who))
+    return SampleArrays(torch.as_tensor(pair[0]), y)
+
+
+def _are_classes(y: Tensor) -> bool:
+    return y.ndim == 1 and (not y.is_floating_point() or torch.equal(y, y.round()))

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.hyper import check, hyper
@@ -67,13 +68,17 @@ def _hold_out_domain(data: LoadedDataset, name: str) -> LoadedDataset:
     outside = np.asarray(pooled.domain) != data.domains.index(name)
     if not outside.any():
         raise InputError(f"data.test_domain = {name!r} leaves nothing to train on: it is the only domain")
-    return replace(data, train=_rows(pooled, np.flatnonzero(outside)), test=_rows(pooled, np.flatnonzero(~outside)))
+    return replace(data, train=rows_of(pooled, np.flatnonzero(outside)), test=rows_of(pooled, np.flatnonzero(~outside)))
 
 
 def _hold_out_tenth(data: LoadedDataset) -> LoadedDataset:
     """A fixed tenth of every user's samples as test set."""
     if data.train.user is None:
-        needed = f"its domains are {', '.join(data.domains)}" if data.domains else "and it has no domains"
+        if not data.domains:
+            raise InputError(
+                "data: the files have no test part, and no domain or user to take one from; add a test file"
+            )
+        needed = f"its domains are {', '.join(data.domains)}"
         raise InputError(f"data.test_domain is needed: the files have no test part; {needed}")
     order = np.random.default_rng(0).permutation(len(data.train.y))
     order = order[np.argsort(data.train.user[order], kind="stable")]
@@ -84,7 +89,7 @@ def _hold_out_tenth(data: LoadedDataset) -> LoadedDataset:
     if not is_test.any():
         raise InputError(f"data: no user has {TEST_SHARE} samples, so that none is left for the test set")
     return replace(
-        data, train=_rows(data.train, np.flatnonzero(~is_test)), test=_rows(data.train, np.flatnonzero(is_test))
+        data, train=rows_of(data.train, np.flatnonzero(~is_test)), test=rows_of(data.train, np.flatnonzero(is_test))
     )
 
 
@@ -94,15 +99,22 @@ def _subset(samples: SampleArrays, number: int | None, field: str) -> SampleArra
         return samples
     if number > len(samples.y):
         raise InputError(f"data.{field} = {number} is more than the {len(samples.y)} there are")
-    labels = samples.y.numpy()
-    order = np.random.default_rng(0).permutation(len(labels))
-    order = order[np.argsort(labels[order], kind="stable")]
+    return rows_of(samples, in_proportion(samples.y, number))
+
+
+def in_proportion(labels: Tensor, number: int) -> Index:
+    """The indices, ascending, of `number` samples, always the same, with the classes of `labels` (n,) in proportion."""
+    classes = labels.numpy() if labels.ndim == 1 else np.zeros(len(labels))  # without classes: any samples
+    order = np.random.default_rng(0).permutation(len(classes))
+    order = order[np.argsort(classes[order], kind="stable")]
     # The samples are in the order of their classes, so evenly spaced places take its share, rounded, of each class.
     places = (np.arange(number) * len(order) + len(order) // 2) // number
-    return _rows(samples, np.sort(order[places]))
+    chosen: Index = np.sort(order[places])
+    return chosen
 
 
-def _rows(samples: SampleArrays, rows: Index) -> SampleArrays:
+def rows_of(samples: SampleArrays, rows: Index) -> SampleArrays:
+    """The samples with these indices (m,)."""
     where = torch.from_numpy(rows)
     domain, user = (None if ids is None else ids[rows] for ids in (samples.domain, samples.user))
     return SampleArrays(samples.x[where], samples.y[where], domain, user)

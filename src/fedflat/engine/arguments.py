@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..core.method import Method
+from ..core.task import Task, task_of
 from ..data.federated import FederatedData
 from ..rounds.local_training import Client
 from ..rounds.participation import Explicit, Participation
@@ -76,6 +77,14 @@ def check_arguments(
         if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or count < least):
             raise InputError(f"{name} must be a whole number of at least {least}, got {count!r}")
     check_weights(method, weights)
+
+
+def check_task(loss: Any, data: FederatedData) -> Task:
+    """The task with this `loss` on `data`. Raises InputError if they do not fit, or if data for it do not."""
+    task = task_of(loss, data.task)
+    if task.kind == "regression" and data.validation is not None:
+        raise InputError("validation samples measure accuracy, which regression has not; set validation = 0")
+    return task
 
 
 def default_rounds(rule: Participation) -> int:

@@ -73,6 +73,7 @@ def summarise(
 ) -> dict[str, float]:
     """The numbers of the final model `w` (d,), by name; accuracies in [0, 1].
 
+    In regression `test_rmse_last`, `test_mae_last` and `test_r2_last` are the final model's, and there is no accuracy.
     `test_accuracy` and `test_accuracy_std` are mean and population standard deviation over the `last`
     evaluations, `test_accuracy_last` is the final model's, `test_accuracy_best_validation` that of the
     round that did best on the clients' validation samples, if they have any.
@@ -84,8 +85,9 @@ def summarise(
         held_out = spread(validation_accuracies(objective, w, data))
         values |= {f"validation_accuracy_{name}": value for name, value in asdict(held_out).items()}
     train = score(objective, w, data.x, data.y, data.preparation)
-    clients = spread(per_client(train, data))
-    values |= {f"client_accuracy_{name}": value for name, value in asdict(clients).items()}
+    if len(train.correct):  # there is no accuracy in regression
+        clients = spread(per_client(train, data))
+        values |= {f"client_accuracy_{name}": value for name, value in asdict(clients).items()}
     values |= {name: history[-1][name] for name in ("gradients", "bytes_down", "bytes_up", "drift")}
     return values | {"train_loss": held_loss(train, data), "seconds": sum(row["seconds"] for row in history)}
 
@@ -93,8 +95,10 @@ def summarise(
 def _tested(history: list[dict[str, float]], last: int, vector_bytes: int) -> dict[str, float]:
     """What the evaluations on the test set come to; nothing if there were none."""
     curve = AccuracyCurve.of(history, vector_bytes)
+    tested = next((row for row in reversed(history) if "test_loss" in row), {})
+    other = {f"{name}_last": value for name, value in tested.items() if name.startswith("test_")}
     if not len(curve.rounds):
-        return {}
+        return other
     mean, std = curve.last(last)
     values = {
         "test_accuracy": mean,
@@ -103,6 +107,7 @@ def _tested(history: list[dict[str, float]], last: int, vector_bytes: int) -> di
         "test_accuracy_last": curve.final,
         "test_loss_last": [row["test_loss"] for row in history if "test_loss" in row][-1],
     }
+    values |= {name: value for name, value in other.items() if name not in values}
     if best := curve.best_on_validation():
         values |= {"best_validation_round": best[0], "test_accuracy_best_validation": best[1]}
     return values

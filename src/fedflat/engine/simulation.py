@@ -16,6 +16,7 @@ from ..core.matrix_products import fix_product_rounding
 from ..core.method import Context, Method
 from ..core.model_check import randomness_of
 from ..core.objective import Objective
+from ..core.task import CROSS_ENTROPY, SampleLoss
 from ..data.federated import FederatedData, Index, digest
 from ..data.partition_statistics import partition_statistics
 from ..metrics.accuracy import client_accuracies, score, validation_accuracies
@@ -34,7 +35,15 @@ from ..rounds.participation import participation as as_rule
 from ..rounds.segments import Segment
 from ..rounds.server import Server
 from ..rounds.settings import described, first_difference
-from .arguments import check_arguments, check_callbacks, check_precision, check_ranks, check_workers, default_rounds
+from .arguments import (
+    check_arguments,
+    check_callbacks,
+    check_precision,
+    check_ranks,
+    check_task,
+    check_workers,
+    default_rounds,
+)
 from .callbacks import Callback
 from .client_store import BUDGET, ClientStore
 from .cohort import CohortResult, InTurn, Trainer, train
@@ -77,6 +86,7 @@ class Simulation:
         rounds: int | None = None,
         participation: Any = 1.0,
         weights: Weights = "uniform",
+        loss: str | SampleLoss | None = None,
         seed: int = 0,
         device: str | torch.device = "auto",
         dtype: torch.dtype | None = None,
@@ -102,6 +112,8 @@ class Simulation:
             dropouts=0.1, stragglers=0.3)` and `HeldOut(rule, 0.2)` around one of them add clients that never answer,
             that take a part of their steps, and that never train and are evaluated on.
         weights: of the clients in the mean, "uniform" or "samples" (n_i). dtype: default the model's.
+        loss: "cross-entropy", "multi-label" (binary cross-entropy with logits), "regression" (squared error), or a
+            function from scores (b, k) and labels (b, ...) to the loss of each sample (b,). Default: as the data need.
         precision: "bf16" takes training gradients in bfloat16 autocast, everything else stays as it is. It is
             faster where the hardware has it, and it disturbs what small perturbations measure, see docs/performance.md.
         executor: "sequential", "stacked", "compiled", "graphed" (on a GPU), or "auto", the one that is faster on
@@ -133,12 +145,14 @@ class Simulation:
         self.device, self.eval_every, self.last = usable_device(device), eval_every, last
         self._ranks = ranks
         module = fresh_module(model, data.classes, data.shape, seed, model_options or {}, dtype).to(self.device)
-        self.objective = Objective(module, bf16=precision == "bf16")
+        self.task = check_task(loss, data)
+        self.objective = Objective(module, bf16=precision == "bf16", task=self.task)
         w = self.objective.space.flatten(module)
         self.data = data.to(self.device, w.dtype)
         self._data_hash, self._model_hash = self.data.contents_hash(), digest([self.objective.space.row_major(w)])
         samples = self.data.inputs(torch.arange(min(2, len(data.y)), device=self.device))
-        self._randomness = randomness_of(module, samples, data.classes)
+        self._randomness = randomness_of(module, samples, data.classes, self.task)
+        self.task.check(data.classes, self.data.y[: len(samples)], w.dtype)
         batches = Batches(self.data, self.client, seed, w.dtype, rule)
         check_name(executor, self._randomness, self.device)
         check_precision(precision)
@@ -392,7 +406,9 @@ class Simulation:
     def _check_same(self, before: Mapping[str, Any], path: Path) -> None:
         """Raise InputError, naming the first difference, unless the settings `before` are those of this simulation."""
         compared = {"method": self.method, "client": self.client}
-        for name, value in self.settings().items():
+        for name, value in ({"loss": CROSS_ENTROPY.loss} | self.settings()).items():
+            if name == "loss":  # only other losses than the usual one are written
+                before = {name: CROSS_ENTROPY.loss, **before}
             if name in compared:
                 found = first_difference(before.get(name), compared[name])
                 if found:
@@ -424,7 +440,8 @@ class Simulation:
     def settings(self) -> dict[str, Any]:
         """What the rounds depend on, in words and numbers, except how many there are."""
         d, dtype = self.objective.space.d, self.server.w.dtype
-        return {
+        unusual = {} if self.task is CROSS_ENTROPY else {"loss": self.task.loss}
+        return unusual | {
             "method": repr(self.method),
             "client": repr(self.client),
             "batches": f"{self.client.steps or f'{self.client.epochs or 1} epochs'}, {self.client.batch_size}",
@@ -448,7 +465,7 @@ class Simulation:
         values: dict[str, float] = {}
         if self.data.test is not None:
             scores = score(self.objective, self.server.w, *self.data.test, self.data.preparation)
-            values |= {"test_accuracy": scores.accuracy, "test_loss": scores.mean_loss}
+            values |= {f"test_{name}": value for name, value in scores.numbers.items()}
         if self.data.validation is not None:
             values["validation_accuracy"] = float(
                 validation_accuracies(self.objective, self.server.w, self.data).mean()

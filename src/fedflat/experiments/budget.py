@@ -29,7 +29,8 @@ from ..core.objective import Batch, Objective
 from ..data import prepare
 from ..data.cache import cache_folder
 from ..data.federated import Index
-from ..data.sources import source
+from ..data.loading import described
+from ..data.sources import is_folder
 from ..engine.executors.choice import Trial
 from ..engine.simulation import Simulation
 from ..files import make_folder, read_json, write_atomically
@@ -127,7 +128,7 @@ def run_budget(spec: RunSpec) -> RunBudget:
     sizes = np.full(clients, max(1, round((1 - share) * train / clients)), dtype=np.int64)
     evaluated = -(-spec.rounds // spec.eval_every) * (test + share * train) + train
     cohorts = _cohorts(json.dumps(spec.participation), clients, spec.seed, min(spec.rounds, SPEC_ROUNDS))
-    known = source(spec.data.name)
+    known = described(spec.data.name, spec.data_dir, spec.data.image_size, spec.task)
     options = json.dumps({name: value for name, value in spec.model.options.items() if name != "pretrained"})
     d = _parameters(spec.model.name, known.classes, known.sample_shape(spec.data.image_size), options)
     method, client, number_bytes = build_method(spec.method), build_client(spec.client), spec.torch_dtype.itemsize
@@ -182,7 +183,7 @@ def _cohorts(participation: str, clients: int, seed: int, rounds: int) -> list[I
 
 def _sample_counts(spec: RunSpec) -> tuple[int, int]:
     """How many training and test samples a run uses; a held-out domain counts as an equal share of the set."""
-    known = source(spec.data.name)
+    known = described(spec.data.name, spec.data_dir, spec.data.image_size, spec.task)
     if spec.data.partial:  # then the files need not hold the whole set
         loaded = prepare(spec.data.name, spec.data_dir, partial=True, image_size=spec.data.image_size)
         train, test = len(loaded.train.y), 0 if loaded.test is None else len(loaded.test.y)
@@ -226,7 +227,11 @@ def speed_of(spec: RunSpec, measure: bool = True) -> Speed | None:
     """
     device = usable_device(spec.device)
     batch_size = build_client(spec.client).batch_size
-    model = (spec.data.name, spec.data.image_size, spec.model.name, batch_size, spec.dtype)
+    name = spec.data.name
+    if is_folder(name):  # of which there are many
+        known_data = described(name, spec.data_dir, spec.data.image_size, spec.task)
+        name = f"{name} {known_data.sample_shape()} {known_data.classes}"
+    model = (name, spec.data.image_size, spec.model.name, batch_size, spec.dtype)
     machine = (device_name(device), torch.get_num_threads(), torch.__version__)
     key = " ".join(map(str, (*model, *machine)))
     file, known = cache_folder() / "speed.json", dict[str, Speed]()
@@ -242,7 +247,7 @@ def speed_of(spec: RunSpec, measure: bool = True) -> Speed | None:
 
 def _measured_speed(spec: RunSpec, device: torch.device) -> Speed:
     """Medians over gradients, and over evaluations, of a batch of random samples as large as the clients' batches."""
-    known = source(spec.data.name)
+    known = described(spec.data.name, spec.data_dir, spec.data.image_size, spec.task)
     shape, dtype = known.sample_shape(spec.data.image_size), spec.torch_dtype
     module = build(spec.model.name, known.classes, shape).to(device, dtype)
     size = min(build_client(spec.client).batch_size or LARGEST_BATCH, LARGEST_BATCH)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from ..core.errors import InputError, printable, shortened
+from ..core.registry import suggestion
 from .schema import Section, sections_of
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -104,7 +105,8 @@ def _first_problem(error: ValidationError, model: type[BaseModel]) -> str:
         text = f"unknown key{_suggestion(first['loc'], model, members)}"
     elif first["type"] in ("union_tag_invalid", "union_tag_not_found"):
         expected, given = first["ctx"].get("expected_tags", "").replace("'", ""), first["ctx"].get("tag")
-        text = f"unknown name {short_repr(given)}; known are {expected}" if given else "needs a name"
+        close = suggestion(given, expected.split(", "))
+        text = f"unknown name {short_repr(given)}; known are {expected}{close}" if given else "needs a name"
     elif first["type"] != "value_error":
         text += f", got {short_repr(first['input'])}"
     return ": ".join(filter(None, (key, text))) + (f" (and {len(more)} more)" if more else "")

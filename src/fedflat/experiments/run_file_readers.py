@@ -69,10 +69,6 @@ class _Numbers(_FilePart):
     rounds: Rounds
     parameters: int = Field(ge=1)
     vector_bytes: int = Field(ge=1)
-    client_accuracy_mean: Share
-    client_accuracy_std: Share
-    client_accuracy_worst: Share
-    client_accuracy_best: Share
     gradients: Amount
     bytes_down: Amount
     bytes_up: Amount
@@ -118,6 +114,9 @@ def _required(**kinds: Any) -> type[_FilePart]:
 
 # The further numbers of a summary with a test set, with validation samples, or with both, by the first one of each.
 FURTHER_NUMBERS = {
+    "client_accuracy_mean": _required(
+        client_accuracy_mean=Share, client_accuracy_std=Share, client_accuracy_worst=Share, client_accuracy_best=Share,
+    ),
     "test_accuracy": _required(
         test_accuracy=Share, test_accuracy_std=Share, test_accuracy_evaluations=Rounds, test_accuracy_last=Share,
         test_loss_last=Loss,
@@ -136,7 +135,9 @@ def read_summary(path: Path) -> tuple[dict[str, float], dict[str, Any]]:
     """The numbers and the settings, in words, of summary.json."""
     content = _validated(path, lambda: _Summary.model_validate_json(read_bytes(path, MAX_JSON_BYTES)))
     numbers = content.summary
-    kinds: list[type[_FilePart]] = [_Numbers, *(kind for name, kind in FURTHER_NUMBERS.items() if name in numbers)]
+    # Settings name the loss only if it is not cross-entropy; then there may be no accuracy.
+    expected = set(numbers) | (set() if "loss" in (content.settings.model_extra or {}) else {"client_accuracy_mean"})
+    kinds: list[type[_FilePart]] = [_Numbers, *(kind for name, kind in FURTHER_NUMBERS.items() if name in expected)]
     for kind in kinds:
         _validated(path, partial(kind.model_validate, numbers), "summary")
     split = _validated(path, lambda: _SPLIT.validate_python(content.settings.split), "settings", "split")

@@ -26,11 +26,13 @@ from ..core.object_references import (
     portable,
     relative_to,
 )
+from ..core.task import LOSSES, Kind
 from ..data import FederatedData, Partition, load
+from ..data.loading import described
 from ..data.partition import PARTITIONS, all_partitions
 from ..data.partition import find as find_partition
 from ..data.selection import DataOptions
-from ..data.sources import SOURCES, known_source, source
+from ..data.sources import SOURCES, is_folder, known_source
 from ..engine.arguments import check_weights, check_workers
 from ..engine.ranks import ALONE, Ranks
 from ..files import read_toml
@@ -169,6 +171,9 @@ class Experiment(Section):
         "with dropouts, stragglers and held_out, e.g. {share = 0.2, dropouts = 0.1}",
     )
     weights: Literal["uniform", "samples"] = Field(default="uniform", description="of the clients in the mean")
+    loss: Literal["cross-entropy", "multi-label", "regression"] = Field(
+        default="cross-entropy", description="what is minimised; the other two are for a folder of your own"
+    )
     device: str = Field(default="auto", description="auto, cpu, cuda, ...")
     dtype: Literal["float32", "float64"] = Field(default="float32", description="of parameters and data")
     precision: Literal["fp32", "bf16"] = Field(
@@ -225,6 +230,11 @@ class Experiment(Section):
         """The configuration in a TOML file. Raises InputError, naming file or field."""
         return validated(cls, cls.read(path))
 
+    @property
+    def task(self) -> Kind:
+        """The kind of labels that `loss` needs."""
+        return LOSSES[self.loss].kind
+
     def to_toml(self) -> str:
         """All settings, defaults included, as TOML; keys without a value are left out."""
         return tomli_w.dumps(self.model_dump(mode="python", exclude_none=True))
@@ -233,13 +243,17 @@ class Experiment(Section):
         """Six hexadecimal digits that tell apart two configurations with different results."""
         # Settings at their default are left out, so that one that is added later does not rename old folders.
         defaults = type(self)().decisive()
-        given = {name: value for name, value in self.decisive().items() if value != defaults[name]}
+        given = {name: value for name, value in self.decisive().items() if value != defaults.get(name)}
         return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:6]
 
     def decisive(self) -> dict[str, Any]:
-        """Every setting that the results depend on; files of code by their names, whatever folder they are in."""
-        excluded = {"checkpoint_every", "data_dir", "store_megabytes", "targets", "workers"}
-        return with_names(self.model_dump(exclude=excluded), portable)
+        """Every setting that the results depend on; files of code by their names, whatever folder they are in.
+
+        A folder of data is one of them if its files are the user's own.
+        """
+        ignored = {"checkpoint_every", "data_dir", "store_megabytes", "targets", "workers"}
+        ignored -= {"data_dir"} if is_folder(self.data.name) else set()
+        return with_names(self.model_dump(exclude=ignored), portable)
 
     @abstractmethod
     def _methods(self) -> list[NamedSection]:
@@ -313,7 +327,7 @@ class RunSpec(Experiment):
 
     def module(self) -> nn.Module:
         """The initial model, which depends on the data set's shape and classes, and the seed; no samples are needed."""
-        known = source(self.data.name)
+        known = described(self.data.name, self.data_dir, self.data.image_size, self.task)
         shape = known.sample_shape(self.data.image_size)
         return fresh_module(self.model.name, known.classes, shape, self.seed, self.model.options, self.torch_dtype)
 
@@ -332,6 +346,7 @@ class RunSpec(Experiment):
             rounds=self.rounds,
             participation=participation_of(self.participation),
             weights=self.weights,
+            loss=self.loss,
             seed=self.seed,
             device=self.device,
             dtype=self.torch_dtype,
@@ -408,6 +423,8 @@ class StudySpec(Experiment):
             raise InputError(f"methods, seeds and grid make {runs:,} runs; {MAX_RUNS:,} are the most")
         if self.protocol == "best-validation" and not self.data.validation:
             raise InputError("protocol = 'best-validation' needs validation samples; set data.validation")
+        if self.task == "regression":
+            raise InputError("loss = 'regression' has no accuracy to compare methods by; use `fedflat run` for each")
         for method in self.methods:
             _check_weights(method, self.weights)
             self._client_for(method)
@@ -473,7 +490,7 @@ def federated_data(spec: RunSpec) -> FederatedData:
     options = spec.data.values()
     name, clients = options.pop("name"), options.pop("clients")
     scheme = build_partition(spec.partition)
-    return load_once(name, clients, scheme, spec.seed, spec.data_dir, tuple(options.items()))
+    return load_once(name, clients, scheme, spec.seed, spec.data_dir, (*options.items(), ("task", spec.task)))
 
 
 @cache

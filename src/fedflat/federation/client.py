@@ -13,6 +13,7 @@ from ..core.matrix_products import fix_product_rounding
 from ..core.method import Method
 from ..core.model_check import randomness_of
 from ..core.objective import Objective
+from ..core.task import CROSS_ENTROPY, task_of
 from ..data.federated import FederatedData
 from ..metrics.drift import drift
 from ..rounds.batches import Batches
@@ -43,10 +44,10 @@ class FederatedClient:
     ) -> None:
         """`data` is one client's, with its number in the federation (`FederatedData.alone`); `folder` keeps its
         records; `digest` is that of the study it takes part in; with `bf16` gradients are bfloat16; `participation`
-        says who is slow."""
+        says who is slow. Raises InputError for data whose labels are not classes."""
         fix_product_rounding()
         self._method, self._digest = method.fitted(data.shape), digest
-        self._objective = Objective(module, bf16=bf16)
+        self._objective = Objective(module, bf16=bf16, task=task_of(CROSS_ENTROPY.loss, data.task))
         like = self._objective.space.flatten(module)
         self._data = data.to(like.device, like.dtype)
         randomness = randomness_of(module, self._data.inputs(torch.arange(min(2, len(data.y)))), data.classes)

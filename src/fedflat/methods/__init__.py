@@ -10,7 +10,7 @@ from ..core.errors import InputError
 from ..core.method import Method
 from ..core.method_check import check_method_class
 from ..core.object_references import ExtensionPoint, find_outside, installed
-from ..core.registry import classes_of, find_class, module_names, plain
+from ..core.registry import classes_of, find_class, known_names, module_names, plain
 
 __all__ = ["METHODS", "all_methods", "find", "plain"]
 
@@ -29,7 +29,7 @@ def find(name: str) -> type[Method]:
     """
     cls: type[Method] | None = find_class(__name__, name, _is_method) or find_outside(name, METHODS)
     if cls is None:
-        raise InputError(f"unknown method {name!r}; known are {', '.join([*all_methods(), *installed(METHODS)])}")
+        raise InputError(f"unknown method {name!r}; {known_names(name, [*all_methods(), *installed(METHODS)])}")
     return cls
 
 

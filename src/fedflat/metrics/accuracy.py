@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from ..core.errors import InputError
 from ..core.objective import Objective
+from ..core.task import Kind
 from ..data.federated import FederatedData, Holdings, Index
 
 SAMPLES_AT_ONCE = 1024
@@ -20,10 +20,11 @@ SAMPLES_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Loss and correctness of every sample."""
+    """Loss and correctness of every sample; of several labels for a sample, all have to be right."""
 
     loss: Tensor  # (n,)
-    correct: Tensor  # (n,) bool
+    correct: Tensor  # (n,) bool; empty in regression
+    further: dict[str, float] = field(default_factory=dict)  # other numbers of the task, by name
 
     @property
     def mean_loss(self) -> float:
@@ -33,6 +34,12 @@ class Evaluation:
     def accuracy(self) -> float:
         """Share of correct samples, in [0, 1]."""
         return float(self.correct.double().mean())
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Accuracy, where there is one, loss, and what else the task is judged by."""
+        accuracy = {"accuracy": self.accuracy} if len(self.correct) else {}
+        return accuracy | {"loss": self.mean_loss} | self.further
 
 
 @dataclass(frozen=True)
@@ -52,17 +59,57 @@ def score(
 
     `prepare` turns stored samples, some of `x` (n, *shape), into the model's input.
     """
-    losses, correct = [], []
+    losses, outputs = [], []
     with torch.inference_mode(), objective.evaluating():
         for some_x, some_y in zip(torch.split(x, SAMPLES_AT_ONCE), torch.split(y, SAMPLES_AT_ONCE), strict=True):
             logits = objective.logits(w, prepare(some_x).clone())  # aligned memory: processes agree to the last bit
-            losses.append(cross_entropy(logits, some_y, reduction="none"))
-            correct.append(logits.argmax(-1) == some_y)
-    return Evaluation(torch.cat(losses), torch.cat(correct))
+            losses.append(objective.task.each(logits, some_y))
+            # Scores of classes are not kept: there may be many.
+            outputs.append(logits.argmax(-1) == some_y if objective.task.kind == "classification" else logits)
+    return _evaluation(objective.task.kind, torch.cat(losses), torch.cat(outputs), y)
+
+
+def _evaluation(kind: Kind, loss: Tensor, outputs: Tensor, y: Tensor) -> Evaluation:
+    """The evaluation of a task. `outputs` are which samples are correct (n,), or the scores (n, k)."""
+    if kind == "classification":
+        return Evaluation(loss, outputs)
+    if kind == "multi-label":
+        predicted = (outputs > 0).eq(y > 0.5)
+        return Evaluation(loss, predicted.all(-1), multi_label_numbers(outputs > 0, y > 0.5))
+    return Evaluation(loss, loss.new_empty(0, dtype=torch.bool), regression_numbers(outputs.double(), y.double()))
+
+
+def multi_label_numbers(predicted: Tensor, y: Tensor) -> dict[str, float]:
+    """Of predicted labels and labels (n, k) bool: the share that is right, and F1 = 2 TP / (2 TP + FP + FN), its mean.
+
+    A label that is neither predicted nor there has F1 = 0, as in scikit-learn.
+    """
+    hits, wrong = (predicted & y).sum(0).double(), (predicted != y).sum(0).double()
+    f1 = 2 * hits / (2 * hits + wrong).clamp(min=1)
+    return {"label_accuracy": float((predicted == y).double().mean()), "macro_f1": float(f1.mean())}
+
+
+def regression_numbers(predicted: Tensor, y: Tensor) -> dict[str, float]:
+    """Of predictions and numbers (n, k): root of the mean squared error, mean absolute error, and R2.
+
+    R2 = 1 - squared error / squared deviation from the mean, averaged over the k numbers; those that never vary do not
+    count, and if none varies there is no R2.
+    """
+    error, deviation = (predicted - y).square().sum(0), (y - y.mean(0)).square().sum(0)
+    varies = deviation > 0
+    numbers = {"rmse": float((predicted - y).square().mean().sqrt()), "mae": float((predicted - y).abs().mean())}
+    if varies.any():
+        numbers["r2"] = float((1 - error[varies] / deviation[varies]).mean())
+    return numbers
 
 
 def per_client(scores: Evaluation, holdings: Holdings | FederatedData) -> NDArray[np.float64]:
-    """Accuracy on the samples that each client holds, (clients,), from the scores of all training samples."""
+    """Accuracy on the samples that each client holds, (clients,), from the scores of all training samples.
+
+    Raises InputError in regression, which has none.
+    """
+    if not len(scores.correct):
+        raise InputError("accuracy is not defined in regression")
     hits = scores.correct.cpu().numpy()[holdings.members].astype(float)
     result: NDArray[np.float64] = np.add.reduceat(hits, holdings.offsets[:-1]) / holdings.sizes
     return result

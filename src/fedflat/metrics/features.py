@@ -102,6 +102,8 @@ def penultimate_features(
 
 def _test_samples(data: FederatedData, samples: int) -> tuple[Tensor, Tensor]:
     """At most `samples` test samples, evenly spaced: x (n, *shape), y (n,)."""
+    if data.task != "classification":
+        raise InputError(f"features are coloured by class, and the labels are those of {data.task}")
     if data.test is None:
         raise InputError("features are those of test samples, and the data have no test set")
     x, y = data.test

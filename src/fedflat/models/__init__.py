@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InputError, shortened
 from ..core.object_references import ExtensionPoint, find_outside, installed, is_outside, is_reference, resolved
-from ..core.registry import matching, module_names
+from ..core.registry import known_names, matching, module_names, suggestion
 
 if TYPE_CHECKING:  # names are listed without torch
     from torch import nn
@@ -60,7 +60,8 @@ def known_model(name: str) -> str:
     if known is None and is_outside(name, MODELS):
         return resolved(name) if is_reference(name) else name
     if known is None:
-        raise InputError(f"model = {name!r} is unknown; known are {', '.join([*model_names(), *installed(MODELS)])}")
+        names = [*model_names(), *installed(MODELS)]
+        raise InputError(f"model = {name!r} is unknown; {known_names(name, names)}")
     return known
 
 
@@ -96,7 +97,7 @@ def _check_options(name: str, options: Mapping[str, object], accepted: Mapping[s
     if unknown:
         raise InputError(
             f"model {name!r} has no option {unknown[0]!r} (model.options.{unknown[0]}); "
-            f"it has {', '.join(known) or 'none'}"
+            f"it has {', '.join(known) or 'none'}{suggestion(unknown[0], known)}"
         )
 
 

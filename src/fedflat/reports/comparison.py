@@ -88,7 +88,8 @@ def compare(
     for run in runs:
         if "test_accuracy" not in run.summary:
             raise InputError(
-                f"the run of {run.method}, seed {run.seed}, has no test accuracy: its data has no test set"
+                f"the run of {run.method}, seed {run.seed}, has no test accuracy: its data has no test set, or it is a "
+                "regression"
             )
     groups = grouped(runs)
     pairs = paired(groups, baseline)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ..core.errors import InputError
-from ..core.hyper import check, hyper
+from ..core.hyper import by_name, check, hyper
 from ..core.local import ClipScope, Descent, WeightDecayScope
 from ..core.method import Context
 from ..core.space import Space
@@ -18,6 +18,7 @@ from ..data.federated import Index
 MOST = 10**9  # epochs, steps and samples: their products with a set's batches and a run's rounds fit in 64 bits
 
 
+@by_name
 @dataclass(frozen=True, kw_only=True)
 class Client:
     """Local training: either `epochs` over the client's samples (default 1) or a number of `steps`."""

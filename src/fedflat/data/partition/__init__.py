@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from ...core.errors import InputError
 from ...core.object_references import ExtensionPoint, find_outside, installed
-from ...core.registry import classes_by_file, matching
+from ...core.registry import classes_by_file, known_names, matching
 from .balanced_dirichlet import BalancedDirichlet
 from .dirichlet import Dirichlet
 from .dirichlet_refill import DirichletRefill
@@ -41,9 +41,8 @@ def find(name: str) -> type[Partition]:
     known = matching(name, all_partitions())
     cls: type[Partition] | None = all_partitions()[known] if known else find_outside(name, PARTITIONS)
     if cls is None:
-        raise InputError(
-            f"unknown partition {name!r}; known are {', '.join([*all_partitions(), *installed(PARTITIONS)])}"
-        )
+        names = [*all_partitions(), *installed(PARTITIONS)]
+        raise InputError(f"unknown partition {name!r}; {known_names(name, names)}")
     return cls
 
 

@@ -13,9 +13,15 @@ class Domain(Partition):
     domain after domain in the order of the data.
     """
 
+    @property
+    def needs_classes(self) -> bool:
+        return False
+
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> list[Index]:
         if samples.domain is None:
-            raise InputError("partition.name = 'domain' needs data with domains, such as pacs")
+            raise InputError(
+                "partition.name = 'domain' needs data with domains, such as pacs, or domain= with samples of your own"
+            )
         present = np.unique(samples.domain)
         if clients % len(present):
             names = ", ".join(samples.domains[domain] for domain in present)

@@ -15,6 +15,10 @@ class IID(Partition):
 
     stratified: bool = hyper(False, "distribute every class evenly over the clients")
 
+    @property
+    def needs_classes(self) -> bool:
+        return self.stratified
+
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> list[Index]:
         shuffled = rng.permutation(len(samples))
         if not self.stratified:

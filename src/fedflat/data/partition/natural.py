@@ -13,9 +13,15 @@ class Natural(Partition):
     and the samples of the other users stay unused. Clients are in the order of the user ids.
     """
 
+    @property
+    def needs_classes(self) -> bool:
+        return False
+
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> list[Index]:
         if samples.user is None:
-            raise InputError("partition.name = 'natural' needs data with users, such as femnist")
+            raise InputError(
+                "partition.name = 'natural' needs data with users, such as femnist, or user= with samples of your own"
+            )
         by_user = np.argsort(samples.user, kind="stable")
         starts = np.unique(samples.user[by_user], return_index=True)[1]
         if clients > len(starts):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import InputError
-from ...core.hyper import check, hyper
+from ...core.hyper import by_name, check, hyper
 from ..federated import Index
 
 Priors = NDArray[np.float64]  # (clients, classes): each client's weights of the classes; a row need not sum to 1
@@ -47,10 +47,15 @@ class Partition(ABC):
     """A way to split n labelled samples over clients; its parameters are fields."""
 
     def __init_subclass__(cls) -> None:
-        dataclass(frozen=True, kw_only=True)(cls)
+        by_name(dataclass(frozen=True, kw_only=True)(cls), first_by_place=True)
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def needs_classes(self) -> bool:
+        """Whether the split depends on the labels, which then have to be class indices."""
+        return True
 
     @abstractmethod
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> list[Index]:

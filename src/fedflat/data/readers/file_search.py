@@ -124,27 +124,28 @@ def _read_tar_member(path: Path, name: str, start: int, size: int) -> bytes:
 
 
 def _zip_members(path: Path, names: Collection[str]) -> dict[str, Reader]:
-    with _open_zip(path) as archive:
+    with open_zip(path) as archive:
         members = archive.infolist()
         expect(len(members) <= limits.MAX_MEMBERS, str(path), f"more than {limits.MAX_MEMBERS:,} files in an archive")
         wanted = [member for member in members if _bare_name(member.filename) in names]
-        return {_bare_name(member.filename): partial(_read_zip_member, path, member) for member in wanted}
+        return {_bare_name(member.filename): partial(read_zip_member, path, member) for member in wanted}
 
 
 @contextmanager
-def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+    """A zip archive, of which no more than a directory of limited size is read at once."""
     with open_regular(path) as file:
         stream = LimitedStream(file, str(path), file_size(file), limits.MAX_DIRECTORY_BYTES)
         with zipfile.ZipFile(stream) as archive:
             yield archive
 
 
-def _read_zip_member(path: Path, member: zipfile.ZipInfo) -> bytes:
-    """A file of a zip archive, unpacked if it is gzipped once more."""
+def read_zip_member(path: Path, member: zipfile.ZipInfo) -> bytes:
+    """A file of a zip archive, unpacked if it is gzipped once more. Raises InputError for one larger than allowed."""
     supported = member.compress_type in ZIP_COMPRESSIONS
     expect(supported, str(path), f"{listed([member.filename])} is packed in a way not read")
     limit = file_limit(min(member.compress_size, path.stat().st_size))
-    with _open_zip(path) as archive, archive.open(member) as stream:
+    with open_zip(path) as archive, archive.open(member) as stream:
         if not member.filename.endswith(".gz"):
             return read_stream(stream, member.filename, limit)
         # Packed twice: neither the inner nor the outer content may be larger than if it was packed once.

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..federated import Index
 
 
@@ -14,7 +17,7 @@ from ..federated import Index
 class Part:
     """The train or test part of a data set, as its files hold it."""
 
-    labels: Index  # (n,) class indices
+    labels: Index | NDArray[np.float64]  # (n,) class indices; in npz also (n,) or (n, k) numbers
     samples: Iterable[Any]  # n pictures, uint8 (channels, height, width), or n texts, in the order of the labels
     domain: Sequence[str] | None = None  # name of the domain of each sample
     user: Sequence[str] | None = None  # name of the user of each sample

@@ -13,6 +13,8 @@ MAX_RATIO = 100  # unpacked to packed size of a larger file; MNIST's pictures re
 CHUNK_BYTES = MIB  # unpacked at once
 MAX_SAMPLES = 10_000_000  # of one part; the largest known data set, FEMNIST, has 814,000
 
+MAX_CLASSES = 100_000  # that files may name; ImageNet-21k has 21,841, and tables have a column for each
+
 MAX_MEMBERS = 100_000  # of an archive; MNIST as single pictures would have 70,000
 MAX_HEADER_BYTES = 64 * 2**10  # of a tar member's header with its extensions; names and times take some hundred
 MAX_DIRECTORY_BYTES = 8 * MIB  # of a zip's directory; one of 70,000 pictures takes 6 MB

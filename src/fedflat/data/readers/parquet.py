@@ -19,8 +19,8 @@ from .file_search import plain_files
 from .layout import Part, Shape
 from .limits import MAX_ENCODED_BYTES, MAX_ENTRIES, MAX_FOOTER_BYTES, MAX_SAMPLES, MAX_TEXT, file_limit
 from .parquet_headers import check_pages, row_groups
-from .pictures import decode_pictures
-from .untrusted_files import expect, listed, open_regular, parsing
+from .pictures import decode_pictures, picture_shape
+from .untrusted_files import expect, file_error, listed, open_regular, parsing
 
 NAME = re.compile(r"(train|test)(?:-(\d+)-of-(\d+))?(?:-[0-9a-f]+)?\.parquet")
 ROWS_AT_ONCE = 1024
@@ -40,7 +40,7 @@ class Parquet:
     def parts(self, folder: Path, shape: Shape | None) -> dict[str, Part] | None:
         # Of each part's files: the place of the file, the number of files, its path.
         split: dict[str, list[tuple[int, int, Path]]] = {}
-        for path in plain_files(folder):
+        for path in parquet_files(folder):
             if match := NAME.fullmatch(path.name):
                 split.setdefault(match[1], []).append((int(match[2] or 0), int(match[3] or 1), path))
         return {part: self._part(_in_order(files), shape) for part, files in split.items()} or None
@@ -74,6 +74,27 @@ class Parquet:
 
     def __str__(self) -> str:
         return f"train-*.parquet with columns {', '.join(self._columns())}"
+
+
+def parquet_files(folder: Path) -> list[Path]:
+    """The files below `folder` that are named as parts of a set."""
+    return [path for path in plain_files(folder) if NAME.fullmatch(path.name)]
+
+
+def parquet_columns(path: Path) -> list[str]:
+    """The names of the columns of a file. Raises InputError, naming it, if it cannot be read."""
+    names: list[str] = _open(path, []).schema_arrow.names
+    return names
+
+
+def first_picture(path: Path) -> tuple[int, int, int]:
+    """Channels (1 or 3), width and height of the first picture in the column `image` of a file."""
+    column = _Column(path, _open(path, ["image", "image.bytes"]), "image")
+    column.expect_pictures()
+    name, read = next(column.pictures(), (str(path), None))
+    if read is None:
+        raise file_error(name, "has no rows")
+    return picture_shape(name, read)
 
 
 def _in_order(files: list[tuple[int, int, Path]]) -> list[Path]:

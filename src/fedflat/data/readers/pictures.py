@@ -24,6 +24,7 @@ from .untrusted_files import expect, file_error
 Picture = NDArray[np.uint8]
 AT_ONCE = 1024  # pictures decoded ahead
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # no others: for PostScript, Pillow would start a program
+GREY = ("1", "L", "LA", "I", "I;16", "F")  # modes of pictures without colours
 ONE_LARGE = Lock()  # held while a large picture is decoded
 
 
@@ -37,6 +38,19 @@ def decode_pictures(encoded: Iterable[tuple[str, Callable[[], bytes]]], shape: S
                 if isinstance(picture, InputError):
                     raise picture
                 yield picture
+
+
+def picture_shape(name: str, read: Callable[[], bytes]) -> tuple[int, int, int]:
+    """Channels (1 or 3), width and height of one encoded picture, which is not decoded. Raises InputError by `name`."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(read()), formats=FORMATS) as image:
+                return (1 if image.mode in GREY else 3, *image.size)
+    except InputError:
+        raise
+    except Exception as error:  # a damaged picture may fail in any way
+        raise file_error(name, "not a readable picture") from error
 
 
 def _decoded(encoded: tuple[str, Callable[[], bytes]], shape: Shape) -> Picture | InputError:

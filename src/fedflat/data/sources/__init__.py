@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from ...core.errors import InputError
+from ...core.errors import InputError, shortened
 from ...core.object_references import ExtensionPoint, find_outside, installed, is_outside, is_reference, resolved
-from ...core.registry import matching, module_names
+from ...core.registry import known_names, matching, module_names
 from ..dataset import BundledDataset, FileDataset
+from ..folder_dataset import FolderDataset
 from ..own_dataset import own_dataset
 
 SOURCES = ExtensionPoint(
@@ -26,16 +27,20 @@ def known_source(name: str) -> str:
     Case, `-` and `_` do not matter; the file of an object reference gets its full path. Raises InputError for an
     unknown name.
     """
-    known = matching(name, source_names()) if isinstance(name, str) else None
+    if not isinstance(name, str):
+        kind = type(name).__name__
+        raise InputError(f"data.name must be the name of a data set, got a {kind}; for samples of your own use "
+                         "FederatedData.split(x, y, clients=...)")  # fmt: skip
+    known = matching(name, source_names())
     if known is None and is_outside(name, SOURCES):
         return resolved(name) if is_reference(name) else name
     if known is None:
-        names = ", ".join([*source_names(), *installed(SOURCES)])
-        raise InputError(f"data.name = {name!r} is unknown; known are {names}")
+        names = [*source_names(), *installed(SOURCES)]
+        raise InputError(f"data.name = {shortened(name)!r} is unknown; {known_names(name, names)}")
     return known
 
 
-def source(name: str) -> FileDataset | BundledDataset:
+def source(name: str) -> FileDataset | BundledDataset | FolderDataset:
     """The description of the data set `name`; one from outside is read for it.
 
     Raises InputError for an unknown name, and for a function that gives no data set.
@@ -43,8 +48,13 @@ def source(name: str) -> FileDataset | BundledDataset:
     known = known_source(name)
     if known not in source_names():
         return own_dataset(known, find_outside(known, SOURCES))
-    found: FileDataset | BundledDataset = import_module(f"{__name__}.{known}").SOURCE
+    found: FileDataset | BundledDataset | FolderDataset = import_module(f"{__name__}.{known}").SOURCE
     return found
+
+
+def is_folder(name: str) -> bool:
+    """Whether `name` stands for a folder of the user's own, so that the folder decides which data there are."""
+    return name in source_names() and isinstance(source(name), FolderDataset)
 
 
 def source_summary(name: str) -> str:

@@ -9,7 +9,7 @@ from time import perf_counter, process_time
 import torch
 from torch import Tensor, nn
 
-from ...core.errors import InputError
+from ...core.errors import InputError, StackingError
 from ...core.local import LocalResult
 from ...core.model_check import Randomness
 from ...data.federated import Index
@@ -76,7 +76,10 @@ def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index,
     many = make(Stacked)
     if min(many.chunk, len(cohort)) == 1:
         return Choice(one, "only one client is stacked: there is one, or the model is large")
-    choice = _faster(one, many, cohort)
+    try:
+        choice = _faster(one, many, cohort)
+    except StackingError:
+        return Choice(one, "torch cannot run this model for several clients at once")
     seconds = choice.seconds
     if choice.executor is one or one.randomness is Randomness.DROPOUT or steps * seconds[many.name] < COMPILING:
         return choice

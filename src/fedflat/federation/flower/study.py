@@ -11,7 +11,8 @@ from torch import nn
 
 from ...core.errors import InputError
 from ...core.object_references import allow_code
-from ...data.sources import source
+from ...data.loading import described
+from ...data.sources import is_folder
 from ...experiments.spec import RunSpec, participation_of
 from ...rounds.device import usable_device
 from ...rounds.initial_model import fresh_module
@@ -39,6 +40,13 @@ class Study:
             raise InputError(
                 f"clients is {self.settings.clients}, and the study's data.clients {self.spec.data.clients}: not equal"
             )
+        if not self.own_samples and is_folder(self.spec.data.name):
+            raise InputError(
+                f"data.name = {self.spec.data.name!r} is a folder on one machine; let clients have their own samples: "
+                "set shape and classes"
+            )
+        if self.spec.loss != "cross-entropy":
+            raise InputError(f"loss = {self.spec.loss!r}: a federation trains classifiers; set loss = 'cross-entropy'")
         if self.own_samples and self.spec.data.validation:
             raise InputError("data.validation is for named sets; leave samples out of a client's own instead")
         participation_of(self.spec.participation).check(self.settings.clients, self.spec.rounds)
@@ -60,12 +68,16 @@ class Study:
     def shape(self) -> tuple[int, ...]:
         """The shape of a sample."""
         own, data = self.settings.shape, self.spec.data
-        return tuple(map(int, own.split("x"))) if own else source(data.name).sample_shape(data.image_size)
+        return (
+            tuple(map(int, own.split("x")))
+            if own
+            else described(data.name, self.spec.data_dir).sample_shape(data.image_size)
+        )
 
     @property
     def classes(self) -> int:
         """The number of classes."""
-        return self.settings.classes or source(self.spec.data.name).classes
+        return self.settings.classes or described(self.spec.data.name, self.spec.data_dir).classes
 
     @property
     def digest(self) -> str:

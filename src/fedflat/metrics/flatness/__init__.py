@@ -13,6 +13,7 @@ from torch import nn
 from ...core.errors import InputError
 from ...core.matrix_products import fix_product_rounding
 from ...core.objective import Objective
+from ...core.task import SampleLoss, task_of
 from ...data.federated import FederatedData
 from .measure import Curve, Finding, Measure, Measured, no_progress
 from .measures import all_measures, find
@@ -62,11 +63,13 @@ def flatness(
     measures: Sequence[str | Measure] = LIGHT,
     max_samples: int = MAX_SAMPLES,
     progress: ProgressCallback = no_progress,
+    loss: str | SampleLoss | None = None,
 ) -> Flatness:
     """Measure the flatness of `model` on the training samples of the clients of `data`.
 
-    The loss is the mean cross-entropy without weight decay, the model in evaluation mode, on at most
-    `max_samples` samples, evenly spaced over all, so that every model is measured on the same ones.
+    The loss is that of a `Simulation` with the same `loss`, by default the mean cross-entropy, without weight decay,
+    the model in evaluation mode, on at most `max_samples` samples, evenly spaced over all, so that every model is
+    measured on the same ones.
     measures: names (see `all_measures()`) or measures with settings of their own, e.g. `Sharpness(rho=0.1)`.
 
     Raises ValueError for an unknown name, a value out of range, a measure that needs a method and its
@@ -75,7 +78,7 @@ def flatness(
     if max_samples < 1:
         raise InputError(f"flatness needs max_samples >= 1, got {max_samples}")
     fix_product_rounding()
-    objective = Objective(deepcopy(model))
+    objective = Objective(deepcopy(model), task=task_of(loss, data.task))
     w = objective.space.flatten(objective.module)
     return measure(Subject(objective, w, data.to(w.device, w.dtype), max_samples), measures, progress)
 

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, dataclass_transform
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.hyper import check, hyper
+from ...core.hyper import by_name, check, hyper
 from .subject import Subject
 
 Kind = Literal["interval", "residual"]  # half of a 95 % interval, or a bound on the distance to an exact value
@@ -88,7 +88,7 @@ class Measure(ABC):
     needs_round: ClassVar[bool] = False  # it looks at the round that would follow: a method and its state
 
     def __init_subclass__(cls) -> None:
-        dataclass(frozen=True, kw_only=True)(cls)
+        by_name(dataclass(frozen=True, kw_only=True)(cls))
 
     def __post_init__(self) -> None:
         check(self)

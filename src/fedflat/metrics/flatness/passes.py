@@ -90,7 +90,7 @@ class Footprint:
 
     def _samples(self, n: int) -> Batch:
         x, y = self.sample.x, self.sample.y
-        return Batch(x.repeat(n, *[1] * (x.ndim - 1)), y.repeat(n))
+        return Batch(x.repeat(n, *[1] * (x.ndim - 1)), y.repeat(n, *[1] * (y.ndim - 1)))
 
 
 def _growth(run: Callable[[int], object]) -> list[float]:

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from ....core.errors import InputError
 from ....core.object_references import ExtensionPoint, find_outside, installed
-from ....core.registry import classes_by_file, find_class
+from ....core.registry import classes_by_file, find_class, known_names
 from ..measure import Measure
 
 __all__ = ["MEASURES", "all_measures", "find", "find_measure"]
@@ -32,7 +32,7 @@ def find_measure(name: str) -> type[Measure]:
     """
     cls: type[Measure] | None = find_class(__name__, name, _is_measure) or find_outside(name, MEASURES)
     if cls is None:
-        raise InputError(f"unknown measure {name!r}; known are {', '.join([*all_measures(), *installed(MEASURES)])}")
+        raise InputError(f"unknown measure {name!r}; {known_names(name, [*all_measures(), *installed(MEASURES)])}")
     return cls
 
 

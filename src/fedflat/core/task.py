@@ -1,0 +1,91 @@
+"""What a model is trained for: what labels are, and what a sample's scores cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+from .errors import InputError, printable, shortened
+from .registry import known_names
+
+Kind = Literal["classification", "multi-label", "regression"]  # class indices (n,); 0 or 1 (n, k); numbers (n, k)
+KINDS: tuple[Kind, ...] = get_args(Kind)
+SampleLoss = Callable[[Tensor, Tensor], Tensor]  # scores (n, outputs) and labels (n, ...) -> loss of each sample (n,)
+
+
+def _cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
+    return cross_entropy(scores, y, reduction="none")
+
+
+def _binary_cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
+    """The mean over the labels of a sample."""
+    return binary_cross_entropy_with_logits(scores, y.to(scores.dtype), reduction="none").mean(-1)
+
+
+def _squared_error(scores: Tensor, y: Tensor) -> Tensor:
+    """The mean over the numbers of a sample."""
+    return (scores - y).square().mean(-1)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A kind of labels and the loss that is minimised."""
+
+    kind: Kind
+    loss: str  # its name
+    each: SampleLoss
+
+    def check(self, outputs: int, y: Tensor, dtype: torch.dtype) -> None:
+        """Raise InputError unless `each` gives a number for every sample, which depends on that sample alone.
+
+        It is tried with labels `y` (n, ...) of some samples and scores that are made up, `outputs` for each.
+        """
+        if LOSSES.get(self.loss) is self:
+            return
+        scores = torch.linspace(-1, 1, len(y) * outputs, dtype=dtype, device=y.device).view(len(y), outputs)
+        try:
+            found, first = self.each(scores, y), self.each(scores[:1], y[:1])
+        except Exception as error:
+            problem = (str(error).splitlines() or [""])[0]
+            raise InputError(f"loss {self.loss}: fails with {type(error).__name__}: {shortened(problem)}") from error
+        shape = tuple(found.shape) if isinstance(found, Tensor) else None
+        if shape != (len(y),) or not found.is_floating_point():
+            got = f"a tensor of shape {shape}" if shape is not None else f"a value of type {type(found).__name__}"
+            raise InputError(f"loss {self.loss}: gives {got} for {len(y)} samples, expected one number for each: "
+                             f"({len(y)},)")  # fmt: skip
+        if not torch.allclose(found[:1], first, rtol=1e-3, atol=1e-5, equal_nan=True):
+            raise InputError(f"loss {self.loss}: a sample's loss depends on the other samples of its batch")
+
+
+CROSS_ENTROPY = Task("classification", "cross-entropy", _cross_entropy)
+LOSSES = {
+    "cross-entropy": CROSS_ENTROPY,
+    "multi-label": Task("multi-label", "multi-label", _binary_cross_entropy),
+    "regression": Task("regression", "regression", _squared_error),
+}
+DEFAULTS = {task.kind: task for task in LOSSES.values()}  # by kind
+
+
+def task_of(loss: Any, kind: Kind) -> Task:
+    """The task with this `loss`, a name or a function, on labels of this `kind`; None is the usual one of the kind.
+
+    Raises InputError for an unknown name, or a loss that labels of another kind need.
+    """
+    if loss is None:
+        return DEFAULTS[kind]
+    if callable(loss):
+        name = getattr(loss, "__qualname__", type(loss).__qualname__)
+        return Task(kind, printable(f"{getattr(loss, '__module__', '')}.{name}"), loss)
+    if not isinstance(loss, str) or loss not in LOSSES:
+        raise InputError(f"loss = {shortened(repr(loss))} is unknown; {known_names(loss, LOSSES)}")
+    if LOSSES[loss].kind != kind:
+        raise InputError(
+            f"loss = {loss!r} needs labels for {LOSSES[loss].kind}, and the data's are for {kind}; make the data "
+            f"with task={LOSSES[loss].kind!r}, or use loss = {DEFAULTS[kind].loss!r}"
+        )
+    return LOSSES[loss]

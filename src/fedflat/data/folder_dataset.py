@@ -1,0 +1,186 @@
+"""A data set of a user's own in a folder. How many classes and samples there are, and of what shape, its files tell."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..core.errors import InputError, printable
+from .cache import Entry, SourceFiles, Writer, entry, key
+from .conversion import LENGTH, Progress, write_groups, write_labels, write_pictures, write_texts
+from .dataset import LoadedDataset, data_root, samples_of
+from .readers.layout import Part, Shape
+from .readers.limits import MAX_CLASSES
+from .readers.npz import npz_files, read_npz
+from .readers.parquet import Parquet, first_picture, parquet_columns, parquet_files
+
+VOCABULARY = 30_000  # words of texts that have a number of their own, as for the sets that are known by name
+
+
+@dataclass(frozen=True)
+class FoundDataset:
+    """What the files of a folder turned out to hold."""
+
+    classes: int
+    shape: tuple[int, ...]  # of one sample
+    sizes: Mapping[str, int]  # samples of each part
+    domains: tuple[str, ...]
+    vocabulary_size: int  # 0 unless samples are token numbers
+
+    def sample_shape(self, image_size: int | None = None) -> tuple[int, ...]:
+        """The shape of one sample; pictures are already resized to `image_size` pixels."""
+        return self.shape
+
+
+class FolderDataset(ABC):
+    """A kind of files that a user's own data set may come in."""
+
+    sizes: Mapping[str, int] = {}  # as many samples as the files have
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """The files to look for, in words."""
+
+    @abstractmethod
+    def files(self, folder: Path) -> list[Path]:
+        """The files in `folder`; none if it has none of this kind."""
+
+    @abstractmethod
+    def convert(self, folder: Path, image_size: int | None, writer: Writer, progress: Progress) -> dict[str, Part]:
+        """Write the samples of every part, and give the parts, whose labels and groups are written afterwards."""
+
+    def load(
+        self, name: str, data_dir: str | None, partial: bool, image_size: int | None, progress: Progress
+    ) -> LoadedDataset:
+        """The data set in `data_dir` or $FEDFLAT_DATA, converted once and then kept in the cache.
+
+        Raises InputError, naming folder, file or field, if the files are missing or damaged.
+        """
+        root = data_root(data_dir, name)
+        inside = (root / name).is_dir() and not self.files(root)  # as for sets that are known by name
+        converted = self._entry(name, root / name if inside else root, image_size, progress)
+        facts = converted.description["facts"]
+        return LoadedDataset(
+            train=samples_of(converted, "train"),
+            test=samples_of(converted, "test") if "test-y" in converted.arrays else None,
+            classes=facts["classes"],
+            domains=tuple(facts.get("domains", ())),
+            vocabulary=tuple(facts.get("vocabulary", ())),
+            contents=converted.digest,
+        )
+
+    def described(self, loaded: LoadedDataset) -> FoundDataset:
+        """What the files hold, once they are loaded."""
+        sizes = {"train": len(loaded.train.y)} | ({} if loaded.test is None else {"test": len(loaded.test.y)})
+        x = loaded.train.x
+        tokens = 0 if x.is_floating_point() or x.dtype.itemsize == 1 else max(len(loaded.vocabulary), int(x.max()) + 1)
+        return FoundDataset(loaded.classes, tuple(x.shape[1:]), sizes, loaded.domains, tokens)
+
+    def _classes(self, folder: Path, parts: dict[str, Part]) -> int:
+        """The number of classes; 0 if the labels are not class numbers."""
+        if any(part.labels.dtype.kind == "f" for part in parts.values()):
+            return 0
+        classes = 1 + max(int(part.labels.max(initial=0)) for part in parts.values())
+        if classes > MAX_CLASSES:
+            raise InputError(f"data folder {folder}: a label is {classes - 1}, outside 0..{MAX_CLASSES - 1:,}")
+        return classes
+
+    def _entry(self, name: str, folder: Path, image_size: int | None, progress: Progress) -> Entry:
+        """The converted files."""
+
+        def build(writer: Writer) -> None:
+            parts = self.convert(folder, image_size, writer, progress)
+            classes = self._classes(folder, parts)
+            for part, content in parts.items():
+                if classes:
+                    write_labels(writer, f"{name} {part}", part, content, classes)
+                else:
+                    writer.add(f"{part}-y", content.labels.astype(np.float64))
+            write_groups(writer, parts)
+            writer.metadata["classes"] = classes
+
+        try:
+            files = self.files(folder)
+            if not files:
+                raise InputError(f"data_dir = {str(folder)!r} has no files of {name}; it should hold {self.where}")
+            entry_name = f"{name}-{key(folder, how=(name, image_size, LENGTH, VOCABULARY))}"
+            return entry(entry_name, SourceFiles(folder, files), build)
+        except InputError as error:  # the message may contain names of files and columns
+            raise InputError(printable(str(error))) from error
+
+
+class NpzFolder(FolderDataset):
+    """`train.npz` and `test.npz`."""
+
+    @property
+    def where(self) -> str:
+        """Names of files and arrays or columns."""
+        return "train.npz (and test.npz) with arrays x (n, ...), y (n,), and perhaps domain, user (n,)"
+
+    def files(self, folder: Path) -> list[Path]:
+        """All parts, if there is one for training."""
+        found = npz_files(folder)
+        return sorted(found.values()) if "train" in found else []
+
+    def convert(self, folder: Path, image_size: int | None, writer: Writer, progress: Progress) -> dict[str, Part]:
+        """Write the arrays as they are. Raises InputError if the parts' samples differ in shape or type."""
+        if image_size is not None:
+            raise InputError(f"data.image_size = {image_size} goes with photographs; arrays have one size")
+        parts = {part: read_npz(path) for part, path in npz_files(folder).items()}
+        arrays = {part: np.asarray(content.samples) for part, content in parts.items()}
+        shape, kind = arrays["train"].shape[1:], arrays["train"].dtype
+        for part, x in arrays.items():
+            if x.shape[1:] != shape or x.dtype != kind:
+                raise InputError(
+                    f"data folder {folder}: {part} has x of shape {x.shape} and type {x.dtype}, train of samples "
+                    f"{shape} and type {kind}"
+                )
+            writer.add(f"{part}-x", x)
+            progress(part, len(x), len(x))
+        return parts
+
+
+class ParquetFolder(FolderDataset):
+    """`train*.parquet` and `test*.parquet` with pictures or texts."""
+
+    @property
+    def where(self) -> str:
+        """Names of files and arrays or columns."""
+        return "train-*.parquet (and test-*.parquet) with columns image or text, label, and perhaps domain, user"
+
+    def files(self, folder: Path) -> list[Path]:
+        """All parts, if there is one for training."""
+        found = parquet_files(folder)
+        return found if any(path.name.startswith("train") for path in found) else []
+
+    def convert(self, folder: Path, image_size: int | None, writer: Writer, progress: Progress) -> dict[str, Part]:
+        """Write pictures as pixels, texts as token numbers. Raises InputError if there is neither."""
+        train = next(path for path in self.files(folder) if path.name.startswith("train"))
+        columns = parquet_columns(train)
+        domain, user = (group if group in columns else None for group in ("domain", "user"))
+        if "image" in columns:
+            shape = self._shape(train, image_size)
+            parts = Parquet(image="image", domain=domain, user=user).parts(folder, shape) or {}
+            for part, content in parts.items():
+                write_pictures(writer, part, content, shape, progress)
+        elif "text" in columns:
+            if image_size is not None:
+                raise InputError(f"data.image_size = {image_size} goes with photographs, and these are texts")
+            parts = Parquet(text=("text",), domain=domain, user=user).parts(folder, None) or {}
+            write_texts(writer, parts, VOCABULARY)
+        else:
+            raise InputError(f"data file {train}: has no column 'image' or 'text' (for numbers use npz)")
+        return parts
+
+    def _shape(self, path: Path, image_size: int | None) -> Shape:
+        """The shape of all pictures: that of the first, or `image_size` pixels, to which they are resized."""
+        channels, width, height = first_picture(path)
+        if image_size is None and width != height:
+            raise InputError(f"data file {path}: its first picture has {width} x {height} pixels; set data.image_size, "
+                             "to which all are resized")  # fmt: skip
+        return Shape(channels, image_size or width, resize=image_size is not None)

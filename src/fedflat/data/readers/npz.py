@@ -1,0 +1,120 @@
+"""Arrays of a user's own in `train.npz` and `test.npz`. Nothing is unpickled, and no array is larger than allowed.
+
+An npz file is a zip of npy files. Each is read into memory within the limits for members of archives; its header is
+compared with the number of bytes that follow before they become an array.
+"""
+
+from __future__ import annotations
+
+import io
+import tokenize
+import warnings
+import zipfile
+from math import prod
+from pathlib import Path
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from .file_search import open_zip, read_zip_member
+from .layout import Part
+from .limits import MAX_CLASSES, MAX_MEMBERS, MAX_SAMPLES
+from .untrusted_files import expect, listed, parsing
+
+NAMES = ("x", "y", "domain", "user")
+MAX_AXES = 8
+HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+CHANNELS = (1, 3, 4)  # of pictures
+
+
+def npz_files(folder: Path) -> dict[str, Path]:
+    """The files of the parts that are in `folder` itself."""
+    return {part: folder / f"{part}.npz" for part in ("train", "test") if (folder / f"{part}.npz").is_file()}
+
+
+def read_npz(path: Path) -> Part:
+    """The part in one file: x (n, *shape), y (n,) class numbers, or (n,) or (n, k) other numbers, domain and user (n,).
+
+    The last two need not be there.
+
+    Raises InputError, naming file and array, for anything else.
+    """
+    with parsing(str(path), "not a readable npz file"):
+        arrays = _arrays(path)
+    for name in ("x", "y"):
+        expect(name in arrays, str(path), f"has no array {name!r}; x and y are needed")
+    x, y = arrays["x"], arrays["y"]
+    expect(x.ndim >= 2 and len(x) > 0, str(path), f"x has shape {x.shape}, expected (n, ...)")
+    expect(len(x) <= MAX_SAMPLES, str(path), f"x has {len(x):,} samples; at most {MAX_SAMPLES:,} are read")
+    expect(y.shape[:1] == (len(x),) and y.ndim <= 2, str(path), f"y has shape {y.shape}, expected ({len(x)},)")
+    groups = {name: _names(path, name, arrays[name], len(x)) for name in ("domain", "user") if name in arrays}
+    return Part(_labels(path, y), _samples(path, x), groups.get("domain"), groups.get("user"))
+
+
+def _arrays(path: Path) -> dict[str, NDArray[np.generic]]:
+    """The arrays that have a meaning here; others in the file are not read."""
+    with open_zip(path) as archive:
+        members = archive.infolist()
+    expect(len(members) <= MAX_MEMBERS, str(path), f"more than {MAX_MEMBERS:,} arrays")
+    named = {member.filename.removesuffix(".npy"): member for member in members}
+    expect(len(named) == len(members), str(path), "has an array twice")
+    return {name: _array(path, name, named[name]) for name in NAMES if name in named}
+
+
+def _array(path: Path, name: str, member: zipfile.ZipInfo) -> NDArray[np.generic]:
+    """One array of numbers or texts. Raises InputError for any other, and for one of another size than it claims."""
+    content = read_zip_member(path, member)
+    stream = io.BytesIO(content)
+    version = npy.read_magic(stream)
+    expect(version in HEADERS, str(path), f"{name} is of an unknown version of the npy format")
+    shape, columns_first, kind = _header(version, stream)
+    expect(kind.kind in "biufU" and kind.itemsize > 0, str(path), f"{name} holds {kind}, expected numbers")
+    expect(len(shape) <= MAX_AXES and min(shape, default=1) >= 0, str(path), f"{name} has shape {listed([str(shape)])}")
+    size = len(content) - stream.tell()
+    fits = prod(shape) * kind.itemsize == size
+    expect(fits, str(path), f"{name} says that it has shape {listed([str(shape)])} of {kind}, but has {size:,} bytes")
+    flat = np.frombuffer(content, kind, offset=stream.tell())
+    return flat.reshape(shape, order="F" if columns_first else "C")
+
+
+def _header(version: tuple[int, int], stream: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
+    """Shape, order and type of an array. Raises ValueError for a header that is none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numpy repairs headers that Python 2 wrote, and says so
+            return HEADERS[version](stream)
+    except (SyntaxError, tokenize.TokenError) as error:
+        raise ValueError("its header cannot be read") from error
+
+
+def _labels(path: Path, y: NDArray[np.generic]) -> NDArray[np.int64] | NDArray[np.float64]:
+    """Class numbers (n,) int64; anything else as float64, which the task will judge."""
+    expect(y.dtype.kind in "biuf", str(path), f"y holds {y.dtype}, expected class numbers")
+    if y.dtype.kind == "f" or y.ndim > 1:
+        numbers = y.astype(np.float64)
+        expect(y.size > 0 and bool(np.isfinite(numbers).all()), str(path), "y holds NaN or infinity, or nothing")
+        return numbers
+    outside = (y < 0) | (y >= MAX_CLASSES)  # type: ignore[operator]  # numbers, as was just said
+    place = int(np.argmax(outside))
+    expect(not outside.any(), str(path), f"y has class {y[place]} at {place}, outside 0..{MAX_CLASSES - 1:,}")
+    return y.astype(np.int64)
+
+
+def _samples(path: Path, x: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Samples in a type that torch has: pixels uint8, other whole numbers int64, numbers float32 or float64."""
+    if x.dtype == np.uint8:
+        last = x.ndim == 4 and x.shape[-1] in CHANNELS and x.shape[1] not in CHANNELS
+        expect(not last, str(path), f"x has shape {x.shape}; pictures are (n, channels, height, width)")
+        return np.ascontiguousarray(x)
+    expect(x.dtype.kind in "biuf", str(path), f"x holds {x.dtype}, expected numbers")
+    small = x.dtype.kind == "b" or (x.dtype.kind == "f" and x.dtype.itemsize <= 4)
+    kind = np.float32 if small else np.float64 if x.dtype.kind == "f" else np.int64
+    return np.ascontiguousarray(x, dtype=kind)
+
+
+def _names(path: Path, group: str, values: NDArray[np.generic], number: int) -> list[str]:
+    """The domain or user of each sample, as texts."""
+    expect(values.shape == (number,), str(path), f"{group} has shape {values.shape}, expected ({number},)")
+    expect(values.dtype.kind in "biuU", str(path), f"{group} holds {values.dtype}, expected names or whole numbers")
+    return list(map(str, values.tolist()))
