@@ -14,7 +14,7 @@ from fedflat.core.records import Record, Vector
 from fedflat.data import cache
 from fedflat.data.cache import SourceFiles, entry
 from fedflat.experiments import runner
-from fedflat.experiments.checksums import Checksums
+from fedflat.rounds.checksums import Checksums
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.verification import verify_run
 from fedflat.federation.client_state import ClientState

@@ -368,7 +368,7 @@ def test_a_budget_of_a_held_out_domain_takes_equal_domains(train: int, test: int
     """PACS has four: one is for the test, three are for training, and what is over is nobody's."""
     known = replace(source("pacs"), sizes={"train": train, "test": test})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(budget, "source", lambda name: known)
+        patch.setattr(budget, "described", lambda *_: known)
         spec = run_spec(data={"name": "pacs", "clients": 3, "test_domain": "photo"})
         ours, apart = budget._sample_counts(spec)
     assert 0 <= train + test - 4 * apart < 4

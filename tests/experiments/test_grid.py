@@ -70,6 +70,9 @@ def test_a_file_may_have_the_keys_as_tables(tmp_path: Path) -> None:
 def test_a_study_can_be_extended_by_its_grid(tmp_path: Path) -> None:
     begin_study(study_spec(grid={"client.lr": [0.1]}), tmp_path)
     begin_study(study_spec(grid={"client.lr": [0.1, 0.2], "method.rho": [0.1]}), tmp_path)
+    config = run_directory(study_spec().runs()[0], tmp_path).path / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.touch()  # a run has begun
     with pytest.raises(InputError, match="rounds is 6 there and 7 here"):
         begin_study(study_spec(rounds=7), tmp_path)
 
