@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from docutils.utils.math.latex2mathml import tex2mathml
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # whose `docs` has the docstrings' reader
+sys.path.insert(0, str(Path(__file__).parent))
 
-from docs.docstrings import as_restructured_text
+from docstrings import as_restructured_text
 
 import fedflat
 
@@ -36,7 +36,7 @@ myst_update_mathjax = False
 nb_execution_mode = "force"
 nb_execution_in_temp = True  # what a notebook writes is gone afterwards
 nb_execution_raise_on_error = True
-nb_execution_timeout = 120
+nb_execution_timeout = 600  # seconds for a cell, of which a busy machine takes many
 nb_merge_streams = True
 
 autodoc_member_order = "bysource"
@@ -64,18 +64,33 @@ html_theme_options: dict[str, Any] = {
 html_sidebars: dict[str, list[str]] = {"index": []}
 project_copyright = author
 
-# Files outside this folder that pages link to have a page of the site.
-OUTSIDE = {"README.md": "index", "CONTRIBUTING.md": "project/contributing", "SECURITY.md": "project/security",
-           "CHANGELOG.md": "project/changelog"}  # fmt: skip
+ROOT = Path(__file__).parents[1]
+# Pages whose text is in a file outside this folder, where readers of the repository look for it.
+OUTSIDE = {
+    "project/contributing": "CONTRIBUTING.md",
+    "project/security": "SECURITY.md",
+    "project/changelog": "CHANGELOG.md",
+    "project/benchmarks": "benchmarks/README.md",
+}
+PAGES = {ROOT / file: page for page, file in OUTSIDE.items()} | {ROOT / "README.md": "index"}
+LINK = re.compile(r"\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 
 
-def lead_to_pages(app: Sphinx, page: str, source: list[str]) -> None:
-    """Links to files at the top of the repository, such as ../CONTRIBUTING.md, lead to their pages."""
-    source[0] = re.sub(
-        rf"\]\((?:\.\./)+({'|'.join(map(re.escape, OUTSIDE))})(#[^)]*)?\)",
-        lambda found: f"](/{OUTSIDE[found[1]]}.md{found[2] or ''})",
-        source[0],
-    )
+def read_page(app: Sphinx, page: str, source: list[str]) -> None:
+    """Take the text of a page from where it is, and let its links lead to pages of the site."""
+    file = ROOT / OUTSIDE.get(page, f"docs/{page}.md")
+    source[0] = LINK.sub(lambda found: link(found, file.parent), file.read_text())
+
+
+def link(found: re.Match[str], folder: Path) -> str:
+    """A link of a file in `folder`, as a page of the site has it; a file that is no page is named, and not linked."""
+    text, target, anchor = found[1], found[2], found[3] or ""
+    path = (folder / target).resolve()
+    if path in PAGES:
+        return f"[{text}](/{PAGES[path]}.md{anchor})"
+    if path.is_relative_to(ROOT / "docs") and path.is_file():
+        return f"[{text}](/{path.relative_to(ROOT / 'docs')}{anchor})"
+    return text if path.exists() else found[0]
 
 
 def read_docstring(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
@@ -104,7 +119,7 @@ def raise_skip() -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register what is above."""
-    app.connect("source-read", lead_to_pages)
+    app.connect("source-read", read_page)
     app.connect("autodoc-process-docstring", read_docstring)
     app.add_html_math_renderer("mathml", inline_renderers=(visit_math, None), block_renderers=(visit_math_block, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

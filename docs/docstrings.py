@@ -8,7 +8,7 @@ from collections.abc import Sequence
 CODE = re.compile(r"(`[^`]+`)")
 MARKUP = re.compile(r"([\\*_|])")  # characters that mean nothing in our docstrings, and something to Sphinx
 ITEM = re.compile(r"(\* |- )")
-ARGUMENT = re.compile(r"(\w+(?:, \w+)*): ")  # such as "rounds: default 100"
+ARGUMENT = re.compile(r"([a-z_]+(?:, [a-z_]+)*): ")  # such as "rounds: default 100"
 
 
 def as_restructured_text(lines: Sequence[str]) -> list[str]:
@@ -42,11 +42,14 @@ def block(paragraph: list[str]) -> list[str]:
 
 
 def arguments(paragraph: list[str]) -> list[str]:
-    """What each argument means, as a list; lines that go on are indented or not."""
-    text = " ".join(line.strip() for line in paragraph)
-    starts = [found.start() for found in re.finditer(r"(?:^|(?<=[.;] ))[a-z_]+(?:, [a-z_]+)*: ", text)]
-    parts = [text[start:end].strip() for start, end in zip(starts, [*starts[1:], None], strict=True)]
-    return [f"* ``{name}``: {words(meaning)}" for name, meaning in (part.split(": ", 1) for part in parts)]
+    """What each argument means, as a list: a line that begins with a name begins an item, others go on with it."""
+    items: list[str] = []
+    for line in paragraph:
+        if ARGUMENT.match(line):
+            items.append(line)
+        else:
+            items[-1] += f" {line.strip()}"
+    return [f"* ``{name}``: {words(meaning)}" for name, meaning in (item.split(": ", 1) for item in items)]
 
 
 def words(text: str) -> str:
