@@ -54,6 +54,7 @@ html_copy_source = False
 html_theme_options: dict[str, Any] = {
     "navbar_end": ["theme-switcher"],
     "navigation_with_keys": False,
+    "header_links_before_dropdown": 8,
     "show_prev_next": True,
     "show_toc_level": 2,
     "footer_start": ["copyright"],
