@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 600  # seconds for a cell, of which a busy machine takes many
 nb_merge_streams = True
 
+autoclass_content = "both"  # arguments are described by __init__
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # docstrings say what types do not; signatures stay short
 autodoc_preserve_defaults = True
@@ -54,7 +56,7 @@ html_copy_source = False
 html_theme_options: dict[str, Any] = {
     "navbar_end": ["theme-switcher"],
     "navigation_with_keys": False,
-    "header_links_before_dropdown": 8,
+    "header_links_before_dropdown": 6,
     "show_prev_next": True,
     "show_toc_level": 2,
     "footer_start": ["copyright"],
@@ -62,7 +64,7 @@ html_theme_options: dict[str, Any] = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars: dict[str, list[str]] = {"index": []}
+html_sidebars: dict[str, list[str]] = {page: [] for page in ("index", "which_method", "columns", "faq")}  # no subpages
 project_copyright = author
 
 ROOT = Path(__file__).parents[1]
@@ -96,7 +98,14 @@ def link(found: re.Match[str], folder: Path) -> str:
 
 def read_docstring(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
     """Docstrings are plain text with Markdown's `code`; Sphinx reads reStructuredText."""
-    lines[:] = as_restructured_text(lines)
+    lines[:] = as_restructured_text([*lines, "", *meanings(thing)])
+
+
+def meanings(thing: object) -> list[str]:
+    """What the fields of a class mean that have a description, such as hyper-parameters."""
+    if not (isinstance(thing, type) and is_dataclass(thing)):
+        return []
+    return [f"{f.name}: {f.metadata['meaning']}" for f in fields(thing) if "meaning" in f.metadata]
 
 
 def visit_math(self: Any, node: nodes.math) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 CODE = re.compile(r"(`[^`]+`)")
 MARKUP = re.compile(r"([\\*_|])")  # characters that mean nothing in our docstrings, and something to Sphinx
 ITEM = re.compile(r"(\* |- )")
-ARGUMENT = re.compile(r"([a-z_]+(?:, [a-z_]+)*): ")  # such as "rounds: default 100"
+ARGUMENT = re.compile(r"([a-z]\w*(?:, [a-z]\w*)*): ")  # such as "rounds: default 100"
 
 
 def as_restructured_text(lines: Sequence[str]) -> list[str]:
