@@ -46,8 +46,9 @@ types: $(INSTALLED)  ## static types
 imports: $(INSTALLED)  ## imports run one way between rooms
 	$(BIN)/lint-imports
 
-docs: $(INSTALLED)  ## write the generated parts of README and docs
+docs: $(INSTALLED)  ## write the generated parts of README and docs, and the site in build/site: a minute or two
 	$(BIN)/python -m docs.generate
+	$(BIN)/python -m sphinx -q -W --keep-going -E -b html -d build/doctrees docs build/site
 
 docs-check: $(INSTALLED)  ## fail if a generated part is not current
 	$(BIN)/python -m docs.generate --check

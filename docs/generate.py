@@ -55,6 +55,16 @@ def method_table() -> str:
     return "\n".join([*lines, "", f"{LEGEND}."])
 
 
+def cost_of_methods() -> str:
+    """What every method costs and needs, and the radius that papers give, as a Markdown table."""
+    titles = ["method", *COSTS, "weights", "published rho"]
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    for name, cls in all_methods().items():
+        cells = [f"[{name}](methods.md#{anchor(name)})", *map(str, costs(cls)), cls.weights]
+        lines.append(f"| {' | '.join(cells)} | {cls.sources.published.get('rho', '')} |")
+    return "\n".join([*lines, "", f"{LEGEND}. Weights: of the clients in the server's mean."])
+
+
 def partition_table() -> str:
     """The partition schemes as a Markdown table."""
     lines = ["| name | parameters | what it does |", "|---|---|---|"]
@@ -233,6 +243,7 @@ def main() -> int:
     pages = {
         ROOT / "README.md": between("README.md", "methods", method_table()),
         ROOT / "docs" / "methods.md": method_page(),
+        ROOT / "docs" / "which_method.md": between("docs/which_method.md", "costs", cost_of_methods()),
         ROOT / "docs" / "decisions.md": decisions_page(),
         ROOT / "docs" / "data.md": between("docs/data.md", "partitions", partition_table()),
         ROOT / "docs" / "flatness.md": between("docs/flatness.md", "measures", measure_table()),

@@ -1,0 +1,44 @@
+"""The page of columns has each number that runs write, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import fedflat as ff
+from fedflat.methods import all_methods
+
+PAGE = (Path(__file__).parents[2] / "docs" / "columns.md").read_text()
+
+
+def rows(table: str) -> dict[str, str]:
+    """What the page says of each name of a table, unit and meaning."""
+    text = PAGE.split(f"<!-- {table}:")[1].split(f"<!-- end of {table} -->")[0]
+    return dict(re.findall(r"^\| `(\w+)` \| (.+ \| .+) \|$", text, re.MULTILINE))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> ff.Run:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDFLAT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        data = ff.data.load("digits", clients=5, validation=0.2)
+    return ff.Simulation("mlp", data, ff.methods.FedAvg(), ff.Client(), rounds=2).run()
+
+
+def numbers_beside_the_model() -> set[str]:
+    """The single numbers that methods send with their models, which the metrics have."""
+    sent = {name for cls in all_methods().values() for name, width in cls.down.widths(7, cls()).items() if width == 1}
+    assert sent, "or this test is of no use"
+    return sent
+
+
+@pytest.mark.slow
+def test_every_metric_has_its_row(run: ff.Run) -> None:
+    assert set(rows("metrics")) == set(run.metrics.column_names) | numbers_beside_the_model()
+
+
+@pytest.mark.slow
+def test_every_number_of_the_summary_has_its_row(run: ff.Run) -> None:
+    assert set(rows("summary")) == set(run.summary)
