@@ -14,7 +14,6 @@ from fedflat.core.records import Record, Vector
 from fedflat.data import cache
 from fedflat.data.cache import SourceFiles, entry
 from fedflat.experiments import runner
-from fedflat.rounds.checksums import Checksums
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.verification import verify_run
 from fedflat.federation.client_state import ClientState
@@ -23,6 +22,7 @@ from fedflat.federation.launch.certificates import Certificates
 from fedflat.files import flush_folder, make_folder, write_atomically
 from fedflat.metrics.flatness.surface import Surface
 from fedflat.rounds import checkpoint
+from fedflat.rounds.checksums import Checksums
 from support.durability import spec
 from support.flower_fixtures import GridFederation, study_of
 from support.forgetful_disk import ForgetfulDisk, State

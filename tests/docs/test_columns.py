@@ -24,7 +24,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> ff.Run:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDFLAT_CACHE", str(tmp_path_factory.mktemp("cache")))
         data = ff.data.load("digits", clients=5, validation=0.2)
-    return ff.Simulation("mlp", data, ff.methods.FedAvg(), ff.Client(), rounds=2).run()
+    rule = ff.HeldOut(1.0, 0.2)
+    return ff.Simulation("mlp", data, ff.methods.FedAvg(), ff.Client(), rounds=2, participation=rule).run()
 
 
 def numbers_beside_the_model() -> set[str]:

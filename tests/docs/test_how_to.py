@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedflat.cli import main
+from support.effort import in_test_all
 from support.fresh_process import SOURCE
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -23,12 +24,15 @@ PAGES = {
 }
 
 
+LONG = {"howto/federation.md"}  # starts a federation, as the tests of `federation.launch` do
+
+
 def test_there_are_pages_with_commands() -> None:
     assert {"howto/own_parts.md", "howto/sweeps.md", "howto/resume.md", "howto/federation.md"} <= set(PAGES)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [pytest.param(page, marks=in_test_all) if page in LONG else page for page in PAGES])
 def test_its_commands_run_as_written_in_order(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block with a caption is a file, which the commands find under that name."""
     monkeypatch.chdir(tmp_path)

@@ -31,9 +31,9 @@ NameArgument = Annotated[str, typer.Argument(help="A name in small letters, such
 def new(kind: KindArgument, name: NameArgument) -> None:
     """Write a small complete file, and its test, to begin a method, a model or a data set of your own.
 
-    fedflat new method fedmine
+    fedflat new method fed_mine
 
-    writes fedmine.py and test_fedmine.py in this folder. They work as they are: change them step by step.
+    writes fed_mine.py and test_fed_mine.py in this folder. They work as they are: change them step by step.
     """
     if kind not in KINDS:
         raise InputError(f"{printable(kind)}: there are skeletons of a {', a '.join(KINDS)}")
@@ -61,7 +61,7 @@ def check_method(
 ) -> None:
     """Check that a method keeps what every method promises: shapes, stacks, checkpoints, ranges, annotations.
 
-    fedflat check-method fedmine.py:FedMine
+    fedflat check-method fed_mine.py:FedMine
 
     The exit code is 0 if every promise is kept, and 1 if one is broken. This runs the code of the file.
     """

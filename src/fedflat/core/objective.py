@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
@@ -190,19 +191,19 @@ class BatchOracle:
         """As `with_loss`, on the samples that the linear map has changed, and the gradients of `wrt_inputs`."""
         inputs = [x.detach().requires_grad_() for x in (w, matrix, shift)]
         with self.seeded(), torch.enable_grad(), self.objective.training_precision():
-            moved = replace(self.batch, x=_transformed(self.batch, self.batch.y.shape[: w.ndim], *inputs[1:]))
+            moved = replace(self.batch, x=_transformed(self.batch, w.ndim, *inputs[1:]))
             loss, plain = self.objective.losses(inputs[0], moved, self.penalty)
             by_w, by_matrix, by_shift = torch.autograd.grad(loss.sum(), inputs)
         return self.batch.mean(plain), (by_w, by_matrix, by_shift)
 
 
-def _transformed(batch: Batch, samples: torch.Size, matrix: Tensor, shift: Tensor) -> Tensor:
-    """The samples A x + b, in the shape of the batch's samples, of which there are `samples` (*clients, b)."""
+def _transformed(batch: Batch, axes: int, matrix: Tensor, shift: Tensor) -> Tensor:
+    """The samples A x + b, in the shape of the batch's samples, whose first `axes` are (*clients, b)."""
     channels = round(matrix.shape[-1] ** 0.5)
-    numbers = batch.x.numel() // samples.numel()
+    numbers = prod(batch.x.shape[axes:])
     if shift.shape[-1] != numbers:
         raise InputError(f"inputs of {channels} channels and {shift.shape[-1]} numbers do not fit samples of {numbers}")
-    x = batch.x.reshape(*samples, channels, -1)
+    x = batch.x.reshape(*batch.x.shape[:axes], channels, -1)
     A = matrix.reshape(*matrix.shape[:-1], 1, channels, channels)
     b = shift.reshape(*shift.shape[:-1], 1, channels, -1)
     return (A @ x + b).reshape(batch.x.shape)

@@ -66,7 +66,7 @@ class RunDirectory:
 
     @property
     def has_begun(self) -> bool:
-        return (self.path / "config.toml").exists()
+        return os.path.lexists(self.path / "config.toml")  # a link that leads nowhere is a damaged one
 
     @property
     def state(self) -> Path:
