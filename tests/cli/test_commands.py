@@ -289,3 +289,21 @@ def test_the_environment_changes_nothing(fedflat, monkeypatch: pytest.MonkeyPatc
     out = fedflat(f"run {SMALL} --dry-run")[1]
     assert "rounds = 4" in out
     assert "seed = 0" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("run --rounds 1 --rounds 2", "--rounds is given twice"),
+        ("run --method.rho 0.1 --method fedsam --method.rho=0.2", "--method.rho is given twice"),
+        ("run --participation 0.5 --participation 0.2", "--participation is given twice"),
+        ("run --workers 1 --workers 2", "--workers is given twice"),
+        ("compare --methods.name fedsam", "--methods.name: methods is a list; write --methods NAME, or --methods '{"),
+        ("compare --method.name fedsam", "--method.name: methods is a list; write --methods NAME"),
+    ],
+)
+def test_flags_that_would_be_lost_are_refused(fedflat, line: str, message: str) -> None:
+    code, _, err = fedflat(line)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1

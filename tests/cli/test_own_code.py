@@ -168,6 +168,16 @@ def test_an_own_thing_in_the_wrong_place_is_one_line(fedflat, study: Path, flags
     assert err.count("\n") == 1
 
 
+def test_two_files_of_one_name_are_not_taken_for_each_other(fedflat, study: Path, tmp_path: Path) -> None:
+    """Their runs would have one folder, and the second the results of the first."""
+    (tmp_path / "other").mkdir()
+    write_own_code(tmp_path / "other")
+    code, _, err = fedflat("compare --methods own.py:Mine --methods other/own.py:Mine --rounds 1 --out both")
+    assert code == 2
+    assert "have one name and would be taken for each other: rename one file" in err
+    assert not (tmp_path / "both").exists()
+
+
 def test_python_needs_the_permission_for_names_and_not_for_objects(study: Path, tmp_path: Path) -> None:
     name = f"{tmp_path}/own.py:Mine"
     with pytest.raises(ValueError, match=r"fedflat\.allow_code\(\)"):

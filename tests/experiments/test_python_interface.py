@@ -116,12 +116,22 @@ def test_a_saved_run_has_no_configuration_and_says_so(run: ff.Run, tmp_path: Pat
         _ = stored.model
     with pytest.raises(InputError, match=r"has no configuration \(config.toml\)"):
         _ = stored.spec
-    with pytest.raises(InputError, match="is of another model"):
+    with pytest.raises(InputError, match="of another model: its parameters have other names or shapes"):
         stored.load_into(
             torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 2), torch.nn.ReLU(), torch.nn.Linear(2, 1))
         )
     with pytest.raises(InputError, match="is there already; a run needs a new folder"):
         run.save(tmp_path / "saved")
+
+
+def test_a_module_is_changed_whole_or_not_at_all(run: ff.Run, tmp_path: Path) -> None:
+    """The first layer fits, the last does not."""
+    run.save(tmp_path / "saved")
+    other = ff.models.build("mlp", classes=7, shape=(1, 8, 8))
+    before = [p.clone() for p in other.parameters()]
+    with pytest.raises(InputError, match="of another model: its parameters have other names or shapes"):
+        ff.load_run(tmp_path / "saved").load_into(other)
+    assert all(torch.equal(p, q) for p, q in zip(other.parameters(), before, strict=True))
 
 
 def test_saved_runs_are_compared_with_those_of_studies(run: ff.Run, tmp_path: Path) -> None:

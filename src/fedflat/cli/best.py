@@ -13,7 +13,7 @@ from .console import Console
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..experiments.selection import Choice
+    from ..experiments.selection import RankedSettings
 
 OutOption = Annotated[
     Path | None,
@@ -53,7 +53,7 @@ def best(
             console.say(f"study of the best settings: {path}")
 
 
-def _table(choices: list[Choice]) -> Table:
+def _table(choices: list[RankedSettings]) -> Table:
     """The best settings of each method, and by how much they are ahead of the next ones."""
     from rich import box
     from rich.table import Table
@@ -76,7 +76,7 @@ def _table(choices: list[Choice]) -> Table:
     return table
 
 
-def _numbers(choice: Choice) -> tuple[str, str, str]:
+def _numbers(choice: RankedSettings) -> tuple[str, str, str]:
     """Validation accuracy of the best settings in percent, its lead in points, and how many settings there are."""
     first, *others = [candidate.validation for candidate in choice.candidates]
     spread = "" if first.std is None else f" ± {100 * first.std:.2f}"

@@ -113,7 +113,7 @@ def _refuse_repeated(model: type[BaseModel], words: list[str]) -> None:
     for word in words:
         flag = word.partition("=")[0]
         info = model.model_fields.get(flag[2:].partition(".")[0]) if flag.startswith("--") else None
-        if info is None or _is_list(info):
+        if info is None or _is_list(info) or getattr(info.annotation, "__origin__", None) is dict:
             continue
         if flag in seen:
             raise InputError(f"{printable(flag)} is given twice")
@@ -122,8 +122,7 @@ def _refuse_repeated(model: type[BaseModel], words: list[str]) -> None:
 
 def _is_list(info: FieldInfo) -> bool:
     """Whether a flag may be given several times."""
-    kind = getattr(info.annotation, "__origin__", info.annotation)
-    return kind is list or kind is Any
+    return getattr(info.annotation, "__origin__", None) is list
 
 
 def _without_outside_fields(

@@ -22,7 +22,7 @@ from .ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True)
-class Task:
+class ChunkInput:
     """A chunk of the cohort, with what its clients kept until now."""
 
     clients: Index  # (c,) longest work first
@@ -74,7 +74,7 @@ class Trainer(Protocol):
     def executor(self) -> Executor:
         """The executor that runs the clients."""
 
-    def parts(self, tasks: Iterator[Task], down: Any, ctx: Context) -> Generator[ChunkResult]:
+    def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context) -> Generator[ChunkResult]:
         """The result of each task, in their order; each is valid until the next is asked for."""
 
 
@@ -85,7 +85,7 @@ class InTurn:
     executor: Executor
     observer: RoundObserver | None = None
 
-    def parts(self, tasks: Iterator[Task], down: Any, ctx: Context) -> Generator[ChunkResult]:
+    def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context) -> Generator[ChunkResult]:
         """The result of each task, in their order."""
         for task in tasks:
             yield train_chunk(self.executor, task, down, ctx, self.observer)
@@ -125,16 +125,16 @@ def train(
     return CohortResult(mean.value(), mean.steps, drifts, loss, ranks.total(gradients))
 
 
-def _tasks(store: ClientStore, chunks: Sequence[Index], down: Any) -> Iterator[Task]:
+def _tasks(store: ClientStore, chunks: Sequence[Index], down: Any) -> Iterator[ChunkInput]:
     """Every chunk with its clients' records; the store reads those of the next chunk in the background."""
     for some, following in zip(chunks, [*chunks[1:], np.empty(0, dtype=np.int64)], strict=False):
         record = store.get(some, stacked(down, some))
         store.prefetch(following)
-        yield Task(some, record.map(lambda x: aligned(x.to(down.w.dtype))))
+        yield ChunkInput(some, record.map(lambda x: aligned(x.to(down.w.dtype))))
 
 
 def train_chunk(
-    executor: Executor, task: Task, down: Any, ctx: Context, observer: RoundObserver | None = None
+    executor: Executor, task: ChunkInput, down: Any, ctx: Context, observer: RoundObserver | None = None
 ) -> ChunkResult:
     """Local training of some clients; it depends on the arguments only, so that it may run in any process.
 

@@ -33,7 +33,7 @@ def checked_grid(table: Table) -> dict[str, list[Any]]:
     return grid
 
 
-class Grid:
+class SettingsGrid:
     """The points of a grid, for the methods of one study.
 
     A key `method.FIELD` goes for every method that has the field, `NAME.FIELD` for the method of that name, and every

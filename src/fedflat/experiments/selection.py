@@ -30,7 +30,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Choice:
+class RankedSettings:
     """The settings of one method on one problem, best first."""
 
     problem: str  # what distinguishes it from the study's other problems; empty if there is one
@@ -42,7 +42,7 @@ class Choice:
         return self.candidates[0]
 
 
-def choices(runs: Sequence[StoredRun]) -> list[Choice]:
+def choices(runs: Sequence[StoredRun]) -> list[RankedSettings]:
     """The choice for each problem and method of finished runs.
 
     A candidate is compared by the mean over its seeds of the mean validation accuracy at the last evaluations (`last`).
@@ -56,11 +56,11 @@ def choices(runs: Sequence[StoredRun]) -> list[Choice]:
         methods: dict[str, list[int]] = {}
         for place in places:
             methods.setdefault(specs[place].method.name, []).append(place)
-        found += [Choice(name, _ranked(own, specs, runs)) for own in methods.values()]
+        found += [RankedSettings(name, _ranked(own, specs, runs)) for own in methods.values()]
     return found
 
 
-def chosen_study(chosen: Sequence[Choice]) -> StudySpec:
+def chosen_study(chosen: Sequence[RankedSettings]) -> StudySpec:
     """The study of the best settings of each method on one problem, with the same seeds."""
     first = chosen[0].best.spec
     own = {choice.best.spec.method.name: choice.best.spec.client.values() for choice in chosen}

@@ -46,7 +46,7 @@ from ..rounds.local_training import Client
 from ..rounds.participation import Bernoulli, HeldOut, Participation, Unreliable
 from ..rounds.participation import participation as as_rule
 from .config_errors import check_bounds, short_repr, validated
-from .grid import Grid, checked_grid, variants, with_values
+from .grid import SettingsGrid, checked_grid, variants, with_values
 from .schema import NamedSection, Section, UnloadedSection, choice_of, section_of
 
 MAX_FILE_BYTES = 2**24  # of a configuration; a million clients in listed cohorts have 12 million
@@ -266,6 +266,16 @@ class Experiment(Section):
         named |= {one.name: METHODS for one in self._methods()}
         return {name: point for name, point in named.items() if is_outside(name, point)}
 
+    @model_validator(mode="after")
+    def _own_files_have_names_of_their_own(self) -> Self:
+        """Folders of runs are named without the folder of a file: two of one name would share them."""
+        known: dict[str, str] = {}
+        for name in self.outside_names():
+            other = known.setdefault(portable(name), name)
+            if other != name:
+                raise InputError(f"{other} and {name} have one name and would be taken for each other: rename one file")
+        return self
+
     def code(self) -> dict[str, dict[str, str]]:
         """The file and its SHA-256 of everything that is not in this package, by name without a folder.
 
@@ -418,7 +428,7 @@ class StudySpec(Experiment):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        runs = Grid(self.grid, self.methods).size * len(self.seeds)
+        runs = SettingsGrid(self.grid, self.methods).size * len(self.seeds)
         if runs > MAX_RUNS:
             raise InputError(f"methods, seeds and grid make {runs:,} runs; {MAX_RUNS:,} are the most")
         if self.protocol == "best-validation" and not self.data.validation:
@@ -429,7 +439,7 @@ class StudySpec(Experiment):
             _check_weights(method, self.weights)
             self._client_for(method)
         if self.grid:
-            for method, values in Grid(self.grid, self.methods).points():
+            for method, values in SettingsGrid(self.grid, self.methods).points():
                 self._run(method, values, self.seeds[0])
         return self
 
@@ -438,7 +448,7 @@ class StudySpec(Experiment):
 
     def runs(self) -> list[RunSpec]:
         """Every run of the study, seed after seed; equal ones once."""
-        points = list(Grid(self.grid, self.methods).points())
+        points = list(SettingsGrid(self.grid, self.methods).points())
         found = [self._run(method, values, seed) for seed in self.seeds for method, values in points]
         return _distinguished(found if not self.grid else list({run.digest(): run for run in found}.values()))
 

@@ -23,14 +23,18 @@ def save_model(path: Path, model: nn.Module) -> None:
 def load_model(path: Path, model: nn.Module) -> nn.Module:
     """Put the parameters in the file `path` into `model`, which is changed and returned.
 
-    Raises InputError, naming the file, if it is damaged, of another model, or has NaN or infinity in it.
+    Raises InputError, naming the file, and leaves the model as it is, if the file is damaged, of another model, or has
+    NaN or infinity in it.
     """
     try:
         tensors = load(read_bytes(path, MAX_BYTES))
-        for name, p in model.named_parameters():
-            if tensors[name].shape != p.shape or not torch.isfinite(tensors[name]).all():
-                raise InputError(f"{path} is of another model, or has parameters that are NaN or infinite")
-            p.data.copy_(tensors[name])
     except (OSError, SafetensorError, KeyError, RuntimeError, TypeError) as error:
-        raise InputError(f"{path} is damaged or of another model: {error}") from error
+        raise InputError(f"{path} is damaged: {error}") from error
+    parameters = dict(model.named_parameters())
+    if {name: x.shape for name, x in tensors.items()} != {name: p.shape for name, p in parameters.items()}:
+        raise InputError(f"{path} is damaged or of another model: its parameters have other names or shapes")
+    if not all(torch.isfinite(x).all() for x in tensors.values()):
+        raise InputError(f"{path} has parameters that are NaN or infinite")
+    for name, p in parameters.items():
+        p.data.copy_(tensors[name])
     return model

@@ -12,7 +12,7 @@ import torch
 from ...core.errors import InputError
 from ...core.method import Context
 from ...rounds.executor import Executor
-from ..cohort import ChunkResult, Task, train_chunk
+from ..cohort import ChunkInput, ChunkResult, train_chunk
 from .training_pool import TrainingPool
 from .worker_pool import WorkerError
 
@@ -42,7 +42,7 @@ class Workers:
         """The executor that trains a chunk; it is chosen in the first round, possibly by a trial."""
         return self._executor()
 
-    def parts(self, tasks: Iterator[Task], down: Any, ctx: Context) -> Generator[ChunkResult]:
+    def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context) -> Generator[ChunkResult]:
         """The result of each task, in their order; each is valid until the next is asked for."""
         chunks = -(-ctx.sampled // self.executor.chunk)
         while chunks and not self._use_workers(chunks, down, ctx):

@@ -17,7 +17,7 @@ from ...core.errors import InputError
 from ...core.method import Context
 from ...data.federated import Index
 from ...rounds.executor import Executor
-from ..cohort import ChunkResult, Task, train_chunk
+from ..cohort import ChunkInput, ChunkResult, train_chunk
 from ..shared_memory import SharedMemory, TensorAllocator, join_pickle, split_pickle
 from .process import WorkerProcess
 from .shared_buffers import BufferLayout, SharedBuffers, Slot
@@ -89,7 +89,7 @@ class TrainingPool:
         """End all workers."""
         self._workers.close()
 
-    def parts(self, tasks: Iterator[Task], down: Any, ctx: Context) -> Generator[ChunkResult]:
+    def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context) -> Generator[ChunkResult]:
         """The result of each task, in their order; it is in shared memory, which the next result may overwrite.
 
         An error in a client's training is raised in place of its result, as without workers. Raises WorkerError if two
@@ -103,7 +103,7 @@ class TrainingPool:
             self.close()  # nobody needs the unfinished results; the next round starts new workers
             raise
 
-    def _in_order(self, tasks: Iterator[Task], ctx: Context) -> Iterator[ChunkResult]:
+    def _in_order(self, tasks: Iterator[ChunkInput], ctx: Context) -> Iterator[ChunkResult]:
         pending: deque[tuple[ChunkTask, WorkItem]] = deque()
         free = list(range(self._slots))
         while True:
@@ -144,7 +144,7 @@ def prepare_training(descriptor: int, layout: BufferLayout) -> RunTask:
     def train(chunk: ChunkTask, report: Report) -> int:
         slot = buffers.slot(chunk.slot, len(chunk.clients))
         ctx = replace(chunk.ctx, is_weight=setup.is_weight, layers=setup.layers)
-        result = train_chunk(executor, Task(chunk.clients, slot.record), buffers.message, ctx)
+        result = train_chunk(executor, ChunkInput(chunk.clients, slot.record), buffers.message, ctx)
         slot.result.fill(result)
         return result.gradients
 
