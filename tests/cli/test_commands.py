@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -125,7 +126,9 @@ def test_studies_as_flags_have_folders_of_their_own_and_can_be_extended(fedflat,
 def test_tracking_of_runs_studies_and_ranks(fedflat, tmp_path: Path) -> None:
     assert fedflat(f"run {SMALL} --out one --track csv --track csv")[0] == 0
     assert len(Path("one/metrics.csv").read_text().splitlines()) == 5
+    before = signal.getsignal(signal.SIGINT)
     assert fedflat(f"run {SMALL} --out two --ranks 2 --track csv")[0] == 0
+    assert signal.getsignal(signal.SIGINT) is before, "torchrun's own handler is taken away again"
     tables = []
     for name in ("one", "two"):
         with Path(name, "metrics.csv").open(newline="") as file:

@@ -13,6 +13,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..core.errors import InputError
+from ..experiments.interrupt import signals_restored
 from .console import Console
 
 
@@ -30,7 +31,8 @@ def launch(number: int, restarts: int, grace: int, words: Sequence[str]) -> None
         rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="localhost", shutdown_timeout=grace,
     )  # fmt: skip
     try:
-        elastic_launch(config, sys.executable)("-m", "fedflat", *words)
+        with signals_restored():
+            elastic_launch(config, sys.executable)("-m", "fedflat", *words)
     except ChildFailedError as error:  # torch's own report of it is not shown
         # Ranks that torchrun ended (SIGTERM) come last, before them those that ended because they had lost the others.
         rank, failure = min(

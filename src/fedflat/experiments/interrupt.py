@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
 
 class Interrupted(Exception):  # noqa: N818 (not an error: the user asked for it)
     """A signal has stopped the work; everything up to the last full round is on disk."""
@@ -39,12 +41,20 @@ def stop_between_rounds() -> Iterator[StopRequest]:
 @contextmanager
 def signals_handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Inside the block, SIGINT and SIGTERM call `handler`; in a thread that is not the main one nothing changes."""
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
+    with signals_restored():
+        if threading.current_thread() is threading.main_thread():  # only the main thread may handle signals
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, handler)
         yield
-        return
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+
+
+@contextmanager
+def signals_restored() -> Iterator[None]:
+    """After the block, the signals that end a process are handled as before it (torchrun leaves its own handlers)."""
+    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
     try:
         yield
     finally:
-        for number, old in before.items():
-            signal.signal(number, old)
+        for number, handler in before.items():
+            if handler is not None and signal.getsignal(number) is not handler:  # None: not set from Python
+                signal.signal(number, handler)
