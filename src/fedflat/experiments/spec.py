@@ -450,7 +450,7 @@ class StudySpec(Experiment):
         """Every run of the study, seed after seed; equal ones once."""
         points = list(SettingsGrid(self.grid, self.methods).points())
         found = [self._run(method, values, seed) for seed in self.seeds for method, values in points]
-        return _distinguished(found if not self.grid else list({run.digest(): run for run in found}.values()))
+        return with_variants(found if not self.grid else list({run.digest(): run for run in found}.values()))
 
     def _run(self, method: NamedSection, values: dict[str, Any], seed: int) -> RunSpec:
         """The run at one point of the grid. Raises InputError, naming the key, for a value that cannot be."""
@@ -477,7 +477,7 @@ class StudySpec(Experiment):
             raise InputError(f"client_of.{method.name}.{error}") from error
 
 
-def _distinguished(runs: list[RunSpec]) -> list[RunSpec]:
+def with_variants(runs: list[RunSpec]) -> list[RunSpec]:
     """`runs`, each of which knows what distinguishes it from the others of its method."""
     methods: dict[str, list[RunSpec]] = {}
     for run in runs:

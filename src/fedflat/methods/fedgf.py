@@ -47,6 +47,7 @@ class FedGF(FedAvg, server=GFServer, down=GFDown, mean=MoveAndDrift):
         year=2024,
     )
     sources = Sources(
+        grids={"rho": (0.02, 0.05, 0.1), "threshold": (0.1, 0.2, 0.3), "window": (10, 30, 50)},
         published={
             "rho": "0.02, 0.05, 0.1 (FedGF)",
             "rho_g": "as rho (FedGF)",
