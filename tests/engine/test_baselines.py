@@ -129,7 +129,7 @@ def test_they_keep_the_promises_of_methods(promise: str, method: ff.Method) -> N
 
 @pytest.mark.parametrize("name", ["local", "centralised"])
 def test_no_federation_carries_them_out(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"trains {name}, and no federation"):
+    with pytest.raises(ValueError, match=f"is {name} training, not that of a federation"):
         Study(run_spec(method=name), RunSettings(clients=run_spec().data.clients))
 
 
