@@ -21,6 +21,8 @@ hypothesis.settings.register_profile("fedflat", deadline=None, derandomize="CI" 
 hypothesis.settings.load_profile("fedflat")
 
 fix_product_rounding()  # before any test computes, as the command line does
+# Programs that tests start have one thread, too: while all cores are busy, those of torch spend time on waiting.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def pytest_collection_finish() -> None:
