@@ -237,7 +237,7 @@ def test_help_teaches(fedflat) -> None:
             "method.rho: Input should be greater than or equal to 0, got '-1'",
         ),
         ("run --method.name fedsam --method.rho lots", "method.rho: Input should be a valid number"),
-        ("run --method.name sam", "method: unknown name 'sam'; known are FedACG,"),
+        ("run --method.name sam", "method: unknown name 'sam'; known are Centralised, FedACG,"),
         ("run --data.name cifar", "data.name: 'cifar' is unknown; known are ag_news, cifar10"),
         ("run --data.clients 5000", "data.clients = 5000 is more than the 1347 training samples"),
         ("run --data.clients 10 --participation 11", "participation = 11 clients per round is not in 1..10"),
@@ -258,7 +258,7 @@ def test_help_teaches(fedflat) -> None:
         ("resume .", ". holds neither a run (config.toml) nor a study (study.toml)"),
         ("report .", ". holds no finished run"),
         ("report missing", "missing holds no finished run"),
-        ("methods fedfoo", "unknown method 'fedfoo'; known are FedACG,"),
+        ("methods fedfoo", "unknown method 'fedfoo'; known are Centralised, FedACG,"),
         (
             "data partition --partition.name zipf",
             "partition: unknown name 'zipf'; known are balanced-dirichlet, dirichlet,",

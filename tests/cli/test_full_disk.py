@@ -58,7 +58,7 @@ def are_whole(folder: Path) -> None:
             READERS[path.suffix](path)
 
 
-def trials(written: list[int], usual: int = 5) -> list[int]:
+def trials(written: list[int], usual: int = 3) -> list[int]:
     """Limits at which each of the written files is the first that fails, a byte of it or half of it, and none."""
     limits = [0, 1, *(each - 1 for each in written if each), *(each // 2 for each in written)]
     chosen = sorted(set(limits))
@@ -76,7 +76,7 @@ def test_every_writer_ends_in_one_line(fedflat, finished: Path, tmp_path: Path, 
         assert list((tmp_path / "out" / Path(pattern).parent).glob(Path(pattern).name)), pattern
     made = [path for path in tmp_path.rglob("*") if path not in before and path.is_file()]
     refused = 0
-    for limit in trials([path.stat().st_size for path in made], 2 if name == "features" else 5):
+    for limit in trials([path.stat().st_size for path in made], 2 if name == "features" else 3):
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         for path in made:
             path.unlink(missing_ok=True)

@@ -395,7 +395,7 @@ code.InteractiveInterpreter(vars(sys.modules["__main__"])).runsource(sys.argv[1]
 
 @pytest.mark.slow
 @looks_at_processes
-@pytest.mark.parametrize("how", chosen(["script", "notebook"], ["script", "standard input", "notebook"]))
+@pytest.mark.parametrize("how", chosen(["notebook"], ["script", "standard input", "notebook"]))
 def test_a_model_and_a_method_of_the_script_itself_train_in_workers(how: str, tmp_path: Path) -> None:
     """No main guard is needed; a notebook's main module has no file."""
     script = tmp_path / "script.py"

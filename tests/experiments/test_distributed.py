@@ -62,34 +62,29 @@ def ranks_in_round(launcher: subprocess.Popen[str], folder: Path, t: int) -> lis
     return sorted(children(launcher.pid))
 
 
-def test_two_ranks_leave_the_folder_of_one_process(tmp_path: Path) -> None:
-    runner.run(spec(flatness=["consistency"]), tmp_path / "alone")
-    with started(spec(flatness=["consistency"]), tmp_path / "two", "--ranks", "2") as launcher:
-        out, stderr = launcher.communicate(timeout=PATIENCE)
-    assert launcher.returncode == 0, stderr
-    assert out.count("results in") == 1, "only rank 0 prints"
-    assert model(tmp_path / "two") == model(tmp_path / "alone")
+def assert_same(spec: RunSpec, two: Path, alone: Path) -> None:
+    """Two folders of a finished run have the same results."""
+    assert model(two) == model(alone)
     for name in ("config.toml", "partition.parquet"):
-        assert (tmp_path / "two" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
-    one, other = (RunDirectory(tmp_path / name).findings()[0].values["consistency"] for name in ("alone", "two"))
+        assert (two / name).read_bytes() == (alone / name).read_bytes()
+    one, other = (RunDirectory(folder).findings()[0].values["consistency"] for folder in (alone, two))
     assert one.value == pytest.approx(other.value, rel=1e-9), "up to the number of threads that measure"
-    again = runner.run(spec(flatness=["consistency"]), tmp_path / "two")
-    assert again.metrics.drop_columns(["seconds"]) == runner.run(
-        spec(flatness=["consistency"]), tmp_path / "alone"
-    ).metrics.drop_columns(["seconds"])
+    rows, others = (runner.run(spec, folder).metrics.drop_columns(["seconds"]) for folder in (alone, two))
+    assert rows == others
 
 
-@pytest.mark.parametrize("victims", chosen([(0,)], [(0, 1)]))
+@pytest.mark.parametrize("victims", chosen([(0,)], [(), (0,), (0, 1)]))
 def test_a_rank_that_is_killed_is_started_again(tmp_path: Path, victims: tuple[int, ...]) -> None:
-    """The one that writes, and then another."""
-    long = spec(rounds=60, flatness=[])
+    """None, the one that writes, and then another: two ranks leave the folder of one process."""
+    long = spec(rounds=60, flatness=["consistency"])
     runner.run(long, tmp_path / "whole")
     with started(long, tmp_path / "killed", "--ranks", "2", "--max-restarts", str(len(victims))) as launcher:
         for victim, t in zip(victims, (5, 30), strict=False):
             os.kill(ranks_in_round(launcher, tmp_path / "killed", t)[victim], signal.SIGKILL)
-        _, stderr = launcher.communicate(timeout=PATIENCE)
+        out, stderr = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 0, stderr
-    assert model(tmp_path / "killed") == model(tmp_path / "whole")
+    assert out.count("results in") == 1, "only rank 0 prints"
+    assert_same(long, tmp_path / "killed", tmp_path / "whole")
 
 
 @in_test_all
@@ -157,8 +152,8 @@ def test_wrong_flags_are_refused_in_one_line(fedflat, tmp_path: Path, flags: lis
 
 
 def test_an_error_on_all_ranks_is_printed_once(tmp_path: Path) -> None:
-    runner.run(spec(), tmp_path / "run")
-    with started(spec(client={"lr": 0.2, "epochs": 1, "batch_size": 20}), tmp_path / "run", "--ranks", "2") as launcher:
+    runner.run(spec(rounds=1, flatness=[]), tmp_path / "run")
+    with started(spec(rounds=1, flatness=[], seed=1), tmp_path / "run", "--ranks", "2") as launcher:
         _, stderr = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 2
     assert stderr.count("holds another run") == 1

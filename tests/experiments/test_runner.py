@@ -25,7 +25,7 @@ from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.measuring import build_measures, measure_run
 from fedflat.experiments.run_directory import RunDirectory, StoredRun
 from fedflat.metrics.protocols import WINDOW
-from support.effort import chosen
+from support.effort import chosen, effort
 from support.studies import run_spec, study_spec
 from support.watching import Watched
 
@@ -126,7 +126,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path: Path) -> None:
     """A process is killed several times, with records in memory and in a file; the files on disk are always whole."""
-    spec = run_spec(method="scaffold", rounds=60, checkpoint_every=1)
+    spec = run_spec(method="scaffold", rounds=effort(30, 60), checkpoint_every=1, flatness=[])
     runner.run(spec, tmp_path / "whole")
     config = tmp_path / "spec.toml"
     config.write_text(spec.to_toml())

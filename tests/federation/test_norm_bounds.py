@@ -31,6 +31,8 @@ from support.transports import InProcessTransport, federated_clients, federated_
 
 METHODS = ("FedAvg", "Scaffold", "FedSMOO", "FedCM", "MoFedSAM", "FedWMSAM")
 ROUNDS = 8
+# Updates alone; with the clients' control variates; a dual and a second field; a momentum, as the other two have.
+USUAL = {"FedAvg": "at once", "Scaffold": "later", "FedSMOO": "inflated", "FedCM": "at once"}
 ATTACKS = {"at once": every_number(1e30), "later": every_number(1e30, from_round=2), "inflated": scaled(1e5)}
 
 
@@ -60,9 +62,7 @@ def silent(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], tup
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "kind"), chosen(list(zip(METHODS, 2 * list(ATTACKS), strict=True)), list(product(METHODS, ATTACKS)))
-)
+@pytest.mark.parametrize(("name", "kind"), chosen(list(USUAL.items()), list(product(METHODS, ATTACKS))))
 def test_huge_numbers_are_refused_and_the_rest_train_on(name: str, kind: str, silent, tmp_path: Path) -> None:
     """The model has the bits of a federation whose first client does not reply instead, and it has learned."""
     attacked = AttackedFederation(find(name)(), tmp_path, ATTACKS[kind])

@@ -10,6 +10,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import struct
 import sys
 import tarfile
@@ -89,8 +90,8 @@ def png(width: int, height: int, pixels: bytes | None = None) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0))
-    rows = bytes(height * (1 + (width + 7) // 8)) if pixels is None else pixels
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(rows, 9)) + chunk(b"IEND", b"")
+    rows = packed_zeros(height * (1 + (width + 7) // 8)) if pixels is None else zlib.compress(pixels, 9)
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
 # How a file becomes hostile
@@ -243,29 +244,58 @@ def beyond_dictionary(folder: Path) -> None:
 def delta_texts(folder: Path) -> None:
     """Texts that each repeat the one before, which is long."""
     table = pa.table({"text": ["a" * 120_000] * 4_000, "label": [0] * 4_000})
-    for part in ("train", "test"):
-        options = {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY", "label": "PLAIN"}}
-        pq.write_table(table, folder / f"{part}.parquet", write_statistics=False, **options)
+    options = {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY", "label": "PLAIN"}}
+    pq.write_table(table, folder / "train.parquet", write_statistics=False, **options)
+    shutil.copy(folder / "train.parquet", folder / "test.parquet")
 
 
 @cache
-def bomb(size: int = 512 * MIB) -> bytes:
-    """`size` zero bytes, gzipped; as all pieces of them pack alike, only one is packed."""
-    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+def deflated_zeros(size: int) -> bytes:
+    """`size` zero bytes, deflated; as all pieces of them pack alike, only one is packed."""
+    packer, rest = zlib.compressobj(9, zlib.DEFLATED, -15), zlib.compressobj(9, zlib.DEFLATED, -15)
     piece = packer.compress(bytes(MIB)) + packer.flush(zlib.Z_FULL_FLUSH)
-    checksum = 0
+    return piece * (size // MIB) + rest.compress(bytes(size % MIB)) + rest.flush()
+
+
+@cache
+def checksum_of_zeros(size: int) -> int:
+    checksum = zlib.crc32(bytes(size % MIB))
     for _ in range(size // MIB):
         checksum = zlib.crc32(bytes(MIB), checksum)
-    end = b"\x03\x00" + struct.pack("<II", checksum, size)
-    return b"\x1f\x8b\x08\x00" + bytes(4) + b"\x02\xff" + piece * (size // MIB) + end
+    return checksum
+
+
+def packed_zeros(size: int) -> bytes:
+    """`size` zero bytes as zlib packs them; their Adler-32 has the number of bytes above, and 1 below."""
+    return b"\x78\xda" + deflated_zeros(size) + struct.pack(">I", size % 65521 << 16 | 1)
+
+
+def bomb(size: int = 512 * MIB) -> bytes:
+    """`size` zero bytes, gzipped."""
+    end = struct.pack("<II", checksum_of_zeros(size), size)
+    return b"\x1f\x8b\x08\x00" + bytes(4) + b"\x02\xff" + deflated_zeros(size) + end
 
 
 def zip_bomb(folder: Path) -> None:
-    with zipfile.ZipFile(folder / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+    """Its members are written as they are, packed already, and said to be deflated."""
+    packed = deflated_zeros(ZIPPED)
+    with zipfile.ZipFile(folder / "a.zip", "w") as archive:
         for name in mnist():
-            with archive.open(name, "w") as member:
-                for _ in range(ZIPPED // MIB):
-                    member.write(bytes(MIB))
+            archive.writestr(name, packed)
+    content = bytearray((folder / "a.zip").read_bytes())
+    change_headers(content, method=8, crc=checksum_of_zeros(ZIPPED), size=ZIPPED)
+    (folder / "a.zip").write_bytes(bytes(content))
+
+
+def change_headers(content: bytearray, method: int, crc: int, size: int) -> None:
+    """Say of every member of a zip how it was packed, and what it unpacks to."""
+    for mark, first in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        place = content.find(mark)
+        while place >= 0:
+            struct.pack_into("<H", content, place + first, method)
+            struct.pack_into("<I", content, place + first + 6, crc)
+            struct.pack_into("<I", content, place + first + 14, size)
+            place = content.find(mark, place + 4)
 
 
 def lying_zip(folder: Path) -> None:
@@ -404,7 +434,7 @@ def cases() -> dict[str, Case]:
         # gzip, zip, tar
         "gzip truncated": of("mnist", without(mnist(), IMAGES) | {f"{IMAGES}.gz": zipped(mnist()[IMAGES])[:-9]}),
         "gzip of another magic": of("mnist", without(mnist(), IMAGES) | {f"{IMAGES}.gz": b"BZh9" + bytes(50)}),
-        "gzip bomb": of("mnist", without(mnist(), IMAGES) | {f"{IMAGES}.gz": bomb()}),
+        "gzip bomb": made("mnist", lambda f: write_files(f, {f"{IMAGES}.gz": bomb()}), without(mnist(), IMAGES)),
         "gzip bomb in a zip": made("mnist", lambda f: write_zip(f / "a.zip", {f"{n}.gz": bomb() for n in mnist()})),
         "zip bomb": made("mnist", zip_bomb),
         "zip that lies about its sizes": made("mnist", lying_zip),
@@ -500,7 +530,7 @@ def cases() -> dict[str, Case]:
         "npz with pickled labels": of("npz", {"train.npz": arrays(y=np.array([Runs()] * 2, dtype=object))}),
         "npz with records": of("npz", {"train.npz": arrays(x=np.zeros((2, 3), "i4,f8"))}),
         "npz with dates": of("npz", {"train.npz": arrays(x=np.zeros((2, 3), "M8[s]"))}),
-        "npz bomb": of("npz", {"train.npz": arrays(x=np.zeros((2, ZIPPED // 2), np.uint8))}),
+        "npz bomb": made("npz", npz_bomb),
         "npz that claims a TiB": of("npz", {"train.npz": claiming("(2, 549755813888)")}),
         "npz of no huge samples": of("npz", {"train.npz": claiming("(0, 549755813888)")}),
         "npz of a negative shape": of("npz", {"train.npz": claiming("(-2, -3)")}),
@@ -574,6 +604,10 @@ def arrays(**changes: np.ndarray) -> bytes:
     file = io.BytesIO()
     np.savez_compressed(file, **({"x": np.zeros((2, 3)), "y": np.zeros(2, int)} | changes), allow_pickle=True)
     return file.getvalue()
+
+
+def npz_bomb(folder: Path) -> None:
+    write_files(folder, {"train.npz": arrays(x=np.zeros((2, ZIPPED // 2), np.uint8))})
 
 
 def claiming(shape: str) -> bytes:

@@ -52,6 +52,9 @@ class Method(ABC):
     sources: ClassVar[Sources] = Sources()
     # "uniform" where the derivation needs equal weights; "any" where the experiment may choose.
     weights: ClassVar[Literal["uniform", "any"]] = "any"
+    # "local": each client trains a model of its own, the field `w` of its record, and nothing is sent. "centralised":
+    # one model is trained on the samples of all clients, with as many local steps as the whole cohort takes.
+    training: ClassVar[Literal["federated", "local", "centralised"]] = "federated"
 
     server: ClassVar[type[Record]]  # kept by the server between rounds; has a field `w`, the model
     client: ClassVar[type[Record]] = Nothing  # kept by each client between its rounds

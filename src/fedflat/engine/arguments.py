@@ -33,8 +33,11 @@ def check_workers(workers: Any) -> None:
         raise InputError(f"workers must be 'auto' or a whole number in [1, {PROCESSES}], got {workers!r}")
 
 
-def check_ranks(number: int, workers: Any, probes: Sequence[Any]) -> None:
+def check_ranks(number: int, workers: Any, probes: Sequence[Any], method: Method) -> None:
     """Raise InputError for what several ranks cannot do."""
+    if number > 1 and method.training == "local":
+        raise InputError(f"{type(method).__name__} evaluates every client's own model, which one process must have, "
+                         f"and there are {number} ranks; use workers")  # fmt: skip
     if number > 1 and workers not in ("auto", 1):
         raise InputError(f"workers = {workers}: each of {number} ranks trains in one process; set workers = 1, or auto")
     if number > 1 and probes:

@@ -36,8 +36,14 @@ def simulation(method: Method, executor: str) -> Simulation:
 
 
 def trajectory(sim: Simulation) -> Tensor:
-    """The model after every round that is left, (rounds, d)."""
-    return torch.stack([sim.w.clone() for _ in sim])
+    """The model after every round that is left, (rounds, d); if clients train alone, all of theirs side by side."""
+    return torch.stack([_models(sim) for _ in sim])
+
+
+def _models(sim: Simulation) -> Tensor:
+    if sim.method.training == "local":
+        return torch.cat([sim.own_model(client) for client in range(len(SIZES))])
+    return sim.w.clone()
 
 
 def it_trains(method: Method) -> None:

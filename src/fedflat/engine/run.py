@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from ..core.errors import InputError
-from ..core.objective import Objective
-from ..data.federated import FederatedData, Index
-from ..metrics.accuracy import held_loss, per_client, score, spread, validation_accuracies
+from ..data.federated import Index
 from ..metrics.flatness import Flatness
 from ..metrics.protocols import AccuracyCurve
 from ..rounds.cost import MethodCost
+from .evaluation import Evaluated
 from .run_files import save_run
 
 if TYPE_CHECKING:
@@ -69,27 +68,21 @@ def metrics_frame(metrics: pa.Table) -> Any:
 
 
 def summarise(
-    objective: Objective, w: Tensor, data: FederatedData, history: list[dict[str, float]], last: int
+    evaluated: Evaluated, parameters: int, number_bytes: int, history: list[dict[str, float]], last: int
 ) -> dict[str, float]:
-    """The numbers of the final model `w` (d,), by name; accuracies in [0, 1].
+    """The numbers of the final state of a run, by name; accuracies in [0, 1].
 
     In regression `test_rmse_last`, `test_mae_last` and `test_r2_last` are the final model's, and there is no accuracy.
     `test_accuracy` and `test_accuracy_std` are mean and population standard deviation over the `last`
     evaluations, `test_accuracy_last` is the final model's, `test_accuracy_best_validation` that of the
     round that did best on the clients' validation samples, if they have any.
     """
-    vector_bytes = len(w) * w.element_size()
-    values: dict[str, float] = {"rounds": len(history), "parameters": len(w), "vector_bytes": vector_bytes}
-    values |= _tested(history, last, vector_bytes)
-    if data.validation is not None:
-        held_out = spread(validation_accuracies(objective, w, data))
-        values |= {f"validation_accuracy_{name}": value for name, value in asdict(held_out).items()}
-    train = score(objective, w, data.x, data.y, data.preparation)
-    if len(train.correct):  # there is no accuracy in regression
-        clients = spread(per_client(train, data))
-        values |= {f"client_accuracy_{name}": value for name, value in asdict(clients).items()}
+    vector_bytes = parameters * number_bytes
+    values: dict[str, float] = {"rounds": len(history), "parameters": parameters, "vector_bytes": vector_bytes}
+    values |= _tested(history, last, vector_bytes) | evaluated.final_scores()
+    loss = values.pop("train_loss")
     values |= {name: history[-1][name] for name in ("gradients", "bytes_down", "bytes_up", "drift")}
-    return values | {"train_loss": held_loss(train, data), "seconds": sum(row["seconds"] for row in history)}
+    return values | {"train_loss": loss, "seconds": sum(row["seconds"] for row in history)}
 
 
 def _tested(history: list[dict[str, float]], last: int, vector_bytes: int) -> dict[str, float]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +20,6 @@ from ..core.objective import Objective
 from ..core.task import CROSS_ENTROPY, SampleLoss
 from ..data.federated import FederatedData, Index, digest
 from ..data.partition_statistics import partition_statistics
-from ..metrics.accuracy import client_accuracies, score, validation_accuracies
 from ..metrics.flatness import Flatness, Measure, ProgressCallback, Subject, measure, no_progress
 from ..metrics.flatness.subject import MAX_SAMPLES, NextRound, RoundObserver
 from ..rounds import checkpoint
@@ -27,11 +27,12 @@ from ..rounds.aggregation import Weights, mean_weights
 from ..rounds.batches import Batches
 from ..rounds.cost import method_cost
 from ..rounds.device import one_thread, usable_device
-from ..rounds.executor import Executor
+from ..rounds.executor import Executor, stacked
 from ..rounds.history import metrics_table
 from ..rounds.initial_model import fresh_module
 from ..rounds.local_training import Client
 from ..rounds.participation import participation as as_rule
+from ..rounds.pooled_cohort import pooled
 from ..rounds.segments import Segment
 from ..rounds.server import Server
 from ..rounds.settings import described, first_difference
@@ -47,6 +48,7 @@ from .arguments import (
 from .callbacks import Callback
 from .client_store import BUDGET, ClientStore
 from .cohort import CohortResult, InTurn, Trainer, train
+from .evaluation import Evaluated, OwnModels, ServerModel
 from .executors import Choice, agreed, check_name, choose
 from .ranks import ALONE, Ranks
 from .run import Run, summarise
@@ -136,10 +138,10 @@ class Simulation:
         check_arguments(method, data, client, weights, rounds=rounds, seed=seed, eval_every=eval_every, last=last,
                         probe_every=probe_every, store_budget=store_budget)  # fmt: skip
         check_workers(workers)
-        check_ranks(ranks.number, workers, probes)
         self.method = method = method.fitted(data.shape)
+        check_ranks(ranks.number, workers, probes, method)
         self.client, self.weights, self.seed = client or Client(), weights, seed
-        self._participation = rule = as_rule(participation)
+        self.participation = rule = as_rule(participation)
         self.rounds = rounds if rounds is not None else default_rounds(rule)
         rule.check(data.clients, self.rounds)
         self.device, self.eval_every, self.last = usable_device(device), eval_every, last
@@ -153,7 +155,10 @@ class Simulation:
         samples = self.data.inputs(torch.arange(min(2, len(data.y)), device=self.device))
         self._randomness = randomness_of(module, samples, data.classes, self.task)
         self.task.check(data.classes, self.data.y[: len(samples)], w.dtype)
-        batches = Batches(self.data, self.client, seed, w.dtype, rule)
+        self._trained_on = self.data
+        if method.training == "centralised":
+            self._trained_on, rule = pooled(self.data, self.client, rule)
+        batches = Batches(self._trained_on, self.client, seed, w.dtype, rule)
         check_name(executor, self._randomness, self.device)
         check_precision(precision)
         self._asked = executor
@@ -162,12 +167,13 @@ class Simulation:
         self._workers = Workers(lambda: self.executor, workers, self.device)
         self._cost = method_cost(method, len(w))
         self.precision = precision
-        self._server = Server(method, self.objective, w, self.client, rule, data.clients, seed)
+        clients = self._trained_on.clients
+        self._server = Server(method, self.objective, w, self.client, rule, clients, seed)
         self._store = ClientStore(
-            method, data.clients, w, store_budget, store_folder if ranks.number == 1 else None, ranks.owned
+            method, clients, w, store_budget, store_folder if ranks.number == 1 else None, ranks.owned
         )
         self.probes, self.probe_every = tuple(probes), probe_every
-        self._held_out = rule.held_out(data.clients)
+        self._evaluated = self._evaluation(self.participation.held_out(data.clients))
         self.callbacks, self._stopped = check_callbacks(callbacks), False
 
     def prepare(self) -> Choice:
@@ -178,7 +184,7 @@ class Simulation:
         if self._choice is None:
             with one_thread(self.device):
                 cohort = self.cohort(0)
-                steps = float(self.client.local_steps(self.data.sizes_of(cohort)).sum()) * self.rounds
+                steps = float(self.client.local_steps(self._trained_on.sizes_of(cohort)).sum()) * self.rounds
                 self._choice = agreed(
                     self._ranks, self._make, cohort, lambda: choose(self._asked, self._make, cohort, steps)
                 )
@@ -224,6 +230,20 @@ class Simulation:
         """A new module with the server's model in it."""
         return self._server.model
 
+    def own_model(self, client: int) -> Tensor:
+        """The model (d,) that a client keeps, where clients train alone; before its first round, the initial one.
+
+        Raises InputError for a method whose clients keep none.
+        """
+        if self.method.training != "local":
+            raise InputError(
+                f"clients of {type(self.method).__name__} keep no models of their own; the server's is `w`"
+            )
+        one = np.array([client])
+        record: Any = self._store.get(one, stacked(self._server.broadcast(), one))
+        w: Tensor = record.w[0]
+        return w
+
     def __iter__(self) -> Iterator[Round]:
         while not self.is_over():
             result = self.round()
@@ -261,7 +281,8 @@ class Simulation:
         """The result of the rounds so far, at least one, with the measures named by `flatness`."""
         if not self.history:
             raise InputError("there is no result before the first round")
-        summary = summarise(self.objective, self.server.w, self.data, self.history, self.last)
+        w = self.server.w
+        summary = summarise(self._evaluated, len(w), w.element_size(), self.history, self.last)
         return Run(
             method=type(self.method).__name__,
             seed=self.seed,
@@ -307,8 +328,12 @@ class Simulation:
         max_samples: int = MAX_SAMPLES,
         progress: ProgressCallback = no_progress,
     ) -> Flatness:
-        """Measure the server's model, its clients and the round that follows; see `fedflat.flatness`."""
-        subject = Subject(self.objective, self.server.w, self.data, max_samples, dry_round=self.dry_round)
+        """Measure the server's model, its clients and the round that follows; see `fedflat.flatness`.
+
+        Where clients train alone there is no such model, and nothing is measured.
+        """
+        measures = () if self.method.training == "local" else measures
+        subject = Subject(self.objective, self.server.w, self._trained_on, max_samples, dry_round=self.dry_round)
         return measure(subject, measures, progress)
 
     def dry_round(self, clients: Index | None, observer: RoundObserver) -> NextRound:
@@ -321,6 +346,8 @@ class Simulation:
             raise InputError(
                 "clients' records are with several ranks; load the checkpoint in one process to look at a round"
             )
+        if clients is not None and self.method.training == "centralised":
+            raise InputError(f"{type(self.method).__name__} trains one model on all samples; clients have none")
         cohort = self.cohort(self.t) if clients is None else clients
         computed = self._compute(cohort, InTurn(self.executor, observer), keep=False)
         return NextRound(cohort, computed.state.w, float(computed.clients.steps) * computed.ctx.lr)
@@ -328,7 +355,7 @@ class Simulation:
     def _compute(self, cohort: Index, trainer: Trainer, keep: bool, ranks: Ranks = ALONE) -> _Computed:
         """The next round with `cohort`, which the server has not taken yet; with `keep` clients' records are staged."""
         clients = self.executor.batches.longest_first(self.t, cohort)
-        weights = mean_weights(self.weights, self.data.sizes_of(clients), self.device)
+        weights = mean_weights(self.weights, self._trained_on.sizes_of(clients), self.device)
         ctx, down = self._server.context(len(clients)), self._server.broadcast()
         with one_thread(self.device):
             trained = train(trainer, self._store, clients, weights, down, ctx, keep, ranks)
@@ -445,7 +472,7 @@ class Simulation:
             "method": repr(self.method),
             "client": repr(self.client),
             "batches": f"{self.client.steps or f'{self.client.epochs or 1} epochs'}, {self.client.batch_size}",
-            "participation": repr(self._participation),
+            "participation": repr(self.participation),
             "weights": self.weights,
             "seed": self.seed,
             "data": f"{self.data.name}, {self.data.clients} clients, {self.data.partition}",
@@ -462,18 +489,14 @@ class Simulation:
     def _evaluate(self) -> dict[str, float]:
         if self.t % self.eval_every and self.t != self.rounds:
             return {}
-        values: dict[str, float] = {}
-        if self.data.test is not None:
-            scores = score(self.objective, self.server.w, *self.data.test, self.data.preparation)
-            values |= {f"test_{name}": value for name, value in scores.numbers.items()}
-        if self.data.validation is not None:
-            values["validation_accuracy"] = float(
-                validation_accuracies(self.objective, self.server.w, self.data).mean()
-            )
-        if len(self._held_out):
-            own = client_accuracies(self.objective, self.server.w, self.data, self._held_out)
-            values["held_out_accuracy"] = float(own.mean())
-        return values
+        return self._evaluated.round_scores()
+
+    def _evaluation(self, held_out: Index) -> Evaluated:
+        """What this simulation evaluates."""
+        if self.method.training != "local":
+            return ServerModel(self.objective, self.data, held_out, lambda: self.server.w)
+        clients = np.setdiff1d(np.arange(self.data.clients), held_out)
+        return OwnModels(self.objective, self.data, clients, self.own_model)
 
     def _probed(self) -> dict[str, float]:
         """The values of the probes after this round; half an interval, or a residual, has a name with `_error`."""

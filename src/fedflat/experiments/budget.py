@@ -126,23 +126,23 @@ def run_budget(spec: RunSpec) -> RunBudget:
     train, test = _sample_counts(spec)
     clients, share = spec.data.clients, spec.data.validation
     sizes = np.full(clients, max(1, round((1 - share) * train / clients)), dtype=np.int64)
-    evaluated = -(-spec.rounds // spec.eval_every) * (test + share * train) + train
+    method, client = build_method(spec.method), build_client(spec.client)
+    evaluated = -(-spec.rounds // spec.eval_every) * (_models(method, clients) * test + share * train) + train
     cohorts = _cohorts(json.dumps(spec.participation), clients, spec.seed, min(spec.rounds, SPEC_ROUNDS))
     known = described(spec.data.name, spec.data_dir, spec.data.image_size, spec.task)
     options = json.dumps({name: value for name, value in spec.model.options.items() if name != "pretrained"})
     d = _parameters(spec.model.name, known.classes, known.sample_shape(spec.data.image_size), options)
-    method, client, number_bytes = build_method(spec.method), build_client(spec.client), spec.torch_dtype.itemsize
-    return _budget(method, client, sizes, cohorts, spec.rounds, d, number_bytes, evaluated)
+    return _budget(method, client, sizes, cohorts, spec.rounds, d, spec.torch_dtype.itemsize, evaluated)
 
 
 def simulation_budget(sim: Simulation) -> RunBudget:
     """The cost of a simulation for its real clients and cohorts, with the memory that some steps on trial take."""
     data, rounds = sim.data, range(min(sim.rounds, SIMULATION_ROUNDS))
-    held_out = (0 if data.test is None else len(data.test[1])) + (
-        0 if data.validation is None else len(data.validation.members)
-    )
-    evaluated = -(-sim.rounds // sim.eval_every) * held_out + len(data.y)
-    d, number_bytes, cohorts = sim.objective.space.d, sim.w.element_size(), [sim.cohort(t) for t in rounds]
+    test = 0 if data.test is None else len(data.test[1])
+    validation = 0 if data.validation is None else len(data.validation.members)
+    evaluated = -(-sim.rounds // sim.eval_every) * (_models(sim.method, data.clients) * test + validation) + len(data.y)
+    cohorts = [sim.participation.cohort(t, data.clients, generator(sim.seed, Purpose.COHORT, t)) for t in rounds]
+    d, number_bytes = sim.objective.space.d, sim.w.element_size()
     budget = _budget(sim.method, sim.client, data.sizes, cohorts, sim.rounds, d, number_bytes, evaluated)
     return replace(budget, peak_bytes=peak_bytes(sim))
 
@@ -172,6 +172,11 @@ def _budget(
         bytes_up=float(messages * cost.up * number_bytes),
         client_state_bytes=len(sizes) * cost.client * number_bytes,
     )
+
+
+def _models(method: Method, clients: int) -> int:
+    """How many models are evaluated on the test set."""
+    return clients if method.training == "local" else 1
 
 
 @cache

@@ -125,8 +125,10 @@ class LoadedRun:
         return self._sim
 
     def model(self, run: ShownRun) -> Tensor:
-        """The server's final model of `run`, (d,)."""
+        """The server's final model of `run`, (d,). Raises InputError if it has none."""
         sim = self.simulation(run)
+        if sim.method.training == "local":
+            raise InputError(f"{run.label}: every client has a model of its own, and there is none of the server")
         parameters = dict(load_model(run.weights, sim.model).named_parameters())
         return torch.cat([parameters[name].detach().reshape(-1) for name in sim.objective.space.shapes]).to(sim.w)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..core.objective import Objective
 from ..core.task import Kind
-from ..data.federated import FederatedData, Holdings, Index
+from ..data.federated import FederatedData, Holdings, Index, Members
 
 SAMPLES_AT_ONCE = 1024
 
@@ -134,9 +134,13 @@ def client_accuracies(objective: Objective, w: Tensor, data: FederatedData, clie
 def _accuracies(objective: Objective, w: Tensor, data: FederatedData, holdings: Holdings) -> NDArray[np.float64]:
     """Accuracy on the samples of `data` that each client holds; the samples that nobody holds are not looked at."""
     different, where = np.unique(holdings.members, return_inverse=True)
-    rows = torch.from_numpy(different).to(data.y.device)
-    scores = score(objective, w, data.stored(rows), data.y[rows], data.preparation)
-    return per_client(scores, Holdings(where, holdings.offsets))
+    return per_client(score_samples(objective, w, data, different), Holdings(where, holdings.offsets))
+
+
+def score_samples(objective: Objective, w: Tensor, data: FederatedData, samples: Members) -> Evaluation:
+    """`score` on the training samples with these indices (n,)."""
+    rows = torch.from_numpy(samples).to(data.y.device)
+    return score(objective, w, data.stored(rows), data.y[rows], data.preparation)
 
 
 def held_loss(scores: Evaluation, data: FederatedData) -> float:

@@ -23,12 +23,13 @@ class MethodCost:
 
 
 def method_cost(method: Method, d: int) -> MethodCost:
-    """What `method` sends and keeps for a model of `d` parameters."""
+    """What `method` sends and keeps for a model of `d` parameters; baselines that are not federated send nothing."""
+    sends = method.training == "federated"
     kept = method.client.widths(d, method)
     passing = method.client.marked("per_round")
     return MethodCost(
-        down=_total(method.down, d, method),
-        up=_total(method.up, d, method),
+        down=_total(method.down, d, method) if sends else 0,
+        up=_total(method.up, d, method) if sends else 0,
         client=sum(width for name, width in kept.items() if name not in passing),
         server=_total(method.server, d, method),
     )

@@ -13,7 +13,7 @@ from ...core.errors import InputError
 from ...core.object_references import allow_code
 from ...data.loading import described
 from ...data.sources import is_folder
-from ...experiments.spec import RunSpec, participation_of
+from ...experiments.spec import RunSpec, build_method, participation_of
 from ...rounds.device import usable_device
 from ...rounds.initial_model import fresh_module
 from ...rounds.segments import versions
@@ -47,6 +47,10 @@ class Study:
             )
         if self.spec.loss != "cross-entropy":
             raise InputError(f"loss = {self.spec.loss!r}: a federation trains classifiers; set loss = 'cross-entropy'")
+        if (training := build_method(self.spec.method).training) != "federated":
+            raise InputError(
+                f"method.name = {self.spec.method.name!r} is {training} training, not that of a federation"
+            )
         if self.own_samples and self.spec.data.validation:
             raise InputError("data.validation is for named sets; leave samples out of a client's own instead")
         participation_of(self.spec.participation).check(self.settings.clients, self.spec.rounds)

@@ -1,0 +1,119 @@
+"""What is evaluated: the server's model or, where clients train alone, every client's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..core.objective import Objective
+from ..data.federated import FederatedData, Holdings, Index
+from ..metrics.accuracy import (
+    Evaluation,
+    client_accuracies,
+    held_loss,
+    per_client,
+    score,
+    score_samples,
+    spread,
+    validation_accuracies,
+)
+
+
+class Evaluated(Protocol):
+    """Evaluates the state of a simulation as it is when it is asked."""
+
+    def round_scores(self) -> dict[str, float]:
+        """The numbers of a round: on test samples, validation samples and held-out clients, where there are any."""
+
+    def final_scores(self) -> dict[str, float]:
+        """The numbers of a run's end: the clients' accuracies on their validation and training samples, and the
+        training loss."""
+
+
+@dataclass(frozen=True)
+class ServerModel(Evaluated):
+    """One model for all."""
+
+    objective: Objective
+    data: FederatedData
+    held_out: Index  # the clients that never take part
+    w: Callable[[], Tensor]  # gives the model (d,)
+
+    def round_scores(self) -> dict[str, float]:
+        w = self.w()
+        values = tested(self.objective, w, self.data)
+        if self.data.validation is not None:
+            values["validation_accuracy"] = float(validation_accuracies(self.objective, w, self.data).mean())
+        if len(self.held_out):
+            own = client_accuracies(self.objective, w, self.data, self.held_out)
+            values["held_out_accuracy"] = float(own.mean())
+        return values
+
+    def final_scores(self) -> dict[str, float]:
+        w, values = self.w(), dict[str, float]()
+        if self.data.validation is not None:
+            values |= spread_of("validation_accuracy", validation_accuracies(self.objective, w, self.data))
+        train = score(self.objective, w, self.data.x, self.data.y, self.data.preparation)
+        if len(train.correct):  # there is no accuracy in regression
+            values |= spread_of("client_accuracy", per_client(train, self.data))
+        return values | {"train_loss": held_loss(train, self.data)}
+
+
+@dataclass(frozen=True)
+class OwnModels(Evaluated):
+    """A model for each client, which is evaluated on the test set and on the client's own samples.
+
+    The test numbers of a round are means over the clients. A client that never takes part has no model.
+    """
+
+    objective: Objective
+    data: FederatedData
+    clients: Index  # those that may take part
+    w: Callable[[int], Tensor]  # gives the model (d,) of a client
+
+    def round_scores(self) -> dict[str, float]:
+        values = means([tested(self.objective, self.w(client), self.data) for client in self.clients])
+        if self.data.validation is not None:
+            values["validation_accuracy"] = float(self._accuracies(self.data.validation).mean())
+        return values
+
+    def final_scores(self) -> dict[str, float]:
+        values: dict[str, float] = {}
+        if self.data.validation is not None:
+            values |= spread_of("validation_accuracy", self._accuracies(self.data.validation))
+        train = self._evaluations(Holdings(self.data.members, self.data.offsets))
+        if self.data.task != "regression":
+            values |= spread_of("client_accuracy", np.array([one.accuracy for one in train]))
+        return values | {"train_loss": float(torch.cat([one.loss.double() for one in train]).mean())}
+
+    def _accuracies(self, holdings: Holdings) -> NDArray[np.float64]:
+        return np.array([one.accuracy for one in self._evaluations(holdings)])
+
+    def _evaluations(self, holdings: Holdings) -> list[Evaluation]:
+        """Of each client's model, on the samples that the client has in `holdings`."""
+        parts = holdings.parts()
+        return [score_samples(self.objective, self.w(i), self.data, parts[i]) for i in self.clients]
+
+
+def tested(objective: Objective, w: Tensor, data: FederatedData) -> dict[str, float]:
+    """The numbers of the model `w` (d,) on the test set; none without one."""
+    if data.test is None:
+        return {}
+    numbers = score(objective, w, *data.test, data.preparation).numbers
+    return {f"test_{name}": value for name, value in numbers.items()}
+
+
+def means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each number over `rows`, all of which have the same numbers."""
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+
+
+def spread_of(name: str, accuracies: NDArray[np.float64]) -> dict[str, float]:
+    """`NAME_mean`, `NAME_std`, `NAME_worst` and `NAME_best` of the clients' accuracies (clients,)."""
+    return {f"{name}_{which}": value for which, value in asdict(spread(accuracies)).items()}

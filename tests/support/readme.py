@@ -1,0 +1,30 @@
+"""The README's commands, as tests run them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+SHORT = {"--seeds": "0", "--rounds": "2", "--methods": '["fedavg", "fedsam"]'}
+
+
+def commands() -> list[list[str]]:
+    """The words of every command of the section on the command line, with fewer rounds, seeds and methods."""
+    [block] = re.findall(r"## From the command line\n+```bash\n(.*?)```", README, re.DOTALL)
+    lines = [line.split(" #")[0].strip() for line in block.replace("\\\n", " ").splitlines()]
+    return [_shortened(shlex.split(re.sub(r"--rounds \d+", "--rounds 2", line))) for line in lines]
+
+
+def _shortened(words: list[str]) -> list[str]:
+    """With flags that make a comparison short, but for those that it has."""
+    missing = [word for flag, value in SHORT.items() if flag not in words for word in (flag, value)]
+    return [*words, *(missing if words[1] == "compare" else [])]
+
+
+def python_example() -> str:
+    """The program of the section on Python."""
+    [example] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    return example
