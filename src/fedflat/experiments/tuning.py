@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from math import ceil, inf, isfinite
+from math import ceil, inf
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -93,7 +93,7 @@ def tune(
             if rounds not in {one.rounds for one in ledger}:
                 ledger += _step(spec, path, going, rounds, observer or RunObserver(), request, jobs, strict)
                 _write(path, spec, ledger)
-            going = [_best(some, _at(ledger, place, rounds), spec) for place, some in enumerate(going)]
+            going = [_best(spec, place, some, _at(ledger, place, rounds)) for place, some in enumerate(going)]
     found = [
         Tuned(method.label, tuple(tuple(_ranked(_at(ledger, place, rounds))) for rounds in spec.tune.rounds))
         for place, method in enumerate(spec.methods)
@@ -116,13 +116,9 @@ def planned_runs(spec: TuningSpec, path: Path) -> list[RunSpec]:
 
 def winning_study(spec: TuningSpec, found: Sequence[Tuned]) -> StudySpec:
     """The comparison of the winners, by the seeds and for the rounds that the file gives for it."""
-    runs = []
-    for place, (method, tuned) in enumerate(zip(spec.methods, found, strict=True)):
-        if not isfinite(tuned.winner.score):
-            raise InputError(f"methods: every configuration of number {place}, {method.label}, has diverged; "
-                             "give tune.box smaller step sizes (client.lr)")  # fmt: skip
-        runs.append(spec.trial(Configuration(method, tuned.winner.number, tuned.winner.values), 0, spec.rounds))
-    return study_of(runs, spec, spec.seeds)
+    winners = [Configuration(method, one.winner.number, one.winner.values)
+               for method, one in zip(spec.methods, found, strict=True)]  # fmt: skip
+    return study_of([spec.trial(winner, spec.seeds[0], spec.rounds) for winner in winners], spec, spec.seeds)
 
 
 def _begin(spec: TuningSpec, path: Path) -> None:
@@ -191,9 +187,17 @@ def _ranked(tried: Sequence[Tried]) -> list[Tried]:
     return sorted(tried, key=lambda one: (-one.score, one.number))
 
 
-def _best(configurations: Sequence[Configuration], tried: Sequence[Tried], spec: TuningSpec) -> list[Configuration]:
-    """The configurations that go on."""
-    numbers = {one.number for one in _ranked(tried)[: ceil(len(tried) / spec.tune.one_in)]}
+def _best(
+    spec: TuningSpec, place: int, configurations: Sequence[Configuration], tried: Sequence[Tried]
+) -> list[Configuration]:
+    """The configurations of the method at `place` that go on. Raises InputError if all have diverged."""
+    best = _ranked(tried)[: ceil(len(tried) / spec.tune.one_in)]
+    numbers = {one.number for one in best if not one.diverged}
+    if not numbers:
+        raise InputError(
+            f"methods: every configuration of number {place}, {spec.methods[place].label}, has diverged; "
+            "give tune.box smaller step sizes (client.lr)"
+        )
     return [one for one in configurations if one.number in numbers]
 
 

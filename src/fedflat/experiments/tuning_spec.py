@@ -194,7 +194,7 @@ class TuningSpec(StudySpec):
         again = sorted(set(tune.seeds) & set(self.seeds))
         if again:
             raise InputError(
-                f"tune.seeds: {again[0]} is one of seeds too; what a seed has chosen is not compared by it"
+                f"tune.seeds: {again[0]} is in seeds too; a seed that settings are chosen by compares none"
             )
         share, rest = divmod(tune.configurations, len(self.methods))
         if not share or rest:

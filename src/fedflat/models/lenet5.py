@@ -1,4 +1,4 @@
-"""LeNet-5 (LeCun et al., 1998) as it is used for 32x32 images today: 62,006 parameters with 3 channels and 10 classes."""
+"""LeNet-5 (LeCun et al., 1998) for 32x32 images: 62,006 parameters with 3 channels and 10 classes."""
 
 from __future__ import annotations
 
