@@ -14,6 +14,7 @@ from benchmarks.growth_tables import growth_table, read_growth
 from benchmarks.ranks_tables import aggregation_table, rounds_table
 from benchmarks.results import Results
 from benchmarks.tables import Table, circumstances, peers_table, target_table, times_table, vectors_table
+from docs import published
 from fedflat.data.partition import all_partitions
 from fedflat.experiments.recipe import Recipe, all_recipes
 from fedflat.federation.flower.settings import NodeSettings, RunSettings
@@ -21,8 +22,6 @@ from fedflat.methods import all_methods
 from fedflat.metrics.flatness import all_measures
 from fedflat.reports.catalogue import COSTS, LEGEND, costs, describe, documentation, settings, summary
 from fedflat.reports.recipes import details
-
-from . import published
 
 ROOT = Path(__file__).parent.parent
 
@@ -108,7 +107,7 @@ def recipe_list() -> str:
 
 def printed(recipe: Recipe) -> list[str]:
     """How many numbers of the paper the recipe has, and what contradicts them, with the cells."""
-    blocks = recipe.published.published if recipe.published else []
+    blocks = recipe.published.blocks if recipe.published else []
     numbers = sum(len(block.values_by_method) for block in blocks)
     tables = ", ".join(dict.fromkeys(block.where.split(",")[0] for block in blocks))
     cells: dict[str, list[str]] = {}

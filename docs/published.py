@@ -143,7 +143,7 @@ def _year(recipe: Recipe) -> int:
 def _of_recipe(recipe: Recipe) -> Iterator[Entry]:
     """The accuracies that the paper prints for single cells of the recipe."""
     rounds = {cell.options: cell.study().rounds for cell in recipe.cells()}
-    for numbers in recipe.published.published if recipe.published else ():
+    for numbers in recipe.published.blocks if recipe.published else ():
         if numbers.quantity == ACCURACY and not numbers.mean_over_cells:
             values = {label: x[0] if isinstance(x, list) else x for label, x in numbers.values_by_method.items()}
             name = f"{find(recipe.paper).__name__} {numbers.where.split(',')[0]}"
@@ -226,7 +226,7 @@ def _coverage(paper: str, recipes: Sequence[Recipe]) -> tuple[str, list[int]]:
         cell for recipe in recipes if any("Table" in item for item in recipe.item.items) for cell in recipe.cells()
     ]
     covered = [cell for cell in cells if any(set(numbers.cell) for numbers in cell.published)]
-    blocks = [one for recipe in recipes if recipe.published for one in recipe.published.published]
+    blocks = [one for recipe in recipes if recipe.published for one in recipe.published.blocks]
     absent = [reason for one in blocks for reason in one.absent.values()]
     unreadable = absent.count("not readable")
     numbers = sum(len(one.values_by_method) for one in blocks)

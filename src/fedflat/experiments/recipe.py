@@ -92,7 +92,7 @@ class Cell:
     @property
     def published(self) -> list[Published]:
         """What the paper prints for this cell."""
-        printed = self.recipe.published.published if self.recipe.published else []
+        printed = self.recipe.published.blocks if self.recipe.published else []
         return [one for one in printed if set(one.cell) <= set(self.options) and not one.mean_over_cells]
 
     def study(self, scale: float = 1.0, data_dir: str | None = None, only: Sequence[str] | None = None) -> StudySpec:

@@ -47,7 +47,7 @@ class PublishedFile(Section):
     """All numbers that the paper prints for one recipe."""
 
     read: str = Field(description="what the numbers were read in")
-    published: list[Published]
+    blocks: list[Published] = Field(alias="published")
 
 
 class Base(Layer):

@@ -64,7 +64,7 @@ def details(recipe: Recipe) -> list[str]:
 def _printed(recipe: Recipe, cells: Iterable[Cell]) -> list[str]:
     """A line for each block of numbers that the paper prints for one of the cells, or for a mean over some."""
     options = [set(cell.options) for cell in cells]
-    printed = recipe.published.published if recipe.published else []
+    printed = recipe.published.blocks if recipe.published else []
     return [line_of(numbers) for numbers in printed if any(set(numbers.cell) <= some for some in options)]
 
 
