@@ -16,6 +16,7 @@ import torch
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from ..core.errors import InputError
+from ..core.hyper import later_defaults
 from ..core.method import Method
 from ..core.object_references import (
     ExtensionPoint,
@@ -244,6 +245,10 @@ class Experiment(Section):
         # Settings at their default are left out, so that one that is added later does not rename old folders.
         defaults = type(self)().decisive()
         given = {name: value for name, value in self.decisive().items() if value != defaults.get(name)}
+        if "method" in given:
+            given["method"] = _without_later(given["method"])
+        if "methods" in given:
+            given["methods"] = [_without_later(section) for section in given["methods"]]
         return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:6]
 
     def decisive(self) -> dict[str, Any]:
@@ -372,6 +377,13 @@ class RunSpec(Experiment):
             store_folder=store_folder,
             ranks=ranks,
         )
+
+
+def _without_later(section: dict[str, Any]) -> dict[str, Any]:
+    """A method's section without the fields that came later than the method, where they are at their defaults."""
+    method = all_methods().get(section["name"])
+    later = later_defaults(method) if method else {}
+    return {name: value for name, value in section.items() if name not in later or later[name] != value}
 
 
 class StudySpec(Experiment):
