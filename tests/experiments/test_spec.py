@@ -58,8 +58,10 @@ def test_the_folder_depends_on_the_settings_that_results_depend_on(name: str) ->
     assert (other.digest() == RunSpec().digest()) == (name in WITHOUT_EFFECT)
 
 
-def test_a_field_that_came_later_than_its_method_renames_no_folder() -> None:
-    """The names are those that the version without FedWMSAM's rising_weight gave."""
+def test_a_field_that_came_later_renames_no_folder() -> None:
+    """The names are those that versions without FedWMSAM's rising_weight, and without data.without_test, gave."""
+    of_data = {"data": {"name": "digits", "clients": 7, "validation": 0.1}, "rounds": 3}
+    assert RunSpec(method={"name": "fedsam", "rho": 0.2}, **of_data).digest() == "f6787a"
     assert RunSpec(method="fedwmsam").digest() == "9bf045"
     assert RunSpec(method={"name": "fedwmsam", "rho": 0.05}).digest() == "79d04d"
     assert StudySpec(methods=["fedwmsam"]).digest() == "ab3a5e"

@@ -34,7 +34,7 @@ class DataOptions:
     image_size: int | None = hyper(
         None, "pixels that photographs are resized to; default the set's own", low=8, high=2048
     )
-    without_test: bool = hyper(False, "leave the test samples aside: nothing is evaluated on them")
+    without_test: bool = hyper(False, "leave the test samples aside: nothing is evaluated on them", later=True)
     validation: float = hyper(0.0, "share of each client's samples that it does not train on", low=0, high=0.9)
 
     def __post_init__(self) -> None:

@@ -245,10 +245,12 @@ class Experiment(Section):
         # Settings at their default are left out, so that one that is added later does not rename old folders.
         defaults = type(self)().decisive()
         given = {name: value for name, value in self.decisive().items() if value != defaults.get(name)}
+        if "data" in given:
+            given["data"] = _without_later(given["data"], DataOptions)
         if "method" in given:
-            given["method"] = _without_later(given["method"])
+            given["method"] = _method_without_later(given["method"])
         if "methods" in given:
-            given["methods"] = [_without_later(section) for section in given["methods"]]
+            given["methods"] = [_method_without_later(section) for section in given["methods"]]
         return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:6]
 
     def decisive(self) -> dict[str, Any]:
@@ -379,10 +381,14 @@ class RunSpec(Experiment):
         )
 
 
-def _without_later(section: dict[str, Any]) -> dict[str, Any]:
-    """A method's section without the fields that came later than the method, where they are at their defaults."""
+def _method_without_later(section: dict[str, Any]) -> dict[str, Any]:
     method = all_methods().get(section["name"])
-    later = later_defaults(method) if method else {}
+    return _without_later(section, method) if method else section
+
+
+def _without_later(section: dict[str, Any], cls: type[Any]) -> dict[str, Any]:
+    """The section of `cls` without the fields that came later than the class, where they are at their defaults."""
+    later = later_defaults(cls)
     return {name: value for name, value in section.items() if name not in later or later[name] != value}
 
 

@@ -58,9 +58,7 @@ def _fields(cls: type[Method]) -> str:
         if f.name in cls.sources.published:
             lines.append(f"      published: {cls.sources.published[f.name]}")
         if f.name in cls.sources.grids:
-            lines.append(
-                f"      tried: {', '.join(map(str, cls.sources.grids[f.name]))}"
-            )
+            lines.append(f"      tried: {', '.join(map(str, cls.sources.grids[f.name]))}")
     return "\n".join(lines)
 
 
