@@ -14,8 +14,9 @@ from benchmarks.growth_tables import growth_table, read_growth
 from benchmarks.ranks_tables import aggregation_table, rounds_table
 from benchmarks.results import Results
 from benchmarks.tables import Table, circumstances, peers_table, target_table, times_table, vectors_table
+from docs import published
 from fedflat.data.partition import all_partitions
-from fedflat.experiments.recipe import all_recipes
+from fedflat.experiments.recipe import Recipe, all_recipes
 from fedflat.federation.flower.settings import NodeSettings, RunSettings
 from fedflat.methods import all_methods
 from fedflat.metrics.flatness import all_measures
@@ -96,8 +97,48 @@ def recipe_list() -> str:
             parts += [*(f"* {note}" for note in recipe.base.notes), ""]
         cells = [f"`{cell.name}`" for cell in recipe.cells()]
         parts += [f"#### {name}", "", f"{', '.join(recipe.item.items)}: {recipe.item.title}.", ""]
-        parts += [*(f"* {line}" for line in details(recipe)), f"* cells ({len(cells)}): {', '.join(cells)}", ""]
+        parts += [
+            *(f"* {line}" for line in [*details(recipe), *printed(recipe)]),
+            f"* cells ({len(cells)}): {', '.join(cells)}",
+            "",
+        ]
     return "\n".join(parts).rstrip()
+
+
+def printed(recipe: Recipe) -> list[str]:
+    """How many numbers of the paper the recipe has, and what contradicts them, with the cells."""
+    blocks = recipe.published.blocks if recipe.published else []
+    numbers = sum(len(block.values_by_method) for block in blocks)
+    tables = ", ".join(dict.fromkeys(block.where.split(",")[0] for block in blocks))
+    cells: dict[str, list[str]] = {}
+    for block in blocks:
+        if block.warning:
+            cells.setdefault(f"{block.where}, {block.quantity}: {block.warning}", []).append(
+                ",".join(block.cell) or "all"
+            )
+    warnings = [
+        f"warning, {' and '.join(where) if len(where) < 3 else f'{len(where)} cells'}, {text}"
+        for text, where in cells.items()
+    ]
+    return [f"the paper's numbers: {numbers} ({tables})", *warnings] if blocks else []
+
+
+def recipes_page() -> str:
+    """docs/recipes.md with every recipe, and how many of the papers' cells have numbers."""
+    text = between("docs/recipes.md", "recipes", recipe_list())
+    return renewed(text, "coverage", published.coverage_table().markdown())
+
+
+def published_page() -> str:
+    """docs/published.md: what several sources print for the same cell."""
+    tables = {
+        "spread": published.spread_table, "differences": published.difference_table, "copies": published.copy_table,
+        "sources": published.source_table,
+    }  # fmt: skip
+    text = between("docs/published.md", "cells", published.cell_tables())
+    for what, table in tables.items():
+        text = renewed(text, what, table().markdown())
+    return text
 
 
 def performance_page() -> str:
@@ -247,7 +288,8 @@ def main() -> int:
         ROOT / "docs" / "decisions.md": decisions_page(),
         ROOT / "docs" / "data.md": between("docs/data.md", "partitions", partition_table()),
         ROOT / "docs" / "flatness.md": between("docs/flatness.md", "measures", measure_table()),
-        ROOT / "docs" / "recipes.md": between("docs/recipes.md", "recipes", recipe_list()),
+        ROOT / "docs" / "recipes.md": recipes_page(),
+        ROOT / "docs" / "published.md": published_page(),
         ROOT / "docs" / "performance.md": performance_page(),
         ROOT / "docs" / "ranks.md": ranks_page(),
         ROOT / "docs" / "deploy.md": deploy_page(),

@@ -46,7 +46,7 @@ def test_the_names_of_files_are_the_names_that_commands_accept() -> None:
         ("data prepare ci", ["cifar10", "cifar100"]),
         ("run file.toml --method.name fedsm", ["fedsmoo"]),
         ("compare --methods fedavg --methods fedsm", ["fedsmoo"]),
-        ("recipes run fedgf/table1 --model lene", ["lenet"]),
+        ("recipes run fedgf/table1 --model lene", ["lenet", "lenet5"]),
         ("data partition --partition pathological-", ["pathological-refill"]),
         ("flower export run.toml app --data dig", ["digits"]),
         ("run --rounds 3", []),

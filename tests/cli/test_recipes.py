@@ -42,7 +42,9 @@ def test_the_list_of_one_paper(fedflat) -> None:
 def test_show_has_notes_the_papers_numbers_and_cells(fedflat) -> None:
     code, out, err = fedflat("recipes show fedsmoo/table8")
     assert (code, err) == (0, "")
-    assert "paper, Table 8, all cells, test accuracy %: FedAvg 74.08" in out
+    assert (
+        "paper, Table 8, cifar10,pathological-3,10-of-100, test accuracy %: FedAvg 74.08 ± 0.22, FedDyn 77.63 " in out
+    )
     assert "note: Values are the paper's" in out
     assert re.search(r"cifar10,pathological-3,10-of-100 +800 ", out)
 
@@ -73,13 +75,24 @@ def test_ours_stands_beside_the_papers(fedflat) -> None:
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("summary.json")} == before, "nothing runs twice"
 
 
+@pytest.mark.slow
+def test_what_contradicts_a_number_and_what_was_not_reached_is_told(fedflat) -> None:
+    small_cifar10(Path("data/cifar10"))
+    code, out, err = fedflat(RUN.replace("table8", "table3").replace("fed-smoo", "fedadam"))
+    assert (code, err) == (0, "")
+    warning = "Table 3, communication to 74 %, relative to FedAvg: FedCM and MoFedSAM are charged 2 times"
+    assert warning in out
+    assert re.search(r"rounds to 74 %: paper, Table 3 +723 +not reached", out)
+    page = Path("runs/recipes/fedsmoo/table3-scale-0.0025/report.html").read_text()
+    assert warning in page
+    assert "<td>9637.59</td><td>not reached</td>" in page
+
+
 def test_a_recipe_of_partitions_draws_them(fedflat) -> None:
     small_cifar10(Path("data/cifar10"))
-    code, _, _ = fedflat(
-        "recipes run fedsmoo/figure2 --cell cifar10,pathological-3,10-of-100 --data-dir data --data.partial true"
-    )
+    code, _, _ = fedflat("recipes run fedsmoo/figure2 --cell cifar10,dirichlet-0.1 --data-dir data --data.partial true")
     assert code == 0
-    folder = Path("runs/recipes/fedsmoo/figure2/cifar10,pathological-3,10-of-100")
+    folder = Path("runs/recipes/fedsmoo/figure2/cifar10,dirichlet-0.1,10-of-100")
     assert (folder / "partition.svg").exists()
     assert "classes per client" in (folder / "facts.txt").read_text()
 

@@ -17,7 +17,6 @@ from fedflat.methods import find
 from fedflat.rounds.local_training import Client
 
 STATED: dict[str, Any] = tomllib.loads((Path(__file__).parent / "recipe_settings.toml").read_text())
-DIFFERENCES: list[dict[str, Any]] = STATED.pop("difference")
 OPTIONS = {
     option
     for paper in STATED.values()
@@ -55,24 +54,6 @@ def row(table: dict[str, Any], options: tuple[str, ...]) -> dict[str, Any]:
 
 def cells(products: list[list[str]]) -> list[tuple[str, ...]]:
     return [options for axes in products for options in product(*(axis.split() for axis in axes))]
-
-
-def difference(recipe: Recipe, what: str, options: tuple[str, ...] = ()) -> dict[str, Any] | None:
-    """The known difference of a recipe in `what`."""
-    found = [
-        one for one in DIFFERENCES
-        if (one["recipe"], one["what"]) == (recipe.name, what) and set(one.get("cell", ())) <= set(options)
-    ]  # fmt: skip
-    assert len(found) <= 1
-    return found[0] if found else None
-
-
-def named(recipe: Recipe, what: str) -> Any:
-    """The methods or the cells of a recipe: what the paper has, or what is known to be there instead."""
-    known = difference(recipe, what)
-    stated = STATED[recipe.paper]["recipes"][recipe.name.split("/")[1]][what]
-    assert known is None or known["ours"] != stated, "is no difference"
-    return stated if known is None else known["ours"]
 
 
 def section_of(name: str) -> str | None:
@@ -141,14 +122,9 @@ def expected(recipe: Recipe, labels: list[str], options: tuple[str, ...]) -> dic
 
 
 def wrong(cell: Cell, labels: list[str]) -> dict[str, tuple[Any, Any]]:
-    """The settings of a cell that are not the paper's, with both values, but for those that are known to differ."""
+    """The settings of a cell that are not the paper's, with both values."""
     paper, ours = expected(cell.recipe, labels, cell.options), everything(cell.study(), labels)
-    differing = {name: (paper.get(name), ours.get(name)) for name in paper | ours if paper.get(name) != ours.get(name)}
-    for name, (stated, found) in list(differing.items()):
-        known = difference(cell.recipe, name, cell.options)
-        if known is not None and (known["paper"], known["ours"]) == (stated, found):
-            del differing[name]
-    return differing
+    return {name: (paper.get(name), ours.get(name)) for name in paper | ours if paper.get(name) != ours.get(name)}
 
 
 def test_every_recipe_has_a_row_and_every_row_a_recipe() -> None:
@@ -158,24 +134,9 @@ def test_every_recipe_has_a_row_and_every_row_a_recipe() -> None:
 
 @pytest.mark.parametrize("recipe", all_recipes().values(), ids=lambda recipe: recipe.name)
 def test_a_recipe_has_the_papers_settings(recipe: Recipe) -> None:
-    assert recipe.item.use == named(recipe, "methods")
+    stated = STATED[recipe.paper]["recipes"][recipe.name.split("/")[1]]
+    assert recipe.item.use == stated["methods"]
     there = recipe.cells()
-    assert sorted(cell.options for cell in there) == sorted(cells(named(recipe, "cells")))
+    assert sorted(cell.options for cell in there) == sorted(cells(stated["cells"]))
     labels = recipe.item.use or ["FedAvg"]
     assert {cell.name: found for cell in there if (found := wrong(cell, labels))} == {}
-
-
-@pytest.mark.parametrize("known", DIFFERENCES, ids=lambda known: f"{known['recipe']} {known['what']}")
-def test_a_known_difference_is_still_one(known: dict[str, Any]) -> None:
-    """Else it is to be taken out: the recipe has been corrected, or the row is not the paper's."""
-    recipe = all_recipes()[known["recipe"]]
-    if known["what"] in ("methods", "cells"):
-        named(recipe, known["what"])
-        return
-    labels, found = recipe.item.use, 0
-    for cell in recipe.cells():
-        if set(known.get("cell", ())) <= set(cell.options):
-            found += 1
-            assert expected(recipe, labels, cell.options)[known["what"]] == known["paper"]
-            assert everything(cell.study(), labels)[known["what"]] == known["ours"]
-    assert found

@@ -11,8 +11,13 @@ from support.quadratics import two_quadratics
 FedWMSAM = find("FedWMSAM")
 
 
-def transcription(p: Problem, rho: float, alpha: float, lam: float, correct: bool = True) -> np.ndarray:
-    """The server holds all variates and sends each client its own Delta."""
+def transcription(
+    p: Problem, rho: float, alpha: float, lam: float, correct: bool = True, agreement: int = -1
+) -> np.ndarray:
+    """The server holds all variates and sends each client its own Delta.
+
+    agreement: 1 if the weight rises with the cosine of a client's descent with the momentum, -1 if it falls.
+    """
     w, m, c = p.w0, np.zeros_like(p.w0), np.zeros_like(p.w0)
     ci = [np.zeros_like(w) for _ in range(p.N)]
     for t, cohort in enumerate(p.cohorts):
@@ -27,7 +32,7 @@ def transcription(p: Problem, rho: float, alpha: float, lam: float, correct: boo
             changes.append(directions[-1] - c)
             ci[i] = ci[i] + changes[-1]
             moves.append(v - w)
-            cosines.append(unit(v - w) @ unit(m) + 1 if m.any() else 0.0)
+            cosines.append(agreement * (unit(w - v) @ unit(m)) + 1 if m.any() else 0.0)
         w, m, c = w + sum(moves) / len(moves), sum(directions) / len(directions), c + sum(changes) / p.N
         alpha = (1 - lam) * alpha + lam * np.clip(np.mean(cosines), 0.1, 0.9)
     return w
@@ -42,6 +47,18 @@ def test_transcription(lam: float, correct: bool) -> None:
 
 def test_transcription_with_the_released_sign() -> None:
     assert_agrees(lambda p: transcription(p, -0.3, 0.3, 0.1), FedWMSAM(rho=0.3, alpha=0.3, lam=0.1, flip_sign=True))
+
+
+def test_transcription_with_the_papers_weight() -> None:
+    method = FedWMSAM(rho=0.3, alpha=0.3, lam=0.3, rising_weight=True)
+    assert_agrees(lambda p: transcription(p, 0.3, 0.3, 0.3, agreement=1), method)
+
+
+def test_the_weight_of_the_paper_rises_where_that_of_the_code_falls() -> None:
+    """On one quadratic, whose clients go where the momentum points."""
+    q = two_quadratics()
+    weights = [q.run(FedWMSAM(rho=0.0, alpha=0.5, lam=0.5, rising_weight=rises), 3)[0].a for rises in (False, True)]
+    assert weights[0].item() < weights[1].item()
 
 
 def test_the_first_local_step_is_unperturbed() -> None:

@@ -22,6 +22,7 @@ def parameters(name: str, **settings) -> int:
     [
         ("lenet", {"classes": 10}, 797_962),  # methods of FedGF, Caldarola et al., FedGloSS
         ("lenet", {"classes": 100}, 815_332),
+        ("lenet5", {"classes": 10}, 62_006),  # 456 + 2,416 of convolutions, 48,120 + 10,164 + 850
         ("resnet18-gn", {"classes": 10}, 11_181_642),  # FedSMOO, FedLESAM
         ("resnet18-gn", {"classes": 100}, 11_227_812),
         ("resnet18-gn-cifar", {"classes": 10}, 11_173_962),

@@ -83,8 +83,13 @@ def test_a_papers_numbers_stand_beside_ours() -> None:
     comparison = ff.compare(RUNS, published=[printed])
     assert cells(comparison, "paper: test accuracy %") == ["–", "88.5 ± 0.2"]
     assert cells(comparison, "ours − paper") == ["–", "+1.50"]
-    rounds = Published(quantity="rounds to 74 %", where="Table 3", values={"FedAvg": 723})
-    assert cells(ff.compare(RUNS, published=[rounds]), "paper: rounds to 74 %") == ["723", "–"]
+
+
+def test_a_number_of_a_variant_stands_beside_the_runs_with_these_settings_whatever_they_are_called() -> None:
+    runs = [Fake("FedGF", 0, [0.5], {"c": c, "rho": rho}) for c, rho in ((0.0, 0.1), (1.0, 0.1), (None, 0.02))]
+    values = {"FedGF(c=0)": 68.11, "FedGF(c=1)": 78.05, "FedGF": 78.41}
+    printed = Published(quantity="test accuracy %", where="Table 5", values=values)
+    assert cells(ff.compare(runs, published=[printed]), "paper: test accuracy %") == ["68.11", "78.05", "78.41"]
 
 
 def test_own_client_settings_of_a_method_are_told() -> None:

@@ -20,6 +20,7 @@ from .landscape import landscape
 from .own_code import check_method, new
 from .results import flatness, report, verify
 from .run import compare, resume, run
+from .tune import tune
 
 app = typer.Typer(
     help="Federated learning that looks for flat minima: run methods, compare them fairly, see how flat they end.",
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-WITH_SETTINGS: list[Callable[..., None]] = [run, compare]
+WITH_SETTINGS: list[Callable[..., None]] = [run, compare, tune]
 WITHOUT_SETTINGS: list[Callable[..., None]] = [
     resume,
     best,

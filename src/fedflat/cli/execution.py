@@ -149,7 +149,8 @@ def carry_out_recipe(
     for (cell, study), runs in zip(cells.items(), results, strict=True):
         comparison = compare(runs, targets=study.targets, protocol=study.protocol, published=cell.published)
         missing = [] if cell.published else ["The paper's numbers for this cell are not recorded in the recipe."]
-        notes = [*changes, *missing, *recipe.item.notes]
+        warnings = [f"{one.where}, {one.quantity}: {one.warning}." for one in cell.published if one.warning]
+        notes = [*changes, *missing, *warnings, *recipe.item.notes]
         chapters.append(Chapter(comparison, f"{recipe.name} {cell.name}", notes))
     show(console, chapters, folder, f"{recipe.item.title} ({recipe.base.paper}: {', '.join(recipe.item.items)})")
 
@@ -160,7 +161,7 @@ def show(console: Console, chapters: Sequence[Chapter], folder: Path, title: str
     The page of a single comparison has the pictures that `fedflat landscape` has left in `folder`, too.
     """
     from ..reports.page import write_page  # here, because pages need matplotlib and a run does not
-    from ..reports.terminal import as_table, target_tables
+    from ..reports.terminal import tables
 
     if len(chapters) == 1:
         chapters = [replace(chapters[0], surfaces=sorted((folder / "landscape").glob("*.svg")))]
@@ -173,6 +174,6 @@ def show(console: Console, chapters: Sequence[Chapter], folder: Path, title: str
         write_atomically(folder / f"comparison{suffix}.json", partial(Path.write_text, data=text))
         if chapter.title:
             console.say(chapter.title, style="bold")
-        console.show(as_table(chapter.comparison), *target_tables(chapter.comparison))
+        console.show(*tables(chapter.comparison))
         console.say(*chapter.notes, *chapter.comparison.notes)
     console.say(f"report: {page}")

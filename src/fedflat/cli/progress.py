@@ -54,6 +54,8 @@ class Results(RunObserver):
         from ..reports.comparison_data import accuracy, accuracy_in_words  # here, because it needs torch
 
         result = f"train loss {run.summary['train_loss']:.4f}"
+        if "validation_accuracy_mean" in run.summary:
+            result = f"validation accuracy {100 * run.summary['validation_accuracy_mean']:.2f} % (final model)"
         if "test_accuracy" in run.summary:
             how = accuracy_in_words(self._protocol, int(run.summary["test_accuracy_evaluations"]))
             result = f"test accuracy {100 * accuracy(run, self._protocol):.2f} % ({how})"

@@ -60,8 +60,9 @@ def show_recipe(name: RecipeArgument, cell: CellOption = None, calibrate: Calibr
     from ..reports.recipes import cell_table, description
 
     console, recipe = Console(), find_recipe(name)
-    console.say(*description(recipe))
-    console.show(cell_table(recipe, {each: each.study() for each in recipe.cells(cell)}, calibrate))
+    cells = {each: each.study() for each in recipe.cells(cell)}
+    console.say(*description(recipe, cells))
+    console.show(cell_table(recipe, cells, calibrate))
 
 
 @app.command("run", cls=SettingsCommand, options_metavar="[OPTIONS] [--KEY VALUE]...")
@@ -96,7 +97,7 @@ def run_recipe(
     labels = [label.strip() for label in only.split(",")] if only else None
     context.with_resource(allow_code())  # what the user's own flags name; recipes name none
     cells = {each: override(each.study(scale, data_dir, labels), context.args) for each in recipe.cells(cell)}
-    console.say(*description(recipe))
+    console.say(*description(recipe, cells))
     if not dry_run:
         for study in cells.values():
             prepare_data(console, study)  # first, so that missing data is an error before anything is measured

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Sources:
     """Published hyper-parameters of a method, known differences between papers and released code, and our readings."""
 
     published: Mapping[str, str] = field(default_factory=dict)  # by field: "0.1 (FedSMOO), 0.05 (FedVSSAM)"
+    grids: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # what papers or code tried, by field
     departures: tuple[str, ...] = ()  # where released code, or a paper's text, computes something else
     readings: tuple[str, ...] = ()  # how we read what a paper leaves open, or states in two ways
     # Communication relative to FedAvg as FedSMOO's Table 3 and FedLESAM's Tables 5, 7 and 9 count it.

@@ -34,6 +34,7 @@ class DataOptions:
     image_size: int | None = hyper(
         None, "pixels that photographs are resized to; default the set's own", low=8, high=2048
     )
+    without_test: bool = hyper(False, "leave the test samples aside: nothing is evaluated on them", later=True)
     validation: float = hyper(0.0, "share of each client's samples that it does not train on", low=0, high=0.9)
 
     def __post_init__(self) -> None:
@@ -52,6 +53,7 @@ def select_samples(data: LoadedDataset, options: DataOptions) -> LoadedDataset:
         data = _hold_out_tenth(data)
     train = _subset(data.train, options.train_samples, "train_samples")
     test = data.test and _subset(data.test, options.test_samples, "test_samples")
+    test = None if options.without_test else test
     choice = (options.test_domain, options.train_samples, options.test_samples)
     contents = data.contents
     if contents is not None and any(choice):  # a digest of the chosen samples, without reading them

@@ -40,8 +40,8 @@ class SettingsGrid:
     other key, such as `client.lr`, for all methods.
     """
 
-    def __init__(self, values: Mapping[str, list[Any]], methods: Sequence[NamedSection]) -> None:
-        """Raises InputError, naming the key, for one that no method of the study has."""
+    def __init__(self, values: Mapping[str, Any], methods: Sequence[NamedSection], where: str = "grid") -> None:
+        """where: the key of the grid. Raises InputError, naming the key, for one that no method of the study has."""
         self._values = values
         self._keys = [self._keys_of(method) for method in methods]
         unused = set(values) - {key for keys in self._keys for key in keys}
@@ -49,7 +49,7 @@ class SettingsGrid:
             key = min(unused)
             owner, _, field = key.partition(".")
             whose = "no method of the study" if owner == "method" else f"no method {owner}"
-            raise InputError(f"grid.{key}: there is {whose} with a field {field!r}")
+            raise InputError(f"{where}.{key}: there is {whose} with a field {field!r}")
         self._methods = methods
 
     @property
@@ -62,6 +62,10 @@ class SettingsGrid:
         for method, keys in zip(self._methods, self._keys, strict=True):
             for chosen in product(*(self._values[key] for key in keys)):
                 yield method, {_key_of_run(key): value for key, value in zip(keys, chosen, strict=True)}
+
+    def choices_of(self, method: NamedSection) -> dict[str, Any]:
+        """What the grid has for `method`, by the key of a run's configuration."""
+        return {_key_of_run(key): self._values[key] for key in self._keys_of(method)}
 
     def _keys_of(self, method: NamedSection) -> list[str]:
         """The keys of the grid that go for `method`, in their order."""

@@ -1,5 +1,7 @@
 """The papers' experiments by name: one TOML file for each table or figure, and a base file for each paper.
 
+What the paper prints for a recipe lies in a file of the same name in the folder `published` beside it.
+
 A recipe is a set of cells, and a cell is a study. The layers of the files (parts of a study, and of methods) are merged
 in the order base, item, chosen options, the base's `when`, the item's `when`; a later layer overrides an earlier one.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from ..core.errors import InputError
 from ..files import read_toml
 from ..methods import plain
 from .config_errors import validated
-from .recipe_files import Base, Item, Option, Published
+from .recipe_files import Base, Item, Option, Published, PublishedFile
 from .spec import StudySpec
 
 FOLDER = Path(__file__).parent / "recipes"
@@ -35,6 +37,17 @@ class Recipe:
     def paper(self) -> str:
         """The paper's name among the recipes, e.g. fedgf."""
         return self.name.split("/")[0]
+
+    @cached_property
+    def published(self) -> PublishedFile | None:
+        """What the paper prints; None if the recipe has no such file. Raises InputError that names recipe and field."""
+        file = FOLDER / self.paper / "published" / f"{self.name.split('/')[1]}.toml"
+        if not file.exists():
+            return None
+        try:
+            return validated(PublishedFile, read_toml(file))
+        except InputError as error:
+            raise InputError(f"recipe {self.name}, published numbers: {error}") from error
 
     def cells(self, chosen: str | None = None) -> list[Cell]:
         """All cells, or those with every option in `chosen`, e.g. `cifar10,alpha-0`.
@@ -79,7 +92,8 @@ class Cell:
     @property
     def published(self) -> list[Published]:
         """What the paper prints for this cell."""
-        return [numbers for numbers in self.recipe.item.published if set(numbers.cell) <= set(self.options)]
+        printed = self.recipe.published.blocks if self.recipe.published else []
+        return [one for one in printed if set(one.cell) <= set(self.options) and not one.mean_over_cells]
 
     def study(self, scale: float = 1.0, data_dir: str | None = None, only: Sequence[str] | None = None) -> StudySpec:
         """The study; `rounds`, `last` and `probe_every` are multiplied by `scale`.

@@ -9,6 +9,7 @@ from pydantic import Field
 from .schema import Section
 
 Number = float | list[float]  # a mean, or a mean and its spread
+Absent = Literal["failed", "not reached", "not readable"]  # the last: lost in the copy of the paper that was read
 
 
 class Layer(Section):
@@ -36,8 +37,17 @@ class Published(Section):
     cell: list[str] = Field(default=[], description="for every cell with all these options")
     quantity: str = Field(description="what the numbers are, e.g. test accuracy %")
     where: str = Field(description="where the paper prints them")
+    mean_over_cells: bool = Field(default=False, description="means over these cells, and of none of them")
     values_by_method: dict[str, Number] = Field(alias="values", description="mean, or mean and spread")
-    warning: str | None = None
+    absent: dict[str, Absent] = Field(default={}, description="why a method of the table has no number")
+    warning: str | None = Field(default=None, description="what contradicts these numbers")
+
+
+class PublishedFile(Section):
+    """All numbers that the paper prints for one recipe."""
+
+    read: str = Field(description="what the numbers were read in")
+    blocks: list[Published] = Field(alias="published")
 
 
 class Base(Layer):
@@ -61,4 +71,3 @@ class Item(Layer):
     notes: list[str] = Field(default=[])
     options: dict[str, dict[str, Option]] = Field(default={})
     when: list[When] = Field(default=[])
-    published: list[Published] = Field(default=[])

@@ -14,7 +14,7 @@ from typing import Any
 from ..core.errors import InputError
 from .grid import variants
 from .run_directory import StoredRun
-from .spec import RunSpec, StudySpec
+from .spec import Experiment, RunSpec, StudySpec
 from .statistics import MeanEstimate, mean_estimate
 
 CHOSEN = ("client", "method")  # settings that are chosen, not given
@@ -62,18 +62,23 @@ def choices(runs: Sequence[StoredRun]) -> list[RankedSettings]:
 
 def chosen_study(chosen: Sequence[RankedSettings]) -> StudySpec:
     """The study of the best settings of each method on one problem, with the same seeds."""
-    first = chosen[0].best.spec
-    own = {choice.best.spec.method.name: choice.best.spec.client.values() for choice in chosen}
-    shared = {name: getattr(first, name) for name in type(first).model_fields if name not in (*CHOSEN, "seed")}
-    same = {name: value for name, value in first.client.values().items() if all(c[name] == value for c in own.values())}
+    seeds = sorted(run.seed for run in chosen[0].best.runs)
+    return study_of([choice.best.spec for choice in chosen], chosen[0].best.spec, seeds)
+
+
+def study_of(runs: Sequence[RunSpec], shared: Experiment, seeds: Sequence[int]) -> StudySpec:
+    """The study of the methods of `runs`, with their settings and those of their clients; all else is `shared`."""
+    own = {run.method.name: run.client.values() for run in runs}
+    first = runs[0].client.values()
+    same = {name: value for name, value in first.items() if all(client[name] == value for client in own.values())}
     differing = {name: {k: x for k, x in client.items() if k not in same} for name, client in own.items()}
-    settings: dict[str, Any] = {
+    settings: dict[str, Any] = {name: getattr(shared, name) for name in Experiment.model_fields} | {
         "client": same,
-        "methods": [choice.best.spec.method for choice in chosen],
+        "methods": [run.method for run in runs],
         "client_of": {name: client for name, client in differing.items() if client},
-        "seeds": sorted(run.seed for run in chosen[0].best.runs),
+        "seeds": list(seeds),
     }
-    return StudySpec(**shared, **settings)
+    return StudySpec(**settings)
 
 
 def _without(spec: RunSpec, names: Sequence[str]) -> dict[str, object]:

@@ -16,6 +16,7 @@ import torch
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from ..core.errors import InputError
+from ..core.hyper import later_defaults
 from ..core.method import Method
 from ..core.object_references import (
     ExtensionPoint,
@@ -244,6 +245,12 @@ class Experiment(Section):
         # Settings at their default are left out, so that one that is added later does not rename old folders.
         defaults = type(self)().decisive()
         given = {name: value for name, value in self.decisive().items() if value != defaults.get(name)}
+        if "data" in given:
+            given["data"] = _without_later(given["data"], DataOptions)
+        if "method" in given:
+            given["method"] = _method_without_later(given["method"])
+        if "methods" in given:
+            given["methods"] = [_method_without_later(section) for section in given["methods"]]
         return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:6]
 
     def decisive(self) -> dict[str, Any]:
@@ -374,6 +381,17 @@ class RunSpec(Experiment):
         )
 
 
+def _method_without_later(section: dict[str, Any]) -> dict[str, Any]:
+    method = all_methods().get(section["name"])
+    return _without_later(section, method) if method else section
+
+
+def _without_later(section: dict[str, Any], cls: type[Any]) -> dict[str, Any]:
+    """The section of `cls` without the fields that came later than the class, where they are at their defaults."""
+    later = later_defaults(cls)
+    return {name: value for name, value in section.items() if name not in later or later[name] != value}
+
+
 class StudySpec(Experiment):
     """The same experiment for several methods and seeds."""
 
@@ -450,7 +468,7 @@ class StudySpec(Experiment):
         """Every run of the study, seed after seed; equal ones once."""
         points = list(SettingsGrid(self.grid, self.methods).points())
         found = [self._run(method, values, seed) for seed in self.seeds for method, values in points]
-        return _distinguished(found if not self.grid else list({run.digest(): run for run in found}.values()))
+        return with_variants(found if not self.grid else list({run.digest(): run for run in found}.values()))
 
     def _run(self, method: NamedSection, values: dict[str, Any], seed: int) -> RunSpec:
         """The run at one point of the grid. Raises InputError, naming the key, for a value that cannot be."""
@@ -477,7 +495,7 @@ class StudySpec(Experiment):
             raise InputError(f"client_of.{method.name}.{error}") from error
 
 
-def _distinguished(runs: list[RunSpec]) -> list[RunSpec]:
+def with_variants(runs: list[RunSpec]) -> list[RunSpec]:
     """`runs`, each of which knows what distinguishes it from the others of its method."""
     methods: dict[str, list[RunSpec]] = {}
     for run in runs:

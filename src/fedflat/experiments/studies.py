@@ -39,16 +39,20 @@ def study(
     with stop_between_rounds() as request:
         begin_study(spec, path)
         runs = [(one, run_directory(one, path)) for one in spec.runs()]
-        observer = observer or RunObserver()
-        failures = (
-            _one_by_one(runs, observer, request, strict)
-            if number == 1
-            else ParallelRuns(number, observer, request, strict).carry_out(runs)
-        )
+        failures = carry_out_all(runs, number, observer or RunObserver(), request, strict)
     finished = [StoredRun.open(directory.path) for _, directory in runs if directory.is_finished]
     if failures and not finished:
         raise failures[-1]
     return finished
+
+
+def carry_out_all(
+    runs: Runs, number: int, observer: RunObserver, request: StopRequest, strict: bool = False
+) -> list[NonFiniteError]:
+    """Carry out `runs`, `number` at a time, and return the errors of those that diverged. Raises Interrupted."""
+    if number > 1:
+        return ParallelRuns(number, observer, request, strict).carry_out(runs)
+    return _one_by_one(runs, observer, request, strict)
 
 
 def number_of_jobs(jobs: Jobs, spec: StudySpec) -> int:

@@ -27,6 +27,7 @@ class FedACG(FedAvg, server=Heavy):
         arxiv="2201.03172",
     )
     sources = Sources(
+        grids={"beta": (0.002, 0.01)},
         published={"lam": "0.85 (released code)", "beta": "2e-3 (released code); 0.01 (FedVSSAM)"},
         departures=("The released penalty has no factor 1/2, so its 1e-3 is beta = 2e-3.",),
     )

@@ -28,6 +28,7 @@ class AdaptiveServer(FedAvg, server=Adaptive):
         arxiv="2003.00295",
     )
     sources = Sources(
+        grids={"server_lr": (0.01, 0.1, 1.0), "tau": (0.001, 0.01, 0.1)},
         published={
             "server_lr": "0.1 (FedSMOO, FedLESAM); 0.01 CIFAR-10 and DBpedia, 1 CIFAR-100 (FedVSSAM)",
             "tau": "0.01 (FL-Simulator); 0.001 CIFAR-10 and DBpedia, 0.1 CIFAR-100 (FedVSSAM)",

@@ -27,6 +27,7 @@ class FedASAM(FedAvg):
         arxiv="2203.11834",
     )
     sources = Sources(
+        grids={"rho": (0.05, 0.5, 0.7)},
         published={"rho": "0.7, 0.7, 0.05 (FedGF CIFAR-10 by alpha); 0.5 (CIFAR-100)", "eta": "0.2 (FedGF, Caldarola)"},
         departures=("FL-Simulator's adaptive option: T = |w| for all parameters, no eta.",),
         charged=1,

@@ -27,6 +27,7 @@ class FedAvgM(FedAvg, server=Heavy):
         arxiv="1909.06335",
     )
     sources = Sources(
+        grids={"beta": (0.1, 0.4, 0.9)},
         published={"beta": "0.1, 0.9 (FedGF); 0.4 (FedACG repository)"},
         departures=("FL-bench steps in the Nesterov form (nesterov = true).",),
     )

@@ -67,6 +67,7 @@ class FedCM(Momentum):
         arxiv="2106.10874",
     )
     sources = Sources(
+        grids={"alpha": (0.05, 0.1, 0.5)},
         published={"alpha": "0.1 (FedSAM, FedSMOO, FedLESAM, FedVSSAM)"},
         departures=(
             "Released code divides by the previous round's rate, which is the same thing.",

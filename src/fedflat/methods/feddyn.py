@@ -59,6 +59,7 @@ class FedDyn(DynamicRegularised):
         arxiv="2111.04263",
     )
     sources = Sources(
+        grids={"alpha": (0.001, 0.01, 0.1)},
         published={
             "alpha": "0.1 (FedSMOO, CIFAR-100 0.01; FedLESAM); 0.01 (FedVSSAM); 0.1, 0.01, 0.001 (FedGF script)"
         },

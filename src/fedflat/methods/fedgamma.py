@@ -22,6 +22,7 @@ class FedGAMMA(Scaffold):
         year=2023,
     )
     sources = Sources(
+        grids={"rho": (0.01, 0.05, 0.1)},
         published={"rho": "0.01 (FL-Simulator); 0.1 (FedLESAM); 0.05 (FedVSSAM)"},
         departures=(
             "FedGF's code divides the mean change of c by N, S times too small.",

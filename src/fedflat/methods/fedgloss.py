@@ -41,6 +41,7 @@ class FedGloSS(DynamicRegularised, server=GlossServer, down=Model, mean=MoveTwic
         arxiv="2412.03752",
     )
     sources = Sources(
+        grids={"rho": (0.01, 0.15), "rho_l": (0.15, 0.2), "beta": (10.0, 100.0)},
         published={
             "rho": "0.15 CIFAR-10; 0.01 CIFAR-100 (FedGloSS)",
             "rho_l": "0.15 CIFAR-10; 0.2 CIFAR-100",

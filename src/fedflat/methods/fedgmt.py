@@ -39,6 +39,7 @@ class FedGMT(DynamicRegularised, server=TaughtServer, client=DynamicClient, down
         year=2025,
     )
     sources = Sources(
+        grids={"gamma": (0.5, 1.0, 2.0), "alpha": (0.95, 0.995, 0.998)},
         published={"gamma": "0.5, 1, 2 (FedGMT)", "alpha": "0.95, 0.995, 0.998", "tau": "3", "beta": "10"},
         departures=(
             "Code adds all clients' duals; the paper, by a second source, averages corrected models "

@@ -92,6 +92,7 @@ class FedLESAM(LocallyEstimated, FedAvg, server=LesamServer, client=LesamClient,
         arxiv="2405.18890",
     )
     sources = Sources(
+        grids={"rho": (0.0005, 0.001, 0.005, 0.01, 0.05)},
         published={"rho": "0.01 (FedLESAM, FedVSSAM); 0.05 to 0.0005 (domains)"},
         departures=(
             "The released optimiser indexes the flat update by the number of the layer: it shifts "

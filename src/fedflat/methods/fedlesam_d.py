@@ -29,6 +29,7 @@ class FedLESAM_D(LocallyEstimated, DynamicRegularised, server=DynamicLesam, clie
 
     paper = FedLESAM.paper
     sources = Sources(
+        grids={"rho": (0.01, 0.1), "beta": (10.0, 100.0)},
         published={"rho": "0.1 (FedLESAM)", "beta": "10 (FedLESAM)"},
         departures=(
             "The paper's Algorithm 4 has the sign of the dual reversed and does not use the server's;"

@@ -38,6 +38,7 @@ class FedLESAM_S(LocallyEstimated, ScaledScaffold, server=ControlledLesam, clien
 
     paper = FedLESAM.paper
     sources = Sources(
+        grids={"rho": (0.01, 0.1)},
         published={"rho": "0.1 (FedLESAM)"},
         departures=(
             "The paper's Algorithm 2 has the sign of c - c_i and the increments of c wrong.",

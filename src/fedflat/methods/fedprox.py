@@ -24,6 +24,7 @@ class FedProx(FedAvg):
         arxiv="1812.06127",
     )
     sources = Sources(
+        grids={"mu": (0.001, 0.01, 0.1, 1.0)},
         published={"mu": "0.1, 1 (FedGF; its script 0.01, 0.001); 0.1 (FedVSSAM); 0.1, 0.01 (FL-Simulator)"},
         departures=(
             "FL-Simulator: + mu w sits in the unclipped weight decay and - mu w^t in the clipped "

@@ -25,6 +25,7 @@ class FedSAM(FedAvg):
         arxiv="2206.02618",
     )
     sources = Sources(
+        grids={"rho": (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)},
         published={
             "rho": "0.5 (FedSAM; best 0.2, 0.5, 0.6); 0.1, 0.1, 0.02 and 0.02, 0.05, 0.05 (FedGF by "
             "alpha); 0.01 (FedSMOO, FedLESAM); 0.1 (FedVSSAM)"

@@ -51,6 +51,7 @@ class FedSMOO(DynamicRegularised, server=SmooServer, client=SmooClient, down=Smo
         arxiv="2305.11584",
     )
     sources = Sources(
+        grids={"rho": (0.01, 0.1, 1.0), "beta": (1.0, 10.0, 100.0)},
         published={"rho": "0.1 (FedSMOO, FedLESAM, FedVSSAM)", "beta": "10; 100 for CIFAR-100 (FedSMOO)"},
         departures=(
             "FL-Simulator's server normalises mean(mu_i) and calls s_i negligible (s_from_mu_only).",

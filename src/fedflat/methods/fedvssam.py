@@ -39,6 +39,7 @@ class FedVSSAM(DirectionServer, server=Smoothed, down=SmoothedDown):
         arxiv="2605.09144",
     )
     sources = Sources(
+        grids={"gamma_l": (0.1, 0.4)},
         published={
             "rho": "0.05 (FedVSSAM)",
             "gamma_l": "0.4 moderate, 0.1 severe skew (FedVSSAM)",

@@ -21,7 +21,7 @@ class WmsamClient(Record):
 
 
 class WmsamUp(Delta):
-    likeness: Scalar  # cos(w_i - w, m) + 1, in [0, 2]; 0 while m = 0
+    likeness: Scalar  # 1 + cos(w_i - w, m), with `rising_weight` 1 - cos, in [0, 2]; 0 while m = 0
 
 
 class WmsamMean(WmsamUp):
@@ -37,8 +37,9 @@ class FedWMSAM(FedAvg, server=WmsamServer, client=WmsamClient, down=WmsamServer,
             c <- c + S/N mean (change of c_i);   a <- (1 - lam) a + lam clip(q, 0.1, 0.9)
 
     One gradient a step. D is uphill, so the perturbation climbs; at j = 0 there is none. Written so
-    that a = 1 is finite. q = mean (cos(w_i - w, m) + 1) as in the released code: clients that agree
-    with the momentum keep it.
+    that a = 1 is finite. q = mean (1 + cos(w_i - w, m)) as in the released code: m is uphill, so
+    clients that agree with the momentum keep it. The paper has a rise with the agreement, first the
+    momentum and late the perturbation: `rising_weight` takes q = mean (1 - cos(w_i - w, m)).
     """
 
     paper = Citation(
@@ -55,7 +56,9 @@ class FedWMSAM(FedAvg, server=WmsamServer, client=WmsamClient, down=WmsamServer,
         departures=(
             "Code has FedLESAM's index bug and subtracts, so its perturbation points downhill, "
             "against README and poster.",
-            "q: the poster's formula has the opposite sign of its own words and of the code, which we follow.",
+            "q: the paper and the poster's formula have the weight of the fresh gradient rise where clients agree with "
+            "the momentum; the poster's words and the code, which we follow, have it fall. rising_weight = true is the "
+            "paper's.",
             "Code multiplies the momentum by the decay of a rate that has not been decayed.",
         ),
         readings=(
@@ -69,6 +72,9 @@ class FedWMSAM(FedAvg, server=WmsamServer, client=WmsamClient, down=WmsamServer,
     lam: float = hyper(0.01, "how fast that weight adapts; 0 keeps it", low=0, high=1)
     flip_sign: bool = hyper(False, "perturb downhill, as the released code does")
     correction: bool = hyper(True, "use the control variates c and c_i")
+    rising_weight: bool = hyper(
+        False, "the weight rises where clients agree with the momentum, as in the paper", later=True
+    )
 
     def init_server(self, w: Tensor) -> WmsamServer:
         start: WmsamServer = super().init_server(w)
@@ -89,11 +95,12 @@ class FedWMSAM(FedAvg, server=WmsamServer, client=WmsamClient, down=WmsamServer,
 
     def finish(self, w: Tensor, client: WmsamClient, down: WmsamServer, ctx: Context) -> tuple[WmsamUp, WmsamClient]:
         delta = w - down.w
-        aligned = (unit(delta) * unit(down.m)).sum(-1, keepdim=True) + 1
+        cosine = (unit(delta) * unit(down.m)).sum(-1, keepdim=True)
+        likeness = 1 - cosine if self.rising_weight else cosine + 1
         known = (down.m != 0).any(-1, keepdim=True)
         if self.correction:
             client = WmsamClient(client.c - down.c - delta / ctx.lr_sum)
-        return WmsamUp(delta, aligned * known), client
+        return WmsamUp(delta, likeness * known), client
 
     def receive(self, up: WmsamUp, ctx: Context) -> WmsamMean:
         return WmsamMean(up.delta, up.likeness, -up.delta / ctx.lr_sum)

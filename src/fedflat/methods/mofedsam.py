@@ -19,6 +19,7 @@ class MoFedSAM(Momentum):
 
     paper = FedSAM.paper
     sources = Sources(
+        grids={"rho": (0.001, 0.01, 0.1, 0.5), "beta": (0.01, 0.1, 0.2, 0.5, 0.9)},
         published={
             "rho": "0.5 (FedSAM); 0.01 (FedSMOO; its README 0.1); 0.1 (FedVSSAM, FedLESAM)",
             "beta": "0.1 (FedSAM, FedVSSAM, FedLESAM); 0.1, 0.9 (FedGF)",

@@ -40,6 +40,7 @@ class Scaffold(Method, server=Controlled, client=Control, down=Controlled, up=Co
         arxiv="1910.06378",
     )
     sources = Sources(
+        grids={"server_lr": (0.001, 0.01, 0.1, 1.0)},
         published={"server_lr": "1 (FL-Simulator); 0.1, 0.01 (FedGF; its script 0.01, 0.001)"},
         departures=(
             "FL-Simulator takes client 0's number of steps for all, and a fractional one.",

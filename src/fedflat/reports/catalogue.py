@@ -57,6 +57,8 @@ def _fields(cls: type[Method]) -> str:
         lines.append(f"  {f.name} = {f.default}, {allowed(cls, f.name)}: {f.metadata['meaning']}")
         if f.name in cls.sources.published:
             lines.append(f"      published: {cls.sources.published[f.name]}")
+        if f.name in cls.sources.grids:
+            lines.append(f"      tried: {', '.join(map(str, cls.sources.grids[f.name]))}")
     return "\n".join(lines)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ..experiments.recipe_files import Published
-from ..methods import plain
 from ..metrics.flatness.measure import with_error
 from ..metrics.protocols import WINDOW
 from .comparison_data import ComparisonData, Row, accuracy_in_words, by_task
+from .published import text_for, value_for
 from .wording import participation_in_words
 
 NOTHING = "–"
@@ -47,7 +48,7 @@ def columns(comparison: ComparisonData) -> list[Column]:
             lambda row: row.accuracy.mean,
         ),
         Column(f"Δ to {comparison.baseline}", _meaning_of_difference(comparison), _difference, _merit_of_difference),
-        *(column for numbers in comparison.published for column in _published_columns(numbers)),
+        *_published_columns(comparison.published),
         *(_rounds_column(place, target) for place, target in enumerate(comparison.targets)),
         _client_column("client", "training"),
         _client_column("validation", "validation"),
@@ -144,31 +145,25 @@ def _merit_of_difference(row: Row) -> float | None:
     return row.difference.mean if row.difference else 0.0 if row.is_baseline else None
 
 
-def _published_columns(numbers: Published) -> list[Column]:
-    """A paper's numbers, and for accuracies our number minus the paper's."""
-
-    def printed(row: Row) -> str:
-        return " ± ".join(f"{value:g}" for value in _published_values(numbers, row)) or NOTHING
-
-    def ours_minus_theirs(row: Row) -> str:
-        values = _published_values(numbers, row)
-        return f"{100 * row.accuracy.mean - values[0]:+.2f}" if values else NOTHING
-
-    warning = f"; {numbers.warning}" if numbers.warning else ""
-    column = Column(f"paper: {numbers.quantity}", f"{numbers.where}{warning}", printed)
-    if numbers.quantity != ACCURACY:
-        return [column]
-    return [column, Column("ours − paper", "points of test accuracy", ours_minus_theirs)]
+def _published_columns(published: Sequence[Published]) -> Iterator[Column]:
+    """The test accuracies that a paper prints, and ours minus the paper's; `published_lines` has all else."""
+    for numbers in published:
+        if numbers.quantity == ACCURACY:
+            warning = f"; {numbers.warning}" if numbers.warning else ""
+            printed, beside = partial(_printed, numbers=numbers), partial(_ours_minus_theirs, numbers=numbers)
+            yield Column(f"paper: {numbers.quantity}", f"{numbers.where}{warning}", printed)
+            yield Column("ours − paper", "points of test accuracy", beside)
 
 
-def _published_values(numbers: Published, row: Row) -> tuple[float, ...]:
-    """What the paper prints for the method of `row`: mean and spread, the mean alone, or nothing."""
-    printed = {plain(label): value for label, value in numbers.values_by_method.items()}
-    for name in (row.label, row.runs[0].method):  # a variant's own number before the method's
-        if plain(name) in printed:
-            value = printed[plain(name)]
-            return tuple(value) if isinstance(value, list) else (value,)
-    return ()
+def _printed(row: Row, numbers: Published) -> str:
+    return text_for(row, numbers) or NOTHING
+
+
+def _ours_minus_theirs(row: Row, numbers: Published) -> str:
+    theirs = value_for(row, numbers)
+    if theirs is None:
+        return NOTHING
+    return f"{100 * row.accuracy.mean - (theirs[0] if isinstance(theirs, list) else theirs):+.2f}"
 
 
 def _rounds_column(place: int, target: float) -> Column:

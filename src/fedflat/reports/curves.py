@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from .comparison_data import ComparisonData, FinishedRun, Row
-from .figures import INK, INLINE, inline, label_ends, line_styles, panel, panels
+from .figures import INK, INLINE, inline, label_ends, line_styles, panel, panels, set_logarithmic
 
 MOST_SMOOTHED = 5  # evaluations
 SMOOTHED_SHARE = 20  # a twentieth of the evaluations is smoothed over
@@ -165,7 +165,7 @@ class Drawing:
             axes.set_xlim(right=max(ends))
         heights = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.lines] or [np.empty(0)])
         if self.may_be_logarithmic and len(heights) and 0 < WIDE * heights.min() < heights.max():
-            axes.set_yscale("log")
+            set_logarithmic(axes)
 
 
 def _draw(axes: Axes, line: Line, style: dict[str, Any]) -> tuple[float, float]:

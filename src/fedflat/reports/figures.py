@@ -14,7 +14,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from .comparison_data import ComparisonData, Row, by_task
 from .labels import labels
@@ -65,6 +65,15 @@ def differences(comparison: ComparisonData) -> str | None:
         axes.set_yticks(range(len(rows)), [label for label, _ in reversed(rows)])
         axes.set(xlabel=f"test accuracy minus {comparison.baseline}'s, points", ylim=(-0.6, len(rows) - 0.4))
         return inline(figure, "paired differences")
+
+
+def set_logarithmic(axes: Axes) -> None:
+    """Make the y axis logarithmic, with plain numbers at its ticks; those of matplotlib are formulas."""
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def partition_map(counts: np.ndarray, title: str, on_a_page: bool = False) -> str:

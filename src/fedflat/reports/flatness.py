@@ -13,7 +13,7 @@ from ..metrics.flatness import Curve
 from ..metrics.flatness.measure import with_error
 from .columns import NOTHING, Column, measure_title
 from .comparison_data import ComparisonData, Row
-from .figures import INLINE, inline, label_ends, line_styles, panel, panels
+from .figures import INLINE, inline, label_ends, line_styles, panel, panels, set_logarithmic
 
 ERRORS = (
     "one seed: ± half of a 95 % interval, or the residual of an eigenvalue; several: ± standard deviation over seeds"
@@ -121,7 +121,9 @@ def _figure(rows: Sequence[Row], called: Sequence[str], name: str) -> str:
         if curves[0].logarithmic:
             heights = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.lines])
             highest = float(np.max(heights, where=np.isfinite(heights), initial=0.0))
-            axes.set(yscale="log", ylim=(SHOWN * highest, 3 * highest) if highest > 0 else None)
+            if highest > 0:
+                axes.set(ylim=(SHOWN * highest, 3 * highest))
+            set_logarithmic(axes)
             ends = [end for end in ends if end[1] > 0]
         label_ends(axes, ends)
         return inline(figure, measure_title(name))

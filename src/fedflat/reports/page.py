@@ -18,6 +18,7 @@ from .comparison_data import ComparisonData, FinishedRun, Row
 from .export import csv_text, environment, latex_table
 from .headline import headline
 from .origin import origin
+from .published_table import published_lines
 
 PICTURE_BYTES = 2**24  # of a picture of loss surfaces, at most
 PARTITIONS = 6  # that are drawn
@@ -78,6 +79,7 @@ def _content(chapter: Chapter) -> dict[str, Any]:
         "caption": caption(comparison),
         "columns": columns(comparison),
         "targets": [some for some in targets if some],
+        "published": published_lines(comparison),
         "latex": latex_table(comparison),
         "csv": csv_text(comparison),
         "smoothing": curves.smoothing_in_words(curves.window_of(comparison)),

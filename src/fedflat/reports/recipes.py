@@ -12,6 +12,7 @@ from ..experiments.budget import Budget, speed_of, study_budget, total
 from ..experiments.recipe import Cell, Recipe
 from ..experiments.spec import StudySpec
 from .literal import literal
+from .published import line_of
 
 UNKNOWN = "–"
 LEGEND = (
@@ -47,25 +48,24 @@ def cell_table(recipe: Recipe, cells: Mapping[Cell, StudySpec], measure: bool) -
     return table
 
 
-def description(recipe: Recipe) -> list[str]:
-    """What a recipe is, as lines."""
+def description(recipe: Recipe, cells: Iterable[Cell]) -> list[str]:
+    """What a recipe is, and what the paper prints for these of its cells, as lines."""
     base = recipe.base
     first = [f"{recipe.name}: {recipe.item.title}", f"{base.title} ({base.paper}): {', '.join(recipe.item.items)}"]
-    return [*first, *details(recipe), *(f"note: {note}" for note in base.notes)]
+    return [*first, *details(recipe), *(f"note: {note}" for note in base.notes), *_printed(recipe, cells)]
 
 
 def details(recipe: Recipe) -> list[str]:
-    """What the recipe does not share with the others of its paper: methods, notes, the paper's numbers."""
-    item, lines = recipe.item, []
-    if item.use:
-        lines.append(f"methods: {', '.join(item.use)}")
-    lines += [f"note: {note}" for note in item.notes]
-    for numbers in item.published:
-        where = ",".join(numbers.cell) or "all cells"
-        values = ", ".join(f"{label} {value}" for label, value in numbers.values_by_method.items())
-        warning = f" ({numbers.warning})" if numbers.warning else ""
-        lines.append(f"paper, {numbers.where}, {where}, {numbers.quantity}: {values}{warning}")
-    return lines
+    """What the recipe does not share with the others of its paper: methods and notes."""
+    methods = [f"methods: {', '.join(recipe.item.use)}"] if recipe.item.use else []
+    return methods + [f"note: {note}" for note in recipe.item.notes]
+
+
+def _printed(recipe: Recipe, cells: Iterable[Cell]) -> list[str]:
+    """A line for each block of numbers that the paper prints for one of the cells, or for a mean over some."""
+    options = [set(cell.options) for cell in cells]
+    printed = recipe.published.blocks if recipe.published else []
+    return [line_of(numbers) for numbers in printed if any(set(numbers.cell) <= some for some in options)]
 
 
 def _cost(recipe: Recipe, study: StudySpec, measure: bool) -> tuple[Budget | None, float | None]:

@@ -14,12 +14,11 @@ from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize, to_hex
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from ..files import make_folder, write_atomically
 from ..metrics.features import FeatureMap
 from ..metrics.flatness.surface import Numbers, Surface
-from .figures import COLOURS, DASHES, STYLE, svg
+from .figures import COLOURS, DASHES, STYLE, set_logarithmic, svg
 
 LEVELS = 16  # of contours
 COLOUR_MAP = "viridis"
@@ -111,7 +110,7 @@ def profiles(surfaces: Sequence[Surface]) -> str | None:
             axes.locator_params(axis="x", nbins=5)
         panels[0].set_ylabel("loss")
         if scale.logarithmic:
-            _set_logarithmic(panels[0])
+            set_logarithmic(panels[0])
         figure.legend(*_legend(figure), loc="outside right center", frameon=False)
         return svg(figure, "loss along one direction")
 
@@ -242,14 +241,6 @@ def _draw_marks(axes: Axes, surface: Surface, height: str = "y") -> None:
 
 def _is_local(surface: Surface) -> bool:
     return surface.part.startswith("client")
-
-
-def _set_logarithmic(axes: Axes) -> None:
-    """Make the loss axis logarithmic, with plain numbers at its ticks."""
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda loss, _: f"{loss:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _draw_profile(axes: Axes, surface: Surface, place: int, group: Sequence[Surface], scale: Scale) -> None:

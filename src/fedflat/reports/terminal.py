@@ -14,6 +14,12 @@ from .columns import NOTHING, Column, caption, columns, measure_title, target_co
 from .comparison_data import ComparisonData
 from .headline import headline
 from .literal import literal
+from .published_table import published_lines
+
+
+def tables(comparison: ComparisonData) -> list[Table]:
+    """All tables of the comparison."""
+    return [as_table(comparison), *published_table(comparison), *target_tables(comparison)]
 
 
 def as_table(comparison: ComparisonData) -> Table:
@@ -27,11 +33,22 @@ def target_tables(comparison: ComparisonData) -> list[Table]:
     return [_table(comparison, some) for some in found if some]
 
 
+def published_table(comparison: ComparisonData) -> list[Table]:
+    """What a paper prints besides test accuracies, a column for each method; no table if it prints nothing else."""
+    lines = published_lines(comparison)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("the paper's other numbers", *(row.label for row in comparison.rows)):
+        table.add_column(literal(title), justify="right" if table.columns else "left")
+    for line in lines:
+        table.add_row(*map(literal, (line.title, *line.cells)))
+    return [table] if lines else []
+
+
 def as_text(comparison: ComparisonData, width: int = 150) -> str:
     """The comparison as plain lines, the most important one first."""
     console = Console(width=width, no_color=True, force_terminal=False)
     with console.capture() as captured:
-        console.print(as_table(comparison), *target_tables(comparison), sep="\n")
+        console.print(*tables(comparison), sep="\n")
     return "\n".join([printable(headline(comparison)), captured.get().rstrip(), *map(printable, comparison.notes)])
 
 

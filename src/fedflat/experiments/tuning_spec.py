@@ -1,0 +1,249 @@
+"""The configuration of a search for hyper-parameters: the box of each method, and one budget for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from math import ceil, exp, inf, log, prod
+from typing import Any, Self
+from zlib import crc32
+
+import numpy as np
+from pydantic import Field, PrivateAttr, field_validator, model_validator
+
+from ..core.errors import InputError
+from ..methods import find
+from .config_errors import validated
+from .grid import SettingsGrid
+from .schema import NamedSection, Section
+from .spec import RunSpec, StudySpec, with_variants
+
+LEARNING_RATES = (0.01, 0.0316, 0.1, 0.316)  # FedSAM's grid, 10^-2 to 10^-0.5; FedSMOO's is 0.01, 0.1, 0.5
+REDRAWS = 100  # of a point that is there already; a narrow range has few numbers of three digits
+DIGITS = 3  # significant, of a number drawn from a range
+# Runs of a search look at validation samples, and at nothing else.
+WITHOUT_RESULTS: dict[str, Any] = {"data.without_test": True, "flatness": [], "probes": [], "targets": []}
+
+
+class Range(Section):
+    """The numbers from `low` to `high`."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if not -inf < self.low < self.high < inf or (self.log and self.low <= 0):
+            raise InputError(f"low must be less than high, and more than 0 with log, got {self.low} and {self.high}")
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.low:g} to {self.high:g}{' (log)' if self.log else ''}"
+
+    def at(self, u: float) -> float:
+        """The number at the share `u` in [0, 1) of the range, to three digits."""
+        low, high = (log(self.low), log(self.high)) if self.log else (self.low, self.high)
+        value = low + u * (high - low)
+        return float(f"{exp(value) if self.log else value:.{DIGITS}g}")
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Some values, each as likely as the others."""
+
+    values: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.values))
+
+    def at(self, u: float) -> Any:
+        """The value at the share `u` in [0, 1)."""
+        return self.values[int(u * len(self.values))]
+
+
+Choice = Range | OneOf
+Point = dict[str, Any]  # values by key
+
+
+def drawn(box: Mapping[str, Choice], number: int, seed: int, without: Point) -> list[Point]:
+    """`number` different points of a box, none of which is `without`; all of them if there are no more.
+
+    A Latin hypercube: of `number` strata of each key's choice, every one has a point. The values of a key depend on
+    its name, `number` and `seed` alone, so that methods try the same step sizes.
+    """
+    size = prod(len(choice.values) if isinstance(choice, OneOf) else inf for choice in box.values())
+    if size <= number + 1:
+        points = [dict(zip(box, values, strict=True)) for values in product(*_all_values(box))]
+        return [point for point in points if not _same(point, without)][:number]
+    columns = {key: _strata(key, number, seed) for key in box}
+    found: list[Point] = []
+    redraw = np.random.default_rng([seed, number])
+    for i in range(number):
+        shares = [
+            {key: columns[key][i] for key in box},
+            *({key: redraw.random() for key in box} for _ in range(REDRAWS)),
+        ]
+        candidates = ({key: choice.at(one[key]) for key, choice in box.items()} for one in shares)
+        new = next((point for point in candidates if point not in found and not _same(point, without)), None)
+        found += [] if new is None else [new]
+    return found
+
+
+def _all_values(box: Mapping[str, Choice]) -> list[tuple[Any, ...]]:
+    return [choice.values if isinstance(choice, OneOf) else () for choice in box.values()]
+
+
+def _same(point: Point, other: Point) -> bool:
+    return all(key in other and other[key] == value for key, value in point.items())
+
+
+def _strata(key: str, number: int, seed: int) -> Sequence[float]:
+    """A share from each of `number` strata of [0, 1), in random order."""
+    rng = np.random.default_rng([seed, number, crc32(key.encode())])
+    shares: list[float] = ((rng.permutation(number) + rng.random(number)) / number).tolist()
+    return shares
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One setting of a method that a search tries."""
+
+    method: NamedSection  # as the file has it
+    number: int  # 0 are the settings of the file itself
+    values: Point  # what differs from the file, by the key of a run's configuration
+
+
+class TuneSection(Section):
+    """The search: what is tried, how long, and by which seeds."""
+
+    configurations: int = Field(
+        ge=1, description="tried in all, shared equally by the methods; of each the first are its settings in the file"
+    )
+    rounds: list[int] = Field(
+        min_length=1, description="rounds after which the worse ones end, rising, e.g. [100, 300]; the last picks one"
+    )
+    one_in: int = Field(default=3, ge=2, description="of so many configurations one goes on after each step")
+    seeds: list[int] = Field(
+        default=[1000], min_length=1, description="of the runs; the comparison of the winners has others"
+    )
+    box: dict[str, Any] = Field(
+        default={},
+        description="what is chosen from, by key as in a grid: lists of values, or {low = 0.01, high = 1, log = true}; "
+        "a method without keys has the values that papers tried",
+    )
+    _choices: dict[str, Choice] = PrivateAttr(default_factory=dict)
+
+    @field_validator("rounds")
+    @classmethod
+    def _rise(cls, rounds: list[int]) -> list[int]:
+        if rounds[0] < 1 or any(after <= before for before, after in pairwise(rounds)):
+            raise InputError(f"must be whole numbers that rise, from at least 1, got {rounds}")
+        return rounds
+
+    @field_validator("seeds")
+    @classmethod
+    def _are_distinct(cls, seeds: list[int]) -> list[int]:
+        if len(set(seeds)) < len(seeds) or min(seeds) < 0:
+            raise InputError("must be different whole numbers from 0")
+        return seeds
+
+    @model_validator(mode="after")
+    def _has_choices(self) -> Self:
+        self._choices.update(_choices(self.box))
+        return self
+
+
+def _choices(table: Mapping[str, Any], prefix: str = "") -> dict[str, Choice]:
+    """What each dotted key is chosen from. Raises InputError, naming the key, for what is neither list nor range."""
+    found: dict[str, Choice] = {}
+    for name, value in table.items():
+        if isinstance(value, dict) and not (value and value.keys() <= Range.model_fields.keys()):
+            found |= _choices(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = _choice(f"box.{prefix}{name}", value)
+    return found
+
+
+def _choice(key: str, value: Any) -> Choice:
+    if isinstance(value, dict):
+        try:
+            return validated(Range, value)
+        except InputError as error:
+            raise InputError(f"{key}: {error}") from error
+    if not isinstance(value, list) or not value:
+        raise InputError(f"{key} must be a list of values, or {{low = ..., high = ...}}, got {value!r}")
+    if any(one in value[:i] for i, one in enumerate(value)):
+        raise InputError(f"{key} has a value twice: {value!r}")
+    return OneOf(tuple(value))
+
+
+class TuningSpec(StudySpec):
+    """A study whose methods first get their hyper-parameters by a search; its seeds and rounds are the comparison's."""
+
+    tune: TuneSection
+
+    @model_validator(mode="after")
+    def _can_be_searched(self) -> Self:
+        tune = self.tune
+        if self.grid:
+            raise InputError("grid: a search chooses by tune.box; leave one of both out")
+        if not self.data.validation:
+            raise InputError("data.validation: a search needs validation samples; set it, e.g. to 0.1")
+        again = sorted(set(tune.seeds) & set(self.seeds))
+        if again:
+            raise InputError(
+                f"tune.seeds: {again[0]} is in seeds too; a seed that settings are chosen by compares none"
+            )
+        share, rest = divmod(tune.configurations, len(self.methods))
+        if not share or rest:
+            how = "no multiple of" if share else "less than"
+            raise InputError(
+                f"tune.configurations = {tune.configurations} is {how} the number of methods, {len(self.methods)}, "
+                "which share it equally"
+            )
+        for method in self.methods:
+            for configuration in self.configurations_of(method):
+                self.trial(configuration, tune.seeds[0], tune.rounds[0])
+        return self
+
+    def box_of(self, method: NamedSection) -> dict[str, Choice]:
+        """What the search chooses from for one method, by the key of a run's configuration.
+
+        Raises InputError, naming the key, for one that no method has, and for a method with nothing to choose.
+        """
+        choices = self.tune._choices
+        box = SettingsGrid(choices, self.methods, where="tune.box").choices_of(method)
+        if not any(key.startswith("method.") for key in box):
+            grids = find(method.name).sources.grids
+            box |= {f"method.{name}": OneOf(values) for name, values in grids.items()}
+        if not any(key.startswith("client.") for key in choices):
+            box["client.lr"] = OneOf(LEARNING_RATES)
+        return box
+
+    def configurations_of(self, method: NamedSection) -> list[Configuration]:
+        """The configurations of one method: the file's, and others from its box."""
+        number = self.tune.configurations // len(self.methods) - 1
+        mine = {"client." + name: value for name, value in self._client_for(method).values().items()}
+        mine |= {"method." + name: value for name, value in method.arguments().items()}
+        points = drawn(self.box_of(method), number, self.tune.seeds[0], mine) if number else []
+        return [Configuration(method, i, point) for i, point in enumerate([{}, *points])]
+
+    def sizes(self, configurations: int) -> list[int]:
+        """How many of so many configurations of a method are trained in each step."""
+        found = [configurations]
+        for _ in self.tune.rounds[1:]:
+            found.append(ceil(found[-1] / self.tune.one_in))
+        return found
+
+    def trial(self, configuration: Configuration, seed: int, rounds: int) -> RunSpec:
+        """The run of one configuration. Raises InputError, naming the key, for a value that cannot be."""
+        try:
+            return self._run(configuration.method, configuration.values | WITHOUT_RESULTS | {"rounds": rounds}, seed)
+        except InputError as error:
+            raise InputError(f"tune.box: {str(error).removeprefix('grid: ').removeprefix('grid.')}") from error
+
+    def trials(self, configurations: Sequence[Configuration], rounds: int) -> list[RunSpec]:
+        """The runs of some configurations with every seed, each of which knows what distinguishes it."""
+        return with_variants([self.trial(one, seed, rounds) for one in configurations for seed in self.tune.seeds])

@@ -1,0 +1,59 @@
+"""What a paper prints, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+
+from ..experiments.recipe_files import Number, Published
+from ..methods import plain
+from .comparison_data import Row
+from .run_settings import fields_of
+
+
+def number_text(value: Number) -> str:
+    """A mean, or a mean and its spread."""
+    return " ± ".join(f"{part:.10g}" for part in (value if isinstance(value, list) else [value]))
+
+
+def line_of(numbers: Published) -> str:
+    """All numbers of one block on one line: where they are printed, for which cells, of what, and what contradicts."""
+    cells = ",".join(numbers.cell) or "all cells"
+    over = "mean over the cells of " if numbers.mean_over_cells else ""
+    values = [f"{label} {number_text(value)}" for label, value in numbers.values_by_method.items()]
+    values += [f"{label} {reason}" for label, reason in numbers.absent.items()]
+    warning = f" ({numbers.warning})" if numbers.warning else ""
+    return f"paper, {numbers.where}, {over}{cells}, {numbers.quantity}: {', '.join(values)}{warning}"
+
+
+def value_for(row: Row, numbers: Published) -> Number | None:
+    """The paper's number for the method of `row`; None if it prints none."""
+    label = _label_for(row, numbers.values_by_method)
+    return None if label is None else numbers.values_by_method[label]
+
+
+def text_for(row: Row, numbers: Published) -> str | None:
+    """The paper's number for the method of `row`, or why it has none; None if its table lacks the method."""
+    label = _label_for(row, [*numbers.values_by_method, *numbers.absent])
+    if label is None:
+        return None
+    return numbers.absent[label] if label in numbers.absent else number_text(numbers.values_by_method[label])
+
+
+def _label_for(row: Row, labels: Iterable[str]) -> str | None:
+    """The label that means the row's method.
+
+    The row's own label goes first, then the one that names most of its settings: `FedGF(c=1)` means runs of FedGF with
+    c = 1, and `FedGF` the others.
+    """
+    fitting = {label: _settings_named(label, row) for label in labels}
+    return max((one for one in fitting if fitting[one] >= 0), key=fitting.__getitem__, default=None)
+
+
+def _settings_named(label: str, row: Row) -> float:
+    """How many of the settings of the row's method `label` names; -1 if it means another method or other settings."""
+    if plain(label) == plain(row.label):
+        return inf
+    named = fields_of(label) or {"class": label}
+    is_of_row = plain(named.pop("class")) == plain(row.runs[0].method) and named.items() <= row.hyper.items()
+    return len(named) if is_of_row else -1

@@ -1,0 +1,182 @@
+"""A search for hyper-parameters: what goes on, what is chosen, and that stopping changes nothing."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+from collections import Counter
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedflat.core.errors import InputError
+from fedflat.experiments import runner, tuning
+from fedflat.experiments.interrupt import Interrupted
+from fedflat.experiments.run_directory import StoredRun
+from fedflat.experiments.runner import RunObserver
+from fedflat.experiments.spec import StudySpec
+from fedflat.experiments.tuning import Tried
+from fedflat.experiments.tuning_spec import TuningSpec
+from support.studies import SMALL
+
+BOX = {"client.lr": {"low": 0.01, "high": 1.0, "log": True}, "FedSAM.rho": [0.01, 0.1, 0.5]}
+
+
+def search(**changes: Any) -> TuningSpec:
+    tune = {"configurations": 10, "rounds": [2, 4, 6], "one_in": 2, "seeds": [5, 6], "box": BOX}
+    data = {"name": "digits", "clients": 10, "validation": 0.2}
+    table = SMALL | {"data": data, "methods": ["fedavg", "fedsam"], "seeds": [0, 1], "rounds": 9, "tune": tune}
+    return TuningSpec(**(table | changes))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuning.Tuned]]:
+    """A search that was carried out, and its result."""
+    folder = tmp_path_factory.mktemp("search")
+    return folder, tuning.tune(search(), folder)
+
+
+def ledger(folder: Path) -> list[dict[str, Any]]:
+    return json.loads((folder / "ledger.json").read_text())
+
+
+def entry(curve: list[tuple[int, float]], rounds: int, diverged: tuple[int, ...] = ()) -> Tried:
+    return Tried(0, 0, {}, rounds, {0: curve, 1: [(t, x + 0.1) for t, x in curve]}, 0.0, list(diverged))
+
+
+def test_a_configuration_is_judged_by_the_last_fifth_of_its_rounds() -> None:
+    curve = [(t, t / 100) for t in range(1, 11)]
+    assert entry(curve, 10).score == pytest.approx((0.09 + 0.10) / 2 + 0.05), "rounds 9 and 10, the mean over seeds"
+    assert entry([(5, 0.3)], 10).score == pytest.approx(0.35), "the last evaluation there is"
+    assert entry(curve, 10, diverged=(1,)).score == -inf
+
+
+@pytest.mark.slow
+def test_the_best_half_of_each_method_goes_on(finished) -> None:
+    folder, found = finished
+    counts = Counter((one["method"], one["rounds"]) for one in ledger(folder))
+    assert counts == {(method, rounds): number for method in (0, 1) for rounds, number in ((2, 5), (4, 3), (6, 2))}
+    for tuned in found:
+        for before, after in zip(tuned.steps, tuned.steps[1:], strict=False):
+            assert [one.score for one in before] == sorted((one.score for one in before), reverse=True)
+            assert {one.number for one in after} == {one.number for one in before[: len(after)]}
+        assert tuned.winner == max(tuned.steps[-1], key=lambda one: one.score)
+        given, winner = tuned.given
+        assert given.number == 0
+        assert winner.number == tuned.winner.number
+        assert winner.score >= given.score, "where the file's settings ended, the winner was not behind them"
+
+
+@pytest.mark.slow
+def test_a_trial_that_went_on_is_the_run_of_its_settings(finished, tmp_path: Path) -> None:
+    """Two extensions change no bit of the curve, and every step's curve begins with that of the step before."""
+    _, found = finished
+    spec = search()
+    [one] = [one for one in spec.configurations_of(spec.methods[1]) if one.number == found[1].winner.number]
+    alone = runner.run(spec.trial(one, 6, 6), tmp_path)
+    curve = [(t, x) for t, x in enumerate(alone.metrics["validation_accuracy"].to_pylist(), start=1)]
+    assert found[1].winner.curves[6] == curve
+    for step, rounds in zip(found[1].steps, (2, 4, 6), strict=True):
+        [mine] = [tried for tried in step if tried.number == one.number]
+        assert mine.curves[6] == curve[:rounds]
+    assert found[1].winner.gradients == 2 * alone.summary["gradients"], "of two seeds"
+
+
+@pytest.mark.slow
+def test_no_trial_saw_the_test_set(finished) -> None:
+    folder, _ = finished
+    paths = sorted((folder / "trials").iterdir())
+    assert len(paths) == 2 * 5 * 2
+    for path in paths:
+        run = StoredRun.open(path)
+        assert not [name for name in (*run.metrics.column_names, *run.summary) if name.startswith("test_")]
+        assert "validation_accuracy" in run.metrics.column_names
+
+
+@pytest.mark.slow
+def test_the_winners_are_a_study_with_other_seeds(finished) -> None:
+    folder, found = finished
+    study = StudySpec.load(folder / "winners.toml")
+    assert (study.seeds, study.rounds, study.data.without_test) == ([0, 1], 9, False)
+    assert study.flatness == search().flatness
+    for run, tuned in zip(study.runs(), found, strict=False):
+        values = tuned.winner.values
+        assert run.client.lr == values.get("client.lr", 0.1)
+        assert getattr(run.method, "rho", None) == values.get("method.rho", 0.1 if "SAM" in tuned.label else None)
+
+
+@pytest.mark.slow
+def test_the_table_of_curves_has_every_evaluation(finished) -> None:
+    folder, _ = finished
+    with (folder / "curves.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == sum(len(curve) for one in ledger(folder) for curve in one["curves"].values())
+    assert {row["method"] for row in rows} == {"FedAvg", "FedSAM"}
+
+
+class Stopping(RunObserver):
+    """Sends this process Ctrl-C in some round, counted over all runs."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def round_done(self, *_: object) -> None:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.slow
+def test_stopped_at_any_step_it_goes_on_to_the_same_ledger(finished, tmp_path: Path) -> None:
+    folder, _ = finished
+    for after in (1, 19, 9, 7, 3):  # rounds until the next Ctrl-C: in each of the steps, and between them
+        with pytest.raises(Interrupted):
+            tuning.tune(search(), tmp_path, Stopping(after))
+    tuning.tune(search(), tmp_path)
+    for name in ("ledger.json", "curves.csv", "winners.toml"):
+        assert (tmp_path / name).read_text() == (folder / name).read_text()
+
+
+@pytest.mark.slow
+def test_a_finished_search_is_not_computed_again_nor_mixed_with_another(finished) -> None:
+    folder, found = finished
+
+    class Nothing(RunObserver):
+        def run_started(self, *_: object) -> None:
+            raise AssertionError
+
+    assert tuning.tune(search(), folder, Nothing()) == found
+    with pytest.raises(InputError, match=r"holds another search: client.lr"):
+        tuning.tune(search(client={"lr": 0.2, "epochs": 1, "batch_size": 20}), folder)
+    [run, *_] = (folder / "trials").iterdir()
+    with pytest.raises(InputError, match="holds a run or a study"):
+        tuning.tune(search(), run)
+
+
+@pytest.mark.slow
+def test_side_by_side_is_one_after_another(finished, tmp_path: Path) -> None:
+    folder, _ = finished
+    tuning.tune(search(), tmp_path, jobs=2)
+    assert (tmp_path / "ledger.json").read_text() == (folder / "ledger.json").read_text()
+
+
+@pytest.mark.slow
+def test_what_diverges_is_the_worst_and_if_all_do_it_is_said(tmp_path: Path) -> None:
+    tune = {"configurations": 2, "rounds": [2, 3], "seeds": [5], "box": {"client.lr": [1e30, 0.2]}}
+    [found] = tuning.tune(search(methods=["fedavg"], tune=tune), tmp_path / "one")
+    assert found.winner.values in ({}, {"client.lr": 0.2})
+    tune["box"] = {"client.lr": [1e30, 1e31]}
+    wild = {"lr": 1e30, "epochs": 1, "batch_size": 20}
+    with pytest.raises(InputError, match="methods: every configuration of number 0, FedAvg, has diverged"):
+        tuning.tune(search(methods=["fedavg"], client=wild, tune=tune), tmp_path / "all")
+    assert {tuple(one["diverged"]) for one in ledger(tmp_path / "all")} == {(5,)}
+
+
+def test_a_damaged_ledger_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ledger.json").write_text('[{"method": "zero"}]')
+    with pytest.raises(InputError, match=r"ledger.json is no ledger of a search"):
+        tuning.tune(search(), tmp_path)

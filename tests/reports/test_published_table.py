@@ -1,0 +1,47 @@
+"""What a paper prints besides accuracies, as lines above ours."""
+
+from __future__ import annotations
+
+import fedflat as ff
+from fedflat.experiments.recipe_files import Published
+from fedflat.reports.published_table import published_lines
+from support.finished_runs import Fake
+
+RUNS = [Fake("FedAvg", 0, [0.2, 0.75, 0.9]), Fake("FedSAM", 0, [0.2, 0.3, 0.5]), Fake("FedCM", 0, [0.9, 0.9, 0.9])]
+
+
+def lines(*published: Published, targets: tuple[float, ...] = (0.74,)) -> dict[str, list[str]]:
+    comparison = ff.compare(RUNS, targets=targets, published=published)
+    return {line.title: list(line.cells) for line in published_lines(comparison)}
+
+
+def test_rounds_to_a_target_stand_above_ours_and_why_there_are_none_is_told() -> None:
+    numbers = {"values": {"FedAvg": 723}, "absent": {"FedSAM": "not reached"}}
+    assert lines(Published(quantity="rounds to 74 %", where="Table 3", **numbers)) == {
+        "rounds to 74 %: paper, Table 3": ["723", "not reached", "–"],
+        "rounds to 74 %: ours": ["2 (1/1)", "–", "1 (1/1)"],
+    }
+
+
+def test_rounds_to_another_target_are_not_ours() -> None:
+    found = lines(Published(quantity="rounds to 68 %", where="Table 3", values={"FedAvg": 246}))
+    assert list(found) == ["rounds to 68 %: paper, Table 3"]
+
+
+def test_a_quantity_of_two_tables_has_a_line_of_each_and_one_of_ours() -> None:
+    quantity = "training accuracy over clients %"
+    both = [Published(quantity=quantity, where=where, values={"FedAvg": [95.07, 0.94]}) for where in ("T 1", "T 4")]
+    assert lines(*both) == {
+        f"{quantity}: paper, T 1": ["95.07 ± 0.94", "–", "–"],
+        f"{quantity}: ours": ["70 ± 10"] * 3,
+        f"{quantity}: paper, T 4": ["95.07 ± 0.94", "–", "–"],
+    }
+
+
+def test_test_accuracies_are_in_the_main_table() -> None:
+    assert lines(Published(quantity="test accuracy %", where="Table 1", values={"FedAvg": 76})) == {}
+
+
+def test_no_printed_digit_is_lost() -> None:
+    found = lines(Published(quantity="seconds to 74 %", where="Table 7", values={"FedAvg": 14246.51}))
+    assert found == {"seconds to 74 %: paper, Table 7": ["14246.51", "–", "–"]}
