@@ -35,6 +35,10 @@ class FreeGradient:
         """The teacher is free, too."""
         return self
 
+    def teacher_gradient(self, w: Tensor, e: Tensor, tau: float) -> Tensor:
+        """And so is its gradient alone."""
+        return self._gradient
+
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """And so are gradients by the samples."""
         return self._gradient, matrix, shift

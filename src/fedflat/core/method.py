@@ -10,12 +10,12 @@ from torch import Tensor
 
 from .citation import Citation, Sources
 from .hyper import by_name, check, hyper
-from .oracle import Oracle, as_descent_gradient, asam, sam, shifted, unit, with_teacher, wrt_inputs
+from .oracle import Oracle, as_descent_gradient, asam, sam, shifted, teacher_gradient, unit, with_teacher, wrt_inputs
 from .records import Nothing, Record
 
 __all__ = [  # with the records of `core.records`, all that the file of a method needs
     "Citation", "Context", "Method", "Oracle", "Sources", "as_descent_gradient", "asam", "hyper", "sam", "shifted",
-    "unit", "with_teacher", "wrt_inputs",
+    "teacher_gradient", "unit", "with_teacher", "wrt_inputs",
 ]  # fmt: skip
 
 

@@ -46,6 +46,10 @@ class ContractOracle:
         """The oracle of the loss with a teacher; see `core.oracle.with_teacher`."""
         return replace(self, e=e)
 
+    def teacher_gradient(self, w: Tensor, e: Tensor, tau: float) -> Tensor:
+        """The gradient of a teacher's penalty alone; see `core.oracle.teacher_gradient`."""
+        return torch.tanh((w - e) / tau)
+
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients by `w` and by a linear map of the samples; see `core.oracle.wrt_inputs`."""
         return self(w), torch.tanh(matrix), torch.tanh(shift + self.b[..., :1])
