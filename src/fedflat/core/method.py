@@ -134,3 +134,8 @@ class Method(ABC):
     @abstractmethod
     def update(self, server: Any, mean: Any, ctx: Context) -> Any:
         """The next server state from the weighted mean of what was received."""
+
+    def served(self, server: Any) -> Tensor:
+        """The model (d,) that is evaluated and handed out; clients train from what `broadcast` sends all the same."""
+        w: Tensor = server.w
+        return w

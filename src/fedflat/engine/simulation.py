@@ -333,7 +333,8 @@ class Simulation:
         Where clients train alone there is no such model, and nothing is measured.
         """
         measures = () if self.method.training == "local" else measures
-        subject = Subject(self.objective, self.server.w, self._trained_on, max_samples, dry_round=self.dry_round)
+        subject = Subject(self.objective, self._server.served, self._trained_on, max_samples,
+                          dry_round=self.dry_round, iterate=self.server.w)  # fmt: skip
         return measure(subject, measures, progress)
 
     def dry_round(self, clients: Index | None, observer: RoundObserver) -> NextRound:
@@ -494,7 +495,7 @@ class Simulation:
     def _evaluation(self, held_out: Index) -> Evaluated:
         """What this simulation evaluates."""
         if self.method.training != "local":
-            return ServerModel(self.objective, self.data, held_out, lambda: self.server.w)
+            return ServerModel(self.objective, self.data, held_out, lambda: self._server.served)
         clients = np.setdiff1d(np.arange(self.data.clients), held_out)
         return OwnModels(self.objective, self.data, clients, self.own_model)
 

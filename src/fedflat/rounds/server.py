@@ -53,15 +53,20 @@ class Server:
         self.segments = [Segment.now(0, method)]  # with which versions and code they were carried out
 
     @property
+    @property
+    def served(self) -> Tensor:
+        """The model that is evaluated, (d,), in the order of the state."""
+        return self.method.served(self.state)
+
     def w(self) -> Tensor:
-        """The model, (d,), row-major."""
-        return self.objective.space.row_major(self.state.w)
+        """The model that is evaluated, (d,), row-major."""
+        return self.objective.space.row_major(self.served)
 
     @property
     def model(self) -> nn.Module:
         """A new module with the model in it."""
         module = deepcopy(self.objective.module)
-        self.objective.space.write(module, self.state.w)
+        self.objective.space.write(module, self.served)
         return module
 
     def cohort(self, t: int) -> Index:

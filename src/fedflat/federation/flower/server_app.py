@@ -155,7 +155,7 @@ class FederationRun:
         due = server.t % self._study.spec.eval_every == 0 or server.t == self._study.spec.rounds
         if self._evaluation_data is None or self._evaluation_data.test is None or not due:
             return {}
-        w = server.state.w
+        w = server.served
         data = self._evaluation_data.to(w.device, w.dtype)
         assert data.test is not None  # noqa: S101 (it was not None before it was copied to the device)
         scores = score(server.objective, w, *data.test, data.preparation)
