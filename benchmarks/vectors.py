@@ -77,7 +77,7 @@ def client_round(method: Method, w: Tensor, layers: tuple[slice, ...]) -> Callab
 
     def run() -> LocalResult:
         result = local_round(method, down, client, [(oracle, 1)] * STEPS, ctx, Descent(LR))
-        method.receive(result.up, replace(ctx, steps=result.steps, lr_sum=result.steps * ctx.lr))
+        method.receive(result.up, replace(ctx, steps=result.steps, lr_sum=result.lr_factors * ctx.lr))
         return result
 
     return run

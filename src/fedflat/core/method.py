@@ -24,7 +24,7 @@ class Context:
     """What every party may know about a round, whatever the method is."""
 
     t: int  # communication round, from 0
-    lr: float  # local step size of this round, the same for every local step in it
+    lr: float  # local step size of this round; `Method.lr_factor` may change it from step to step
     share: float  # sampled clients / all clients
     # In `step`, `finish` and `receive`: what this client has taken so far, (*clients, 1).
     # In `update`: the mean over the sampled clients, (1,), with the weights of the model mean.
@@ -34,6 +34,7 @@ class Context:
     layers: tuple[slice, ...] = ()  # the last axis cut into the model's parameters
     sampled: int = 1  # clients that take part in the round
     full_grad: Oracle | None = None  # gradient of the client's loss on all of its samples; costs a pass over them
+    local_steps: Tensor | float = 1.0  # in `step`, `lr_factor` and `finish`: K_i, all of this round, (*clients, 1)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
@@ -122,6 +123,14 @@ class Method(ABC):
     @abstractmethod
     def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[Any, Any]:
         """After the last local step: what is sent, and what is kept."""
+
+    def lr_factor(self, ctx: Context) -> Tensor | float:
+        """What multiplies the step size of the local step that comes, positive: a schedule within the round.
+
+        It may depend on `ctx.t`, `ctx.lr`, `ctx.steps` and `ctx.local_steps` alone, so that a server can work out by
+        itself how far a client can go; `ctx.lr_sum` is `ctx.lr` times the sum of these factors.
+        """
+        return 1.0
 
     def receive(self, up: Any, ctx: Context) -> Any:
         """What the server averages of one client's message: by default the message itself.

@@ -9,7 +9,9 @@ from .errors import InputError
 from .method import Method
 from .records import Record
 
-HOOKS = ("init_server", "broadcast", "init_client", "start", "step", "finish", "receive", "update")
+HOOKS = (
+    "init_server", "broadcast", "init_client", "start", "step", "lr_factor", "finish", "receive", "update", "served",
+)  # fmt: skip
 RECORDS = ("server", "down", "up")
 
 

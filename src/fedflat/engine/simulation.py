@@ -351,7 +351,8 @@ class Simulation:
             raise InputError(f"{type(self.method).__name__} trains one model on all samples; clients have none")
         cohort = self.cohort(self.t) if clients is None else clients
         computed = self._compute(cohort, InTurn(self.executor, observer), keep=False)
-        return NextRound(cohort, computed.state.w, float(computed.clients.steps) * computed.ctx.lr)
+        lr_sum = float(computed.clients.mean.lr_factors) * computed.ctx.lr
+        return NextRound(cohort, computed.state.w, lr_sum)
 
     def _compute(self, cohort: Index, trainer: Trainer, keep: bool, ranks: Ranks = ALONE) -> _Computed:
         """The next round with `cohort`, which the server has not taken yet; with `keep` clients' records are staged."""
@@ -361,7 +362,7 @@ class Simulation:
         with one_thread(self.device):
             trained = train(trainer, self._store, clients, weights, down, ctx, keep, ranks)
             try:
-                state = self._server.updated(trained.mean, trained.steps, ctx)
+                state = self._server.updated(trained.mean, ctx)
             except NonFiniteError as error:
                 raise NonFiniteError(f"training diverged: {error}") from error
         return _Computed(ctx, down, trained, state)

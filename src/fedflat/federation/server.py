@@ -112,7 +112,7 @@ class FederatedServer(Server):
                 aggregator.add(name, reply)
             self._check_quorum(aggregator, len(cohort))
             try:
-                state = self.updated(*aggregator.mean(), ctx)
+                state = self.updated(aggregator.mean, ctx)
             except NonFiniteError as error:
                 reason = f"{error}; the model is unchanged; the largest numbers came from {aggregator.largest}"
                 raise RoundFailedError(reason) from error

@@ -15,6 +15,7 @@ from ..core.method import Context, Method
 from ..core.objective import Objective
 from ..core.records import is_finite
 from ..data.federated import Index
+from .aggregation import RunningMean
 from .checkpoint import DamagedError
 from .local_training import Client, ContextFactory
 from .participation import Participation
@@ -53,11 +54,11 @@ class Server:
         self.segments = [Segment.now(0, method)]  # with which versions and code they were carried out
 
     @property
-    @property
     def served(self) -> Tensor:
         """The model that is evaluated, (d,), in the order of the state."""
         return self.method.served(self.state)
 
+    @property
     def w(self) -> Tensor:
         """The model that is evaluated, (d,), row-major."""
         return self.objective.space.row_major(self.served)
@@ -81,12 +82,13 @@ class Server:
         """The message of the next round, (width,) in every field."""
         return self.method.broadcast(self.state)
 
-    def updated(self, mean: Any, steps: Tensor, ctx: Context) -> Any:
-        """The next state, from the mean of what the server receives and the mean number of local steps (1,).
+    def updated(self, mean: RunningMean, ctx: Context) -> Any:
+        """The next state, from the mean of what the server receives and of the clients' local steps.
 
         Raises NonFiniteError, naming the field, if it has NaN or infinity; nothing is changed in any case.
         """
-        state = self.method.update(self.state, mean, replace(ctx, steps=steps, lr_sum=steps * ctx.lr))
+        ctx = replace(ctx, steps=mean.steps, lr_sum=mean.lr_factors * ctx.lr)
+        state = self.method.update(self.state, mean.value(), ctx)
         for name, x in state.tensors().items():
             if not is_finite(x):
                 raise NonFiniteError(f"the server's {name} became NaN or infinite in round {self.t}")
