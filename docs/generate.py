@@ -62,7 +62,8 @@ def cost_of_methods() -> str:
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for name, cls in all_methods().items():
         cells = [f"[{name}](methods.md#{anchor(name)})", *map(str, costs(cls)), cls.weights]
-        lines.append(f"| {' | '.join(cells)} | {cls.sources.published.get('rho', '')} |")
+        rho = any(f.name == "rho" and "radius" in f.metadata["meaning"] for f in settings(cls))
+        lines.append(f"| {' | '.join(cells)} | {cls.sources.published.get('rho', '') if rho else ''} |")
     return "\n".join([*lines, "", f"{LEGEND}. Weights: of the clients in the server's mean."])
 
 

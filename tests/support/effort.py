@@ -21,6 +21,9 @@ COVERING = {
     "a teacher": "FedGMT",
     "gradients by the inputs": "FedRobust",
     "the gradient on all samples": "MimeLite",
+    "a step size that changes within the round": "FedMoSWA",
+    "a teacher without the task loss": "FedSOL",
+    "the evaluated model is another one than the trained one": "FedExP",
 }
 
 in_test_all = pytest.mark.skipif(not ALL, reason="in `make test-all` alone")
@@ -37,6 +40,6 @@ def chosen(usual: T, everything: T) -> T:
 
 
 def covering_methods() -> dict[str, type[Method]]:
-    """The methods that are tried on every axis of the engines, by name: seven, or all in `make test-all`."""
+    """The methods that are tried on every axis of the engines, by name: ten, or all in `make test-all`."""
     methods = all_methods()
     return methods if ALL else {name: methods[name] for name in COVERING.values()}
