@@ -40,15 +40,15 @@ class RunningMean:
     def add(self, received: Record, steps: Tensor, weights: Tensor, lr_factors: Tensor | None = None) -> None:
         """Add clients' records and local steps (c, 1) with their weights (c, 1), whose sum need not be known.
 
-        lr_factors: the sums of the factors on their step sizes (c, 1), for a method with a schedule.
+        lr_factors: the sums of the factors on their step sizes (c, 1); default the steps, as without a schedule.
 
         Weights are numbers of samples, or ones: in single precision, products with whole numbers are exact.
         """
         ones = torch.ones_like(weights)
         for name, value in received.tensors().items():
             self._sums[name].add(value, ones if name in self._uniform else weights)
-        if self._lr_factors is not None and lr_factors is not None:
-            self._lr_factors.add(lr_factors, weights)
+        if self._lr_factors is not None:
+            self._lr_factors.add(steps if lr_factors is None else lr_factors, weights)
         self.counts += torch.cat([steps * weights, weights, ones], dim=1).sum(0)
 
     def sums(self) -> Iterator[ExactSum]:
