@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -123,12 +124,15 @@ def test_studies_as_flags_have_folders_of_their_own_and_can_be_extended(fedflat,
 
 
 @pytest.mark.slow
-def test_tracking_of_runs_studies_and_ranks(fedflat, tmp_path: Path) -> None:
+def test_tracking_of_runs_studies_and_ranks(fedflat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fedflat(f"run {SMALL} --out one --track csv --track csv")[0] == 0
     assert len(Path("one/metrics.csv").read_text().splitlines()) == 5
-    before = signal.getsignal(signal.SIGINT)
+    before, temporary = signal.getsignal(signal.SIGINT), tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     assert fedflat(f"run {SMALL} --out two --ranks 2 --track csv")[0] == 0
     assert signal.getsignal(signal.SIGINT) is before, "torchrun's own handler is taken away again"
+    assert not list(temporary.iterdir()), "nor is its folder of logs left"
     tables = []
     for name in ("one", "two"):
         with Path(name, "metrics.csv").open(newline="") as file:
