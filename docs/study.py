@@ -140,7 +140,7 @@ def contrast_table(some: Sequence[Contrast]) -> Table:
 
 def _contrast_row(one: Contrast) -> tuple[str, ...]:
     numbers = ("0", MISSING, MISSING) if one.difference is None else _difference(one.difference)
-    return one.method, one.base, *numbers, _p(one.p), _p(one.corrected), one.verdict
+    return one.method, one.base, *numbers, _p(one.p), _p(one.corrected), one.verdict if one.difference else MISSING
 
 
 def _difference(d: Difference) -> tuple[str, str, str]:

@@ -9,6 +9,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from docs.study_analysis import MARGIN, MEASURES, METHODS, Contrast, Row, by_method
 from fedflat.experiments.statistics import mean_estimate
@@ -30,28 +31,25 @@ def contrast_figure(by_split: Mapping[str, Mapping[str, Sequence[Contrast]]]) ->
             names = list(dict.fromkeys(one.method for some in kinds.values() for one in some))
             axes.axvspan(-100 * MARGIN, 100 * MARGIN, color=INK, alpha=0.07, linewidth=0)
             axes.axvline(0, color=INK, linewidth=0.8)
-            for i, (kind, some) in enumerate(kinds.items()):
-                _contrasts(axes, some, names, APART * (i - (len(kinds) - 1) / 2), COLOURS[i + 1], kind)
+            for i, some in enumerate(kinds.values()):
+                _contrasts(axes, some, names, APART * (i - (len(kinds) - 1) / 2), COLOURS[i + 1])
             axes.set_yticks(range(len(names)), names)
             axes.set(title=split, xlabel="test accuracy minus the plain base's, points")
         grid[0].invert_yaxis()
-        grid[0].legend(frameon=False, fontsize="small")
+        marks = [Line2D([], [], color=COLOURS[i + 1], marker="o", markersize=4) for i, _ in enumerate(kinds)]
+        figure.legend(marks, kinds, loc="outside lower center", ncols=len(kinds), frameon=False, fontsize="small")
         return svg(figure, "flat methods minus their plain bases")
 
 
-def _contrasts(
-    axes: Axes, some: Sequence[Contrast], names: Sequence[str], shift: float, colour: str, kind: str
-) -> None:
+def _contrasts(axes: Axes, some: Sequence[Contrast], names: Sequence[str], shift: float, colour: str) -> None:
     """The points of one kind of comparison, with the intervals there are."""
-    label: str | None = kind
     for one in some:
         if one.difference is None:
             continue
         d, y = one.difference, names.index(one.method) + shift
         if d.low is not None and d.high is not None:
             axes.plot([100 * d.low, 100 * d.high], [y, y], color=colour, linewidth=1.5)
-        axes.plot(100 * d.mean, y, "o", color=colour, markersize=4, label=label)
-        label = None
+        axes.plot(100 * d.mean, y, "o", color=colour, markersize=4)
 
 
 def curve_figure(rows: Sequence[Row], title: str) -> str:
@@ -99,15 +97,27 @@ def flatness_figure(by_split: Mapping[str, Sequence[Row]]) -> str:
 
 
 def _cloud(axes: Axes, rows: Sequence[Row], measure: str, styles: Mapping[str, dict[str, Any]]) -> None:
-    """The runs and the methods in one panel."""
-    for row in rows:
-        axes.errorbar(row[measure], 100 * row["accuracy"], xerr=row[f"{measure}_error"], markersize=3, alpha=0.45,
-                      elinewidth=0.6, **styles[row["method"]])  # fmt: skip
+    """The runs and the methods in one panel, logarithmic where the measure spans a factor of ten."""
+    for method in dict.fromkeys(row["method"] for row in rows):
+        own = [row for row in rows if row["method"] == method]
+        errors = [row[f"{measure}_error"] or 0.0 for row in own]
+        axes.errorbar([row[measure] for row in own], [100 * row["accuracy"] for row in own], xerr=errors, linestyle="",
+                      markersize=3, alpha=0.45, elinewidth=0.6, **styles[method])  # fmt: skip
     accuracy = by_method(rows, "accuracy")
     for method, mean in by_method(rows, measure).items():
         axes.plot(mean.mean, 100 * accuracy[method].mean, markersize=7, **styles[method])
-    if rows and min(row[measure] for row in rows) > 0:
-        axes.set_xscale("log")
+    values = [row[measure] for row in rows]
+    if values and 0 < 10 * min(values) < max(values):
+        _set_logarithmic(axes)
+
+
+def _set_logarithmic(axes: Axes) -> None:
+    """Make the x axis logarithmic, with plain numbers at its ticks; those of matplotlib are formulas."""
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _point_style(i: int) -> dict[str, Any]:

@@ -237,7 +237,7 @@ def made_up_runs(part: str, methods: list[str], rng: np.random.Generator) -> lis
             "client.lr": 0.1, "hyper_parameters": "{}", "segments": 1 + (seed == 0),
             **({} if part != "tuned" else {
                 name: value for measure in collect.MEASURES
-                for name, value in ((measure, rng.uniform(1, 9)), (f"{measure}_error", 0.125))
+                for name, value in ((measure, 10 ** rng.uniform(0, 2)), (f"{measure}_error", 0.125))
             }),
         }
         for split in collect.SPLITS for method in methods for seed in range(5)
@@ -308,6 +308,14 @@ def test_every_mark_is_filled_and_every_figure_is_shown(made_up: Path) -> None:
         "gradient contrasts": [6, 6], "contrast figure": [], "curves": [], "flatness": [12, 12], "correlations": [6],
         "flatness figure": [], "drift": [2], "cost": [7],
     }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_figures_show_numbers_and_no_formulas(made_up: Path) -> None:
+    for name, figure in study.figures(Results.load(made_up)).items():
+        texts = re.findall(r"<text[^>]*>([^<]*)", figure)
+        assert len(texts) > 10, name
+        assert [text for text in texts if "$" in text] == []
 
 
 @pytest.mark.slow
