@@ -9,11 +9,10 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from docs.study_analysis import MARGIN, MEASURES, METHODS, Contrast, Row, by_method
 from fedflat.experiments.statistics import mean_estimate
-from fedflat.reports.figures import COLOURS, INK, STYLE, label_ends, line_style, panel, svg
+from fedflat.reports.figures import COLOURS, INK, STYLE, label_ends, line_style, panel, set_logarithmic, svg
 
 MARKERS = "osD"
 APART = 0.22  # rows, between the contrasts of one method
@@ -108,16 +107,7 @@ def _cloud(axes: Axes, rows: Sequence[Row], measure: str, styles: Mapping[str, d
         axes.plot(mean.mean, 100 * accuracy[method].mean, markersize=7, **styles[method])
     values = [row[measure] for row in rows]
     if values and 0 < 10 * min(values) < max(values):
-        _set_logarithmic(axes)
-
-
-def _set_logarithmic(axes: Axes) -> None:
-    """Make the x axis logarithmic, with plain numbers at its ticks; those of matplotlib are formulas."""
-    axes.set_xscale("log")
-    low, high = axes.get_xlim()
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+        set_logarithmic(axes, "x")
 
 
 def _point_style(i: int) -> dict[str, Any]:
