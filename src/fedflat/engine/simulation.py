@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from ..core.errors import InputError, NonFiniteError
 from ..core.matrix_products import fix_product_rounding
 from ..core.method import Context, Method
+from ..core.method_check import HOOKS
 from ..core.model_check import randomness_of
 from ..core.objective import Objective
+from ..core.own_classes import own_errors_named
 from ..core.task import CROSS_ENTROPY, SampleLoss
 from ..data.federated import FederatedData, Index, digest
 from ..data.partition_statistics import partition_statistics
@@ -168,7 +170,8 @@ class Simulation:
         self._cost = method_cost(method, len(w))
         self.precision = precision
         clients = self._trained_on.clients
-        self._server = Server(method, self.objective, w, self.client, rule, clients, seed)
+        with own_errors_named("method", method, HOOKS):
+            self._server = Server(method, self.objective, w, self.client, rule, clients, seed)
         self._store = ClientStore(
             method, clients, w, store_budget, store_folder if ranks.number == 1 else None, ranks.owned
         )
@@ -182,7 +185,7 @@ class Simulation:
         Several ranks must all call this at the same time. The first round calls it if nobody has.
         """
         if self._choice is None:
-            with one_thread(self.device):
+            with one_thread(self.device), own_errors_named("method", self.method, HOOKS):
                 cohort = self.cohort(0)
                 steps = float(self.client.local_steps(self._trained_on.sizes_of(cohort)).sum()) * self.rounds
                 self._choice = agreed(
@@ -356,8 +359,9 @@ class Simulation:
         """The next round with `cohort`, which the server has not taken yet; with `keep` clients' records are staged."""
         clients = self.executor.batches.longest_first(self.t, cohort)
         weights = mean_weights(self.weights, self._trained_on.sizes_of(clients), self.device)
-        ctx, down = self._server.context(len(clients)), self._server.broadcast()
-        with one_thread(self.device):
+        ctx = self._server.context(len(clients))
+        with one_thread(self.device), own_errors_named("method", self.method, HOOKS):
+            down = self._server.broadcast()
             trained = train(trainer, self._store, clients, weights, down, ctx, keep, ranks)
             try:
                 state = self._server.updated(trained.mean, trained.steps, ctx)
