@@ -154,6 +154,7 @@ def test_every_wrong_door_is_one_line(fedflat, study: Path, tmp_path: Path, name
     [
         ("--method own.py:Mine --method.scal 3", "method: Mine has no field 'scal'; did you mean scale?"),
         ("--method own.py:Mine --method.scale -3", "method.scale: Input should be greater than or equal to 0, got -3"),
+        ("--loss own.py:net", "loss: own.py:net: a loss of your own is given in Python, fedflat.Simulation(loss=...)"),
         ("--model own.py:blobs", "makes a tuple, not a torch.nn.Module"),
         ("--model own.py:Turns", "makes a Turns, not a torch.nn.Module"),
         ("--data.name own.py:net", "raises TypeError: net() missing 2 required positional arguments"),
@@ -166,6 +167,13 @@ def test_an_own_thing_in_the_wrong_place_is_one_line(fedflat, study: Path, flags
     assert code == 2
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_a_model_that_cannot_be_loaded_names_the_setting(fedflat, study: Path) -> None:
+    code, _, err = fedflat("run --model own.py:nothing --rounds 1 --out one")
+    assert code == 2
+    assert err.startswith("fedflat: model: ")
+    assert "own.py:nothing: there is no 'nothing'" in err
 
 
 def test_two_files_of_one_name_are_not_taken_for_each_other(fedflat, study: Path, tmp_path: Path) -> None:

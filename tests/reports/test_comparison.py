@@ -59,6 +59,10 @@ def test_plain_numbers() -> None:
 def test_mistakes() -> None:
     with pytest.raises(ValueError, match="compare needs a list of at least one finished run"):
         ff.compare([])
+    with pytest.raises(ValueError, match=r"compare takes finished runs, of .*, got 1$"):
+        ff.compare([1])
+    with pytest.raises(ValueError, match=r"compare takes finished runs, .*, got 'runs/one'"):
+        ff.compare([*RUNS, "runs/one"])
     with pytest.raises(ValueError, match="baseline = 'FedProx' has no run; there are runs of FedAvg, FedSAM"):
         ff.compare(RUNS, baseline="FedProx")
     with pytest.raises(ValueError, match=r"targets: 95 is not an accuracy in \(0, 1\)"):

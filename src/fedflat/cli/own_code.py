@@ -83,15 +83,17 @@ def check_method(
 
 def _problem(check: Callable[[Method], None], method: Method) -> str | None:
     """How `method` breaks the promise that `check` checks, in one line; None if it keeps it."""
+    from ..core.method_check import HOOKS
+    from ..core.own_classes import class_title, own_errors_named
+
     try:
-        check(method)
+        with own_errors_named("method", method, HOOKS):
+            check(method)
     except Exception as error:  # the user's code may raise anything
         text = str(error).splitlines()[0] if str(error) else ""
-        return (
-            text
-            if isinstance(error, BrokenPromiseError)
-            else f"{type(error).__name__}: {text}{_line_of(error, method)}"
-        )
+        if isinstance(error, BrokenPromiseError | InputError):
+            return text.removeprefix(f"method {class_title(type(method))}: ")
+        return f"{type(error).__name__}: {text}{_line_of(error, method)}"
     return None
 
 

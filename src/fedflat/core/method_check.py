@@ -34,7 +34,9 @@ def check_pair(method: Method, hook: str, found: Any, kinds: tuple[type[Any], ty
         first, second = found
         if isinstance(first, kinds[0]) and isinstance(second, kinds[1]):
             return first, second
-    given = f"({', '.join(type(one).__name__ for one in found)})" if isinstance(found, tuple | list) else _article(found)
+    given = (
+        f"({', '.join(type(one).__name__ for one in found)})" if isinstance(found, tuple | list) else _article(found)
+    )
     raise InputError(f"method {class_title(type(method))}: {hook} must return a pair "
                      f"({kinds[0].__name__}, {kinds[1].__name__}), it returned {given}")  # fmt: skip
 

@@ -27,6 +27,8 @@ def class_title(cls: type[Any]) -> str:
 def check_hook(cls: type[Any], base: type[Any], hook: str) -> None:
     """Raise InputError unless `hook` of `cls` can be called as `base` declares it: with these arguments in order."""
     expected = list(signature(getattr(base, hook)).parameters)
+    if isinstance(inspect.getattr_static(cls, hook), staticmethod | classmethod):
+        expected = expected[1:]
     given = signature(getattr(cls, hook))
     try:
         given.bind(*expected)

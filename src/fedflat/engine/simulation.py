@@ -46,6 +46,7 @@ from .arguments import (
     check_task,
     check_workers,
     default_rounds,
+    wants_to_stop,
 )
 from .callbacks import Callback
 from .client_store import BUDGET, ClientStore
@@ -256,7 +257,8 @@ class Simulation:
     def is_over(self) -> bool:
         """Whether no round is left, or a callback wants to stop. Several ranks must all call this."""
         if self.callbacks and not self._stopped:
-            wanted = self._ranks.index == 0 and any(one.should_stop(self.history) for one in self.callbacks)
+            with self._ranks.together():
+                wanted = self._ranks.index == 0 and any(wants_to_stop(one, self.history) for one in self.callbacks)
             self._stopped = bool(self._ranks.most(int(wanted)))
         return self._stopped or self.t >= self.rounds
 
