@@ -68,7 +68,7 @@ def report(
 
 def _digest(runs: list[StoredRun]) -> str:
     """Six hexadecimal digits that stand for these runs, in any order."""
-    names = sorted(f"{spec.label}-{spec.digest()}" for spec in (run.directory.spec() for run in runs))
+    names = sorted(f"{run.method}-seed{run.seed}-{run.digest()}" for run in runs)
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:6]
 
 

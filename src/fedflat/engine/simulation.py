@@ -31,7 +31,7 @@ from ..rounds.cost import method_cost
 from ..rounds.device import one_thread, usable_device
 from ..rounds.executor import Executor, stacked
 from ..rounds.history import metrics_table
-from ..rounds.initial_model import fresh_module
+from ..rounds.initial_model import architecture_of, fresh_module
 from ..rounds.local_training import Client
 from ..rounds.participation import participation as as_rule
 from ..rounds.pooled_cohort import pooled
@@ -149,6 +149,7 @@ class Simulation:
         rule.check(data.clients, self.rounds)
         self.device, self.eval_every, self.last = usable_device(device), eval_every, last
         self._ranks = ranks
+        self._architecture = architecture_of(model, data, model_options or {}, dtype)
         module = fresh_module(model, data.classes, data.shape, seed, model_options or {}, dtype).to(self.device)
         self.task = check_task(loss, data)
         self.objective = Objective(module, bf16=precision == "bf16", task=self.task)
@@ -299,6 +300,7 @@ class Simulation:
             w=self.w,
             cost=self._cost,
             counts=self.data.counts(),
+            architecture=self._architecture,
         )
 
     def round(self) -> Round:
