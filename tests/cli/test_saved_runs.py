@@ -35,9 +35,7 @@ def test_what_needs_the_data_says_what_to_do(fedflat, runs: list[ff.Run], tmp_pa
     runs[0].save(tmp_path / "saved")
     code, _, err = fedflat(f"{command} saved")
     assert code == 2
-    assert err.startswith(
-        "fedflat: saved was saved from Python and keeps neither data nor configuration; in Python use "
-    )
+    assert err.startswith("fedflat: saved was saved from Python and keeps neither data nor configuration; in Python ")
     assert err.count("\n") == 1
 
 
