@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import warnings
 from pathlib import Path
 
@@ -44,6 +45,20 @@ def test_a_study_of_own_code_is_carried_out_reported_and_gone_on_with(fedflat, s
         summary.unlink()
     assert fedflat("resume all --allow-code")[0] == 0
     assert digests(tmp_path / "all") == whole
+
+
+@pytest.mark.slow
+def test_resume_asks_for_the_permission_before_it_trains(fedflat, study: Path, tmp_path: Path) -> None:
+    """The first method of the study is the package's own; its run was lost."""
+    fedflat("compare --methods fedavg --methods own.py:Mine --seeds 0 --rounds 1 --last 1 --data.clients 5 --out all")
+    [lost] = (tmp_path / "all" / "runs").glob("FedAvg-*")
+    for line in ("resume all", "resume all --rounds 2"):
+        shutil.rmtree(lost, ignore_errors=True)
+        code, out, err = fedflat(line)
+        assert (code, out) == (2, "")
+        assert "own.py:Mine names code" in err
+        assert not lost.exists()
+    assert fedflat("resume all --allow-code")[0] == 0
 
 
 @pytest.mark.slow
