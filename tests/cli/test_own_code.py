@@ -184,6 +184,24 @@ def test_an_own_thing_in_the_wrong_place_is_one_line(fedflat, study: Path, flags
     assert err.count("\n") == 1
 
 
+def test_the_page_of_an_own_method(fedflat, study: Path, tmp_path: Path) -> None:
+    """With a paper, that of the class it extends, and without one."""
+    (tmp_path / "plain.py").write_text(
+        "from fedflat.core.method import Method\nfrom fedflat.core.records import Delta, Model\n"
+        "class Plain(Method, server=Model, down=Model, up=Delta):\n"
+        "    def step(self, w, client, down, grad, ctx): return grad(w), client\n"
+        "    def finish(self, w, client, down, ctx): return Delta(w - down.w), client\n"
+        "    def update(self, server, mean, ctx): return Model(server.w + mean.delta)\n"
+    )
+    code, out, err = fedflat("methods own.py:Mine")
+    assert (code, err) == (0, "")
+    assert "FedSAM with a radius that is scaled." in out
+    assert "scale" in out
+    code, out, err = fedflat("methods plain.py:Plain")
+    assert (code, err) == (0, "")
+    assert "Plain" in out
+
+
 def test_a_model_that_cannot_be_loaded_names_the_setting(fedflat, study: Path) -> None:
     code, _, err = fedflat("run --model own.py:nothing --rounds 1 --out one")
     assert code == 2

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 OutOption = Annotated[
     Path | None,
-    typer.Option(help="Write a study of the best settings to this TOML file; one for each problem of the grid, numbered."),
+    typer.Option(
+        help="Write a study of the best settings to this TOML file; one for each problem of the grid, numbered."
+    ),
 ]
 
 
