@@ -32,9 +32,9 @@ def best(
     fedflat best runs/sweep --out chosen.toml
 
     Settings of methods and of local training (client.*) are chosen, for each partition, model, ... of the grid: if
-    there are several of these, their studies are chosen-1.toml, chosen-2.toml, ... The accuracy is the mean over the last evaluations of a run and over the seeds. The study needs data.validation; the
-    chosen settings are then compared with `fedflat compare chosen.toml --seeds 10 --seeds 11 --seeds 12`, with seeds
-    that nothing was chosen by.
+    there are several of these, their studies are chosen-1.toml, chosen-2.toml, ... The accuracy is the mean over the
+    last evaluations of a run and over the seeds. The study needs data.validation; the chosen settings are then compared
+    with `fedflat compare chosen.toml --seeds 10 --seeds 11 --seeds 12`, with seeds that nothing was chosen by.
     """
     from ..experiments.selection import choices, chosen_study
     from ..experiments.studies import stored_study
