@@ -44,7 +44,9 @@ def prepare_set(
     revision: str | None = None,
 ) -> LoadedDataset:
     """Read the set `name`, with a bar while it is converted for the first time; the bar disappears when it is done."""
-    with Progress(*usual_columns(), MofNCompleteColumn(), console=console, transient=True) as bar:
+    with Progress(
+        *usual_columns(), MofNCompleteColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         return prepare(name, data_dir, hub, partial, image_size, bar_for_each(bar, f"{name} "), revision)
 
 

@@ -109,7 +109,7 @@ def flatness(
         context.with_resource(allow_code())
     found: dict[str, Flatness] = {}
     for directory in run_directories(runs):
-        with Progress(*usual_columns(), console=console, transient=True) as bar:
+        with Progress(*usual_columns(), console=console, transient=True, disable=not console.is_terminal) as bar:
             name = directory.path.name
             found[name] = measure_run(directory, chosen, max_samples, data_dir, bar_for_each(bar, f"{name}  "))
     console.show(flatness_table(found))
