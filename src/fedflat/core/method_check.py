@@ -29,10 +29,10 @@ def check_method_class(cls: type[Method]) -> None:
 
 
 def check_pair(method: Method, hook: str, found: Any, kinds: tuple[type[Any], type[Any]]) -> tuple[Any, Any]:
-    """The pair that `hook` returned. Raises InputError unless it is one, of objects of these `kinds`."""
+    """The pair that `hook` returned. Raises InputError unless it is one, of objects like those of these `kinds`."""
     if isinstance(found, tuple | list) and len(found) == 2:
         first, second = found
-        if isinstance(first, kinds[0]) and isinstance(second, kinds[1]):
+        if _is_like(first, kinds[0]) and _is_like(second, kinds[1]):
             return first, second
     given = (
         f"({', '.join(type(one).__name__ for one in found)})" if isinstance(found, tuple | list) else _article(found)
@@ -42,11 +42,16 @@ def check_pair(method: Method, hook: str, found: Any, kinds: tuple[type[Any], ty
 
 
 def check_record(method: Method, hook: str, found: Any, kind: type[Record]) -> Any:
-    """The record that `hook` returned. Raises InputError unless it is one of this `kind`."""
-    if isinstance(found, kind):
+    """The record that `hook` returned. Raises InputError, which names the `kind` that it must have, if it is none."""
+    if _is_like(found, kind):
         return found
     raise InputError(f"method {class_title(type(method))}: {hook} must return the record {kind.__name__}, "
                      f"it returned {_article(found)}")  # fmt: skip
+
+
+def _is_like(thing: Any, kind: type[Any]) -> bool:
+    """Whether a thing is a record, if `kind` is one, or else of this kind; which record is a matter of the contract."""
+    return isinstance(thing, Record if issubclass(kind, Record) else kind)
 
 
 def _article(thing: Any) -> str:
