@@ -236,6 +236,24 @@ def test_help_teaches(fedflat) -> None:
     ("line", "message"),
     [
         ("run --methd.rho 1", "--methd.rho: unknown flag; did you mean --method.rho?"),
+        ("run --lr 0.1", "--lr: unknown flag; did you mean --client.lr?"),
+        ("run --rho 0.1", "--rho: unknown flag; did you mean --method.rho?"),
+        ("run --mom.beta 0.3", "--mom.beta: unknown flag; did you mean --method.beta?"),
+        (
+            "compare --methods fedavg --mom.beta 0.3",
+            "--mom.beta: unknown flag; a field of an entry of methods is written as --methods NAME, or --methods "
+            '\'{"name": "NAME", "beta": VALUE}\'',
+        ),
+        ("compare --metods fedavg", "--metods: unknown flag; did you mean --methods?"),
+        (
+            "run --participation.held-out 0.5",
+            "--participation.held_out: participation takes a table as one text; write --participation "
+            "'{\"held_out\": VALUE}'",
+        ),
+        (
+            "compare --grid.client.lr [0.5]",
+            '--grid.client.lr: grid takes a table as one text; write --grid \'{"client": {"lr": VALUE}}\'',
+        ),
         (
             "run --method.name fedsam --method.rho -1",
             "method.rho: Input should be greater than or equal to 0, got '-1'",
@@ -314,3 +332,14 @@ def test_flags_that_would_be_lost_are_refused(fedflat, line: str, message: str) 
     assert code == 2
     assert message in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("key", ["participation.share", "grid.client.lr", "client_of.FedSAM.lr"])
+def test_the_table_that_is_advised_is_accepted(fedflat, key: str) -> None:
+    """The advice with a value in the place of VALUE, up to the next mistake."""
+    _, _, err = fedflat(f"compare --{key} 0.25")
+    advised = err.partition("; write ")[2].strip().replace("VALUE", "[0.25]" if key.startswith("grid") else "0.25")
+    assert advised
+    _, _, err = fedflat(f"compare {advised} --methods fedsam --rounds 0")
+    assert err.startswith("fedflat: rounds: ")
+    assert "more)" not in err

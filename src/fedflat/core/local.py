@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .method import Context, Method
+from .method_check import check_pair
 from .oracle import ObservedOracle, Oracle
 
 WeightDecayScope = Literal["outside", "inside"]
@@ -131,7 +132,8 @@ def local_step(
     """
     ctx = replace(ctx, steps=state.steps, lr_sum=state.steps * descent.lr)
     oracle = ObservedOracle(grad)
-    d, client = method.step(state.w, state.client, down, oracle, ctx)
+    found = method.step(state.w, state.client, down, oracle, ctx)
+    d, client = check_pair(method, "step", found, (Tensor, method.client))
     if observe is not None:
         observe(state, oracle.point)
     parts = DirectionParts(oracle.descent, method.fresh_weight(down), method.penalty)
@@ -168,7 +170,8 @@ def local_round(
     parts = [state, *reversed(done)]
     state, taken = _gather(parts)
     ctx = replace(ctx, steps=taken, lr_sum=taken * descent.lr)
-    up, kept = method.finish(state.w, state.client, down, ctx)
+    found = method.finish(state.w, state.client, down, ctx)
+    up, kept = check_pair(method, "finish", found, (method.up, method.client))
     gradients = sum(part.clients * part.gradients for part in parts)
     # Single precision: executors whose models agree to the last bit then agree in this number, too.
     return LocalResult(up, kept, state.w, taken, gradients, (state.loss / taken[..., 0]).float())
