@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedflat.files import make_folder, write_atomically
-from fedflat.reports.figures import STYLE, line_style, svg
+from fedflat.reports.figures import STYLE, line_style, set_logarithmic, svg
 
 from .growth import Cost
 from .results import Settings, described
@@ -69,7 +69,7 @@ def _seconds(axes: Axes, costs: Sequence[Cost]) -> None:
         below, above = [s.median - s.low for s in spreads], [s.high - s.median for s in spreads]
         axes.errorbar([cost.value for cost in mine], [s.median for s in spreads], (below, above), marker="o",
                       markersize=3, label=method, **line_style(i))  # fmt: skip
-    axes.set(xscale="log", yscale="log")
+    set_logarithmic(axes, "xy")
     axes.legend(frameon=False, fontsize="small")
 
 
@@ -77,7 +77,7 @@ def _memory(axes: Axes, costs: Sequence[Cost]) -> None:
     for i, mine in enumerate(_by_method(costs).values()):
         known = [(cost.value, cost.peak / 1e6) for cost in mine if cost.peak]
         axes.plot(*zip(*known, strict=True), marker="o", markersize=3, **line_style(i)) if known else None
-    axes.set(xscale="log", yscale="log")
+    set_logarithmic(axes, "xy")
 
 
 def _by_method(costs: Sequence[Cost]) -> dict[str, list[Cost]]:

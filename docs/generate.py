@@ -14,7 +14,8 @@ from benchmarks.growth_tables import growth_table, read_growth
 from benchmarks.ranks_tables import aggregation_table, rounds_table
 from benchmarks.results import Results
 from benchmarks.tables import Table, circumstances, peers_table, target_table, times_table, vectors_table
-from docs import published
+from docs import published, study
+from docs.study_analysis import Results as StudyResults
 from fedflat.data.partition import all_partitions
 from fedflat.experiments.recipe import Recipe, all_recipes
 from fedflat.federation.flower.settings import NodeSettings, RunSettings
@@ -24,6 +25,7 @@ from fedflat.reports.catalogue import COSTS, LEGEND, costs, describe, documentat
 from fedflat.reports.recipes import details
 
 ROOT = Path(__file__).parent.parent
+STUDY = ROOT / "studies" / "flat-or-tuned" / "results"
 
 
 def between(page: str, what: str, content: str) -> str:
@@ -176,6 +178,18 @@ def ranks_page() -> str:
     return renewed(text, "aggregation", aggregation_table(content).markdown())
 
 
+def study_page(folder: Path) -> dict[Path, str]:
+    """docs/study.md and its figures, from the results in `folder`; what is not there was not measured yet."""
+    results = StudyResults.load(folder)
+    text = (ROOT / "docs" / "study.md").read_text()
+    for what, content in study.chapters(results).items():
+        text = renewed(text, what, content)
+    figures = study.figures(results)
+    return {ROOT / "docs" / "study.md": text} | {
+        ROOT / "docs" / study.FIGURES / name: figure for name, figure in figures.items()
+    }
+
+
 def durability_page() -> str:
     """docs/durability.md with what was tried and measured, and what is promised."""
     text = renewed((ROOT / "docs" / "durability.md").read_text(), "promises", promises_table())
@@ -296,10 +310,12 @@ def main() -> int:
         ROOT / "docs" / "deploy.md": deploy_page(),
         ROOT / "docs" / "durability.md": durability_page(),
         ROOT / "docs" / "tests.md": between("docs/tests.md", "planted defects", defects_table(defects)),
+        **study_page(STUDY),
     }
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text() != text]
     if "--check" not in sys.argv[1:]:
         for path in stale:
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(pages[path])
         return 0
     for path in stale:

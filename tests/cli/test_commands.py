@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -123,12 +124,15 @@ def test_studies_as_flags_have_folders_of_their_own_and_can_be_extended(fedflat,
 
 
 @pytest.mark.slow
-def test_tracking_of_runs_studies_and_ranks(fedflat, tmp_path: Path) -> None:
+def test_tracking_of_runs_studies_and_ranks(fedflat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fedflat(f"run {SMALL} --out one --track csv --track csv")[0] == 0
     assert len(Path("one/metrics.csv").read_text().splitlines()) == 5
-    before = signal.getsignal(signal.SIGINT)
+    before, temporary = signal.getsignal(signal.SIGINT), tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     assert fedflat(f"run {SMALL} --out two --ranks 2 --track csv")[0] == 0
     assert signal.getsignal(signal.SIGINT) is before, "torchrun's own handler is taken away again"
+    assert not list(temporary.iterdir()), "nor is its folder of logs left"
     tables = []
     for name in ("one", "two"):
         with Path(name, "metrics.csv").open(newline="") as file:
@@ -232,6 +236,24 @@ def test_help_teaches(fedflat) -> None:
     ("line", "message"),
     [
         ("run --methd.rho 1", "--methd.rho: unknown flag; did you mean --method.rho?"),
+        ("run --lr 0.1", "--lr: unknown flag; did you mean --client.lr?"),
+        ("run --rho 0.1", "--rho: unknown flag; did you mean --method.rho?"),
+        ("run --mom.beta 0.3", "--mom.beta: unknown flag; did you mean --method.beta?"),
+        (
+            "compare --methods fedavg --mom.beta 0.3",
+            "--mom.beta: unknown flag; a field of an entry of methods is written as --methods NAME, or --methods "
+            '\'{"name": "NAME", "beta": VALUE}\'',
+        ),
+        ("compare --metods fedavg", "--metods: unknown flag; did you mean --methods?"),
+        (
+            "run --participation.held-out 0.5",
+            "--participation.held_out: participation takes a table as one text; write --participation "
+            "'{\"held_out\": VALUE}'",
+        ),
+        (
+            "compare --grid.client.lr [0.5]",
+            '--grid.client.lr: grid takes a table as one text; write --grid \'{"client": {"lr": VALUE}}\'',
+        ),
         (
             "run --method.name fedsam --method.rho -1",
             "method.rho: Input should be greater than or equal to 0, got '-1'",
@@ -310,3 +332,14 @@ def test_flags_that_would_be_lost_are_refused(fedflat, line: str, message: str) 
     assert code == 2
     assert message in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("key", ["participation.share", "grid.client.lr", "client_of.FedSAM.lr"])
+def test_the_table_that_is_advised_is_accepted(fedflat, key: str) -> None:
+    """The advice with a value in the place of VALUE, up to the next mistake."""
+    _, _, err = fedflat(f"compare --{key} 0.25")
+    advised = err.partition("; write ")[2].strip().replace("VALUE", "[0.25]" if key.startswith("grid") else "0.25")
+    assert advised
+    _, _, err = fedflat(f"compare {advised} --methods fedsam --rounds 0")
+    assert err.startswith("fedflat: rounds: ")
+    assert "more)" not in err

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from fedflat.cli import completion
+from fedflat.cli.flags import keys
 from fedflat.data import source_names
 from fedflat.data.partition import all_partitions
 from fedflat.experiments.recipe import all_recipes
+from fedflat.experiments.spec import RunSpec, StudySpec
 from fedflat.methods import all_methods, plain
 from fedflat.models import model_names
 from support.fresh_process import output_of
@@ -33,6 +35,15 @@ def test_the_names_of_files_are_the_names_that_commands_accept() -> None:
     assert set(completion.paper_names()) == {recipe.paper for recipe in all_recipes().values()}
 
 
+@pytest.mark.parametrize("spec", [RunSpec, StudySpec])
+def test_the_settings_are_those_that_flags_accept(spec: type[RunSpec | StudySpec]) -> None:
+    """Lists of sections, such as probes, are one flag each."""
+    lists = {name for name, info in spec.model_fields.items() if getattr(info.annotation, "__origin__", None) is list}
+    expected = {key.partition(".")[0] if key.partition(".")[0] in lists else key for key in keys(spec)}
+    found = completion.setting_names(study=spec is StudySpec)
+    assert sorted(found) == sorted(expected)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "offered"),
@@ -50,6 +61,11 @@ def test_the_names_of_files_are_the_names_that_commands_accept() -> None:
         ("data partition --partition pathological-", ["pathological-refill"]),
         ("flower export run.toml app --data dig", ["digits"]),
         ("run --rounds 3", []),
+        ("run --client.l", ["--client.lr", "--client.lr_decay"]),
+        ("run study.toml --method.warm", ["--method.warm_up"]),
+        ("compare --see", ["--seeds"]),
+        ("compare --method", ["--methods"]),
+        ("recipes run fedgf/table1 --partition.sh", ["--partition.shards_per_client"]),
     ],
 )
 def test_what_is_offered(words: str, offered: list[str]) -> None:

@@ -32,6 +32,7 @@ def test_a_study_is_measured_and_the_report_shows_it(fedflat, study: Path) -> No
     )
     assert (code, err) == (0, "")
     assert "sharpness(rho=0.3)" in out
+    assert not out.startswith("\n"), "a bar that is not shown leaves no line"
     assert "all 1,347 training samples" in out
     assert [[one["measure"] for one in run] for run in findings(study)] == [["Eigenvalues", "Sharpness"]] * 2
     fedflat(f"report {study}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import warnings
 from pathlib import Path
 
@@ -44,6 +45,20 @@ def test_a_study_of_own_code_is_carried_out_reported_and_gone_on_with(fedflat, s
         summary.unlink()
     assert fedflat("resume all --allow-code")[0] == 0
     assert digests(tmp_path / "all") == whole
+
+
+@pytest.mark.slow
+def test_resume_asks_for_the_permission_before_it_trains(fedflat, study: Path, tmp_path: Path) -> None:
+    """The first method of the study is the package's own; its run was lost."""
+    fedflat("compare --methods fedavg --methods own.py:Mine --seeds 0 --rounds 1 --last 1 --data.clients 5 --out all")
+    [lost] = (tmp_path / "all" / "runs").glob("FedAvg-*")
+    for line in ("resume all", "resume all --rounds 2"):
+        shutil.rmtree(lost, ignore_errors=True)
+        code, out, err = fedflat(line)
+        assert (code, out) == (2, "")
+        assert "own.py:Mine names code" in err
+        assert not lost.exists()
+    assert fedflat("resume all --allow-code")[0] == 0
 
 
 @pytest.mark.slow
@@ -154,6 +169,7 @@ def test_every_wrong_door_is_one_line(fedflat, study: Path, tmp_path: Path, name
     [
         ("--method own.py:Mine --method.scal 3", "method: Mine has no field 'scal'; did you mean scale?"),
         ("--method own.py:Mine --method.scale -3", "method.scale: Input should be greater than or equal to 0, got -3"),
+        ("--loss own.py:net", "loss: own.py:net: a loss of your own is given in Python, fedflat.Simulation(loss=...)"),
         ("--model own.py:blobs", "makes a tuple, not a torch.nn.Module"),
         ("--model own.py:Turns", "makes a Turns, not a torch.nn.Module"),
         ("--data.name own.py:net", "raises TypeError: net() missing 2 required positional arguments"),
@@ -166,6 +182,31 @@ def test_an_own_thing_in_the_wrong_place_is_one_line(fedflat, study: Path, flags
     assert code == 2
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_the_page_of_an_own_method(fedflat, study: Path, tmp_path: Path) -> None:
+    """With a paper, that of the class it extends, and without one."""
+    (tmp_path / "plain.py").write_text(
+        "from fedflat.core.method import Method\nfrom fedflat.core.records import Delta, Model\n"
+        "class Plain(Method, server=Model, down=Model, up=Delta):\n"
+        "    def step(self, w, client, down, grad, ctx): return grad(w), client\n"
+        "    def finish(self, w, client, down, ctx): return Delta(w - down.w), client\n"
+        "    def update(self, server, mean, ctx): return Model(server.w + mean.delta)\n"
+    )
+    code, out, err = fedflat("methods own.py:Mine")
+    assert (code, err) == (0, "")
+    assert "FedSAM with a radius that is scaled." in out
+    assert "scale" in out
+    code, out, err = fedflat("methods plain.py:Plain")
+    assert (code, err) == (0, "")
+    assert "Plain" in out
+
+
+def test_a_model_that_cannot_be_loaded_names_the_setting(fedflat, study: Path) -> None:
+    code, _, err = fedflat("run --model own.py:nothing --rounds 1 --out one")
+    assert code == 2
+    assert err.startswith("fedflat: model: ")
+    assert "own.py:nothing: there is no 'nothing'" in err
 
 
 def test_two_files_of_one_name_are_not_taken_for_each_other(fedflat, study: Path, tmp_path: Path) -> None:

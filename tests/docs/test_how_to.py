@@ -29,6 +29,7 @@ LONG = {"howto/federation.md"}  # starts a federation, as the tests of `federati
 
 def test_there_are_pages_with_commands() -> None:
     assert {"howto/own_parts.md", "howto/sweeps.md", "howto/resume.md", "howto/federation.md"} <= set(PAGES)
+    assert "howto/participation.md" in PAGES
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -160,6 +161,24 @@ def test_a_metric_that_no_round_has_is_named_after_the_first_evaluation(callback
     assert sim.t == 2
 
 
+def own(**methods: object) -> ff.Simulation:
+    """A simulation with a callback of the user's own."""
+    return simulation(FedAvg(), rounds=3, callbacks=[type("Mine", (ff.Callback,), methods)()])
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [
+        {"round_ended": lambda self, sim, round, more=None: None, "round_end": lambda self, sim: None},
+        {"round_ended": staticmethod(lambda sim, round: None), "should_stop": lambda self, *arguments: np.bool_(False)},
+        {"should_stop": lambda self, history: None, "round_end": 3, "save": lambda self: None},
+    ],
+    ids=["a helper beside the hook", "static", "no method"],
+)
+def test_a_callback_may_have_other_methods_and_attributes(methods: dict[str, object]) -> None:
+    assert own(**methods).run().summary["rounds"] == 3
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -170,6 +189,24 @@ def test_a_metric_that_no_round_has_is_named_after_the_first_evaluation(callback
         ),
         (lambda: ff.EarlyStopping(min_delta=-1), "EarlyStopping.min_delta must be a number of at least 0, got -1"),
         (lambda: simulation(FedAvg(), callbacks=[print]), "callbacks must be objects of classes over fedflat.Callback"),
+        (
+            lambda: simulation(FedAvg(), callbacks=ff.EarlyStopping()),
+            r"must be a list, .*, got EarlyStopping\(",
+        ),
+        (
+            lambda: own(round_ended=lambda self, sim: None),
+            r"callbacks: Mine.round_ended\(self, sim\) is called with \(self, sim, round\)",
+        ),
+        (
+            lambda: own(round_end=lambda self, sim, round: None),
+            r"Mine.round_end would never be called; did you mean round_ended\?",
+        ),
+        (lambda: own(on_run_end=lambda self, run: None), r"Mine.on_run_end would .* mean run_ended\?"),
+        (lambda: own(should_stopp=lambda self, run: None), r"Mine.should_stopp would .* mean should_stop\?"),
+        (
+            lambda: own(should_stop=lambda self, history: "maybe").run(),
+            "Mine.should_stop must return True or False, it returned 'maybe'",
+        ),
     ],
 )
 def test_mistakes_name_the_argument(make, message: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import shutil
 from pathlib import Path
 
@@ -11,9 +13,11 @@ import torch
 import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.engine.run import metrics_frame
+from fedflat.engine.run_files import write_json
 from fedflat.experiments.run_directory import StoredRun
 from fedflat.experiments.spec import StudySpec
 from fedflat.experiments.studies import study as carry_out
+from fedflat.rounds.checksums import Checksums
 from support.own_code import write_own_code
 from support.studies import SMALL, study_spec
 
@@ -107,7 +111,60 @@ def test_a_saved_run_is_read_back(run: ff.Run, tmp_path: Path) -> None:
         assert torch.equal(loaded, trained)
 
 
-def test_a_saved_run_has_no_configuration_and_says_so(run: ff.Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["MLP", "mlp", "cnn"])
+def test_a_saved_run_of_a_model_by_name_has_its_model(model: str, tmp_path: Path) -> None:
+    """With its options and its type; what it gives for samples is what the trained model gives."""
+    data = ff.data.load("digits", clients=5)
+    options = {} if model == "cnn" else {"hidden": (6, 5)}
+    sim = ff.Simulation(model, data, ff.methods.FedAvg(), rounds=1, model_options=options, dtype=torch.float64)
+    run = sim.run()
+    run.save(tmp_path / "saved")
+    loaded = ff.load_run(tmp_path / "saved").model
+    x = data.to(torch.device("cpu"), torch.float64).inputs(torch.arange(7))
+    assert torch.equal(loaded(x), run.model(x))
+
+
+def test_an_architecture_that_cannot_be_is_one_line(run: ff.Run, tmp_path: Path) -> None:
+    """The folder may come from somebody else."""
+    run.save(tmp_path / "saved")
+    path = tmp_path / "saved" / "summary.json"
+    content = json.loads(path.read_text())
+    for change, message in (
+        ({"name": "os:system"}, "os:system names code"),
+        ({"name": "no-such"}, "model = 'no-such' is unknown"),
+        ({"options": {"hidden": [10**9, 10**9]}}, "cannot be built"),
+        ({"options": {"layers": 3}}, "has no option 'layers'"),
+        ({"shape": [-1]}, "architecture.shape.0"),
+        ({"dtype": "save"}, "architecture.dtype"),
+        ({"classes": 3}, "of another model"),
+    ):
+        write_json(
+            Checksums(tmp_path / "saved"), path.name, content | {"architecture": content["architecture"] | change}
+        )
+        with pytest.raises(InputError, match=message) as caught:
+            _ = ff.load_run(tmp_path / "saved").model
+        assert "\n" not in str(caught.value)
+
+
+def test_a_run_that_an_earlier_version_saved_is_read(run: ff.Run, tmp_path: Path) -> None:
+    dataclasses.replace(run, architecture=None).save(tmp_path / "saved")
+    assert "architecture" not in json.loads((tmp_path / "saved" / "summary.json").read_text())
+    stored = ff.load_run(tmp_path / "saved")
+    assert stored.summary == run.summary
+    with pytest.raises(InputError, match=r"load_into\(module\)"):
+        _ = stored.model
+
+
+@pytest.fixture(scope="module")
+def run_of_a_module() -> ff.Run:
+    """A run of the user's own module."""
+    data = ff.data.load("digits", clients=5)
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    return ff.Simulation(net, data, ff.methods.FedSAM(), rounds=2, seed=3).run()
+
+
+def test_a_saved_run_has_no_configuration_and_says_so(run_of_a_module: ff.Run, tmp_path: Path) -> None:
+    run = run_of_a_module
     run.save(tmp_path / "saved")
     stored = ff.load_run(tmp_path / "saved")
     with pytest.raises(

@@ -4,7 +4,7 @@ import pytest
 
 import fedflat as ff
 from fedflat.experiments.recipe_files import Published
-from fedflat.reports.columns import caption, columns
+from fedflat.reports.columns import caption, columns, target_columns
 from support.finished_runs import Fake
 
 RUNS = [
@@ -34,6 +34,15 @@ def test_table_of_two_methods_and_two_seeds() -> None:
     assert "FedSAM" in str(comparison)
 
 
+def test_few_megabytes_until_a_target_are_not_none() -> None:
+    """2 of 3 rounds, 0.04 MB each way; as many as ten are whole numbers."""
+    for size, shown in ((2e4, "0.08"), (2e6, "8"), (3e6, "12")):
+        sent = {name: [size, 2 * size, 3 * size] for name in ("bytes_down", "bytes_up")}
+        comparison = ff.compare([Fake("FedAvg", 0, [0.2, 0.6, 0.7], columns=sent)], targets=[0.5])
+        [column] = [column for column in target_columns(comparison, 0) if column.title == "MB sent"]
+        assert column.cell(comparison.rows[0]) == shown
+
+
 def test_pairing_is_by_seed() -> None:
     assert ff.compare(RUNS).rows[1].difference == ff.compare(RUNS[::-1], baseline="FedAvg").rows[0].difference
 
@@ -59,6 +68,10 @@ def test_plain_numbers() -> None:
 def test_mistakes() -> None:
     with pytest.raises(ValueError, match="compare needs a list of at least one finished run"):
         ff.compare([])
+    with pytest.raises(ValueError, match=r"compare takes finished runs, of .*, got 1$"):
+        ff.compare([1])
+    with pytest.raises(ValueError, match=r"compare takes finished runs, .*, got 'runs/one'"):
+        ff.compare([*RUNS, "runs/one"])
     with pytest.raises(ValueError, match="baseline = 'FedProx' has no run; there are runs of FedAvg, FedSAM"):
         ff.compare(RUNS, baseline="FedProx")
     with pytest.raises(ValueError, match=r"targets: 95 is not an accuracy in \(0, 1\)"):

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 OutOption = Annotated[
     Path | None,
-    typer.Option(help="Write a study of the best settings to this TOML file; with a number if there are several."),
+    typer.Option(
+        help="Write a study of the best settings to this TOML file; one for each problem of the grid, numbered."
+    ),
 ]
 
 
@@ -29,10 +31,10 @@ def best(
 
     fedflat best runs/sweep --out chosen.toml
 
-    Settings of methods and of local training (client.*) are chosen, for each partition, model, ... of the grid. The
-    accuracy is the mean over the last evaluations of a run and over the seeds. The study needs data.validation; the
-    chosen settings are then compared with `fedflat compare chosen.toml --seeds 10 --seeds 11 --seeds 12`, with seeds
-    that nothing was chosen by.
+    Settings of methods and of local training (client.*) are chosen, for each partition, model, ... of the grid: if
+    there are several of these, their studies are chosen-1.toml, chosen-2.toml, ... The accuracy is the mean over the
+    last evaluations of a run and over the seeds. The study needs data.validation; the chosen settings are then compared
+    with `fedflat compare chosen.toml --seeds 10 --seeds 11 --seeds 12`, with seeds that nothing was chosen by.
     """
     from ..experiments.selection import choices, chosen_study
     from ..experiments.studies import stored_study
@@ -44,13 +46,23 @@ def best(
         console.say(f"{missing} of {len(spec.runs())} runs are not finished and not considered")
     found = choices(runs)
     problems = list(dict.fromkeys(choice.problem for choice in found))
-    for number, problem in enumerate(problems, start=1):
+    paths = [] if out is None else _paths(out, len(problems))
+    for number, problem in enumerate(problems):
         own = [choice for choice in found if choice.problem == problem]
         console.show(_table(own))
-        if out is not None:
-            path = out if len(problems) == 1 else out.with_stem(f"{out.stem}-{number}")
-            write_atomically(path, partial(Path.write_text, data=chosen_study(own).to_toml()))
-            console.say(f"study of the best settings: {path}")
+        if paths:
+            write_atomically(paths[number], partial(Path.write_text, data=chosen_study(own).to_toml()))
+            console.say(f"study of the best settings{f' for {problem}' if problem else ''}: {paths[number]}")
+    if len(paths) > 1:
+        console.say(
+            f"{out} itself is not written: the grid has {len(paths)} problems, and each has a study of its own, for "
+            f"`fedflat compare {paths[0]}` and so on"
+        )
+
+
+def _paths(out: Path, number: int) -> list[Path]:
+    """The files of so many studies: `out` itself, or several with a number."""
+    return [out] if number == 1 else [out.with_stem(f"{out.stem}-{i}") for i in range(1, number + 1)]
 
 
 def _table(choices: list[RankedSettings]) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from click.shell_completion import CompletionItem
 from typer.core import TyperCommand
 
 PACKAGE = Path(__file__).parent.parent
+FIELD = re.compile(r"^    ([a-z]\w*): .+ = ", re.MULTILINE)  # of a class with fields; indented deeper it is none
+HYPER = re.compile(r"^    (\w+): [^=\n]+ = hyper\(", re.MULTILINE)
 
 
 def method_names(incomplete: str = "") -> list[str]:
@@ -49,6 +52,36 @@ def paper_names() -> list[str]:
     return sorted({name.partition("/")[0] for name in recipe_names()})
 
 
+def setting_names(study: bool = False) -> list[str]:
+    """The dotted keys of a run's settings, or of a study's, whose methods are a list; fields of all methods alike."""
+    spec = (PACKAGE / "experiments" / "spec.py").read_text()
+    inside = {
+        "data": [*FIELD.findall(_class(spec, "DataSection")), *HYPER.findall(_text("data/selection"))],
+        "client": HYPER.findall(_text("rounds/local_training")),
+        "model": FIELD.findall(_class(spec, "ModelSection")),
+        "partition": ["name", *_hyper_fields("data/partition")],
+        "method": ["name", *_hyper_fields("methods")],
+    }
+    names = FIELD.findall(_class(spec, "Experiment") + _class(spec, "StudySpec" if study else "RunSpec"))
+    return [f"{name}.{field}" for name in names for field in inside.get(name, ())] + [
+        x for x in names if x not in inside
+    ]
+
+
+def _class(text: str, name: str) -> str:
+    """The text of a class in a module."""
+    return text.partition(f"\nclass {name}(")[2].partition("\n\n\n")[0]
+
+
+def _text(module: str) -> str:
+    return (PACKAGE / f"{module}.py").read_text()
+
+
+def _hyper_fields(folder: str) -> list[str]:
+    """The fields of all classes in a folder, each once."""
+    return list(dict.fromkeys(field for file in _modules(folder) for field in HYPER.findall(file.read_text())))
+
+
 def _modules(folder: str) -> list[Path]:
     """The files of the modules in a folder of the package."""
     return [file for file in sorted((PACKAGE / folder).glob("*.py")) if file.stem != "__init__"]
@@ -66,15 +99,20 @@ NAMES: dict[str, Callable[[str], list[str]]] = {  # by setting
 class SettingsCommand(TyperCommand):
     """A command that takes settings as flags, which `flags.resolve` reads.
 
-    The shell completes a name after `--method`, `--method.name`, `--data`, ...
+    The shell completes a name after `--method`, `--method.name`, `--data`, ..., and the settings themselves.
     """
 
     allow_extra_args = True
     ignore_unknown_options = True
 
     def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
-        """The names that the last flag before `incomplete` accepts, or else the command's own options."""
+        """The names that the last flag before `incomplete` accepts, or else the command's own options and settings."""
         flag = ctx.args[-1].removesuffix(".name") if ctx.args else ""
         if flag in NAMES:
             return [CompletionItem(name) for name in NAMES[flag](incomplete) if name.startswith(incomplete)]
-        return super().shell_complete(ctx, incomplete)
+        offered = super().shell_complete(ctx, incomplete)
+        if incomplete.startswith("--"):
+            study = ctx.info_name == "compare" or (ctx.parent is not None and ctx.parent.info_name == "recipes")
+            flags = (f"--{name}" for name in setting_names(study))
+            offered += [CompletionItem(flag) for flag in flags if flag.startswith(incomplete)]
+        return offered

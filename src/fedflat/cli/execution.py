@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 from rich.progress import MofNCompleteColumn, Progress
 
+from ..core.object_references import check_allowed
 from ..data import prepare
 from ..data.dataset import LoadedDataset
 from ..engine.arguments import BF16
@@ -43,7 +44,9 @@ def prepare_set(
     revision: str | None = None,
 ) -> LoadedDataset:
     """Read the set `name`, with a bar while it is converted for the first time; the bar disappears when it is done."""
-    with Progress(*usual_columns(), MofNCompleteColumn(), console=console, transient=True) as bar:
+    with Progress(
+        *usual_columns(), MofNCompleteColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         return prepare(name, data_dir, hub, partial, image_size, bar_for_each(bar, f"{name} "), revision)
 
 
@@ -107,7 +110,12 @@ def resume_study(
     strict: bool = False,
     track: Sequence[str] = (),
 ) -> None:
-    """Go on with the study in `path`, or extend it to so many `rounds`."""
+    """Go on with the study in `path`, or extend it to so many `rounds`.
+
+    Raises InputError, before anything is trained, if it names code that may not be run here.
+    """
+    for name in StudySpec.load(path / "study.toml").outside_names():
+        check_allowed(name)
     if rounds is not None:
         return carry_out_study(console, extend_study(path, rounds, strict), path, jobs, strict, track)
     spec = StudySpec.load(path / "study.toml")

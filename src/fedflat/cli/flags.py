@@ -208,10 +208,34 @@ def _unknown_flag(message: str, model: type[BaseModel]) -> str:
     if not word.startswith("--"):
         return f"{word}: unexpected word; a TOML file stands first, before the flags"
     key = word.lstrip("-").partition("=")[0]
+    owner, _, field = key.partition(".")
     for name, info in model.model_fields.items():
-        singular = name.removesuffix("s")
-        if _is_list(info) and sections_of(info.annotation) and key.partition(".")[0] in (name, singular):
-            example = f'--{name} NAME, or --{name} \'{{"name": "NAME", "FIELD": VALUE}}\''
-            return f"{word}: {name} is a list; write {example} for each entry"
-    close = get_close_matches(key, list(keys(model)), n=1)
+        if _is_list(info) and sections_of(info.annotation) and owner in (name, name.removesuffix("s")):
+            return f"{word}: {name} is a list; write {_entry(name)} for each entry"
+        if field and owner == name and _takes_a_table(name, info):
+            return f"{word}: {name} takes a table as one text; write --{name} '{_nested(field)}'"
+    lists = [name for name, info in model.model_fields.items() if _is_list(info) and sections_of(info.annotation)]
+    known = [*keys(model), *lists]
+    # A field without its section is most likely one of a method, or of the first section that has it.
+    same = sorted((one for one in known if one.endswith(f".{key}")), key=lambda one: not one.startswith("method"))
+    close = (same or get_close_matches(key, known, n=1))[:1]
+    name, dot, _ = close[0].partition(".") if close else ("", "", "")
+    if dot and name in lists:
+        return f"{word}: unknown flag; a field of an entry of {name} is written as {_entry(name, field or key)}"
     return f"{word}: unknown flag" + (f"; did you mean --{close[0]}?" if close else "; `--keys` lists them all")
+
+
+def _entry(name: str, field: str = "FIELD") -> str:
+    """How an entry of a list of sections is written as a flag."""
+    return f'--{name} NAME, or --{name} \'{{"name": "NAME", "{field}": VALUE}}\''
+
+
+def _nested(key: str) -> str:
+    """A value at a dotted key, as JSON."""
+    first, dot, rest = key.partition(".")
+    return f'{{"{first}": {_nested(rest) if dot else "VALUE"}}}'
+
+
+def _takes_a_table(name: str, info: FieldInfo) -> bool:
+    """Whether a field that is no section may be given as a table."""
+    return name == "participation" or getattr(info.annotation, "__origin__", None) is dict

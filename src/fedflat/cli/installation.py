@@ -12,16 +12,22 @@ from .console import Console
 
 
 def methods(
+    context: typer.Context,
     name: Annotated[
         str | None,
-        typer.Argument(help="A method, e.g. FedSMOO; case, - and _ are ignored.", autocompletion=method_names),
+        typer.Argument(
+            help="A method, e.g. FedSMOO; case, - and _ are ignored. Or your own, my.py:Mine, whose file is run.",
+            autocompletion=method_names,
+        ),
     ] = None,
 ) -> None:
     """List all methods with their cost and paper, or print one: equations, fields, cost and BibTeX."""
+    from ..core.object_references import allow_code
     from ..methods import all_methods, find
     from ..reports.catalogue import describe, overview
 
     console = Console()
+    context.with_resource(allow_code())  # what the user's own command line names
     if name is None:
         console.show(overview(all_methods(), console.width))
     else:

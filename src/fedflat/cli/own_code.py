@@ -7,6 +7,7 @@ import re
 import traceback
 from collections.abc import Callable
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,7 +50,8 @@ def new(kind: KindArgument, name: NameArgument) -> None:
         text = files("fedflat.templates").joinpath(template).read_text()
         text = re.sub(rf"\b(from |fedflat .*?){kind}(\.py:| import )", rf"\g<1>{name}\2", text)
         Path(file).write_text(re.sub(rf"\b{example}\b", own, text))
-    steps = [f"pytest test_{name}.py", *commands.format(file=f"{name}.py", name=own).split("\n")]
+    tests = [*([] if find_spec("pytest") else ["pip install pytest"]), f"pytest test_{name}.py"]
+    steps = [*tests, *commands.format(file=f"{name}.py", name=own).split("\n")]
     Console().say(f"wrote {' and '.join(written)}; they work as they are:", *(f"  {step}" for step in steps))
 
 
@@ -83,15 +85,17 @@ def check_method(
 
 def _problem(check: Callable[[Method], None], method: Method) -> str | None:
     """How `method` breaks the promise that `check` checks, in one line; None if it keeps it."""
+    from ..core.method_check import HOOKS
+    from ..core.own_classes import class_title, own_errors_named
+
     try:
-        check(method)
+        with own_errors_named("method", method, HOOKS):
+            check(method)
     except Exception as error:  # the user's code may raise anything
         text = str(error).splitlines()[0] if str(error) else ""
-        return (
-            text
-            if isinstance(error, BrokenPromiseError)
-            else f"{type(error).__name__}: {text}{_line_of(error, method)}"
-        )
+        if isinstance(error, BrokenPromiseError | InputError):
+            return text.removeprefix(f"method {class_title(type(method))}: ")
+        return f"{type(error).__name__}: {text}{_line_of(error, method)}"
     return None
 
 

@@ -122,7 +122,9 @@ class Lines(Results):
 
 
 def state(result: Round) -> str:
-    """The accuracy after a round, and the method's own numbers, such as FedGF's c."""
+    """The accuracy after a round, the loss in it, and the method's own numbers, such as FedGF's c."""
     accuracies = {kind: result.metrics.get(f"{kind}_accuracy") for kind in ("test", "validation")}
     parts = [f"{kind} accuracy {100 * value:.1f} %" for kind, value in accuracies.items() if value is not None]
+    if "train_loss" in result.metrics:
+        parts.append(f"train loss {result.metrics['train_loss']:.4g}")
     return "  ".join(parts + [f"{name} {value:.2f}" for name, value in result.metrics.items() if name not in SHARED])

@@ -6,9 +6,10 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from tempfile import TemporaryDirectory
 
 import typer
-from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -26,12 +27,14 @@ def launch(number: int, restarts: int, grace: int, words: Sequence[str]) -> None
         if value < least:
             raise InputError(f"{name} {value} must be at least {least}")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=number, run_id=f"fedflat-{os.getpid()}", max_restarts=restarts,
-        rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="localhost", shutdown_timeout=grace,
-    )  # fmt: skip
     try:
-        with signals_restored():
+        # torchrun would leave its folder of logs, which are empty.
+        with signals_restored(), TemporaryDirectory(prefix="fedflat-ranks-") as logs:
+            config = LaunchConfig(
+                min_nodes=1, max_nodes=1, nproc_per_node=number, run_id=f"fedflat-{os.getpid()}", max_restarts=restarts,
+                rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="localhost", shutdown_timeout=grace,
+                logs_specs=DefaultLogsSpecs(log_dir=logs),
+            )  # fmt: skip
             elastic_launch(config, sys.executable)("-m", "fedflat", *words)
     except ChildFailedError as error:  # torch's own report of it is not shown
         # Ranks that torchrun ended (SIGTERM) come last, before them those that ended because they had lost the others.

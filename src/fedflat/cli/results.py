@@ -68,7 +68,7 @@ def report(
 
 def _digest(runs: list[StoredRun]) -> str:
     """Six hexadecimal digits that stand for these runs, in any order."""
-    names = sorted(f"{spec.label}-{spec.digest()}" for spec in (run.directory.spec() for run in runs))
+    names = sorted(f"{run.method}-seed{run.seed}-{run.digest()}" for run in runs)
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:6]
 
 
@@ -109,7 +109,7 @@ def flatness(
         context.with_resource(allow_code())
     found: dict[str, Flatness] = {}
     for directory in run_directories(runs):
-        with Progress(*usual_columns(), console=console, transient=True) as bar:
+        with Progress(*usual_columns(), console=console, transient=True, disable=not console.is_terminal) as bar:
             name = directory.path.name
             found[name] = measure_run(directory, chosen, max_samples, data_dir, bar_for_each(bar, f"{name}  "))
     console.show(flatness_table(found))

@@ -192,6 +192,7 @@ def resume(
     damaged, see `fedflat verify`, are made again.
     """
     from ..engine.ranks import joined
+    from ..experiments.run_directory import RunDirectory
     from ..experiments.tracking import check_trackers
     from .execution import resume_run, resume_study
 
@@ -202,6 +203,7 @@ def resume(
     if (folder / "study.toml").exists():
         return resume_study(console, folder, rounds, number_of_jobs(jobs), strict, tracked)
     if not (folder / "config.toml").exists():
+        RunDirectory(folder).require_configuration()
         raise InputError(f"{folder} holds neither a run (config.toml) nor a study (study.toml)")
     with joined() as ranks:
         resume_run(console, folder, rounds, ranks, strict, tracked)

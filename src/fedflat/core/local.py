@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .method import Context, Method
+from .method_check import check_pair
 from .oracle import ObservedOracle, Oracle
 
 WeightDecayScope = Literal["outside", "inside"]
@@ -140,7 +141,8 @@ def local_step(
     factors = state.steps if state.lr_factors is None else state.lr_factors
     ctx = replace(ctx, steps=state.steps, lr_sum=factors * descent.lr)
     oracle = ObservedOracle(grad)
-    d, client = method.step(state.w, state.client, down, oracle, ctx)
+    found = method.step(state.w, state.client, down, oracle, ctx)
+    d, client = check_pair(method, "step", found, (Tensor, method.client))
     if observe is not None:
         observe(state, oracle.point)
     parts = DirectionParts(oracle.descent, method.fresh_weight(down), method.penalty)
@@ -184,7 +186,8 @@ def local_round(
     state, taken = _gather(parts)
     factors = taken if state.lr_factors is None else state.lr_factors
     ctx = replace(ctx, steps=taken, lr_sum=factors * descent.lr)
-    up, kept = method.finish(state.w, state.client, down, ctx)
+    found = method.finish(state.w, state.client, down, ctx)
+    up, kept = check_pair(method, "finish", found, (method.up, method.client))
     gradients = sum(part.clients * part.gradients for part in parts)
     # Single precision: executors whose models agree to the last bit then agree in this number, too.
     return LocalResult(up, kept, state.w, taken, factors, gradients, (state.loss / taken[..., 0]).float())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from inspect import Parameter, Signature, signature
 from typing import Any
 
 from .errors import InputError
 from .method import Method
+from .own_classes import check_hook, class_title
 from .records import Record
 
 HOOKS = (
@@ -27,21 +27,34 @@ def check_method_class(cls: type[Method]) -> None:
                 f"the record {getattr(cls, role).__name__}, {role} of {cls.__name__}, needs a field w, the model"
             )
     for hook in HOOKS:
-        _check_hook(cls, hook)
+        check_hook(cls, Method, hook)
 
 
-def _check_hook(cls: type[Method], hook: str) -> None:
-    """Raise InputError unless `hook` can be called as the engine calls it: with the interface's arguments in order."""
-    expected = list(signature(getattr(Method, hook)).parameters)
-    given = signature(getattr(cls, hook))
-    try:
-        given.bind(*expected)
-    except TypeError as error:
-        raise InputError(
-            f"{cls.__name__}.{hook}({_names(given)}) is called with ({', '.join(expected)}): {error}"
-        ) from error
+def check_pair(method: Method, hook: str, found: Any, kinds: tuple[type[Any], type[Any]]) -> tuple[Any, Any]:
+    """The pair that `hook` returned. Raises InputError unless it is one, of objects like those of these `kinds`."""
+    if isinstance(found, tuple | list) and len(found) == 2:
+        first, second = found
+        if _is_like(first, kinds[0]) and _is_like(second, kinds[1]):
+            return first, second
+    given = (
+        f"({', '.join(type(one).__name__ for one in found)})" if isinstance(found, tuple | list) else _article(found)
+    )
+    raise InputError(f"method {class_title(type(method))}: {hook} must return a pair "
+                     f"({kinds[0].__name__}, {kinds[1].__name__}), it returned {given}")  # fmt: skip
 
 
-def _names(given: Signature) -> str:
-    stars: dict[Any, str] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
-    return ", ".join(stars.get(one.kind, "") + name for name, one in given.parameters.items())
+def check_record(method: Method, hook: str, found: Any, kind: type[Record]) -> Any:
+    """The record that `hook` returned. Raises InputError, which names the `kind` that it must have, if it is none."""
+    if _is_like(found, kind):
+        return found
+    raise InputError(f"method {class_title(type(method))}: {hook} must return the record {kind.__name__}, "
+                     f"it returned {_article(found)}")  # fmt: skip
+
+
+def _is_like(thing: Any, kind: type[Any]) -> bool:
+    """Whether a thing is a record, if `kind` is one, or else of this kind; which record is a matter of the contract."""
+    return isinstance(thing, Record if issubclass(kind, Record) else kind)
+
+
+def _article(thing: Any) -> str:
+    return "nothing" if thing is None else f"a {type(thing).__name__}"

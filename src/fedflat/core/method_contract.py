@@ -18,6 +18,7 @@ from torch import Tensor
 from .errors import BrokenPromiseError, InputError
 from .local import Descent, local_round
 from .method import Context, Method
+from .method_check import check_record
 from .records import Record
 
 D, CLIENTS = 11, 4
@@ -82,7 +83,9 @@ def states(method: Method, dtype: torch.dtype = torch.float64) -> tuple[Any, Any
         result = local_round(method, down, client, oracles(target(CLIENTS, dtype)), context(dtype, t=t), Descent(0.1))
         means = context(t=t, steps=result.steps.mean(0), lr_sum=result.lr_factors.mean(0) * 0.1)
         received = method.receive(result.up, context(t=t, steps=result.steps, lr_sum=result.lr_factors * 0.1))
-        server = method.update(server, received.map(lambda x: x.mean(0)), means)
+        server = check_record(
+            method, "update", method.update(server, received.map(lambda x: x.mean(0)), means), method.server
+        )
         down, client = method.broadcast(server).map(lambda x: x.expand(CLIENTS, -1)), result.client
     return server, down, client
 

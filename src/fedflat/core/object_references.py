@@ -68,6 +68,15 @@ def is_code_allowed() -> bool:
     return _nesting[0] > 0
 
 
+def check_allowed(name: str) -> None:
+    """Raise InputError, naming it, if `name` is an object reference and this is not inside `allow_code()`."""
+    if is_reference(name) and not is_code_allowed():
+        raise InputError(
+            f"{printable(shortened(name))} names code, which is not run unless you say so: give --allow-code, or in "
+            "Python use fedflat.allow_code()"
+        )
+
+
 def is_reference(name: object) -> bool:
     """Whether `name` is an object reference, and no name of something that is known."""
     return isinstance(name, str) and ":" in name
@@ -130,11 +139,7 @@ def load_object(reference: str, point: ExtensionPoint) -> Any:
     imported, for a name that it does not define, and for an object that is not that fits `point`.
     """
     shown = printable(shortened(reference))
-    if not is_code_allowed():
-        raise InputError(
-            f"{shown} names code, which is not run unless you say so: give --allow-code, or in Python use "
-            "fedflat.allow_code()"
-        )
+    check_allowed(reference)
     place, _, attribute = resolved(reference).rpartition(":")
     try:
         module = _module_of_file(place) if _is_path(place) else import_module(place)

@@ -326,9 +326,9 @@ def _check_samples(which: str, x: Tensor, y: Tensor, classes: int, task: Kind) -
     if task != "classification":
         _check_numbers(which, y, classes, task)
     elif len(wrong := torch.nonzero((y < 0) | (y >= classes)).flatten()):
-        raise InputError(
-            f"data: {which} label {int(y[wrong[0]])} of sample {int(wrong[0])} is outside 0..{classes - 1}"
-        )
+        label = int(y[wrong[0]])
+        problem = "negative; classes are numbered from 0" if label < 0 else f"outside 0..{classes - 1}"
+        raise InputError(f"data: {which} label {label} of sample {int(wrong[0])} is {problem}")
     if x.is_floating_point():
         broken = torch.nonzero(~torch.isfinite(x.flatten(1)).all(1)).flatten()
         if len(broken):

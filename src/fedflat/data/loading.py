@@ -19,7 +19,7 @@ from .federated import FederatedData, Holdings, checked_task
 from .folder_dataset import FolderDataset, FoundDataset
 from .hub import download
 from .partition import IID, Partition
-from .partition.scheme import Samples
+from .partition.scheme import Samples, parts_of
 from .preparation import AUGMENTATIONS, Augmentation
 from .selection import DataOptions, select_samples
 from .sources import known_source, source
@@ -129,7 +129,7 @@ def divide(
                          "domain or natural")  # fmt: skip
     labels = train.y.numpy() if loaded.task == "classification" else np.zeros(len(train.y), dtype=np.int64)
     samples = Samples(labels, loaded.classes, train.domain, loaded.domains, train.user)
-    parts = Holdings.of(scheme.split(samples, clients, _generator(seed)))
+    parts = Holdings.of(parts_of(scheme, samples, clients, _generator(seed)))
     data = FederatedData(
         x=train.x,
         y=train.y,

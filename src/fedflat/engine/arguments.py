@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from inspect import isroutine
 from numbers import Integral
 from typing import Any
 
-from ..core.errors import InputError
+import numpy as np
+
+from ..core.errors import InputError, shortened
 from ..core.method import Method
+from ..core.own_classes import check_hook, class_title
 from ..core.task import Task, task_of
 from ..data.federated import FederatedData
 from ..rounds.local_training import Client
 from ..rounds.participation import Explicit, Participation
-from .callbacks import Callback
+from .callbacks import Callback, History
 
 DEFAULT_ROUNDS = 100
+CALLBACK_HOOKS = ("should_stop", "round_ended", "run_ended")
+MISSPELT = 0.73  # a method that is so like a hook, from 0 to 1, is taken for a misspelt one: `on_run_end` is
 PROCESSES = 4096  # each takes a third of a gigabyte, and no machine has more cores
 
 
@@ -45,12 +52,39 @@ def check_ranks(number: int, workers: Any, probes: Sequence[Any], method: Method
                          "checkpoints with `fedflat flatness`")  # fmt: skip
 
 
-def check_callbacks(callbacks: Sequence[Any]) -> tuple[Callback, ...]:
-    """The callbacks. Raises InputError if one of them is none."""
-    for one in callbacks:
+def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
+    """The callbacks. Raises InputError if they are no list of callbacks, or if one has a hook that cannot be called."""
+    if not isinstance(callbacks, Iterable):
+        raise InputError(f"callbacks must be a list, such as [fedflat.EarlyStopping()], got {callbacks!r}")
+    found = tuple(callbacks)
+    for one in found:
         if not isinstance(one, Callback):
             raise InputError(f"callbacks must be objects of classes over fedflat.Callback, got {one!r}")
-    return tuple(callbacks)
+        try:
+            _check_callback_class(type(one))
+        except InputError as error:
+            raise InputError(f"callbacks: {error}") from error
+    return found
+
+
+def _check_callback_class(cls: type[Callback]) -> None:
+    """Raise InputError for a hook with other arguments, and for a method that has nearly the name of a hook."""
+    for hook in CALLBACK_HOOKS:
+        check_hook(cls, Callback, hook)
+    missing = [hook for hook in CALLBACK_HOOKS if getattr(cls, hook) is getattr(Callback, hook)]
+    for name in sorted(set(dir(cls)) - set(dir(Callback))):
+        close = get_close_matches(name, CALLBACK_HOOKS, n=1, cutoff=MISSPELT)
+        if close and close[0] in missing and isroutine(getattr(cls, name)):
+            raise InputError(f"{class_title(cls)}.{name} would never be called; did you mean {close[0]}?")
+
+
+def wants_to_stop(callback: Callback, history: History) -> bool:
+    """What the callback's `should_stop` answers. Raises InputError unless that is true, false or None."""
+    answer = callback.should_stop(history)
+    if answer is not None and not isinstance(answer, bool | np.bool_):
+        raise InputError(f"callbacks: {class_title(type(callback))}.should_stop must return True or False, "
+                         f"it returned {shortened(repr(answer))}")  # fmt: skip
+    return bool(answer)
 
 
 BF16 = (

@@ -11,6 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from ..core.method import Context
+from ..core.method_check import HOOKS, check_record
+from ..core.own_classes import own_errors_named
 from ..data.federated import Index
 from ..metrics.drift import drift
 from ..metrics.flatness.subject import RoundObserver
@@ -142,9 +144,11 @@ def train_chunk(
     Its inputs and results are aligned in memory as if they were sent between processes, because rounding may depend on
     that. Raises NonFiniteError if a client's model or message is not finite.
     """
-    result = executor.train(task.clients, task.record, down, ctx, observer)
-    at_client = replace(ctx, steps=result.steps, lr_sum=result.lr_factors * ctx.lr)
-    received = executor.method.receive(result.up, at_client)
+    method = executor.method
+    with own_errors_named("method", method, HOOKS):  # here, because a worker's error has no traceback
+        result = executor.train(task.clients, task.record, down, ctx, observer)
+        at_client = replace(ctx, steps=result.steps, lr_sum=result.lr_factors * ctx.lr)
+        received = check_record(method, "receive", method.receive(result.up, at_client), method.mean)
     numbers = result.steps, result.lr_factors, drift(result.w, down.w), result.loss
     part = ChunkResult(received, result.client, *numbers, result.gradients)
     return part.map(lambda x: aligned(x.to(down.w.dtype)))

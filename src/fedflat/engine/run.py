@@ -35,6 +35,8 @@ class Run:
     cost: MethodCost
     counts: Index  # samples per client and class, (clients, classes)
     flatness: Flatness  # what was measured on the final model; empty if nothing was asked for
+    # How `fedflat.models.build` makes the module: name, options, classes, shape, dtype; None if a module was given.
+    architecture: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
         """Method, seed, rounds and accuracy."""
@@ -42,6 +44,9 @@ class Run:
 
     def save(self, folder: str | Path) -> None:
         """Write metrics, model, summary and measures into a new folder, which `fedflat.load_run` and reports read.
+
+        Of a module of your own the parameters alone are kept: `fedflat.load_run(folder).load_into(module)` puts them
+        into another one. Data are not kept, so there is nothing to go on with or to measure on.
 
         Raises InputError if the folder holds anything or cannot be written.
         """

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,7 +37,7 @@ def save_run(run: Run, folder: Path) -> None:
     write_metrics_and_model(checksums, run)
     if run.flatness.findings:
         write_findings(checksums, run.flatness.findings)
-    write_summary(checksums, run)
+    write_summary(checksums, run, architecture=run.architecture)
 
 
 def write_counts(checksums: Checksums, counts: Index) -> None:
@@ -57,10 +57,13 @@ def write_findings(checksums: Checksums, findings: Sequence[Finding]) -> None:
     write_json(checksums, FLATNESS, [asdict(finding) for finding in findings])
 
 
-def write_summary(checksums: Checksums, run: Run, targets: Sequence[float] = ()) -> None:
+def write_summary(
+    checksums: Checksums, run: Run, targets: Sequence[float] = (), architecture: dict[str, Any] | None = None
+) -> None:
     """Write the summary, which marks the run as finished and comes last.
 
     For each target accuracy it has the round, and the cost, at which the accuracy was reached, plain and smoothed.
+    architecture: what the model is made with, for a run without config.toml.
     """
     reports = []
     for target in targets:
@@ -68,7 +71,7 @@ def write_summary(checksums: Checksums, run: Run, targets: Sequence[float] = ())
         found = {"plain": curve.reached(target), "smoothed": curve.reached(target, smooth=True)}
         reports.append({"accuracy": target} | {name: reached and vars(reached) for name, reached in found.items()})
     content = {"summary": run.summary, "targets": reports, "settings": run.settings, "cost": vars(run.cost)}
-    write_json(checksums, SUMMARY, content)
+    write_json(checksums, SUMMARY, content | ({} if architecture is None else {"architecture": architecture}))
 
 
 def write_json(checksums: Checksums, name: str, content: object) -> None:

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from ..core.errors import InputError, NonFiniteError
 from ..core.matrix_products import fix_product_rounding
 from ..core.method import Context, Method
+from ..core.method_check import HOOKS
 from ..core.model_check import randomness_of
 from ..core.objective import Objective
+from ..core.own_classes import own_errors_named
 from ..core.task import CROSS_ENTROPY, SampleLoss
 from ..data.federated import FederatedData, Index, digest
 from ..data.partition_statistics import partition_statistics
@@ -29,7 +31,7 @@ from ..rounds.cost import method_cost
 from ..rounds.device import one_thread, usable_device
 from ..rounds.executor import Executor, stacked
 from ..rounds.history import metrics_table
-from ..rounds.initial_model import fresh_module
+from ..rounds.initial_model import architecture_of, fresh_module
 from ..rounds.local_training import Client
 from ..rounds.participation import participation as as_rule
 from ..rounds.pooled_cohort import pooled
@@ -44,6 +46,7 @@ from .arguments import (
     check_task,
     check_workers,
     default_rounds,
+    wants_to_stop,
 )
 from .callbacks import Callback
 from .client_store import BUDGET, ClientStore
@@ -146,6 +149,7 @@ class Simulation:
         rule.check(data.clients, self.rounds)
         self.device, self.eval_every, self.last = usable_device(device), eval_every, last
         self._ranks = ranks
+        self._architecture = architecture_of(model, data, model_options or {}, dtype)
         module = fresh_module(model, data.classes, data.shape, seed, model_options or {}, dtype).to(self.device)
         self.task = check_task(loss, data)
         self.objective = Objective(module, bf16=precision == "bf16", task=self.task)
@@ -168,7 +172,8 @@ class Simulation:
         self._cost = method_cost(method, len(w))
         self.precision = precision
         clients = self._trained_on.clients
-        self._server = Server(method, self.objective, w, self.client, rule, clients, seed)
+        with own_errors_named("method", method, HOOKS):
+            self._server = Server(method, self.objective, w, self.client, rule, clients, seed)
         self._store = ClientStore(
             method, clients, w, store_budget, store_folder if ranks.number == 1 else None, ranks.owned
         )
@@ -182,7 +187,7 @@ class Simulation:
         Several ranks must all call this at the same time. The first round calls it if nobody has.
         """
         if self._choice is None:
-            with one_thread(self.device):
+            with one_thread(self.device), own_errors_named("method", self.method, HOOKS):
                 cohort = self.cohort(0)
                 steps = float(self.client.local_steps(self._trained_on.sizes_of(cohort)).sum()) * self.rounds
                 self._choice = agreed(
@@ -253,7 +258,8 @@ class Simulation:
     def is_over(self) -> bool:
         """Whether no round is left, or a callback wants to stop. Several ranks must all call this."""
         if self.callbacks and not self._stopped:
-            wanted = self._ranks.index == 0 and any(one.should_stop(self.history) for one in self.callbacks)
+            with self._ranks.together():
+                wanted = self._ranks.index == 0 and any(wants_to_stop(one, self.history) for one in self.callbacks)
             self._stopped = bool(self._ranks.most(int(wanted)))
         return self._stopped or self.t >= self.rounds
 
@@ -294,6 +300,7 @@ class Simulation:
             w=self.w,
             cost=self._cost,
             counts=self.data.counts(),
+            architecture=self._architecture,
         )
 
     def round(self) -> Round:
@@ -358,8 +365,9 @@ class Simulation:
         """The next round with `cohort`, which the server has not taken yet; with `keep` clients' records are staged."""
         clients = self.executor.batches.longest_first(self.t, cohort)
         weights = mean_weights(self.weights, self._trained_on.sizes_of(clients), self.device)
-        ctx, down = self._server.context(len(clients)), self._server.broadcast()
-        with one_thread(self.device):
+        ctx = self._server.context(len(clients))
+        with one_thread(self.device), own_errors_named("method", self.method, HOOKS):
+            down = self._server.broadcast()
             trained = train(trainer, self._store, clients, weights, down, ctx, keep, ranks)
             try:
                 state = self._server.updated(trained.mean, ctx)

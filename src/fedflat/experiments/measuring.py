@@ -39,6 +39,7 @@ def run_directories(paths: Sequence[Path]) -> list[RunDirectory]:
             directories = [run_directory(spec, path) for spec in StudySpec.load(path / "study.toml").runs()]
             of_path = [directory for directory in directories if directory.checkpoint]
         else:
+            RunDirectory(path).require_configuration()
             raise InputError(f"{path} holds neither a run (config.toml) nor a study (study.toml)")
         if not of_path:
             raise InputError(f"{path} holds no run with a checkpoint")

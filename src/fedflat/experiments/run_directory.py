@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform
 import warnings
@@ -39,10 +41,11 @@ from ..rounds.checkpoint import kept_in, path_of, retire
 from ..rounds.checksums import Checksums
 from ..rounds.device import device_name
 from ..rounds.history import metrics_table
+from ..rounds.initial_model import module_of
 from ..rounds.model_file import load_model
 from ..rounds.segments import versions
 from .commit import commit_of_code
-from .run_file_readers import read_counts, read_findings, read_metrics, read_summary
+from .run_file_readers import read_architecture, read_counts, read_findings, read_metrics, read_summary
 from .spec import RunSpec
 
 RECORDED = ("fedflat", "torch", "numpy", "scipy", "scikit-learn", "safetensors", "pyarrow")  # packages in env.json
@@ -72,6 +75,19 @@ class RunDirectory:
     def state(self) -> Path:
         """The folder with the last checkpoints and, where clients keep much, the file of records they refer to."""
         return self.path / "checkpoint"
+
+    @property
+    def was_saved_from_python(self) -> bool:
+        """Whether it is a folder of `fedflat.Run.save`, which has results and no configuration."""
+        return self.is_finished and not self.has_begun
+
+    def require_configuration(self) -> None:
+        """Raise InputError, which says what to do, for a run that was saved from Python."""
+        if self.was_saved_from_python:
+            raise InputError(
+                f"{self.path} was saved from Python and keeps neither data nor configuration; in Python use "
+                "fedflat.flatness(fedflat.load_run(folder).model, data), or go on with the simulation itself"
+            )
 
     @property
     def checkpoints(self) -> list[Path]:
@@ -302,13 +318,26 @@ class StoredRun:
 
     @property
     def model(self) -> nn.Module:
-        """The trained model, new each time. Raises InputError for a run that was saved from Python: use `load_into`."""
-        if not self.directory.has_begun:
+        """The trained model, new each time.
+
+        Raises InputError for a run of a module of your own that was saved from Python: use `load_into`.
+        """
+        if self.directory.has_begun:
+            return self.load_into(self.spec.module())
+        architecture = read_architecture(self.directory.checksums.check("summary.json"))
+        if architecture is None:
             raise InputError(
                 f"{self.directory.path} was saved from Python and holds the parameters alone; make the module and call "
                 "load_into(module)"
             )
-        return self.load_into(self.spec.module())
+        return self.load_into(module_of(architecture))
+
+    def digest(self) -> str:
+        """Six hexadecimal digits that tell apart runs with other settings, seeds or numbers of rounds."""
+        if self.directory.has_begun:
+            return self.directory.spec().digest()
+        decisive = json.dumps([self.settings, self.summary["rounds"]], sort_keys=True)
+        return hashlib.sha256(decisive.encode()).hexdigest()[:6]
 
     def load_into(self, module: nn.Module) -> nn.Module:
         """Put the trained parameters into `module`, which is changed and returned.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,7 @@ MAX_CLASSES = 10**6  # columns of partition.parquet
 MAX_CELLS = 10**8  # of a parquet file: a million clients with 100 classes, 0.8 GB
 MAX_TEXT = 1000  # characters
 MAX_COHORTS_TEXT = 2**24  # characters of the text that may list cohorts
+MAX_AXES = 8  # of a sample
 MAX_CURVE = 100_000  # points
 MAX_NUMBER = 1e300  # so that a mean is finite
 REQUIRED_COLUMNS = ("t", "gradients", "bytes_down", "bytes_up")  # of metrics.parquet
@@ -97,6 +98,16 @@ class _Settings(_FilePart):
     split: dict[str, Any]
 
 
+class _Architecture(_FilePart):
+    """What the model of a run that was saved from Python is made with."""
+
+    name: Text
+    options: dict[Key, Scalar | list[Scalar]]
+    classes: int = Field(ge=1, le=MAX_CLASSES)
+    shape: list[Annotated[int, Field(ge=1)]] = Field(max_length=MAX_AXES)
+    dtype: Literal["float16", "bfloat16", "float32", "float64"]
+
+
 class _Summary(_FilePart):
     """summary.json."""
 
@@ -104,6 +115,7 @@ class _Summary(_FilePart):
     targets: list[dict[str, Any]] = Field(max_length=1000)
     settings: _Settings
     cost: dict[Key, int]
+    architecture: _Architecture | None = None
 
 
 def _required(**kinds: Any) -> type[_FilePart]:
@@ -142,6 +154,12 @@ def read_summary(path: Path) -> tuple[dict[str, float], dict[str, Any]]:
         _validated(path, partial(kind.model_validate, numbers), "summary")
     split = _validated(path, lambda: _SPLIT.validate_python(content.settings.split), "settings", "split")
     return numbers, content.settings.model_dump() | {"split": vars(split)}
+
+
+def read_architecture(path: Path) -> dict[str, Any] | None:
+    """What the model is made with, in summary.json; None if the file does not say it."""
+    content = _validated(path, lambda: _Summary.model_validate_json(read_bytes(path, MAX_JSON_BYTES)))
+    return None if content.architecture is None else content.architecture.model_dump()
 
 
 def read_findings(path: Path) -> list[Finding]:

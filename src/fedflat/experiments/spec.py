@@ -15,7 +15,7 @@ import tomli_w
 import torch
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
-from ..core.errors import InputError
+from ..core.errors import InputError, shortened
 from ..core.hyper import later_defaults
 from ..core.method import Method
 from ..core.object_references import (
@@ -206,6 +206,14 @@ class Experiment(Section):
     )
     probes: list[MeasureSection] = Field(default=[], description="measures during training, which they do not change")
     probe_every: int = Field(default=10, ge=1, description="rounds between probes")
+
+    @field_validator("loss", mode="before")
+    @classmethod
+    def _is_no_function(cls, loss: Any) -> Any:
+        if is_reference(loss):
+            raise InputError(f"{shortened(loss)}: a loss of your own is given in Python, fedflat.Simulation(loss=...); "
+                             f"here it is one of {', '.join(LOSSES)}")  # fmt: skip
+        return loss
 
     @field_validator("participation", "workers", mode="before")
     @classmethod

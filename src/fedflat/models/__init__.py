@@ -68,7 +68,10 @@ def known_model(name: str) -> str:
 def _builder(name: str) -> Callable[..., nn.Module]:
     """What makes the model `name`."""
     if name not in model_names():
-        return _checked_builder(name, find_outside(name, MODELS))
+        try:
+            return _checked_builder(name, find_outside(name, MODELS))
+        except InputError as error:
+            raise InputError(f"model: {error}") from error
     make: Callable[..., nn.Module] = import_module(f"{__name__}.{name.replace('-', '_')}").build
     return make
 

@@ -12,6 +12,8 @@ from rich.table import Table
 
 from ..core.hyper import allowed
 from ..core.method import Method
+from ..core.method_check import HOOKS
+from ..core.own_classes import own_errors_named
 from ..rounds.cost import full_passes_per_round, gradients_per_step, vector_cost
 from .literal import literal
 
@@ -48,13 +50,13 @@ def describe(cls: type[Method]) -> str:
     ):
         if texts:
             parts.append("\n".join([title, *(f"  - {text}" for text in texts)]))
-    return "\n\n".join([*parts, cls.paper.bibtex])
+    return "\n\n".join([*parts, *([cls.paper.bibtex] if hasattr(cls, "paper") else [])])  # one's own may have none
 
 
 def _fields(cls: type[Method]) -> str:
     lines = ["fields"]
     for f in settings(cls):
-        lines.append(f"  {f.name} = {f.default}, {allowed(cls, f.name)}: {f.metadata['meaning']}")
+        lines.append(f"  {f.name} = {f.default}, {allowed(cls, f.name)}: {f.metadata.get('meaning', '')}")
         if f.name in cls.sources.published:
             lines.append(f"      published: {cls.sources.published[f.name]}")
         if f.name in cls.sources.grids:
@@ -63,7 +65,9 @@ def _fields(cls: type[Method]) -> str:
 
 
 def _cost(cls: type[Method]) -> str:
-    cost, gradients, passes = vector_cost(cls()), gradients_per_step(cls()), full_passes_per_round(cls())
+    method = cls()
+    with own_errors_named("method", method, HOOKS):
+        cost, gradients, passes = vector_cost(method), gradients_per_step(method), full_passes_per_round(method)
     lines = [
         "cost with these fields, in model-sized vectors per client and round",
         f"  down {cost.down}, up {cost.up}, kept between rounds {cost.client}, held in a round {cost.stored}",

@@ -65,10 +65,10 @@ def columns(comparison: ComparisonData) -> list[Column]:
 def target_columns(comparison: ComparisonData, place: int) -> list[Column]:
     """What each method spent to reach the target number `place`, over the seeds that did; empty if no run did."""
 
-    def column(name: str, title: str, meaning: str, factor: float = 1) -> Column:
+    def column(name: str, title: str, meaning: str, written: Callable[[float], str] = "{:,.0f}".format) -> Column:
         def cell(row: Row) -> str:
             value = row.reached[place].mean(name)
-            return NOTHING if value is None else f"{factor * value:,.0f}"
+            return NOTHING if value is None else written(value)
 
         return Column(title, meaning, cell)
 
@@ -78,7 +78,7 @@ def target_columns(comparison: ComparisonData, place: int) -> list[Column]:
         column("rounds_smoothed", "rounds, smoothed", f"the same of the curve under a Hanning window of {WINDOW}"),
         column("gradients", "gradients", "minibatch gradients of all clients until then"),
         column("vectors", "vectors sent", "model-sized vectors to and from all clients until then"),
-        column("bytes", "MB sent", "the same in megabytes", 1e-6),
+        column("bytes", "MB sent", "the same in megabytes", _in_megabytes),
     ]
     filled = _filled(found, comparison)
     return filled if len(filled) > 1 else []
@@ -224,5 +224,10 @@ def _gradients(row: Row) -> str:
 
 
 def _megabytes(row: Row) -> str:
-    megabytes = (row.estimates["bytes_down"].mean + row.estimates["bytes_up"].mean) / 1e6
+    return _in_megabytes(row.estimates["bytes_down"].mean + row.estimates["bytes_up"].mean)
+
+
+def _in_megabytes(number: float) -> str:
+    """A number of bytes as megabytes; with two digits if there are few, as small studies send."""
+    megabytes = number / 1e6
     return f"{megabytes:,.0f}" if megabytes >= 10 else f"{megabytes:.2g}"

@@ -86,6 +86,8 @@ def compare(
         if not 0 < target < 1:
             raise InputError(f"targets: {target} is not an accuracy in (0, 1)")
     for run in runs:
+        if not hasattr(run, "summary"):
+            raise InputError(f"compare takes finished runs, of `Simulation.run` or `fedflat.load_run`, got {run!r}")
         if "test_accuracy" not in run.summary:
             raise InputError(
                 f"the run of {run.method}, seed {run.seed}, has no test accuracy: its data has no test set, or it is a "

@@ -67,13 +67,18 @@ def differences(comparison: ComparisonData) -> str | None:
         return inline(figure, "paired differences")
 
 
-def set_logarithmic(axes: Axes) -> None:
-    """Make the y axis logarithmic, with plain numbers at its ticks; those of matplotlib are formulas."""
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+def set_logarithmic(axes: Axes, which: str = "y") -> None:
+    """Make the axes `which`, of "xy", logarithmic, with plain numbers at their ticks; those of matplotlib are formulas.
+
+    The numbers are 1, 2 and 5 times powers of ten where the axis spans less than three of these.
+    """
+    for axis in which:
+        axes.set(**{f"{axis}scale": "log"})
+        low, high = getattr(axes, f"get_{axis}lim")()
+        ticks = getattr(axes, f"{axis}axis")
+        ticks.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
+        ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        ticks.set_minor_formatter(NullFormatter())
 
 
 def partition_map(counts: np.ndarray, title: str, on_a_page: bool = False) -> str:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core.method import Context, Method
+from ..core.method_check import check_pair
 from ..core.oracle import ObservedOracle
 from ..core.records import Record
 
@@ -81,7 +82,8 @@ def _asked(method: Method) -> tuple[int, int]:
     w, step, full = torch.ones(3), ObservedOracle(_Identity()), ObservedOracle(_Identity())
     down = method.broadcast(method.init_server(w))
     ctx = Context(t=0, lr=0.1, share=1.0, is_weight=w > 0, layers=(slice(0, 3),), full_grad=full)
-    d, client = method.step(w, method.init_client(down), down, step, ctx)
+    found = method.step(w, method.init_client(down), down, step, ctx)
+    d, client = check_pair(method, "step", found, (Tensor, method.client))
     method.finish(w - d, client, down, replace(ctx, steps=torch.ones(1), lr_sum=torch.full((1,), 0.1)))
     return step.calls, full.calls
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..core.errors import NonFiniteError
 from ..core.method import Context, Method
+from ..core.method_check import check_record
 from ..core.objective import Objective
 from ..core.records import is_finite
 from ..data.federated import Index
@@ -48,7 +49,7 @@ class Server:
         self.clients, self._participation, self._seed = clients, participation, seed
         self._population = clients - len(participation.held_out(clients))  # how many may take part
         self._contexts = ContextFactory(objective.space, client, w.device)
-        self.state = method.init_server(w)  # the method's server record
+        self.state = check_record(method, "init_server", method.init_server(w), method.server)
         self.t = 0  # rounds that are over
         self.history: list[dict[str, float]] = []  # what each of them reported
         self.segments = [Segment.now(0, method)]  # with which versions and code they were carried out
@@ -80,7 +81,7 @@ class Server:
 
     def broadcast(self) -> Any:
         """The message of the next round, (width,) in every field."""
-        return self.method.broadcast(self.state)
+        return check_record(self.method, "broadcast", self.method.broadcast(self.state), self.method.down)
 
     def updated(self, mean: RunningMean, ctx: Context) -> Any:
         """The next state, from the mean of what the server receives and of the clients' local steps.
@@ -88,7 +89,8 @@ class Server:
         Raises NonFiniteError, naming the field, if it has NaN or infinity; nothing is changed in any case.
         """
         ctx = replace(ctx, steps=mean.steps, lr_sum=mean.lr_factors * ctx.lr)
-        state = self.method.update(self.state, mean.value(), ctx)
+        found = self.method.update(self.state, mean.value(), ctx)
+        state = check_record(self.method, "update", found, self.method.server)
         for name, x in state.tensors().items():
             if not is_finite(x):
                 raise NonFiniteError(f"the server's {name} became NaN or infinite in round {self.t}")

@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate
 from math import nextafter
-from typing import dataclass_transform
+from typing import Any, dataclass_transform
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import InputError
 from ...core.hyper import by_name, check, hyper
-from ..federated import Index
+from ...core.own_classes import check_hook, class_title, own_errors_named
+from ..federated import Index, Members
 
 Priors = NDArray[np.float64]  # (clients, classes): each client's weights of the classes; a row need not sum to 1
 
@@ -68,6 +69,53 @@ class Partition(ABC):
         """The scheme and its parameters, e.g. `Dirichlet(alpha=0.1)`."""
         values = ", ".join(f"{f.name}={getattr(self, f.name)}" for f in fields(self))  # type: ignore[arg-type]
         return f"{type(self).__name__}({values})"
+
+
+def parts_of(scheme: Partition, samples: Samples, clients: int, rng: np.random.Generator) -> list[Members]:
+    """What `scheme.split` gives, once it is found to be what `split` promises.
+
+    A sample may belong to several clients, and twice to one, as the schemes with refill have it. Raises InputError that
+    names the partition if `split` takes other arguments, raises, or gives another number of clients than asked for, a
+    client without samples, or indices that are not whole numbers, not ascending, or no samples.
+    """
+    cls = type(scheme)
+    who = f"partition {class_title(cls)}"
+    try:
+        check_hook(cls, Partition, "split")
+    except InputError as error:
+        raise InputError(f"{who}: {error}") from error
+    with own_errors_named("partition", scheme, ["split"]):
+        found: Any = scheme.split(samples, clients, rng)
+    several = isinstance(found, Sequence | np.ndarray)
+    if not several or len(found) != clients:
+        given = f"{len(found)} clients" if several else "nothing" if found is None else f"a {type(found).__name__}"
+        raise InputError(f"{who}: split must give the samples of {clients} clients (data.clients), it gives {given}")
+    parts = [_array(part) for part in found]
+    for client, part in enumerate(parts):
+        if problem := _problem(part, len(samples)):
+            raise InputError(f"{who}: split gives client {client} {problem}")
+    return parts
+
+
+def _array(part: Any) -> Members:
+    """What a scheme gives for a client as an array; one of objects if it is none."""
+    try:
+        return np.asarray(part)
+    except ValueError:  # lists of several lengths
+        return np.array(None)
+
+
+def _problem(part: Members, samples: int) -> str | None:
+    """What is wrong with the sample indices of a client, in words; None if nothing is."""
+    if part.ndim != 1 or (part.dtype.kind not in "iu" and len(part)):
+        return f"an array of {part.dtype} and shape {part.shape}, not whole numbers of shape (n,)"
+    if not len(part):
+        return "no sample"
+    if (part[1:] < part[:-1]).any():
+        return "indices that do not ascend; sort them (np.sort)"
+    if part[0] < 0 or part[-1] >= samples:
+        return f"indices outside 0..{samples - 1}: {part[0] if part[0] < 0 else part[-1]}"
+    return None
 
 
 def equal_sizes(n: int, clients: int) -> Index:

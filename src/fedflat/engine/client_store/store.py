@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...core.errors import InputError
 from ...core.method import Method
+from ...core.method_check import check_record
 from ...core.records import Record
 from ...data.federated import Index
 from ...rounds.checkpoint import KEPT, Stream, rows_at_once
@@ -118,7 +119,7 @@ class ClientStore:
         known = np.flatnonzero(slots >= 0)
         if self._rows is not None and len(known) == len(clients) and not self._passing:
             return self._method.client(**self._fields(self._rows.read(slots)))
-        first: Record = self._method.init_client(down)
+        first: Record = check_record(self._method, "init_client", self._method.init_client(down), self._method.client)
         if self._rows is None or not len(known):
             return first
         kept = self._fields(self._rows.read(slots[known]))

@@ -1,0 +1,247 @@
+"""The analysis of studies/flat-or-tuned as its README planned it, from the parquet files of its results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from scipy.stats import rankdata, ttest_rel
+
+from fedflat.experiments.statistics import Difference, MeanEstimate, mean_estimate, paired_difference
+from fedflat.experiments.tuning import Tried, Tuned
+from fedflat.methods import find
+from fedflat.reports.catalogue import costs
+
+BASES = {
+    "FedSAM": "FedAvg", "FedASAM": "FedAvg", "FedLESAM": "FedAvg", "FedGF": "FedAvg", "MoFedSAM": "FedCM",
+    "FedVSSAM": "FedCM", "FedSMOO": "FedDyn", "FedLESAM_D": "FedDyn", "FedGMT": "FedDyn",
+}  # fmt: skip
+METHODS = list(dict.fromkeys(name for flat, plain in BASES.items() for name in (plain, flat)))  # in tables and figures
+MEASURES = {"lambda_max": "largest eigenvalue", "trace": "trace", "lpf": "LPF"}
+LEVEL = 0.05
+MARGIN = 0.01  # of accuracy: leads below it count as none
+HELD, BARELY, NOT_HELD, UNDECIDED = "held", "held, below a point", "not held", "undecided"
+DRAWS, SEED = 10_000, 0  # of the bootstrap
+LEAST_SEEDS = 3  # of a rank correlation; two points are always in order
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Results:
+    """The tables that collect.py writes, as rows; those that are not there are empty."""
+
+    runs: list[Row]
+    curves: list[Row]
+    tuning: list[Row]
+    drift: list[Row]
+
+    @classmethod
+    def load(cls, folder: Path) -> Results:
+        """The tables in `folder`."""
+        files = [folder / f"{name}.parquet" for name in ("runs", "curves", "tuning", "drift")]
+        return cls(*(pq.read_table(file).to_pylist() if file.exists() else [] for file in files))
+
+    def of(self, part: str, split: str) -> list[Row]:
+        """The runs of a part that have an accuracy, by method."""
+        return in_order([row for row in _of(self.runs, part, split) if row["accuracy"] is not None])
+
+    def curves_of(self, part: str, split: str) -> list[Row]:
+        """The evaluations of a part's runs, by method."""
+        return in_order(_of(self.curves, part, split))
+
+    def splits(self, *parts: str) -> list[str]:
+        """The splits of which there is a run of one of these parts, in order."""
+        return sorted({row["split"] for row in self.runs if row["part"] in parts})
+
+
+def in_order(rows: Sequence[Row]) -> list[Row]:
+    """The rows with methods in the order of the plan, so that a seed that one of them lacks moves none."""
+    return sorted(rows, key=lambda row: METHODS.index(row["method"]))
+
+
+def _of(rows: Sequence[Row], part: str, split: str) -> list[Row]:
+    return [row for row in rows if (row["part"], row["split"]) == (part, split)]
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A flat method minus its plain base, paired by seed; accuracies in [0, 1]."""
+
+    method: str
+    base: str
+    difference: Difference | None  # None without a pair
+    p: float | None  # two-sided, of the paired t test; None with fewer than two pairs
+    corrected: float | None  # by Holm's procedure
+
+    @property
+    def verdict(self) -> str:
+        """What the plan calls the outcome."""
+        return verdict(self.difference, self.corrected) if self.difference else UNDECIDED
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """A rank correlation with a bootstrap interval at 95 %."""
+
+    value: float
+    low: float
+    high: float
+    methods: int
+
+
+def accuracies(rows: Sequence[Row]) -> dict[str, dict[int, float]]:
+    """Accuracy by method and seed."""
+    found: dict[str, dict[int, float]] = {}
+    for row in rows:
+        found.setdefault(row["method"], {})[row["seed"]] = row["accuracy"]
+    return found
+
+
+def contrasts(flat: Sequence[Row], plain: Sequence[Row], methods: Sequence[str] = tuple(BASES)) -> list[Contrast]:
+    """The contrasts of `methods` with their bases; Holm's correction is over all of them, also those without runs."""
+    ours, theirs = accuracies(flat), accuracies(plain)
+    pairs = [(ours.get(method, {}), theirs.get(BASES[method], {})) for method in methods]
+    p = [p_value(*pair) for pair in pairs]
+    return [
+        Contrast(method, BASES[method], paired_difference(*pair), raw, corrected)
+        for method, pair, raw, corrected in zip(methods, pairs, p, holm(p), strict=True)
+    ]
+
+
+def twice_the_gradients() -> list[str]:
+    """The flat methods that take two gradients a step."""
+    return [method for method in BASES if costs(find(method))[-1] == 2]
+
+
+def p_value(values: dict[int, float], baseline: dict[int, float]) -> float | None:
+    """Of the two-sided paired t test over the seeds that both have; None with fewer than two."""
+    seeds = sorted(values.keys() & baseline.keys())
+    if len(seeds) < 2:
+        return None
+    ours, theirs = ([side[seed] for seed in seeds] for side in (values, baseline))
+    differences = np.subtract(ours, theirs)
+    if np.ptp(differences) == 0:  # no spread: the statistic is 0 / 0, or infinite
+        return 1.0 if differences[0] == 0 else 0.0
+    return float(ttest_rel(ours, theirs).pvalue)
+
+
+def holm(p: Sequence[float | None]) -> list[float | None]:
+    """Holm's step-down correction of p-values; a missing one counts as a test that rejects nothing."""
+    known = [1.0 if one is None else one for one in p]
+    corrected, highest = list(known), 0.0
+    for rank, place in enumerate(sorted(range(len(known)), key=known.__getitem__)):
+        highest = max(highest, min(1.0, (len(known) - rank) * known[place]))
+        corrected[place] = highest
+    return [None if raw is None else value for raw, value in zip(p, corrected, strict=True)]
+
+
+def verdict(difference: Difference, corrected: float | None) -> str:
+    """Held, not held or undecided; a lead that is certain and certainly below the margin is both, and says so."""
+    certain = corrected is not None and corrected < LEVEL
+    small = difference.high is not None and difference.high < MARGIN
+    if certain and difference.mean > 0:
+        return BARELY if small else HELD
+    return NOT_HELD if small or (certain and difference.mean < 0) else UNDECIDED
+
+
+def searched(rows: Sequence[Row]) -> list[Tuned]:
+    """The result of the search for every method of one split, from the steps that are complete."""
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    found = []
+    for place, method in enumerate(methods):
+        own = [row for row in rows if row["method"] == method]
+        steps = sorted({row["rounds"] for row in own})
+        ranked = [sorted(_tried(place, own, rounds), key=lambda one: (-one.score, one.number)) for rounds in steps]
+        found.append(Tuned(method, tuple(map(tuple, ranked))))
+    return found
+
+
+def _tried(place: int, rows: Sequence[Row], rounds: int) -> list[Tried]:
+    """The configurations of one method in one step."""
+    here = [row for row in rows if row["rounds"] == rounds]
+    found = []
+    for number in dict.fromkeys(row["configuration"] for row in here):
+        own = [row for row in here if row["configuration"] == number]
+        curves: dict[int, list[tuple[int, float]]] = {}
+        for row in own:
+            if row["round"] is not None:
+                curves.setdefault(row["seed"], []).append((row["round"], row["validation_accuracy"]))
+        diverged = [row["seed"] for row in own if row["round"] is None]
+        found.append(Tried(place, number, json.loads(own[0]["settings"]), rounds, curves, 0.0, diverged))
+    return found
+
+
+def ends(tuned: Tuned) -> dict[str, str]:
+    """The keys in which the winner has the `least` or the `most` of all values that were tried, with which it is."""
+    found = {}
+    for key, value in tuned.winner.values.items():
+        tried = [one.values[key] for one in tuned.steps[0]]
+        if min(tried) < max(tried) and value in (min(tried), max(tried)):
+            found[key] = "least" if value == min(tried) else "most"
+    return found
+
+
+def by_method(rows: Sequence[Row], name: str) -> dict[str, MeanEstimate]:
+    """Mean and spread over seeds of one column, for every method that has it."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if row[name] is not None:
+            found.setdefault(row["method"], []).append(row[name])
+    return {method: mean_estimate(values) for method, values in found.items()}
+
+
+def within(rows: Sequence[Row], measure: str) -> Correlation | None:
+    """Spearman's correlation of a measure with accuracy over the seeds of a method, its mean over methods.
+
+    The bootstrap draws methods. Methods with fewer than three seeds, or without spread, have no correlation.
+    """
+    measured = [row for row in rows if row[measure] is not None]
+    found = []
+    for method in dict.fromkeys(row["method"] for row in measured):
+        own = [row for row in measured if row["method"] == method]
+        if len(own) >= LEAST_SEEDS:
+            found.append(spearman(*(np.array([[row[name] for row in own]]) for name in (measure, "accuracy")))[0])
+    values = np.array([value for value in found if np.isfinite(value)])
+    if len(values) < 2:
+        return None
+    return _with_interval(float(values.mean()), values[_draws(len(values))].mean(axis=1), len(values))
+
+
+def between(rows: Sequence[Row], measure: str) -> Correlation | None:
+    """Spearman's correlation of the means of methods, over methods, which the bootstrap draws."""
+    measured = [row for row in rows if row[measure] is not None]
+    means = [by_method(measured, name) for name in (measure, "accuracy")]
+    x, y = (np.array([one.mean for one in estimates.values()]) for estimates in means)
+    if len(x) < LEAST_SEEDS:
+        return None
+    value = float(spearman(x[None], y[None])[0])
+    draws = _draws(len(x))
+    return _with_interval(value, spearman(x[draws], y[draws]), len(x))
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Spearman's correlation of every row of two arrays (rows, n), with mean ranks for ties; NaN if constant."""
+    ranks = [rankdata(values, axis=1) for values in (x, y)]
+    a, b = (one - one.mean(axis=1, keepdims=True) for one in ranks)
+    with np.errstate(invalid="ignore"):
+        found: np.ndarray = (a * b).sum(axis=1) / np.sqrt((a * a).sum(axis=1) * (b * b).sum(axis=1))
+    return found
+
+
+def _draws(n: int) -> np.ndarray:
+    """Places of n things drawn with replacement, (draws, n), always the same."""
+    return np.random.default_rng(SEED).integers(n, size=(DRAWS, n))
+
+
+def _with_interval(value: float, draws: np.ndarray, methods: int) -> Correlation | None:
+    """A correlation with the percentiles of its draws; draws without spread say nothing and are left out."""
+    drawn = draws[np.isfinite(draws)]
+    if not np.isfinite(value) or not len(drawn):
+        return None
+    low, high = np.quantile(drawn, (LEVEL / 2, 1 - LEVEL / 2))
+    return Correlation(value, float(low), float(high), methods)

@@ -1,0 +1,219 @@
+"""Reads the finished runs of the study of this folder and puts their numbers beside this file, in results/.
+
+    python studies/flat-or-tuned/collect.py --runs runs/flat-or-tuned
+
+What is not finished is named, and left out. The same runs always give the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedflat.cli.ending import in_one_line
+from fedflat.core.errors import InputError
+from fedflat.experiments import tuning
+from fedflat.experiments.run_directory import RunDirectory, StoredRun
+from fedflat.experiments.spec import StudySpec
+from fedflat.experiments.studies import run_directory
+from fedflat.experiments.tuning_spec import Configuration, TuningSpec
+from fedflat.files import make_folder, read_json, write_atomically
+
+HERE = Path(__file__).parent
+SPLITS = ("alpha-0", "alpha-0.1")
+PARTS = ("tuned", "twice", "published")  # studies, one of each split
+DRIFT, DRIFT_SPLIT = "fedgf-drift", "alpha-0"
+MEASURES = ("lambda_max", "trace", "lpf")
+RUN = [("part", pa.string()), ("split", pa.string()), ("method", pa.string()), ("seed", pa.int64())]
+SCHEMAS = {
+    "runs": pa.schema([
+        *RUN, ("rounds", pa.int64()),
+        ("accuracy", pa.float64()),  # mean of the last evaluations, in [0, 1]; none in a search
+        ("accuracy_of_final_model", pa.float64()),
+        ("gradients", pa.float64()),  # minibatch gradients
+        ("seconds", pa.float64()),  # of all rounds, by the clock
+        ("client.lr", pa.float64()),
+        ("hyper_parameters", pa.string()),  # of the method, JSON
+        *((name, pa.float64()) for measure in MEASURES for name in (measure, f"{measure}_error")),
+        ("segments", pa.int64()),  # how often it was begun, resumed or extended
+    ]),
+    "curves": pa.schema([*RUN, ("round", pa.int64()), ("test_accuracy", pa.float64())]),
+    "tuning": pa.schema([
+        ("split", pa.string()), ("method", pa.string()), ("configuration", pa.int64()),
+        ("settings", pa.string()),  # JSON, by key of a run's configuration
+        ("rounds", pa.int64()),  # of the step of the search
+        ("seed", pa.int64()),
+        ("round", pa.int64()), ("validation_accuracy", pa.float64()),  # none if it diverged
+    ]),
+    "drift": pa.schema([
+        ("rho", pa.float64()), ("threshold", pa.float64()), ("round", pa.int64()), ("drift", pa.float64()),
+        ("c", pa.float64()),
+    ]),
+}  # fmt: skip
+Row = dict[str, Any]
+
+
+@dataclass
+class Collected:
+    """The rows of the tables, and what is missing, in a line each."""
+
+    runs: list[Row] = field(default_factory=list)
+    curves: list[Row] = field(default_factory=list)
+    tuning: list[Row] = field(default_factory=list)
+    drift: list[Row] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    def write(self, folder: Path) -> None:
+        """Write the tables, one file each."""
+        make_folder(folder)
+        for name, schema in SCHEMAS.items():
+            table = pa.Table.from_pylist(getattr(self, name), schema=schema)
+            write_atomically(folder / f"{name}.parquet", partial(pq.write_table, table))
+
+
+def collected(runs: Path) -> Collected:
+    """What is finished below the folder `runs`. Raises InputError if it is nothing, or if a file is damaged."""
+    found = Collected()
+    for split in SPLITS:
+        add_search(found, split, runs / f"tune-{split}")
+    for part in PARTS:
+        for split in SPLITS:
+            add_study(found, part, split, runs / f"{part}-{split}")
+    for run in add_study(found, "drift", DRIFT_SPLIT, runs / DRIFT):
+        found.drift += drift_rows(run)
+    if not found.runs:
+        raise InputError(f"--runs {runs} holds no finished run of the study; `run.py --out {runs}` carries it out")
+    return found
+
+
+def add_search(found: Collected, split: str, folder: Path) -> None:
+    """Add the steps of a search that are complete, and its trials."""
+    if not (folder / tuning.SETTINGS).exists():
+        found.missing.append(f"{folder.name}: not begun")
+        return
+    spec = TuningSpec.load(folder / tuning.SETTINGS)
+    ledger = folder / tuning.LEDGER
+    tried = [tuning.Tried(**entry) for entry in read_json(ledger)] if ledger.exists() else []
+    done = {one.rounds for one in tried}
+    found.missing += [
+        f"{folder.name}: the step of {rounds} rounds is not complete"
+        for rounds in spec.tune.rounds
+        if rounds not in done
+    ]
+    for one in tried:
+        found.tuning += tuning_rows(split, spec, one)
+    directories = [RunDirectory(path) for path in sorted(folder.glob("trials/*"))]
+    found.runs += [run_row("tune", split, StoredRun(each)) for each in directories if each.is_finished]
+
+
+def add_study(found: Collected, part: str, split: str, folder: Path) -> list[StoredRun]:
+    """Add the finished runs of a study, and return them."""
+    if not (folder / "study.toml").exists():
+        found.missing.append(f"{folder.name}: not begun")
+        return []
+    every = [(spec.title, run_directory(spec, folder)) for spec in StudySpec.load(folder / "study.toml").runs()]
+    unfinished = [title for title, directory in every if not directory.is_finished]
+    if unfinished:
+        found.missing.append(
+            f"{folder.name}: {len(unfinished)} of {len(every)} runs are not finished, or diverged: "
+            f"{', '.join(unfinished)}"
+        )
+    runs = [StoredRun(directory) for _, directory in every if directory.is_finished]
+    found.runs += [run_row(part, split, run) for run in runs]
+    found.curves += [row for run in runs for row in curve_rows(part, split, run)]
+    bare = sum(not set(MEASURES) <= set(run.flatness) for run in runs) if part == "tuned" else 0
+    if bare:
+        found.missing.append(f"{folder.name}: {bare} of {len(runs)} finished runs lack measures of flatness")
+    return runs
+
+
+def run_row(part: str, split: str, run: StoredRun) -> Row:
+    """The numbers of one finished run."""
+    spec, summary = run.spec, run.summary
+    row = identity(part, split, run) | {
+        "rounds": int(summary["rounds"]),
+        "accuracy": summary.get("test_accuracy"),
+        "accuracy_of_final_model": summary.get("test_accuracy_last"),
+        "gradients": summary["gradients"],
+        "seconds": summary["seconds"],
+        "client.lr": spec.client.values()["lr"],
+        "hyper_parameters": as_json(spec.method.arguments()),
+        "segments": len(read_json(run.directory.path / "env.json")),
+    }
+    for measure in MEASURES:
+        if measure in run.flatness:
+            row |= {measure: run.flatness[measure].value, f"{measure}_error": run.flatness[measure].error}
+    return row
+
+
+def curve_rows(part: str, split: str, run: StoredRun) -> list[Row]:
+    """The test accuracy at every evaluation of one run; rounds are counted from 1."""
+    return [
+        identity(part, split, run) | {"round": int(row["t"]) + 1, "test_accuracy": row["test_accuracy"]}
+        for row in run.metrics.to_pylist()
+        if row.get("test_accuracy") is not None
+    ]
+
+
+def tuning_rows(split: str, spec: TuningSpec, one: tuning.Tried) -> list[Row]:
+    """The validation accuracies of one configuration in one step; a seed that diverged has one row without any."""
+    method = spec.methods[one.method]
+    run = spec.trial(Configuration(method, one.number, one.values), spec.tune.seeds[0], one.rounds)
+    sections = {"client": run.client.values(), "method": run.method.arguments()}
+    parts = {key: key.partition(".") for key in spec.box_of(method)}
+    settings = {key: sections[section][name] for key, (section, _, name) in parts.items()}
+    shared = {
+        "split": split, "method": method.label, "configuration": one.number, "settings": as_json(settings),
+        "rounds": one.rounds,
+    }  # fmt: skip
+    curves = one.curves | {seed: [(None, None)] for seed in one.diverged}
+    return [
+        shared | {"seed": seed, "round": t, "validation_accuracy": accuracy}
+        for seed, curve in sorted(curves.items())
+        for t, accuracy in curve
+    ]
+
+
+def drift_rows(run: StoredRun) -> list[Row]:
+    """The mean drift of the clients and the interpolation c in every round of FedGF."""
+    own = run.spec.method.arguments()
+    shared = {"rho": own["rho"], "threshold": own["threshold"]}
+    return [
+        shared | {"round": int(row["t"]) + 1, "drift": row["drift"], "c": row["c"]} for row in run.metrics.to_pylist()
+    ]
+
+
+def identity(part: str, split: str, run: StoredRun) -> Row:
+    """What tells a run from the others."""
+    return {"part": part, "split": split, "method": run.method, "seed": run.seed}
+
+
+def as_json(values: dict[str, Any]) -> str:
+    """Values by key, with sorted keys."""
+    return json.dumps(values, sort_keys=True)
+
+
+def collect(runs: Path, results: Path) -> None:
+    """Write the tables, and say what they hold and what is missing."""
+    found = collected(runs)
+    found.write(results)
+    for name in SCHEMAS:
+        print(f"{results / name}.parquet: {len(getattr(found, name)):,} rows")
+    for line in found.missing:
+        print(f"missing: {line}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, required=True, help="the folder that run.py wrote (its --out)")
+    parser.add_argument("--results", type=Path, default=HERE / "results", help="default %(default)s")
+    arguments = parser.parse_args()
+    with in_one_line():
+        collect(arguments.runs, arguments.results)

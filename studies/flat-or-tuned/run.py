@@ -1,0 +1,91 @@
+"""Carries out the study of this folder, from wherever it was stopped.
+
+    python studies/flat-or-tuned/run.py --data-dir DATA --out runs/flat-or-tuned --jobs 2
+
+Searches, comparisons and controls are ordinary searches and studies below `--out`; Ctrl-C saves them, and the same
+command goes on. When all are finished, `collect.py` puts their results beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from pathlib import Path
+
+from fedflat.cli.console import Console
+from fedflat.cli.ending import in_one_line
+from fedflat.cli.execution import carry_out_study, prepare_data
+from fedflat.cli.progress import watcher
+from fedflat.experiments import tuning
+from fedflat.experiments.measuring import build_measures, measure_run
+from fedflat.experiments.spec import StudySpec
+from fedflat.experiments.studies import run_directory
+from fedflat.experiments.tuning_spec import TuningSpec
+from fedflat.metrics.flatness import no_progress
+
+HERE = Path(__file__).parent
+SPLITS = ("alpha-0", "alpha-0.1")
+PLAIN = ("FedAvg", "FedCM", "FedDyn")
+MEASURES = ({"name": "eigenvalues", "k": 1}, "trace", "lpf")
+MAX_SAMPLES = 2000
+
+
+def search(split: str, data_dir: str) -> TuningSpec:
+    """The search of a split, from its file."""
+    return TuningSpec.load(HERE / f"tune-{split}.toml").model_copy(update={"data_dir": data_dir})
+
+
+def as_published(split: str, data_dir: str) -> StudySpec:
+    """Control 1: the settings of the search's file, which are those of the papers with one step size."""
+    table = tomllib.loads((HERE / f"tune-{split}.toml").read_text())
+    return StudySpec(**{name: value for name, value in table.items() if name != "tune"}, data_dir=data_dir)
+
+
+def twice_the_rounds(winners: StudySpec) -> StudySpec:
+    """Control 2: the tuned plain methods, with the gradients that SAM takes."""
+    plain = [method for method in winners.methods if method.name in PLAIN]
+    own = {name: client for name, client in winners.client_of.items() if name in PLAIN}
+    return winners.model_copy(update={"methods": plain, "client_of": own, "rounds": 2 * winners.rounds})
+
+
+def drift(data_dir: str) -> StudySpec:
+    """FedGF at alpha = 0 in the setting of its paper, with two radii."""
+    return StudySpec.load(HERE / "fedgf-drift.toml").model_copy(update={"data_dir": data_dir})
+
+
+def measure(spec: StudySpec, folder: Path, data_dir: str) -> None:
+    """Take the measures of flatness of every final model that does not have them."""
+    for run in spec.runs():
+        directory = run_directory(run, folder)
+        if directory.is_finished and not directory.findings():
+            measure_run(directory, build_measures(MEASURES), MAX_SAMPLES, data_dir, no_progress)
+
+
+def carry_out(data_dir: str, out: Path, jobs: int) -> None:
+    """Every part of the plan, in its order."""
+    console = Console()
+    prepare_data(console, search(SPLITS[0], data_dir))
+    for split in SPLITS:
+        spec, folder = search(split, data_dir), out / f"tune-{split}"
+        with watcher(console, tuning.planned_runs(spec, folder)) as watching:
+            tuning.tune(spec, folder, watching, jobs)
+    winners = {split: StudySpec.load(out / f"tune-{split}" / tuning.WINNERS) for split in SPLITS}
+    winners = {split: spec.model_copy(update={"data_dir": data_dir}) for split, spec in winners.items()}
+    for split, spec in winners.items():
+        carry_out_study(console, spec, out / f"tuned-{split}", jobs)
+    for split, spec in winners.items():
+        carry_out_study(console, twice_the_rounds(spec), out / f"twice-{split}", jobs)
+        carry_out_study(console, as_published(split, data_dir), out / f"published-{split}", jobs)
+    carry_out_study(console, drift(data_dir), out / "fedgf-drift", jobs)
+    for split, spec in winners.items():
+        measure(spec, out / f"tuned-{split}", data_dir)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", required=True, help="the folder with cifar10")
+    parser.add_argument("--out", type=Path, default=Path("runs/flat-or-tuned"), help="default %(default)s")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    arguments = parser.parse_args()
+    with in_one_line():
+        carry_out(arguments.data_dir, arguments.out, arguments.jobs)

@@ -1,0 +1,502 @@
+"""The study of flat and plain methods: statistics, the page from made-up results, and numbers from real runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from itertools import combinations
+from math import ceil, sqrt
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from scipy.stats import bootstrap, spearmanr
+from scipy.stats import t as student
+
+from docs import generate, study
+from docs.study_analysis import (
+    BARELY,
+    BASES,
+    HELD,
+    MARGIN,
+    METHODS,
+    NOT_HELD,
+    UNDECIDED,
+    Results,
+    between,
+    contrasts,
+    ends,
+    holm,
+    p_value,
+    searched,
+    spearman,
+    twice_the_gradients,
+    verdict,
+    within,
+)
+from fedflat.core.errors import InputError
+from fedflat.experiments import tuning
+from fedflat.experiments.measuring import build_measures, measure_run
+from fedflat.experiments.run_directory import RunDirectory
+from fedflat.experiments.statistics import Difference
+from fedflat.experiments.studies import run_directory
+from fedflat.experiments.studies import study as carry_out
+from fedflat.experiments.tuning_spec import TuningSpec
+from fedflat.metrics.flatness import no_progress
+from support.studies import SMALL, study_spec
+
+FOLDER = Path(__file__).parents[2] / "studies" / "flat-or-tuned"
+PLAN = (FOLDER / "README.md").read_text()
+PLAIN = ("FedAvg", "FedCM", "FedDyn")
+MARKS = re.findall(r"<!-- (.+): written by", (FOLDER.parents[1] / "docs" / "study.md").read_text())
+
+
+def loaded(name: str) -> ModuleType:
+    """A script of the study; its folder is no package."""
+    spec = spec_from_file_location(f"flat_or_tuned_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+collect = loaded("collect")
+
+
+# Statistics
+
+
+def closed_testing(p: list[float]) -> list[float]:
+    """Holm's correction by its definition: the largest Bonferroni p-value of all intersections with a hypothesis."""
+    places = range(len(p))
+    every = [some for size in range(1, len(p) + 1) for some in combinations(places, size)]
+    return [max(min(1.0, len(some) * min(p[i] for i in some)) for some in every if place in some) for place in places]
+
+
+def test_holm_is_the_closed_test_of_bonferroni() -> None:
+    rng = np.random.default_rng(0)
+    for size in range(1, 7):
+        for _ in range(20):
+            p = (rng.random(size) ** 3).round(2).tolist()  # with ties, and some of 0
+            assert holm(p) == pytest.approx(closed_testing(p), abs=1e-12)
+
+
+def test_holm_of_a_worked_example() -> None:
+    """That of four hypotheses in encyclopedias: at 0.05 the fourth and the first are rejected."""
+    corrected = holm([0.01, 0.04, 0.03, 0.005])
+    assert corrected == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+def test_a_missing_p_value_corrects_as_a_test_that_rejects_nothing() -> None:
+    assert holm([0.01, None, 0.02]) == pytest.approx([0.03, None, 0.04])
+    assert holm([None]) == [None]
+
+
+def runs_of(values: dict[str, dict[int, float]]) -> list[dict[str, Any]]:
+    return [
+        {"method": method, "seed": seed, "accuracy": x} for method, own in values.items() for seed, x in own.items()
+    ]
+
+
+def test_interval_and_p_value_are_students() -> None:
+    rng = np.random.default_rng(1)
+    flat, plain = (dict(enumerate(rng.normal(0.6, 0.01, 5).tolist())) for _ in range(2))
+    one = contrasts(runs_of({"FedSAM": flat}), runs_of({"FedAvg": plain}), ["FedSAM"])[0]
+    d = np.array([flat[seed] - plain[seed] for seed in range(5)])
+    error = d.std(ddof=1) / sqrt(5)
+    half = student.ppf(0.975, 4) * error
+    assert one.difference is not None
+    assert (one.difference.low, one.difference.high) == pytest.approx((d.mean() - half, d.mean() + half))
+    assert one.p == pytest.approx(2 * student.sf(abs(d.mean()) / error, 4))
+    assert one.corrected == one.p, "alone, it is its own family"
+
+
+def test_differences_without_spread_are_certain_or_nothing() -> None:
+    assert p_value({0: 0.5, 1: 0.5}, {0: 0.5, 1: 0.5}) == 1.0
+    assert p_value({0: 0.75, 1: 0.5}, {0: 0.5, 1: 0.25}) == 0.0
+    assert p_value({0: 0.75}, {0: 0.5, 1: 0.25}) is None
+
+
+def test_a_contrast_has_the_pairs_that_exist() -> None:
+    flat = {"FedSAM": {0: 0.5, 2: 0.6, 3: 0.9}, "FedGF": {4: 0.5}}
+    plain = {"FedAvg": {0: 0.4, 1: 0.1, 2: 0.55}}
+    sam, gf = contrasts(runs_of(flat), runs_of(plain), ["FedSAM", "FedGF"])
+    assert sam.difference is not None
+    assert (sam.difference.n, sam.difference.mean) == (2, pytest.approx(0.075))
+    assert (gf.difference, gf.p, gf.corrected, gf.verdict) == (None, None, None, UNDECIDED)
+    assert sam.p is not None
+    assert sam.corrected == pytest.approx(min(1, 2 * sam.p)), "over both"
+
+
+@pytest.mark.parametrize(
+    ("mean", "high", "corrected", "expected"),
+    [
+        (0.02, 0.03, 0.0499, HELD),
+        (0.02, 0.03, 0.05, UNDECIDED),
+        (0.02, MARGIN, 0.0499, HELD),
+        (0.005, 0.0099, 0.0499, BARELY),
+        (0.005, 0.0099, 0.05, NOT_HELD),
+        (0.005, MARGIN, 0.05, UNDECIDED),
+        (-0.02, 0.0101, 0.0499, NOT_HELD),
+        (-0.02, 0.0101, 0.05, UNDECIDED),
+        (-0.02, -0.01, 0.5, NOT_HELD),
+        (0.0, 0.02, 0.001, UNDECIDED),
+        (0.02, None, None, UNDECIDED),
+    ],
+)
+def test_verdicts_at_their_borders(mean: float, high: float | None, corrected: float | None, expected: str) -> None:
+    assert verdict(Difference(mean, None if high is None else 2 * mean - high, high, 5), corrected) == expected
+
+
+def test_spearman_is_scipys_with_ties() -> None:
+    rng = np.random.default_rng(2)
+    x, y = rng.integers(5, size=(2, 20, 9)).astype(float)
+    assert spearman(x, y) == pytest.approx([spearmanr(a, b).statistic for a, b in zip(x, y, strict=True)])
+    assert np.isnan(spearman(np.ones((1, 4)), np.arange(4.0)[None])).all()
+
+
+def measured(points: dict[str, list[tuple[float, float]]]) -> list[dict[str, Any]]:
+    return [
+        {"method": method, "seed": seed, "trace": x, "accuracy": y}
+        for method, own in points.items()
+        for seed, (x, y) in enumerate(own)
+    ]
+
+
+def test_correlations_that_are_known() -> None:
+    """Within, one method rises and one falls: the mean of two draws is -1, 0, 0 or 1. Between, methods rise."""
+    rows = measured({"A": [(1, 0.1), (2, 0.2), (3, 0.3)], "B": [(4, 0.9), (5, 0.8), (6, 0.7)],
+                     "C": [(9, 0.9), (8, 0.95)]})  # fmt: skip
+    inside, across = within(rows, "trace"), between(rows, "trace")
+    assert inside is not None
+    assert across is not None
+    assert (inside.value, inside.low, inside.high, inside.methods) == (0, -1, 1, 2), "two seeds are always in order"
+    assert (across.value, across.low, across.high, across.methods) == pytest.approx((1, 1, 1, 3))
+
+
+def test_too_little_has_no_correlation() -> None:
+    rows = measured({"A": [(1, 0.1), (2, 0.2), (3, 0.3)], "B": [(4, 0.5), (5, 0.5), (6, 0.5)]})
+    assert within(rows, "trace") is None, "an accuracy without spread has no ranks, and one method no interval"
+    assert between(rows, "trace") is None
+
+
+def test_the_interval_is_that_of_scipys_bootstrap() -> None:
+    rng = np.random.default_rng(3)
+    rows = measured({f"M{i}": list(zip(rng.random(5), rng.random(5), strict=True)) for i in range(12)})
+    ours = within(rows, "trace")
+    own = [[row for row in rows if row["method"] == f"M{i}"] for i in range(12)]
+    values = [spearmanr([row["trace"] for row in some], [row["accuracy"] for row in some]).statistic for some in own]
+    theirs = bootstrap((values,), np.mean, n_resamples=10_000, method="percentile", rng=4).confidence_interval
+    assert ours is not None
+    assert ours.value == pytest.approx(np.mean(values))
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.03)
+
+
+# The plan
+
+
+def test_pairs_are_those_of_the_plan() -> None:
+    assert dict(re.findall(r"^\| \d \| (\w+) \| (\w+) \|$", PLAN, re.MULTILINE)) == BASES
+
+
+def test_methods_are_those_of_the_searches_in_their_order() -> None:
+    for split in collect.SPLITS:
+        assert [method.label for method in TuningSpec.load(FOLDER / f"tune-{split}.toml").methods] == METHODS
+
+
+def test_methods_with_two_gradients_are_sams() -> None:
+    """FedLESAM's perturbation is no gradient, and FedGMT has none."""
+    assert twice_the_gradients() == [one for one in BASES if one not in ("FedLESAM", "FedLESAM_D", "FedGMT")]
+
+
+def test_folders_are_those_that_the_study_writes() -> None:
+    text = (FOLDER / "run.py").read_text()
+    assert loaded("run").SPLITS == collect.SPLITS
+    for part in ("tune", *collect.PARTS):
+        assert f'out / f"{part}-{{split}}"' in text
+    assert f'out / "{collect.DRIFT}"' in text
+
+
+# The page, from made-up results
+
+
+def made_up_runs(part: str, methods: list[str], rng: np.random.Generator) -> list[dict[str, Any]]:
+    """Five seeds of each method on both splits; FedASAM lacks two."""
+    return [
+        {
+            "part": part, "split": split, "method": method, "seed": seed, "rounds": 300,
+            "accuracy": 0.5 + rng.normal(0, 0.01), "accuracy_of_final_model": 0.5, "gradients": 1e6, "seconds": 360.0,
+            "client.lr": 0.1, "hyper_parameters": "{}", "segments": 1 + (seed == 0),
+            **({} if part != "tuned" else {
+                name: value for measure in collect.MEASURES
+                for name, value in ((measure, 10 ** rng.uniform(0, 2)), (f"{measure}_error", 0.125))
+            }),
+        }
+        for split in collect.SPLITS for method in methods for seed in range(5)
+        if (method, seed) not in (("FedASAM", 1), ("FedASAM", 4))
+    ]  # fmt: skip
+
+
+def made_up_search(methods: list[str]) -> list[dict[str, Any]]:
+    """Configuration i has step size 0.1 (i + 1), and 1 is the best; 2 diverged, 0 has the paper's settings."""
+    return [
+        {"split": split, "method": method, "configuration": i, "settings": json.dumps({"client.lr": (i + 1) / 10}),
+         "rounds": rounds, "seed": 1000, "round": None if i == 2 else t,
+         "validation_accuracy": None if i == 2 else 0.4 + (i == 1) / 100}
+        for split in collect.SPLITS for method in methods for rounds in (30, 100)
+        for i in range(4) if rounds == 30 or i == 1
+        for t in ([None] if i == 2 else range(10, rounds + 1, 10))
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def made_up(tmp_path: Path) -> Path:
+    """A folder of results with all tables."""
+    rng = np.random.default_rng(7)
+    methods = [*PLAIN, *BASES]
+    runs = [row for part in ("tuned", "published") for row in made_up_runs(part, methods, rng)]
+    runs += made_up_runs("twice", list(PLAIN), rng)
+    curves = [
+        {name: row[name] for name in ("part", "split", "method", "seed")} | {"round": t, "test_accuracy": t / 600}
+        for row in runs for t in (100, 200, 300)
+    ]  # fmt: skip
+    drift = [
+        {"rho": rho, "threshold": 0.2, "round": t, "drift": rho * t, "c": float(t > 2)}
+        for rho in (0.02, 0.1)
+        for t in range(1, 5)
+    ]
+    collect.Collected(runs, curves, made_up_search(methods), drift).write(tmp_path / "results")
+    return tmp_path / "results"
+
+
+def tables(text: str) -> list[list[dict[str, str]]]:
+    """The rows of every Markdown table, by title."""
+    found = []
+    for block in re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE):
+        titles, _, *rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in block.splitlines()]
+        found.append([dict(zip(titles, row, strict=True)) for row in rows])
+    return found
+
+
+def test_without_results_every_mark_says_so() -> None:
+    nothing = Results.load(Path("nowhere"))
+    assert study.chapters(nothing) == dict.fromkeys(MARKS, "Not measured yet.")
+    assert study.figures(nothing) == {}
+
+
+@pytest.mark.slow
+def test_every_mark_is_filled_and_every_figure_is_shown(made_up: Path) -> None:
+    pages = generate.study_page(made_up)
+    text = next(content for path, content in pages.items() if path.suffix == ".md")
+    chapters = study.chapters(Results.load(made_up))
+    assert sorted(chapters) == sorted(MARKS)
+    assert "Not measured yet." not in text
+    drawn = {path.name for path in pages if path.suffix == ".svg"}
+    assert drawn == {"contrasts.svg", "curves-alpha-0.svg", "curves-alpha-0.1.svg", "flatness.svg", "drift.svg"}
+    assert {Path(link).name for link in re.findall(r"!\[.+\]\((.+)\)", text)} == drawn
+    counts = {what: [len(table) for table in tables(content)] for what, content in chapters.items()}
+    assert counts == {
+        "chosen": [12, 12], "accuracies": [12, 12], "contrasts": [9, 9], "published contrasts": [9, 9],
+        "gradient contrasts": [6, 6], "contrast figure": [], "curves": [], "flatness": [12, 12], "correlations": [6],
+        "flatness figure": [], "drift": [2], "cost": [7],
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_figures_show_numbers_and_no_formulas(made_up: Path) -> None:
+    for name, figure in study.figures(Results.load(made_up)).items():
+        texts = re.findall(r"<text[^>]*>([^<]*)", figure)
+        assert len(texts) > 10, name
+        assert [text for text in texts if "$" in text] == []
+
+
+@pytest.mark.slow
+def test_the_page_and_its_figures_are_the_same_twice(made_up: Path) -> None:
+    assert generate.study_page(made_up) == generate.study_page(made_up)
+
+
+def test_the_page_has_the_numbers_of_the_results(made_up: Path) -> None:
+    results = Results.load(made_up)
+    asam = next(row for row in tables(study.tuned_contrasts(results))[0] if row["flat method"] == "FedASAM")
+    assert asam["pairs"] == "3", "two seeds are missing"
+    own, base = ({row["seed"]: row["accuracy"] for row in results.of("tuned", "alpha-0") if row["method"] == name}
+                 for name in ("FedASAM", "FedAvg"))  # fmt: skip
+    assert asam["difference"] == f"{100 * np.mean([own[seed] - base[seed] for seed in (0, 2, 3)]):+.2f}"
+    plain = next(row for row in tables(study.accuracy_tables(results))[1] if row["method"] == "FedCM")
+    twice = [row["accuracy"] for row in results.of("twice", "alpha-0.1") if row["method"] == "FedCM"]
+    assert plain["plain, twice the rounds"] == f"{100 * np.mean(twice):.2f} ± {100 * np.std(twice, ddof=1):.2f} (5)"
+    total = tables(study.cost_table(results))[0][-1]
+    runs = 2 * (58 + 58 + 15)
+    assert (total["runs"], total["hours"]) == (f"{runs}", f"{runs / 10:.2f}")
+    assert total["gone on from"] == f"{2 * (12 + 12 + 3)}", "one seed of each method"
+    flat = tables(study.flatness_tables(results))[0][0]
+    assert flat["trace"].endswith("(error 0.12)")
+    sample = tables(study.drift(results))[0][1]
+    assert (sample["rounds above"], sample["last c"]) == ("2", "1.00"), "0.1 t is above 0.2 in rounds 3 and 4"
+
+
+def test_gradient_contrasts_are_with_twice_the_rounds(made_up: Path) -> None:
+    results = Results.load(made_up)
+    row = next(one for one in tables(study.gradient_contrasts(results))[0] if one["flat method"] == "FedSAM")
+    flat, plain = ({one["seed"]: one["accuracy"] for one in results.of(part, "alpha-0") if one["method"] == method}
+                   for part, method in (("tuned", "FedSAM"), ("twice", "FedAvg")))  # fmt: skip
+    assert row["difference"] == f"{100 * np.mean([flat[seed] - plain[seed] for seed in range(5)]):+.2f}"
+
+
+def test_what_was_chosen_is_told_with_its_gain(made_up: Path) -> None:
+    row = tables(study.chosen(Results.load(made_up)))[0][0]
+    assert row == {
+        "method": "FedAvg", "chosen": "lr=0.2", "after rounds": "100", "validation accuracy": "41.00",
+        "over the papers' settings": "+1.00 after 30", "at an end of what was tried": "–", "diverged": "1 of 4",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("best", "expected"), [(0, {"client.lr": "least"}), (1, {}), (3, {"client.lr": "most"})])
+def test_a_winner_at_an_end_of_all_that_was_tried_is_told(best: int, expected: dict[str, str]) -> None:
+    first = [row | {"validation_accuracy": float(row["configuration"] == best)} for row in made_up_search(["FedAvg"])
+             if row["split"] == "alpha-0" and row["rounds"] == 30 and row["configuration"] != 2]  # fmt: skip
+    found = searched([*first, *(row | {"rounds": 31} for row in first if row["configuration"] == best)])[0]
+    assert (found.winner.number, found.winner.rounds, ends(found)) == (best, 31, expected)
+
+
+def test_a_part_alone_fills_what_is_its(made_up: Path) -> None:
+    results = Results.load(made_up)
+    half = Results([row for row in results.runs if row["part"] == "published"], [], [], [])
+    filled = {what for what, content in study.chapters(half).items() if content != "Not measured yet."}
+    assert filled == {"accuracies", "published contrasts", "contrast figure", "cost"}
+    assert list(study.figures(half)) == ["contrasts.svg"]
+
+
+@pytest.mark.slow
+def test_check_names_a_stale_page_and_stale_figures(
+    made_up: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(generate, "STUDY", made_up)
+    monkeypatch.setattr(sys, "argv", ["generate", "--check"])
+    assert generate.main() == 1
+    said = capsys.readouterr().out
+    for name in ("study.md", "_static/study/contrasts.svg", "_static/study/curves-alpha-0.1.svg"):
+        assert f"docs/{name} is not current" in said
+
+
+# Real runs
+
+
+def search() -> TuningSpec:
+    """Two methods, of each the settings of the file and a step size with which it diverges."""
+    tune = {
+        "configurations": 4,
+        "rounds": [2, 4],
+        "one_in": 2,
+        "seeds": [5],
+        "box": {"client.lr": [1e30], "FedSAM.rho": [0.1]},
+    }
+    data = {"name": "digits", "clients": 10, "validation": 0.2}
+    return TuningSpec(**(SMALL | {"data": data, "methods": ["fedavg", "fedsam"], "seeds": [0, 1], "tune": tune}))
+
+
+@pytest.fixture(scope="module")
+def carried_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One split of the study, small and on the digits; one run of the comparison is not finished."""
+    folder = tmp_path_factory.mktemp("study")
+    tuning.tune(search(), folder / "tune-alpha-0")
+    spec = study_spec(rounds=2, flatness=[])
+    carry_out(spec, folder / "tuned-alpha-0")
+    directories = [run_directory(run, folder / "tuned-alpha-0") for run in spec.runs()]
+    measure_run(
+        directories[0], build_measures([{"name": "eigenvalues", "k": 1}, "trace", "lpf"]), 50, None, no_progress
+    )
+    (directories[-1].path / "summary.json").unlink()
+    radii = [{"name": "FedGF", "rho": rho} for rho in (0.02, 0.1)]
+    carry_out(study_spec(rounds=2, flatness=[], methods=radii, seeds=[0]), folder / "fedgf-drift")
+    return folder
+
+
+@pytest.mark.slow
+def test_collected_runs_are_those_of_the_folders(carried_out: Path) -> None:
+    rows = collect.collected(carried_out).runs
+    tuned = [row for row in rows if row["part"] == "tuned"]
+    assert [(row["method"], row["seed"]) for row in tuned] == [("FedAvg", 0), ("FedSAM", 0), ("FedAvg", 1)]
+    spec = study_spec(rounds=2, flatness=[])
+    for row, run in zip(tuned, spec.runs(), strict=False):
+        folder = run_directory(run, carried_out / "tuned-alpha-0").path
+        summary = json.loads((folder / "summary.json").read_text())["summary"]
+        tested = pq.read_table(folder / "metrics.parquet")["test_accuracy"].to_pylist()
+        assert row["accuracy"] == pytest.approx(np.mean(tested)), "of the last evaluations: both"
+        assert row["accuracy_of_final_model"] == tested[-1]
+        assert (row["rounds"], row["seconds"], row["segments"]) == (2, summary["seconds"], 1)
+        assert row["client.lr"] == 0.1
+    assert json.loads(tuned[1]["hyper_parameters"])["rho"] == 0.1
+    assert tuned[1]["gradients"] == 2 * tuned[0]["gradients"], "the same cohorts, two gradients a step"
+    findings = RunDirectory(run_directory(spec.runs()[0], carried_out / "tuned-alpha-0").path).findings()
+    expected = {name: (one.value, one.error) for finding in findings for name, one in finding.values.items()}
+    assert expected.keys() == set(collect.MEASURES)
+    assert {name: (tuned[0][name], tuned[0][f"{name}_error"]) for name in expected} == expected
+    assert "trace" not in tuned[1]
+
+
+@pytest.mark.slow
+def test_collected_searches_are_their_ledgers(carried_out: Path) -> None:
+    found = collect.collected(carried_out)
+    with (carried_out / "tune-alpha-0" / "curves.csv").open() as file:
+        curves = list(csv.DictReader(file))
+    names = ("method", "configuration", "rounds", "seed", "round", "validation_accuracy")
+    ours = [tuple(str(row[name]) for name in names) for row in found.tuning if row["round"] is not None]
+    assert ours == [tuple(row[name] for name in names) for row in curves]
+    lost = [(row["method"], json.loads(row["settings"])) for row in found.tuning if row["round"] is None]
+    assert lost == [("FedAvg", {"client.lr": 1e30}), ("FedSAM", {"client.lr": 1e30, "method.rho": 0.1})]
+    tuned = searched(found.tuning)
+    assert [(one.label, one.winner.number, one.winner.rounds) for one in tuned] == [("FedAvg", 0, 4), ("FedSAM", 0, 4)]
+    scores = [one.winner.score for one in tuning.tune(search(), carried_out / "tune-alpha-0")]
+    assert [one.winner.score for one in tuned] == scores
+    trials = [row for row in found.runs if row["part"] == "tune"]
+    assert [(row["rounds"], row["segments"], row["accuracy"]) for row in trials] == [(4, 2, None)] * ceil(4 / 2)
+
+
+@pytest.mark.slow
+def test_collected_drift_is_that_of_every_round(carried_out: Path) -> None:
+    drift = collect.collected(carried_out).drift
+    assert [(row["rho"], row["threshold"], row["round"]) for row in drift] == [
+        (rho, 0.2, t) for rho in (0.02, 0.1) for t in (1, 2)
+    ]
+    assert [row["c"] for row in drift] == [0, 1, 0, 1], "with these steps the first drift is above the threshold"
+    assert all(row["drift"] > 0.2 for row in drift)
+
+
+@pytest.mark.slow
+def test_what_is_missing_is_said_in_a_line_each(carried_out: Path) -> None:
+    assert collect.collected(carried_out).missing == [
+        "tune-alpha-0.1: not begun",
+        "tuned-alpha-0: 1 of 4 runs are not finished, or diverged: FedSAM-seed1",
+        "tuned-alpha-0: 2 of 3 finished runs lack measures of flatness",
+        "tuned-alpha-0.1: not begun",
+        *(f"{part}-{split}: not begun" for part in ("twice", "published") for split in ("alpha-0", "alpha-0.1")),
+    ]
+
+
+@pytest.mark.slow
+def test_the_same_runs_give_the_same_bytes_and_a_page(carried_out: Path, tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        collect.collect(carried_out, tmp_path / name)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
+    assert files == {path.name: path.read_bytes() for path in (tmp_path / "other").iterdir()}
+    assert files.keys() == {f"{name}.parquet" for name in collect.SCHEMAS}
+    chapters = study.chapters(Results.load(tmp_path / "one"))
+    sam = tables(chapters["contrasts"])[0][0]
+    assert (sam["flat method"], sam["pairs"], sam["verdict"]) == ("FedSAM", "1", UNDECIDED)
+    assert len(tables(chapters["chosen"])[0]) == 2
+    assert study.figures(Results.load(tmp_path / "one")).keys() >= {"contrasts.svg", "curves-alpha-0.svg", "drift.svg"}
+
+
+def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no finished run of the study"):
+        collect.collect(tmp_path / "nothing", tmp_path / "results")
+    assert not (tmp_path / "results").exists()
