@@ -117,7 +117,7 @@ def test_trials_look_at_validation_samples_alone() -> None:
         ({"tune": TUNE | {"rounds": []}}, "tune.rounds"),
         ({"tune": TUNE | {"one_in": 1}}, "tune.one_in"),
         ({"tune": TUNE | {"seeds": [1]}}, "tune.seeds: 1 is in seeds too"),
-        ({"tune": TUNE | {"seeds": [5, 5]}}, "tune.seeds: must be different"),
+        ({"tune": TUNE | {"seeds": [5, 5]}}, "tune.seeds: seeds must be different"),
         ({"tune": TUNE | {"halving": 3}}, "tune.halving"),
         ({"data": {"name": "digits", "clients": 10}}, "data.validation: a search needs validation samples"),
         ({"grid": {"client.lr": [0.1, 0.2]}}, "grid: a search chooses by tune.box"),

@@ -389,6 +389,13 @@ class RunSpec(Experiment):
         )
 
 
+def distinct_seeds(seeds: list[int]) -> list[int]:
+    """`seeds`. Raises InputError unless they are different whole numbers from 0."""
+    if len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise InputError("seeds must be different whole numbers from 0")
+    return seeds
+
+
 def _method_without_later(section: dict[str, Any]) -> dict[str, Any]:
     method = all_methods().get(section["name"])
     return _without_later(section, method) if method else section
@@ -443,9 +450,7 @@ class StudySpec(Experiment):
     @field_validator("seeds")
     @classmethod
     def _are_distinct(cls, seeds: list[int]) -> list[int]:
-        if len(set(seeds)) < len(seeds) or min(seeds) < 0:
-            raise InputError("seeds must be different whole numbers from 0")
-        return seeds
+        return distinct_seeds(seeds)
 
     @field_validator("client_of")
     @classmethod

@@ -208,7 +208,9 @@ def _read(path: Path) -> list[Tried]:
     try:
         return TypeAdapter(list[Tried]).validate_python(read_json(path))
     except ValidationError as error:
-        raise InputError(f"{path} is no ledger of a search; remove it, and the trials are read again") from error
+        raise InputError(
+            f"{path} is no ledger of a search; put back a copy of it, or search again in another folder"
+        ) from error
 
 
 def _write(path: Path, spec: TuningSpec, ledger: Sequence[Tried]) -> None:

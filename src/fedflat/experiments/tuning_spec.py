@@ -17,7 +17,7 @@ from ..methods import find
 from .config_errors import validated
 from .grid import SettingsGrid
 from .schema import NamedSection, Section
-from .spec import RunSpec, StudySpec, with_variants
+from .spec import RunSpec, StudySpec, distinct_seeds, with_variants
 
 LEARNING_RATES = (0.01, 0.0316, 0.1, 0.316)  # FedSAM's grid, 10^-2 to 10^-0.5; FedSMOO's is 0.01, 0.1, 0.5
 REDRAWS = 100  # of a point that is there already; a narrow range has few numbers of three digits
@@ -145,9 +145,7 @@ class TuneSection(Section):
     @field_validator("seeds")
     @classmethod
     def _are_distinct(cls, seeds: list[int]) -> list[int]:
-        if len(set(seeds)) < len(seeds) or min(seeds) < 0:
-            raise InputError("must be different whole numbers from 0")
-        return seeds
+        return distinct_seeds(seeds)
 
     @model_validator(mode="after")
     def _has_choices(self) -> Self:

@@ -9,19 +9,26 @@ from ..core.errors import InputError
 
 def build(classes: int, shape: tuple[int, ...] = (3, 32, 32)) -> nn.Module:
     """Two 5x5 convolutions of 64 channels without padding, max-pooled, then 384 and 192 units."""
+    return lenet_layers("lenet", classes, shape, (64, 64), (384, 192))
+
+
+def lenet_layers(
+    name: str, classes: int, shape: tuple[int, ...], channels: tuple[int, int], units: tuple[int, int]
+) -> nn.Module:
+    """Two 5x5 convolutions without padding, max-pooled, then two hidden layers. Raises InputError for another shape."""
     if len(shape) != 3 or shape[1:] != (32, 32):
-        raise InputError(f"model 'lenet' takes images (channels, 32, 32), got shape {shape}; try 'cnn'")
+        raise InputError(f"model {name!r} takes images (channels, 32, 32), got shape {shape}; try 'cnn'")
     return nn.Sequential(
-        nn.Conv2d(shape[0], 64, 5),
+        nn.Conv2d(shape[0], channels[0], 5),
         nn.MaxPool2d(2),
         nn.ReLU(),  # after the maximum: the same result for a quarter of the work
-        nn.Conv2d(64, 64, 5),
+        nn.Conv2d(*channels, 5),
         nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(64 * 5 * 5, 384),
+        nn.Linear(channels[1] * 5 * 5, units[0]),
         nn.ReLU(),
-        nn.Linear(384, 192),
+        nn.Linear(*units),
         nn.ReLU(),
-        nn.Linear(192, classes),
+        nn.Linear(units[1], classes),
     )

@@ -23,14 +23,14 @@ OURS = {
 
 
 @dataclass(frozen=True)
-class Line:
+class PublishedQuantity:
     """A quantity with a cell for each row of the comparison."""
 
     title: str
     cells: Sequence[str]
 
 
-def published_lines(comparison: ComparisonData) -> list[Line]:
+def published_lines(comparison: ComparisonData) -> list[PublishedQuantity]:
     """The lines, in the order of the paper's numbers; empty if it prints test accuracies only."""
     lines: dict[str, list[str]] = {}
     for numbers in comparison.published:
@@ -40,7 +40,7 @@ def published_lines(comparison: ComparisonData) -> list[Line]:
             ours = [_ours(row, numbers.quantity) or NOTHING for row in comparison.rows]
             if set(ours) != {NOTHING}:
                 lines[f"{numbers.quantity}: ours"] = ours
-    return [Line(title, cells) for title, cells in lines.items()]
+    return [PublishedQuantity(title, cells) for title, cells in lines.items()]
 
 
 def _ours(row: Row, quantity: str) -> str | None:
