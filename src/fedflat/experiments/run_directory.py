@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -293,17 +293,15 @@ class StoredRun:
         summary, settings = read_summary(path)
         if not self.directory.has_begun:  # it was saved from Python
             return summary, settings
-        spec, method, seed = self.directory.spec(), settings["method"].partition("(")[0], settings["seed"]
+        spec, method, seed = self.directory.spec(), _method_of(settings), settings["seed"]
         if (method, seed) != (spec.method.label, spec.seed):
             raise InputError(f"{path} is of {method}, seed {seed}, and config.toml beside it of {spec.label}")
         return summary, settings
 
     @property
     def method(self) -> str:
-        """The method's class name."""
-        if self.directory.has_begun:
-            return self.directory.spec().method.label
-        return str(self.settings["method"]).partition("(")[0]
+        """The method's class name; of one around another, such as `SWA-FedSAM`, both."""
+        return self.directory.spec().method.label if self.directory.has_begun else _method_of(self.settings)
 
     @property
     def seed(self) -> int:
@@ -375,6 +373,11 @@ class StoredRun:
     def counts(self) -> Index:
         """Samples per client and class, (clients, classes)."""
         return read_counts(self.directory.checksums.check("partition.parquet"))
+
+
+def _method_of(settings: Mapping[str, Any]) -> str:
+    """What runs with these settings are called; only a method around another one has a label beside its repr."""
+    return str(settings.get("label") or settings["method"].partition("(")[0])
 
 
 def remedy(path: Path, old: dict[str, Any], new: dict[str, Any]) -> str:
