@@ -149,7 +149,7 @@ def _without_outside_fields(
 
 
 def _keys_of_alternatives(model: type[BaseModel]) -> list[str]:
-    """The keys of method and partition, where `name` chooses a class, and of what may be inside these: `method.base`."""
+    """The keys of method and partition, where `name` chooses a class, and of what may be inside."""
     found = []
     for key in ("method", "partition"):
         members = sections_of(model.model_fields[key].annotation) if key in model.model_fields else []

@@ -12,7 +12,7 @@ from ..files import flush_folder, system_errors
 from .config_errors import validated
 from .run_directory import RunDirectory
 from .runner import load_newest_checkpoint
-from .spec import Experiment, RunSpec, StudySpec, build_method, is_loaded
+from .spec import Experiment, RunSpec, StudySpec
 from .studies import run_directory, write_study
 
 Spec = TypeVar("Spec", bound=Experiment)
@@ -63,10 +63,9 @@ def extend_study(path: Path, rounds: int, strict: bool = False) -> StudySpec:
 def _with_more(spec: Spec, rounds: int, path: Path) -> Spec:
     if rounds <= spec.rounds:
         raise InputError(f"--rounds {rounds}: {path} is of {spec.rounds} rounds already; give a larger number")
-    for method in spec.method_sections():
-        if is_loaded(method) and build_method(method).depends_on_rounds:
-            raise InputError(f"--rounds {rounds}: {method.label} has trained for the {spec.rounds} rounds that were "
-                             f"planned, so {path} cannot get more; start anew with --out")  # fmt: skip
+    if label := spec.planned_by_rounds():
+        raise InputError(f"--rounds {rounds}: {label} has trained for the {spec.rounds} rounds that were planned, so "
+                         f"{path} cannot get more; start anew with --out")  # fmt: skip
     return with_rounds(spec, rounds)
 
 

@@ -46,7 +46,7 @@ from ..rounds.model_file import load_model
 from ..rounds.segments import versions
 from .commit import commit_of_code
 from .run_file_readers import read_architecture, read_counts, read_findings, read_metrics, read_summary
-from .spec import RunSpec
+from .spec import Experiment, RunSpec
 
 RECORDED = ("fedflat", "torch", "numpy", "scipy", "scikit-learn", "safetensors", "pyarrow")  # packages in env.json
 
@@ -206,7 +206,7 @@ class RunDirectory:
         """Raise InputError, naming the first difference, unless the folder's run has the settings `spec`."""
         old, new = self.spec().decisive(), spec.decisive()
         if found := difference(old, new):
-            raise InputError(f"--out {self.path} holds another run: {found}; {remedy(self.path, old, new)}")
+            raise InputError(f"--out {self.path} holds another run: {found}; {remedy(self.path, old, new, spec)}")
 
     def reopen(self, spec: RunSpec) -> None:
         """Make the run one of `spec`, which has more rounds, and not finished; call it inside `writing`.
@@ -380,9 +380,10 @@ def _method_of(settings: Mapping[str, Any]) -> str:
     return str(settings.get("label") or settings["method"].partition("(")[0])
 
 
-def remedy(path: Path, old: dict[str, Any], new: dict[str, Any]) -> str:
-    """What to do if `path` holds the settings `old`, and `new` are wanted."""
-    if old | {"rounds": 0} == new | {"rounds": 0} and new["rounds"] > old["rounds"]:
+def remedy(path: Path, old: dict[str, Any], new: dict[str, Any], spec: Experiment) -> str:
+    """What to do if `path` holds the settings `old`, and `new`, which are those of `spec`, are wanted."""
+    longer = old | {"rounds": 0} == new | {"rounds": 0} and new["rounds"] > old["rounds"]
+    if longer and not spec.planned_by_rounds():
         return f"`fedflat resume {path} --rounds {new['rounds']}` extends it"
     return "choose another folder with --out, or remove this one"
 

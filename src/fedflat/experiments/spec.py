@@ -275,6 +275,11 @@ class Experiment(Section):
     def method_sections(self) -> list[NamedSection]:
         """The methods of the runs."""
 
+    def planned_by_rounds(self) -> str | None:
+        """The label of a method whose runs cannot get more rounds than were planned, if there is one."""
+        loaded = (one for one in self.method_sections() if is_loaded(one))
+        return next((one.label for one in loaded if build_method(one).depends_on_rounds), None)
+
     def outside_names(self) -> dict[str, ExtensionPoint]:
         """The names of everything that is not in this package, with what each of them stands for."""
         named = {self.partition.name: PARTITIONS, self.model.name: MODELS, self.data.name: SOURCES}
