@@ -72,6 +72,6 @@ def _fields(call: ast.Call) -> dict[str, Any]:
 
 def _value(node: ast.expr) -> Any:
     """The value of a literal, of a dataclass inside the dataclass, or of `inf`; the latter two are no literals."""
-    if isinstance(node, ast.Call):
+    if isinstance(node, ast.Call) and not node.args:
         return _fields(node)
     return inf if isinstance(node, ast.Name) and node.id == "inf" else ast.literal_eval(node)
