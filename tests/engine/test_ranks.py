@@ -28,7 +28,7 @@ from fedflat.engine.ranks import Ranks
 from fedflat.methods import find
 from fedflat.rounds.sequential import Sequential
 from support.as_rank import EXECUTORS, digest, mean_of_cancelling_messages, rounds
-from support.effort import chosen, covering_methods
+from support.effort import chosen, covering_methods, for_few_rounds
 from support.federation import simulation
 from support.processes import PATIENCE
 
@@ -93,7 +93,7 @@ def alone() -> dict[str, str]:
     found = {}
     for name, kind in covering_methods().items():
         for executor in EXECUTORS:
-            sim = rounds(kind(), executor)
+            sim = rounds(for_few_rounds(kind), executor)
             list(sim)
             found[f"{name} {executor}"] = digest(sim)
     return found

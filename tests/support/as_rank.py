@@ -22,7 +22,7 @@ from fedflat.engine.client_store import ClientStore
 from fedflat.engine.ranks import ALONE, Ranks, joined
 from fedflat.methods import find
 from fedflat.rounds.aggregation import RunningMean
-from support.effort import covering_methods
+from support.effort import covering_methods, for_few_rounds
 from support.federation import federation, simulation
 from support.processes import MARK, DivergingNetwork
 
@@ -52,7 +52,7 @@ def every_method(folder: Path, ranks: Ranks) -> dict[str, str]:
     found = {}
     for name, kind in covering_methods().items():
         for executor in EXECUTORS:
-            sim = rounds(kind(), executor, ranks)
+            sim = rounds(for_few_rounds(kind), executor, ranks)
             list(sim)
             found[f"{name} {executor}"] = digest(sim)
     return found
