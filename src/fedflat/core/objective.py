@@ -122,10 +122,11 @@ class Objective:
     ) -> tuple[Tensor, Tensor]:
         """`gradient`, and from the same pass the mean loss of each client without the penalty, (*clients,), float64.
 
-        With `penalty_alone` the gradient is that of the penalty.
+        With `penalty_alone` the gradient is that of the penalty, never in bfloat16: near the teacher, where every round
+        starts, a teacher's penalty is so flat that only rounding errors would be left of its gradient.
         """
         w = w.detach().requires_grad_()
-        with torch.enable_grad(), self.training_precision():
+        with torch.enable_grad(), nullcontext() if penalty_alone else self.training_precision():
             loss, plain = self.losses(w, batch, penalty, penalty_alone)
             total = loss.sum()
         gradient: Tensor = torch.autograd.grad(total, w)[0]
