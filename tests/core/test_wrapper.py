@@ -90,6 +90,12 @@ def test_its_name_and_code_are_of_both() -> None:
 def test_a_wrapper_of_ones_own_is_a_method() -> None:
     check_method_class(Around)
 
+    class Bare(Wrapper):
+        """The method inside has no default."""
+
+    with pytest.raises(InputError, match=r"^Bare needs a default for the method inside"):
+        check_method_class(Bare)
+
 
 def test_one_around_another_is_refused() -> None:
     with pytest.raises(InputError, match=r"^Around\.base: Around is a wrapper itself"):

@@ -229,3 +229,20 @@ def test_objects_are_settings_in_python(tmp_path: Path) -> None:
     )  # fmt: skip
     assert [one.method for one in runs] == ["SWA-FedASAM"]
     assert runs[0].spec.method == run_spec(method=SWA).method
+
+
+def test_a_wrapper_of_ones_own_takes_any_base(tmp_path: Path) -> None:
+    file = tmp_path / "around.py"
+    file.write_text(
+        "from fedflat.core.method import Method, hyper\nfrom fedflat.core.wrapper import Wrapper\n"
+        "from fedflat.methods import FedAvg\n\n\nclass Around(Wrapper):\n    '''client  server  '''\n\n"
+        "    base: Method = hyper(FedAvg(), 'inside')\n    share: float = hyper(0.5, 'of something', low=0)\n"
+    )
+    with allow_code():
+        spec = run_spec(method={"name": f"{file}:Around", "base": {"name": "FedASAM", "rho": 0.7}, "share": 0.2})
+        assert spec.label == "Around-FedASAM-seed0"
+        assert build_method(spec.method).base == find("FedASAM")(rho=0.7)
+        with pytest.raises(InputError, match=r"^method\.base: SWA goes around another one itself"):
+            validated(RunSpec, SMALL | {"method": {"name": f"{file}:Around", "base": "SWA"}})
+    unloaded = RunSpec(**tomllib.loads(spec.to_toml()))
+    assert (unloaded.label, unloaded.digest()) == (spec.label, spec.digest())

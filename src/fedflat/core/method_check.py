@@ -10,7 +10,7 @@ from .errors import InputError
 from .method import Method
 from .own_classes import check_hook, class_title, own_errors_named
 from .records import Record
-from .wrapper import chain
+from .wrapper import Wrapper, chain
 
 HOOKS = (
     "check_rounds", "round_lr", "init_server", "broadcast", "init_client", "start", "step", "lr_factor", "finish",
@@ -21,6 +21,8 @@ RECORDS = ("server", "down", "up")
 
 def check_method_class(cls: type[Method]) -> None:
     """Raise InputError, naming the class and what it lacks: a record, a model in a record, or an argument of a hook."""
+    if issubclass(cls, Wrapper) and not hasattr(cls, "base"):
+        raise InputError(f"{cls.__name__} needs a default for the method inside: base: Method = hyper(FedAvg(), ...)")
     for role in RECORDS:
         record = getattr(cls, role, None)
         if not (isinstance(record, type) and issubclass(record, Record)):

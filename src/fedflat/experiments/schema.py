@@ -54,7 +54,9 @@ class Section(BaseModel):
     @classmethod
     def _none_is_a_word(cls, table: Any) -> Any:
         """Read `beta = "none"`, which files have where nothing at all would be the default."""
-        if not isinstance(table, dict) or "none" not in map(str, table.values()):
+        if not isinstance(table, dict) or not any(
+            isinstance(value, str) and value == "none" for value in table.values()
+        ):
             return table
         numbers = {name for name, field in cls.model_fields.items() if field.annotation in NUMBERS[2:]}
         return {name: None if value == "none" and name in numbers else value for name, value in table.items()}
@@ -225,8 +227,8 @@ def _definitions(cls: type[Any], part: Part | None = None) -> dict[str, Any]:
     for field in dataclasses.fields(cls):
         if part is not None and hints[field.name] is part.kind:
             table = {"name": type(field.default).__name__, **vars(field.default)}
-            found[field.name] = part.section, Field(default=table, validate_default=True,
-                                                    description=field.metadata.get("meaning"))  # fmt: skip
+            meaning = field.metadata.get("meaning")
+            found[field.name] = part.section, Field(default=table, validate_default=True, description=meaning)
             continue
         interval = field.metadata.get("interval", Interval())  # the range that `hyper` declared
         bounds: dict[str, Any] = {}
