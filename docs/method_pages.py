@@ -1,0 +1,281 @@
+"""The page of every method: its equations, which are written by hand, and what is read off its class."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from benchmarks.tables import Table
+from docs.method_equations import STAGES, own_part, problems, records, shared_letters, widths
+from fedflat.core.errors import InputError
+from fedflat.core.hyper import allowed
+from fedflat.core.method import Method
+from fedflat.engine.arguments import check_ranks, check_weights
+from fedflat.methods import all_methods
+from fedflat.reports.catalogue import COSTS, LEGEND, costs, documentation, settings, summary
+from fedflat.rounds.cost import full_passes_per_round, gradients_per_step, vector_cost
+
+ROOT = Path(__file__).parent.parent
+FOLDER = Path("docs") / "methods"
+ROLES = {
+    "down": "sent to a client",
+    "up": "sent by a client",
+    "client": "kept by a client",
+    "mean": "averaged by the server",
+    "server": "kept by the server",
+}
+MARKS = {
+    "per_round": "zero at the start of each round",
+    "uniform_mean": "averaged with equal weights whatever those of the clients are",
+}
+COMMENT = re.compile(r"^    (\w+): [^#]*?(?:#\s*(\S.*))?$", re.MULTILINE)
+CODE = re.compile(r"""(`[^`]+`|--[a-z]\w*|[a-z][\w.]* = (?:"[^"]*"|true|false))""")  # in the words of a class
+# What the two baselines are held against; every other method has a transcription of its paper's equations.
+BASELINES = {
+    "Centralised": "tests/engine/test_baselines.py::test_centralised_is_fedavg_of_one_client_that_has_everything",
+    "Local": "tests/engine/test_baselines.py::test_local_is_a_federation_of_one_for_every_client",
+}
+NEEDS = {
+    "with_teacher": "a task of classification: a teacher's scores are compared; any other task is refused",
+    "teacher_gradient": "a task of classification: a teacher's scores are compared; any other task is refused",
+    "wrt_inputs": "a loss that can be differentiated by the samples",
+    "full_grad": "a pass over all of a client's samples in each round",
+}
+
+
+def link(name: str, folder: str = "methods/") -> str:
+    """A link to the page of a method, from a page of docs/."""
+    return f"[{name}]({folder}{name.lower()}.md)"
+
+
+def index_table() -> str:
+    """Every method in one line with a link to its page, as Markdown."""
+    rows = [(link(name), escaped(summary(cls)), *map(str, costs(cls))) for name, cls in all_methods().items()]
+    return f"{Table(('method', 'idea', *COSTS), rows).markdown()}\n\n{LEGEND}."
+
+
+def method_pages() -> dict[Path, str]:
+    """The page of every method as it should be; one that is not there yet is given places for its equations."""
+    found = {}
+    for name, cls in all_methods().items():
+        file = ROOT / FOLDER / f"{name.lower()}.md"
+        found[file] = page(cls, file.read_text() if file.exists() else skeleton(name))
+    return found
+
+
+def page_problems() -> list[str]:
+    """One line for all that is wrong with hand-written equations, and for each page without a method."""
+    wanted = {f"{name.lower()}.md": cls for name, cls in all_methods().items()}
+    lines = [
+        f"{FOLDER / file.name}: there is no such method; remove the page"
+        for file in sorted((ROOT / FOLDER).glob("*")) if file.name not in wanted
+    ]  # fmt: skip
+    for name, cls in wanted.items():
+        file = ROOT / FOLDER / name
+        lines += problems(cls, file.read_text() if file.exists() else skeleton(cls.__name__), str(FOLDER / name))
+    return lines
+
+
+def skeleton(name: str) -> str:
+    """A page without equations."""
+    stages = "\n\n".join(f"**{stage}** " for stage in STAGES)
+    return (
+        f"# {name}\n\n<!-- idea: x -->\n<!-- end of idea -->\n\n## Equations\n\n{stages}\n\n"
+        "| letter | in the code | what it is | unit |\n|---|---|---|---|\n\n<!-- facts: x -->\n<!-- end of facts -->\n"
+    )
+
+
+def page(cls: type[Method], text: str) -> str:
+    """`text` with all that is read off the class renewed."""
+    text = _between(text, "idea", "\n\n".join([summary(cls), cited(cls)]))
+    return _between(text, "facts", "\n\n".join(facts(cls, own_part(text))))
+
+
+def _between(text: str, what: str, content: str) -> str:
+    mark = re.compile(rf"<!-- {what}: .*? -->\n.*?<!-- end of {what} -->", re.DOTALL)
+    written = f"<!-- {what}: written by docs/generate.py -->\n{content}\n<!-- end of {what} -->"
+    return mark.sub(lambda _: written, text)
+
+
+def cited(cls: type[Method]) -> str:
+    """The paper in one line, with a link, and the file that has the code."""
+    paper = cls.paper
+    at = f", [arXiv:{paper.arxiv}](https://arxiv.org/abs/{paper.arxiv})" if paper.arxiv else ""
+    source = f"src/fedflat/methods/{cls.__module__.rpartition('.')[2]}.py"
+    return f"{paper.short}: *{paper.title}*{at}. Code: [{source}](../../{source})."
+
+
+def facts(cls: type[Method], own: str) -> Iterator[str]:
+    """All chapters that follow the equations."""
+    shared = [(letter.tex, letter.code, letter.meaning, letter.unit) for letter in shared_letters(own)]
+    yield "Letters that methods share:"
+    yield Table(("letter", "in the code", "what it is", "unit"), shared).markdown()
+    yield f"## In plain text\n\n```text\n{documentation(cls)}\n```"
+    yield f"## Settings\n\n{settings_table(cls)}"
+    yield f"## What is sent and kept\n\n{records_table(cls)}\n\n{cost(cls)}"
+    yield f"## Combines with\n\n{bullets(combinations(cls))}"
+    if cls.sources.departures:
+        yield f"## Where papers and released code depart\n\n{bullets(cls.sources.departures)}"
+    if cls.sources.readings:
+        yield f"## How we read what the papers leave open\n\n{bullets(cls.sources.readings)}"
+    yield f"## Reference test\n\n{reference_tests(cls)}"
+    yield f"## Citation\n\n```bibtex\n{cls.paper.bibtex}\n```"
+
+
+def bullets(texts: Any) -> str:
+    """A list, in which a norm's bars and the like stay as they are."""
+    return "\n".join(f"* {plain(text)}" for text in texts)
+
+
+def plain(text: str) -> str:
+    """Words of a class as Markdown: settings and flags are code, and what would be markup is not."""
+    pieces = re.split(CODE, text)
+    return "".join(
+        f"`{piece.strip('`')}`" if number % 2 else re.sub(r"([*<])", r"\\\1", piece)
+        for number, piece in enumerate(pieces)
+    )
+
+
+def escaped(text: str) -> str:
+    """The same in a cell of a table, which a bar would end."""
+    return plain(text).replace("|", "\\|")
+
+
+def settings_table(cls: type[Method]) -> str:
+    """The hyper-parameters with what papers and code took."""
+    rows = []
+    for f in settings(cls):
+        tried = ", ".join(map(str, cls.sources.grids.get(f.name, ())))
+        published = escaped(cls.sources.published.get(f.name, ""))
+        meaning = escaped(f"{f.metadata.get('meaning', '')}")
+        rows.append((f"`{f.name}`", f"{f.default}", escaped(allowed(cls, f.name)), meaning, published, tried))
+    if not rows:
+        return "None."
+    return Table(("field", "default", "values", "meaning", "published", "tried"), rows).markdown()
+
+
+def records_table(cls: type[Method]) -> str:
+    """Every field that is sent, kept or averaged."""
+    comments = meanings(cls)
+    rows = []
+    for role, record in records(cls).items():
+        for number, (name, width) in enumerate(widths(record, cls).items()):
+            size = f"{'d' if width == 10**9 else width}{condition(record, cls, name)}"
+            marks = [text for mark, text in MARKS.items() if name in record.marked(mark)]
+            what = escaped("; ".join(filter(None, [comments.get((record, name), comments.get(name, "")), *marks])))
+            rows.append(("" if number else ROLES[role], f"`{name}`", size, what))
+    return Table(("", "field", "numbers", "what it is"), rows).markdown()
+
+
+def condition(record: Any, cls: type[Method], name: str) -> str:
+    """On which hyper-parameters a field depends."""
+    mark, *needed = get_type_hints(record, include_extras=True)[name].__metadata__
+    attributes = [one.partition("=")[0] for one in ([] if mark in ("d", "1") else [mark]) + list(needed)]
+    names = [f.name for f in settings(cls)]
+    told = [f"`{one}`" if one in names else _property(cls, one) for one in attributes]
+    return f" (by {' and '.join(told)})" if told else ""
+
+
+def _property(cls: type[Method], name: str) -> str:
+    """The docstring of a property, as a part of a sentence."""
+    words = inspect.getdoc(getattr(cls, name)) or name
+    return words.split("\n")[0].rstrip(".").replace("Whether", "whether").replace("Numbers", "the numbers")
+
+
+def meanings(cls: type[Method]) -> dict[Any, str]:
+    """The comments behind the fields of the records of a method; by the record and the name, and by the name alone."""
+    found: dict[Any, str] = {}
+    for record in records(cls).values():
+        for base in record.__mro__:
+            for name, comment in COMMENT.findall(inspect.getsource(base)) if base.__module__.startswith("fedflat") else ():
+                if comment:
+                    found.setdefault((record, name), comment)
+                    found.setdefault(name, comment)
+    return found
+
+
+def cost(cls: type[Method]) -> str:
+    """What a round costs with default hyper-parameters."""
+    method = cls()
+    sent, passes = vector_cost(method), full_passes_per_round(method)
+    full = f", and {passes} gradient on all samples per round" if passes else ""
+    text = (
+        f"d is the number of parameters. With the default fields, in model-sized vectors per client and round: {sent.down} "
+        f"down, {sent.up} up, {sent.client} kept between rounds, {sent.stored} held in a round; "
+        f"{gradients_per_step(method)} minibatch gradients per local step{full}."
+    )
+    if cls.sources.charged is None:
+        return text
+    exact = (sent.down + sent.up) / 2
+    return f"{text} Communication relative to FedAvg: {exact:g}; papers charge {cls.sources.charged}."
+
+
+def combinations(cls: type[Method]) -> Iterator[str]:
+    """What is certain from the class and from what the code refuses."""
+    if cls.training == "federated":
+        yield f"weights of the clients in the mean: {weights(cls)}"
+    yield "participation: every rule, with dropouts, stragglers and held-out clients" + kept(cls)
+    yield "`client.momentum`: any value; it begins at zero in every round and acts on the whole direction"
+    if cls.fresh_weight is not Method.fresh_weight:
+        yield '`client.wd_scope = "inside"` scales the decay by the weight of the fresh gradient; `"outside"` does not'
+    if cls.penalty is not Method.penalty:
+        yield '`client.clip_scope = "flsim"` leaves one half of the proximal term unclipped; `"full"` clips both'
+    for hook, need in NEEDS.items():
+        if hook in names_in(cls):
+            yield f"needs {need}"
+    yield f"real federations: {'yes' if cls.training == 'federated' else f'refused, as this is {cls.training} training'}"
+    refused = refusal(lambda: check_ranks(2, "auto", (), cls()))
+    yield f"several ranks: {f'refused: {refused}' if refused else 'yes'}"
+
+
+def weights(cls: type[Method]) -> str:
+    """Which weights the code takes, and with which options it takes others."""
+    refused = refusal(lambda: check_weights(cls(), "samples"))
+    if not refused:
+        return "equal, or by samples"
+    others = [
+        f"`{f.name} = {str(not f.default).lower()}`" for f in settings(cls) if isinstance(f.default, bool)
+        if not refusal(lambda f=f: check_weights(replace(cls(), **{f.name: not f.default}), "samples"))  # type: ignore[misc]
+    ]  # fmt: skip
+    return f"equal ones; by samples is refused{', except with ' + ' or '.join(others) if others else ''}"
+
+
+def kept(cls: type[Method]) -> str:
+    """That the records of clients age."""
+    if cls.training != "federated" or not vector_cost(cls()).client:
+        return ""
+    return "; a client's record begins in its first round, and ages while it is not asked"
+
+
+def refusal(attempt: Any) -> str:
+    """The line with which the code refuses something, empty if it does not."""
+    try:
+        attempt()
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def names_in(cls: type[Method]) -> set[str]:
+    """All names that the hooks of a method use."""
+    functions = [thing for base in cls.__mro__ if base is not Method for thing in vars(base).values()]
+    return {name for thing in functions if inspect.isfunction(thing) for name in thing.__code__.co_names}
+
+
+def reference_tests(cls: type[Method]) -> str:
+    """The tests that hold a method against its paper. Raises ValueError if there are none."""
+    if baseline := BASELINES.get(cls.__name__):
+        file, _, name = baseline.partition("::")
+        tests, told = [name] if f"\ndef {name}(" in (ROOT / file).read_text() else [], "The package's FedAvg is held against it:"
+    else:
+        file = f"tests/methods/test_{cls.__module__.rpartition('.')[2]}.py"
+        text = (ROOT / file).read_text() if (ROOT / file).exists() else ""
+        tests = re.findall(r"^def (test_transcription\w*)\(", text, re.MULTILINE)
+        told = "The equations in NumPy, transcribed without the class, in loops over rounds, clients and local steps:"
+    if not tests:
+        raise ValueError(f"{cls.__name__} has no reference test: {file} has no function test_transcription")
+    return f"{told} {', '.join(f'`{test}`' for test in tests)} in [{file}](../../{file})."
