@@ -79,7 +79,7 @@ SHARED = (
     Letter(
         r"$\operatorname{unit}(x)$",
         "",
-        r"$x / \lVert x \rVert$, the norm over all parameters; zero where $x$ is zero",
+        r"$x / \left\lVert x \right\rVert$, the norm over all parameters; zero where $x$ is zero",
         "1",
     ),
     Letter(r"$\odot$", "", "product coordinate by coordinate", "1"),
