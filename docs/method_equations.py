@@ -30,10 +30,10 @@ LETTER = re.compile(
     r"\\(?:operatorname)\{(\w+)\}|\\(?:tilde|hat|bar|mathcal)\s*\{?\s*\\?[A-Za-z]\w*\}?|\\([A-Za-z]+)|([A-Za-z])"
 )
 ACCENTED = re.compile(r"\\(?:tilde|hat|bar)[\s{]*\\?\w+?\}?_(?=[\w{])")
-GREEK = frozenset(
-    "alpha beta gamma delta epsilon varepsilon zeta eta theta kappa lambda mu nu xi rho sigma tau phi chi psi omega "
-    "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell".split()
-)  # fmt: skip
+GREEK = re.compile(
+    r"alpha|beta|gamma|delta|(var)?epsilon|zeta|eta|theta|kappa|lambda|mu|nu|xi|rho|sigma|tau|phi|chi|psi|omega|"
+    r"Gamma|Delta|Theta|Lambda|Xi|Pi|Sigma|Phi|Psi|Omega|ell"
+)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _letters(formula: str) -> Iterator[str]:
             yield name or letter
         elif command is None:
             yield re.sub(r"[{}\s]", "", whole[0].replace("\\", "", 1)).replace("\\", " ")
-        elif command in GREEK or command == "odot":
+        elif GREEK.fullmatch(command) or command == "odot":
             yield command
 
 
@@ -128,7 +128,7 @@ def problems(cls: type[Method], page: str, file: str) -> list[str]:
     """What is wrong with the equations on the page of a method, one line for each."""
     own = own_part(page)
     if not DISPLAYED.search(own):
-        return [f'{file}: {cls.__name__} has no equations; write them under "## Equations", as on another method\'s page']
+        return [f'{file}: {cls.__name__} has no equations; write them under "## Equations", as other pages have them']
     found = [
         *_stages(own), *_formulas(own), *_letters_without_meaning(own), *_names(cls, own), *_compared(cls, own),
     ]  # fmt: skip

@@ -14,6 +14,7 @@ from docs.method_equations import STAGES, own_part, problems, records, shared_le
 from fedflat.core.errors import InputError
 from fedflat.core.hyper import allowed
 from fedflat.core.method import Method
+from fedflat.core.records import Record
 from fedflat.engine.arguments import check_ranks, check_weights
 from fedflat.methods import all_methods
 from fedflat.reports.catalogue import COSTS, LEGEND, costs, documentation, settings, summary
@@ -32,7 +33,7 @@ MARKS = {
     "per_round": "zero at the start of each round",
     "uniform_mean": "averaged with equal weights whatever those of the clients are",
 }
-COMMENT = re.compile(r"^    (\w+): [^#]*?(?:#\s*(\S.*))?$", re.MULTILINE)
+COMMENT = re.compile(r"^    (\w+): [^#]*#\s*(\S.*)$", re.MULTILINE)
 CODE = re.compile(r"""(`[^`]+`|--[a-z]\w*|[a-z][\w.]* = (?:"[^"]*"|true|false))""")  # in the words of a class
 # What the two baselines are held against; every other method has a transcription of its paper's equations.
 BASELINES = {
@@ -190,11 +191,10 @@ def meanings(cls: type[Method]) -> dict[Any, str]:
     """The comments behind the fields of the records of a method; by the record and the name, and by the name alone."""
     found: dict[Any, str] = {}
     for record in records(cls).values():
-        for base in record.__mro__:
-            for name, comment in COMMENT.findall(inspect.getsource(base)) if base.__module__.startswith("fedflat") else ():
-                if comment:
-                    found.setdefault((record, name), comment)
-                    found.setdefault(name, comment)
+        for base in record.__mro__[: record.__mro__.index(Record)]:
+            for name, comment in COMMENT.findall(inspect.getsource(base)):
+                found.setdefault((record, name), comment)
+                found.setdefault(name, comment)
     return found
 
 
@@ -204,8 +204,8 @@ def cost(cls: type[Method]) -> str:
     sent, passes = vector_cost(method), full_passes_per_round(method)
     full = f", and {passes} gradient on all samples per round" if passes else ""
     text = (
-        f"d is the number of parameters. With the default fields, in model-sized vectors per client and round: {sent.down} "
-        f"down, {sent.up} up, {sent.client} kept between rounds, {sent.stored} held in a round; "
+        "d is the number of parameters. With the default fields, in model-sized vectors per client and round: "
+        f"{sent.down} down, {sent.up} up, {sent.client} kept between rounds, {sent.stored} held in a round; "
         f"{gradients_per_step(method)} minibatch gradients per local step{full}."
     )
     if cls.sources.charged is None:
@@ -227,7 +227,8 @@ def combinations(cls: type[Method]) -> Iterator[str]:
     for hook, need in NEEDS.items():
         if hook in names_in(cls):
             yield f"needs {need}"
-    yield f"real federations: {'yes' if cls.training == 'federated' else f'refused, as this is {cls.training} training'}"
+    federation = "yes" if cls.training == "federated" else f"refused, as this is {cls.training} training"
+    yield f"real federations: {federation}"
     refused = refusal(lambda: check_ranks(2, "auto", (), cls()))
     yield f"several ranks: {f'refused: {refused}' if refused else 'yes'}"
 
@@ -270,7 +271,8 @@ def reference_tests(cls: type[Method]) -> str:
     """The tests that hold a method against its paper. Raises ValueError if there are none."""
     if baseline := BASELINES.get(cls.__name__):
         file, _, name = baseline.partition("::")
-        tests, told = [name] if f"\ndef {name}(" in (ROOT / file).read_text() else [], "The package's FedAvg is held against it:"
+        tests = re.findall(rf"^def ({name})\(", (ROOT / file).read_text(), re.MULTILINE)
+        told = "It has no equations of a paper's; it is held against FedAvg:"
     else:
         file = f"tests/methods/test_{cls.__module__.rpartition('.')[2]}.py"
         text = (ROOT / file).read_text() if (ROOT / file).exists() else ""
