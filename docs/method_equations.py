@@ -179,10 +179,11 @@ def _compared(cls: type[Method], own: str) -> Iterator[str]:
 
 def records(cls: type[Method]) -> dict[str, Any]:
     """What a method sends and keeps, by role; what the server averages only where that is not what clients send."""
-    roles = {"down": cls.down, "up": cls.up, "client": cls.client, "mean": cls.mean, "server": cls.server}
+    method = cls()  # a method around another one has records of its own in each instance
     if cls.training != "federated":
-        return {role: roles[role] for role in ("client", "server")}
-    return {role: record for role, record in roles.items() if role != "mean" or record is not cls.up}
+        return {"client": method.client, "server": method.server}
+    averaged = {"mean": method.mean} if method.mean is not method.up else {}
+    return {"down": method.down, "up": method.up, "client": method.client, **averaged, "server": method.server}
 
 
 def widths(record: Any, cls: type[Method]) -> dict[str, int]:

@@ -34,7 +34,7 @@ MARKS = {
     "uniform_mean": "averaged with equal weights whatever those of the clients are",
 }
 COMMENT = re.compile(r"^    (\w+): [^#]*#\s*(\S.*)$", re.MULTILINE)
-CODE = re.compile(r"""(`[^`]+`|--[a-z]\w*|[a-z][\w.]* = (?:"[^"]*"|true|false))""")  # in the words of a class
+CODE = re.compile(r"""(`[^`]+`|--\w+|[a-z][\w.]* = (?:"[^"]*"|true|false))""")  # in the words of a class
 # What the two baselines are held against; every other method has a transcription of its paper's equations.
 BASELINES = {
     "Centralised": "tests/engine/test_baselines.py::test_centralised_is_fedavg_of_one_client_that_has_everything",
@@ -153,10 +153,17 @@ def settings_table(cls: type[Method]) -> str:
         tried = ", ".join(map(str, cls.sources.grids.get(f.name, ())))
         published = escaped(cls.sources.published.get(f.name, ""))
         meaning = escaped(f"{f.metadata.get('meaning', '')}")
-        rows.append((f"`{f.name}`", f"{f.default}", escaped(allowed(cls, f.name)), meaning, published, tried))
+        rows.append((f"`{f.name}`", default(f.default), escaped(allowed(cls, f.name)), meaning, published, tried))
     if not rows:
         return "None."
     return Table(("field", "default", "values", "meaning", "published", "tried"), rows).markdown()
+
+
+def default(value: Any) -> str:
+    """A value as configurations write it."""
+    if isinstance(value, str):
+        return f'"{value}"'
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def records_table(cls: type[Method]) -> str:
@@ -165,26 +172,28 @@ def records_table(cls: type[Method]) -> str:
     rows = []
     for role, record in records(cls).items():
         for number, (name, width) in enumerate(widths(record, cls).items()):
-            size = f"{'d' if width == 10**9 else width}{condition(record, cls, name)}"
+            size = numbers(record, cls, name, width)
             marks = [text for mark, text in MARKS.items() if name in record.marked(mark)]
             what = escaped("; ".join(filter(None, [comments.get((record, name), comments.get(name, "")), *marks])))
             rows.append(("" if number else ROLES[role], f"`{name}`", size, what))
     return Table(("", "field", "numbers", "what it is"), rows).markdown()
 
 
-def condition(record: Any, cls: type[Method], name: str) -> str:
-    """On which hyper-parameters a field depends."""
+def numbers(record: Any, cls: type[Method], name: str, width: int) -> str:
+    """How many numbers a field has with default hyper-parameters, and on which of them that depends."""
     mark, *needed = get_type_hints(record, include_extras=True)[name].__metadata__
-    attributes = [one.partition("=")[0] for one in ([] if mark in ("d", "1") else [mark]) + list(needed)]
-    names = [f.name for f in settings(cls)]
-    told = [f"`{one}`" if one in names else _property(cls, one) for one in attributes]
-    return f" (by {' and '.join(told)})" if told else ""
+    if mark not in ("d", "1"):
+        return _told(cls, mark)
+    told = " and ".join(_told(cls, one.partition("=")[0]) for one in needed)
+    return ("d" if width > 1 else str(width)) + (f" (depends on {told})" if told else "")
 
 
-def _property(cls: type[Method], name: str) -> str:
-    """The docstring of a property, as a part of a sentence."""
-    words = inspect.getdoc(getattr(cls, name)) or name
-    return words.split("\n")[0].rstrip(".").replace("Whether", "whether").replace("Numbers", "the numbers")
+def _told(cls: type[Method], name: str) -> str:
+    """A hyper-parameter by its name, and a property by its docstring, as a part of a sentence."""
+    if name in (f.name for f in settings(cls)):
+        return f"`{name}`"
+    words = (inspect.getdoc(getattr(cls, name)) or name).split("\n")[0].partition(";")[0].rstrip(".")
+    return words[0].lower() + words[1:]
 
 
 def meanings(cls: type[Method]) -> dict[Any, str]:
@@ -192,10 +201,18 @@ def meanings(cls: type[Method]) -> dict[Any, str]:
     found: dict[Any, str] = {}
     for record in records(cls).values():
         for base in record.__mro__[: record.__mro__.index(Record)]:
-            for name, comment in COMMENT.findall(inspect.getsource(base)):
+            for name, comment in COMMENT.findall(_source(base)):
                 found.setdefault((record, name), comment)
                 found.setdefault(name, comment)
     return found
+
+
+def _source(record: type) -> str:
+    """The source of a record; one that a function makes, as a method around another one does, has none."""
+    try:
+        return inspect.getsource(record)
+    except OSError:
+        return ""
 
 
 def cost(cls: type[Method]) -> str:
@@ -206,7 +223,7 @@ def cost(cls: type[Method]) -> str:
     text = (
         "d is the number of parameters. With the default fields, in model-sized vectors per client and round: "
         f"{sent.down} down, {sent.up} up, {sent.client} kept between rounds, {sent.stored} held in a round; "
-        f"{gradients_per_step(method)} minibatch gradients per local step{full}."
+        f"minibatch gradients per local step: {gradients_per_step(method)}{full}."
     )
     if cls.sources.charged is None:
         return text
@@ -219,7 +236,7 @@ def combinations(cls: type[Method]) -> Iterator[str]:
     if cls.training == "federated":
         yield f"weights of the clients in the mean: {weights(cls)}"
     yield "participation: every rule, with dropouts, stragglers and held-out clients" + kept(cls)
-    yield "`client.momentum`: any value; it begins at zero in every round and acts on the whole direction"
+    yield "`client.momentum`: accepted; it begins at zero in every round and acts on the whole direction"
     if cls.fresh_weight is not Method.fresh_weight:
         yield '`client.wd_scope = "inside"` scales the decay by the weight of the fresh gradient; `"outside"` does not'
     if cls.penalty is not Method.penalty:
@@ -247,7 +264,7 @@ def weights(cls: type[Method]) -> str:
 
 def kept(cls: type[Method]) -> str:
     """That the records of clients age."""
-    if cls.training != "federated" or not vector_cost(cls()).client:
+    if not widths(cls().client, cls):
         return ""
     return "; a client's record begins in its first round, and ages while it is not asked"
 

@@ -215,3 +215,17 @@ def test_comments_of_records_are_what_the_table_says() -> None:
     table = method_pages.records_table(Told)
     assert "|  | `s` | d | a perturbation, in parameter units; zero at the start of each round |" in table
     assert "| sent by a client | `delta` | d | w_i - w, parameters |" in table
+
+
+def test_how_many_numbers_a_field_has_and_what_that_depends_on() -> None:
+    asked = [("FedGF", "server", "far"), ("FedGF", "down", "c"), ("FedSMOO", "up", "s_i"), ("FedNSAM", "down", "m"),
+             ("FedLESAM", "down", "last"), ("FedRobust", "client", "A")]  # fmt: skip
+    found = []
+    for name, role, field in asked:
+        cls = all_methods()[name]
+        record = records(cls)[role]
+        found.append(method_pages.numbers(record, cls, field, widths(record, cls)[field]))
+    assert found == [
+        "`window`", "1", "d (depends on `sam_correction`)", "d (depends on `perturbation` and `rho`)",
+        "0 (depends on whether the server sends its last move)", "numbers in A",
+    ]  # fmt: skip
