@@ -7,7 +7,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from textwrap import dedent
 from typing import Any, get_type_hints
+
+import torch
 
 from benchmarks.tables import Table
 from docs.method_equations import STAGES, own_part, problems, records, shared_letters, widths
@@ -15,6 +18,7 @@ from fedflat.core.errors import InputError
 from fedflat.core.hyper import allowed
 from fedflat.core.method import Method
 from fedflat.core.records import Record
+from fedflat.core.wrapper import Wrapper
 from fedflat.engine.arguments import check_ranks, check_weights
 from fedflat.methods import all_methods
 from fedflat.reports.catalogue import COSTS, LEGEND, costs, documentation, settings, summary
@@ -204,18 +208,10 @@ def meanings(cls: type[Method]) -> dict[Any, str]:
     found: dict[Any, str] = {}
     for record in records(cls).values():
         for base in record.__mro__[: record.__mro__.index(Record)]:
-            for name, comment in COMMENT.findall(_source(base)):
+            for name, comment in COMMENT.findall(dedent(inspect.getsource(base))):
                 found.setdefault((record, name), comment)
                 found.setdefault(name, comment)
     return found
-
-
-def _source(record: type) -> str:
-    """The source of a record; one that a function makes, as a method around another one does, has none."""
-    try:
-        return inspect.getsource(record)
-    except OSError:
-        return ""
 
 
 def cost(cls: type[Method]) -> str:
@@ -236,21 +232,31 @@ def cost(cls: type[Method]) -> str:
 
 def combinations(cls: type[Method]) -> Iterator[str]:
     """What is certain from the class and from what the code refuses."""
+    if issubclass(cls, Wrapper):
+        yield "any base that the class does not refuse; what follows is that of the default one"
     if cls.training == "federated":
         yield f"weights of the clients in the mean: {weights(cls)}"
     yield "participation: every rule, with dropouts, stragglers and held-out clients" + kept(cls)
     yield "`client.momentum`: accepted; it begins at zero in every round and acts on the whole direction"
-    if cls.fresh_weight is not Method.fresh_weight:
+    if mixes(cls()):
         yield '`client.wd_scope = "inside"` scales the decay by the weight of the fresh gradient; `"outside"` does not'
-    if cls.penalty is not Method.penalty:
+    if cls().penalty:
         yield '`client.clip_scope = "flsim"` leaves one half of the proximal term unclipped; `"full"` clips both'
     for hook, need in NEEDS.items():
         if hook in names_in(cls):
             yield f"needs {need}"
+    if cls.depends_on_rounds:
+        yield "planned rounds: its rounds depend on them, so a finished run cannot be given more"
     federation = "yes" if cls.training == "federated" else f"refused, as this is {cls.training} training"
     yield f"real federations: {federation}"
     refused = refusal(lambda: check_ranks(2, "auto", (), cls()))
     yield f"several ranks: {f'refused: {refused}' if refused else 'yes'}"
+
+
+def mixes(method: Method) -> bool:
+    """Whether the direction of a local step has the fresh gradient with another weight than 1."""
+    down = method.broadcast(method.init_server(torch.ones(3)))
+    return bool(torch.as_tensor(method.fresh_weight(down) != 1).any())
 
 
 def weights(cls: type[Method]) -> str:

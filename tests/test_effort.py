@@ -10,6 +10,7 @@ from torch import Tensor
 from fedflat.core.local import has_schedule
 from fedflat.core.method import Context, Method
 from fedflat.core.records import Nothing
+from fedflat.core.wrapper import Wrapper
 from fedflat.methods import all_methods
 from support.effort import COVERING
 
@@ -60,6 +61,8 @@ def traits(cls: type[Method]) -> set[str]:
         ways.add("a step size that changes within the round")
     if cls.served is not Method.served:
         ways.add("the evaluated model is another one than the trained one")
+    if isinstance(method, Wrapper) and method.depends_on_rounds:
+        ways.add("another method inside it, and a number of planned rounds")
     if any(0 in record.widths(3, method).values() for record in records):
         ways.add("a field whose width depends on an option")
     return ways

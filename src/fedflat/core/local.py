@@ -13,6 +13,7 @@ from torch import Tensor
 from .method import Context, Method
 from .method_check import check_pair
 from .oracle import ObservedOracle, Oracle
+from .wrapper import chain
 
 WeightDecayScope = Literal["outside", "inside"]
 ClipScope = Literal["full", "loss_only", "flsim"]
@@ -199,7 +200,7 @@ def _first(local_steps: Tensor | float, active: int) -> Tensor | float:
 
 def has_schedule(method: Method) -> bool:
     """Whether the local steps of a round differ in size."""
-    return type(method).lr_factor is not Method.lr_factor
+    return type(chain(method)[-1]).lr_factor is not Method.lr_factor
 
 
 def lr_factors_of(method: Method, ctx: Context, steps: Tensor) -> Tensor:

@@ -24,7 +24,8 @@ class Context:
     """What every party may know about a round, whatever the method is."""
 
     t: int  # communication round, from 0
-    lr: float  # local step size of this round; `Method.lr_factor` may change it from step to step
+    # Local step size of this round, see `Method.round_lr`; `Method.lr_factor` may change it from step to step.
+    lr: float
     share: float  # sampled clients / all clients
     # In `step`, `finish` and `receive`: what this client has taken so far, (*clients, 1).
     # In `update`: the mean over the sampled clients, (1,), with the weights of the model mean.
@@ -35,6 +36,7 @@ class Context:
     sampled: int = 1  # clients that take part in the round
     full_grad: Oracle | None = None  # gradient of the client's loss on all of its samples; costs a pass over them
     local_steps: Tensor | float = 1.0  # in `step`, `lr_factor` and `finish`: K_i, all of this round, (*clients, 1)
+    rounds: int = 0  # planned rounds of the run; 0 unless the method says `depends_on_rounds`
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
@@ -56,6 +58,8 @@ class Method(ABC):
     # "local": each client trains a model of its own, the field `w` of its record, and nothing is sent. "centralised":
     # one model is trained on the samples of all clients, with as many local steps as the whole cohort takes.
     training: ClassVar[Literal["federated", "local", "centralised"]] = "federated"
+    # Whether a round depends on how many are planned, `ctx.rounds`: then a run cannot be given more of them later.
+    depends_on_rounds: ClassVar[bool] = False
 
     server: ClassVar[type[Record]]  # kept by the server between rounds; has a field `w`, the model
     client: ClassVar[type[Record]] = Nothing  # kept by each client between its rounds
@@ -93,6 +97,17 @@ class Method(ABC):
     def fitted(self, shape: tuple[int, ...]) -> Self:
         """The method for samples of `shape`: itself, unless a hyper-parameter is taken from the data."""
         return self
+
+    def check_rounds(self, rounds: int) -> None:  # noqa: B027 (most methods have nothing to check)
+        """Raise InputError, saying why, if the method comes to nothing in so many planned rounds."""
+
+    def round_lr(self, ctx: Context) -> float:
+        """The local step size of a round, positive: a schedule over rounds.
+
+        `ctx.lr` is what the experiment has for it; in all other hooks it is what this returns. It may depend on
+        `ctx.t`, `ctx.lr` and `ctx.rounds` alone.
+        """
+        return ctx.lr
 
     def init_server(self, w: Tensor) -> Any:
         """Server state before round 0, from the initial model (d,): everything but the model is zero."""

@@ -11,8 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from ..core.method import Context
-from ..core.method_check import HOOKS, check_record
-from ..core.own_classes import own_errors_named
+from ..core.method_check import check_record, method_errors_named
 from ..data.federated import Index
 from ..metrics.drift import drift
 from ..metrics.flatness.subject import RoundObserver
@@ -145,7 +144,7 @@ def train_chunk(
     that. Raises NonFiniteError if a client's model or message is not finite.
     """
     method = executor.method
-    with own_errors_named("method", method, HOOKS):  # here, because a worker's error has no traceback
+    with method_errors_named(method):  # here, because a worker's error has no traceback
         result = executor.train(task.clients, task.record, down, ctx, observer)
         at_client = replace(ctx, steps=result.steps, lr_sum=result.lr_factors * ctx.lr)
         received = check_record(method, "receive", method.receive(result.up, at_client), method.mean)

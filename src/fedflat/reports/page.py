@@ -51,7 +51,8 @@ class Chapter:
 def write_page(chapters: Sequence[Chapter], path: Path, title: str | None = None) -> Path:
     """Write one page with all `chapters` to `path`, atomically. Raises InputError if it cannot be written."""
     known = all_methods()
-    methods = dict.fromkeys(row.runs[0].method for chapter in chapters for row in chapter.comparison.rows)
+    labels = (row.runs[0].method for chapter in chapters for row in chapter.comparison.rows)
+    methods = dict.fromkeys(name for label in labels for name in label.split("-"))  # SWA-FedSAM has two papers
     text = (
         environment()
         .get_template("page.html.j2")

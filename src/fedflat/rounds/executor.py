@@ -67,7 +67,7 @@ class Executor(ABC):
         """
         plan = self.batches.plan(ctx.t, clients)
         step = self.step if observer is None else partial(local_step, observe=_shown_to(observer, clients))
-        result = self.run(plan, stacked(down, clients), record, ctx, self.batches.client.descent(ctx.t), step)
+        result = self.run(plan, stacked(down, clients), record, ctx, self.batches.client.descent(ctx.lr), step)
         if observer is not None:
             observer.done(clients, result.w)
         _check_finite(result, clients, ctx.t)

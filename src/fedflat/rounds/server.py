@@ -42,13 +42,17 @@ class Server:
 
     def __init__(
         self, method: Method, objective: Objective, w: Tensor, client: Client, participation: Participation,
-        clients: int, seed: int,
+        clients: int, seed: int, rounds: int,
     ) -> None:  # fmt: skip
-        """`w` (d,) is the initial model; `client` says how all `clients` of the run train."""
+        """`w` (d,) is the initial model; `client` says how all `clients` of the run train; `rounds` are planned.
+
+        Raises InputError if the method comes to nothing in these.
+        """
+        method.check_rounds(rounds)
         self.method, self.objective, self.client = method, objective, client
         self.clients, self._participation, self._seed = clients, participation, seed
         self._population = clients - len(participation.held_out(clients))  # how many may take part
-        self._contexts = ContextFactory(objective.space, client, w.device)
+        self._contexts = ContextFactory(method, objective.space, client, rounds, w.device)
         self.state = check_record(method, "init_server", method.init_server(w), method.server)
         self.t = 0  # rounds that are over
         self.history: list[dict[str, float]] = []  # what each of them reported

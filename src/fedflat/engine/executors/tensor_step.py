@@ -81,9 +81,9 @@ class TensorStep:
     """
 
     def __init__(self, method: Method, objective: Objective, example: StepInputs) -> None:
-        """`example` gives the names of the tensors, and what is constant: layers, and how a direction is applied."""
+        """`example` gives the names of the tensors, and what is constant, such as the layers."""
         self._method, self._objective = method, objective
-        self._layers, self._descent = example.ctx.layers, example.descent
+        self._layers, self._rounds, self._descent = example.ctx.layers, example.ctx.rounds, example.descent
         self._client, self._down = type(example.state.client), type(example.down)
         self.names = list(example.tensors())
         self.gradients = 0  # minibatch gradients of a client that the last call took
@@ -93,8 +93,8 @@ class TensorStep:
         named = dict(zip(self.names, values, strict=True))
         numbers = dict(zip(NUMBERS, named["numbers"].unbind(), strict=True))
         steps, lr = numbers.pop("steps"), numbers.pop("lr")
-        ctx: Any = Context(**numbers, lr=lr, is_weight=named.get("is_weight"), layers=self._layers,  # type: ignore[arg-type]
-                           local_steps=named.get("local_steps", 1.0))  # fmt: skip
+        known: dict[str, Any] = numbers | {"is_weight": named.get("is_weight"), "layers": self._layers}
+        ctx: Any = Context(**known, lr=lr, local_steps=named.get("local_steps", 1.0), rounds=self._rounds)  # type: ignore[arg-type]
         record = _record(self._client, named, "client.")
         velocity, factors = named.get("velocity"), named.get("lr_factors")
         at = LocalState(named["w"], record, velocity, steps, loss=named["loss"], lr_factors=factors)
