@@ -43,7 +43,9 @@ class FedExP(Method, server=AveragedServer, down=Model, up=Delta, mean=MoveAndSq
             'Released code multiplies eps by the number of clients and by lr^2, which decays (eps_mode = "released"); '
             "its published values are 10 lr^2, so eps = 10 there.",
             "Code decays the step size before round 0, and trains one round more.",
-            "Its notebook has neither eps nor the maximum with 1.",
+            "Its notebook has neither eps nor the maximum with 1, and copies the model after the step, so that its "
+            "mean of two is the last one.",
+            "Its variant with server momentum has none, as a condition misspells the name; there is no maximum.",
         ),
         readings=(
             "The paper's body was not at hand: the formula is quoted alike by two ports. Whether the paper's eps is "
