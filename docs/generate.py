@@ -15,6 +15,7 @@ from benchmarks.ranks_tables import aggregation_table, rounds_table
 from benchmarks.results import Results
 from benchmarks.tables import Table, circumstances, peers_table, target_table, times_table, vectors_table
 from docs import published, study
+from docs.method_grid import grid
 from docs.method_pages import index_table, link, method_pages, page_problems
 from docs.study_analysis import Results as StudyResults
 from fedflat.data.partition import all_partitions
@@ -291,7 +292,7 @@ def main() -> int:
     defects = json.loads((ROOT / "docs" / "planted_defects.json").read_text())
     pages = {
         ROOT / "README.md": between("README.md", "methods", method_table()),
-        ROOT / "docs" / "methods.md": between("docs/methods.md", "index", index_table()),
+        ROOT / "docs" / "methods.md": renewed(between("docs/methods.md", "index", index_table()), "grid", grid()),
         **method_pages(),
         ROOT / "docs" / "which_method.md": between("docs/which_method.md", "costs", cost_of_methods()),
         ROOT / "docs" / "decisions.md": decisions_page(),

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from docs.method_pages import link
 from fedflat.core.errors import InputError
 from fedflat.engine.arguments import check_ranks
 from fedflat.experiments.config_errors import validated
@@ -113,7 +114,7 @@ def grid() -> str:
     rows = [f"| method | {' | '.join(setting.title for setting in SETTINGS)} |", "|---" * (len(SETTINGS) + 1) + "|"]
     for name in all_methods():
         cells = [_cell(name, setting, reasons) for setting in SETTINGS]
-        rows.append(f"| [{name}](methods/{name.lower()}.md) | {' | '.join(cells)} |")
+        rows.append(f"| {link(name)} | {' | '.join(cells)} |")
     columns = "; ".join(f"{setting.title}: {setting.meaning}" for setting in SETTINGS[1:])
     below = [f"{number}. {reason}" for reason, number in reasons.items()]
     return "\n".join([*rows, "", *below, "", f"{columns}."])

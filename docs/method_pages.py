@@ -251,6 +251,7 @@ def combinations(cls: type[Method]) -> Iterator[str]:
     yield f"real federations: {federation}"
     refused = refusal(lambda: check_ranks(2, "auto", (), cls()))
     yield f"several ranks: {f'refused: {refused}' if refused else 'yes'}"
+    yield "each of these beside other methods: [what goes with what](../methods.md#what-goes-with-what)"
 
 
 def mixes(method: Method) -> bool:
