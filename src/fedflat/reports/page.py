@@ -71,6 +71,7 @@ def write_page(chapters: Sequence[Chapter], path: Path, title: str | None = None
 def _content(chapter: Chapter) -> dict[str, Any]:
     """What the template shows of a chapter."""
     comparison = chapter.comparison
+    partitions = [_partition(run) for run in _first_of_each_partition(comparison)]  # first, as these files may be bad
     targets = [target_columns(comparison, place) for place in range(len(comparison.targets))]
     return {
         "heading": chapter.heading,
@@ -88,7 +89,7 @@ def _content(chapter: Chapter) -> dict[str, Any]:
         "losses": curves.loss_curves(comparison),
         "costs": curves.cost_curves(comparison),
         "differences": figures.differences(comparison),
-        "partitions": [_partition(run) for run in _first_of_each_partition(comparison)],
+        "partitions": partitions,
         "settings": _settings(comparison),
         "methods": {row.label: _own_settings(row, comparison) for row in comparison.rows},
         "surfaces": [
