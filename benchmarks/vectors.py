@@ -35,6 +35,10 @@ class FreeGradient:
         """The teacher is free, too."""
         return self
 
+    def teacher_gradient(self, w: Tensor, e: Tensor, tau: float) -> Tensor:
+        """And so is its gradient alone."""
+        return self._gradient
+
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """And so are gradients by the samples."""
         return self._gradient, matrix, shift
@@ -73,7 +77,7 @@ def client_round(method: Method, w: Tensor, layers: tuple[slice, ...]) -> Callab
 
     def run() -> LocalResult:
         result = local_round(method, down, client, [(oracle, 1)] * STEPS, ctx, Descent(LR))
-        method.receive(result.up, replace(ctx, steps=result.steps, lr_sum=result.steps * ctx.lr))
+        method.receive(result.up, replace(ctx, steps=result.steps, lr_sum=result.lr_factors * ctx.lr))
         return result
 
     return run

@@ -115,8 +115,8 @@ def visit_math(self: Any, node: nodes.math) -> None:
 
 
 def visit_math_block(self: Any, node: nodes.math_block) -> None:
-    """Write a formula that stands alone as MathML."""
-    self.body.append(tex2mathml(node.astext(), as_block=True))
+    """Write a formula that stands alone as MathML, in a box that scrolls by itself where it is too wide."""
+    self.body.append(f'<div class="formula">{tex2mathml(node.astext(), as_block=True)}</div>')
     raise_skip()
 
 

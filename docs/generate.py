@@ -15,13 +15,15 @@ from benchmarks.ranks_tables import aggregation_table, rounds_table
 from benchmarks.results import Results
 from benchmarks.tables import Table, circumstances, peers_table, target_table, times_table, vectors_table
 from docs import published, study
+from docs.method_grid import grid
+from docs.method_pages import index_table, link, method_pages, page_problems
 from docs.study_analysis import Results as StudyResults
 from fedflat.data.partition import all_partitions
 from fedflat.experiments.recipe import Recipe, all_recipes
 from fedflat.federation.flower.settings import NodeSettings, RunSettings
 from fedflat.methods import all_methods
 from fedflat.metrics.flatness import all_measures
-from fedflat.reports.catalogue import COSTS, LEGEND, costs, describe, documentation, settings, summary
+from fedflat.reports.catalogue import COSTS, LEGEND, costs, documentation, settings, summary
 from fedflat.reports.recipes import details
 
 ROOT = Path(__file__).parent.parent
@@ -40,14 +42,6 @@ def renewed(text: str, what: str, content: str) -> str:
     return f"{before}{begin}\n{content}\n{end}{rest.split(end)[1]}"
 
 
-def method_page() -> str:
-    """docs/methods.md: every method in full."""
-    parts = ["# Methods", "", "Written by `docs/generate.py` from the classes; do not edit.", ""]
-    for name, cls in all_methods().items():
-        parts += [f"## {name}", "", "```text", describe(cls), "```", ""]
-    return "\n".join(parts)
-
-
 def method_table() -> str:
     """Every method in one line, as a Markdown table."""
     titles = ["method", "idea", *COSTS, "paper"]
@@ -63,8 +57,9 @@ def cost_of_methods() -> str:
     titles = ["method", *COSTS, "weights", "published rho"]
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for name, cls in all_methods().items():
-        cells = [f"[{name}](methods.md#{anchor(name)})", *map(str, costs(cls)), cls.weights]
-        lines.append(f"| {' | '.join(cells)} | {cls.sources.published.get('rho', '')} |")
+        cells = [link(name), *map(str, costs(cls)), cls.weights]
+        rho = any(f.name == "rho" and "radius" in f.metadata["meaning"] for f in settings(cls))
+        lines.append(f"| {' | '.join(cells)} | {cls.sources.published.get('rho', '') if rho else ''} |")
     return "\n".join([*lines, "", f"{LEGEND}. Weights: of the clients in the server's mean."])
 
 
@@ -293,11 +288,12 @@ def anchor(heading: str) -> str:
 
 
 def main() -> int:
-    """Write, or with --check compare; the exit code is 1 if something is not current."""
+    """Write, or with --check compare; the exit code is 1 if something is not current, or equations are missing."""
     defects = json.loads((ROOT / "docs" / "planted_defects.json").read_text())
     pages = {
         ROOT / "README.md": between("README.md", "methods", method_table()),
-        ROOT / "docs" / "methods.md": method_page(),
+        ROOT / "docs" / "methods.md": renewed(between("docs/methods.md", "index", index_table()), "grid", grid()),
+        **method_pages(),
         ROOT / "docs" / "which_method.md": between("docs/which_method.md", "costs", cost_of_methods()),
         ROOT / "docs" / "decisions.md": decisions_page(),
         ROOT / "docs" / "data.md": between("docs/data.md", "partitions", partition_table()),
@@ -316,10 +312,11 @@ def main() -> int:
         for path in stale:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(pages[path])
-        return 0
-    for path in stale:
-        print(f"{path.relative_to(ROOT)} is not current; run `make docs`")
-    return bool(stale)
+        stale = []
+    wrong = [*(f"{path.relative_to(ROOT)} is not current; run `make docs`" for path in stale), *page_problems()]
+    for line in wrong:
+        print(line)
+    return bool(wrong)
 
 
 if __name__ == "__main__":

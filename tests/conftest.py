@@ -14,7 +14,7 @@ import torch
 from fedflat.core.matrix_products import fix_product_rounding
 from fedflat.core.method import Method
 from fedflat.methods import all_methods
-from support.effort import covering_methods
+from support.effort import covering_methods, for_few_rounds
 
 # No example is timed: machines are busy. CI always draws the same examples, so that it does not fail by chance.
 hypothesis.settings.register_profile("fedflat", deadline=None, derandomize="CI" in os.environ)
@@ -53,15 +53,13 @@ FEDERATED = {name: cls for name, cls in all_methods().items() if cls.training ==
 @pytest.fixture(params=FEDERATED.values(), ids=FEDERATED)
 def method(request: pytest.FixtureRequest) -> Method:
     """Every method of a federation, with its defaults; the two that are none have tests of their own."""
-    cls: type[Method] = request.param
-    return cls()
+    return for_few_rounds(request.param)
 
 
 @pytest.fixture(params=covering_methods().values(), ids=covering_methods())
 def covering_method(request: pytest.FixtureRequest) -> Method:
     """A method for each thing that engines must be able to do; in `make test-all` every method."""
-    cls: type[Method] = request.param
-    return cls()
+    return for_few_rounds(request.param)
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedflat.core.local import has_schedule
 from fedflat.core.method import Context, Method
 from fedflat.core.records import Nothing
+from fedflat.core.wrapper import Wrapper
 from fedflat.methods import all_methods
 from support.effort import COVERING
 
@@ -25,6 +27,10 @@ class Asked:
     def with_teacher(self, e: Tensor, weight: float, tau: float) -> Asked:
         self.ways.add("a teacher")
         return self
+
+    def teacher_gradient(self, w: Tensor, e: Tensor, tau: float) -> Tensor:
+        self.ways.add("a teacher without the task loss")
+        return w
 
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         self.ways.add("gradients by the inputs")
@@ -51,6 +57,12 @@ def traits(cls: type[Method]) -> set[str]:
         ways.add("a field for one round, a field with equal weights")
     if cls.mean is not cls.up:
         ways.add("the server averages another record than it receives")
+    if has_schedule(method):
+        ways.add("a step size that changes within the round")
+    if cls.served is not Method.served:
+        ways.add("the evaluated model is another one than the trained one")
+    if isinstance(method, Wrapper) and method.depends_on_rounds:
+        ways.add("another method inside it, and a number of planned rounds")
     if any(0 in record.widths(3, method).values() for record in records):
         ways.add("a field whose width depends on an option")
     return ways

@@ -240,7 +240,7 @@ SPLIT = "data partition --data.name cifar10 --data_dir data --data.partial true"
             "data.image_size = 64 goes with",
         ),
         ("data prepare cifar10 --data-dir data --image-size -3", "data.image_size must be a whole number in [8, 2048]"),
-        ("data prepare digits --hub", "hub (--hub): digits is not on the hub; nothing needed: ships with"),
+        ("data prepare digits --hub", "hub (--hub): digits is not on the hub; nothing needed: comes with"),
         (
             f"{SPLIT} --data.clients 300",
             "data.clients = 300",

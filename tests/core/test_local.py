@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedflat.core.local import Descent, DirectionParts, local_round
+from fedflat.core.local import Descent, DirectionParts, local_round, lr_factors_of
 from fedflat.core.method import Context
 from fedflat.core.records import Model, Nothing
 from fedflat.methods import find
@@ -63,6 +63,33 @@ def test_steps_and_rates_are_counted(lead: tuple[int, ...]) -> None:
     down = Model(torch.zeros(*lead, 2).double())
     local_round(Spy(), down, Nothing(), [(lambda w: w, 1)] * 3, Context(0, 0.5, 1.0), Descent(0.5))
     assert seen == [(0, 0.0), (1, 0.5), (2, 1.0), ([3.0], [1.5])]
+
+
+class Halving(find("FedAvg")):
+    """client  every step is half as long as the one before  -  server  -"""
+
+    def lr_factor(self, ctx):
+        return 0.5 ** (ctx.steps + 0 * ctx.local_steps)
+
+
+def test_a_schedule_changes_the_steps_and_their_sum() -> None:
+    """The gradient is 1, so a client moves by the sum of its step sizes: lr (2 - 2^(1 - K))."""
+    down = Model(torch.zeros(3, 2).double())
+    steps = [(torch.ones_like, 3), (torch.ones_like, 2), (torch.ones_like, 2), (torch.ones_like, 1)]
+    ctx = Context(0, 0.5, 1.0, local_steps=torch.tensor([[4.0], [3.0], [1.0]]).double())
+    result = local_round(Halving(), down, Nothing(), steps, ctx, Descent(0.5))
+    assert result.lr_factors.flatten().tolist() == [1.875, 1.75, 1.0]
+    assert torch.equal(result.w, (-0.5 * result.lr_factors).expand(-1, 2))
+    assert torch.equal(result.up.delta, result.w)
+
+
+def test_without_a_schedule_the_sum_of_the_factors_is_the_number_of_steps() -> None:
+    down = Model(torch.zeros(2, 2))
+    steps = [(torch.ones_like, 2), (torch.ones_like, 1)]
+    result = local_round(find("FedAvg")(), down, Nothing(), steps, Context(0, 0.5, 1.0), Descent(0.5))
+    assert torch.equal(result.lr_factors, result.steps)
+    method, ctx = find("FedAvg")(), Context(0, 0.5, 1.0)
+    assert torch.equal(lr_factors_of(method, ctx, result.steps[:1]), result.steps[:1])
 
 
 def test_clients_that_are_done_cost_nothing_and_keep_their_place() -> None:

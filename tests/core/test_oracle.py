@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import torch
 
-from fedflat.core.oracle import asam, sam, shifted, unit
+from fedflat.core.method_contract import ContractOracle
+from fedflat.core.oracle import ObservedOracle, asam, sam, shifted, teacher_gradient, unit
 
 
 def test_unit_is_per_row_and_keeps_zero() -> None:
@@ -34,3 +35,18 @@ def test_radius_zero_costs_one_gradient() -> None:
     assert len(asked) == 1
     sam(grad, 0.1)(torch.ones(2))
     assert len(asked) == 3
+
+
+def test_a_teachers_gradient_counts_and_is_no_descent_gradient() -> None:
+    """Whether it comes before or after the descent gradient."""
+    w, e = torch.ones(2).double(), torch.zeros(2).double()
+    for order in ("before", "after"):
+        oracle = ObservedOracle(ContractOracle(torch.zeros(2).double(), 0))
+        if order == "before":
+            teacher_gradient(oracle, w, e, 2.0)
+        descent = oracle(3 * w)
+        if order == "after":
+            teacher_gradient(oracle, w, e, 2.0)
+        assert oracle.calls == 2
+        assert torch.equal(oracle.descent, descent)
+        assert torch.equal(oracle.point, 3 * w)

@@ -44,6 +44,15 @@ def test_a_vector_may_depend_on_an_attribute() -> None:
         assert Conditional.zeros(torch.ones(2, 7), method).extra.shape == (2, width)
 
 
+class Chosen(Record):
+    extra: Annotated[Tensor, "d", "kind=far", "rho"]
+
+
+@pytest.mark.parametrize(("kind", "rho", "width"), [("far", 0.1, 7), ("near", 0.1, 0), ("far", 0.0, 0)])
+def test_a_vector_may_depend_on_the_value_of_an_option_and_on_several(kind: str, rho: float, width: int) -> None:
+    assert Chosen.widths(7, SimpleNamespace(kind=kind, rho=rho)) == {"extra": width}
+
+
 def test_zeros_have_the_leading_axes_dtype_and_device_of_their_model() -> None:
     zero = Sample.zeros(torch.ones(2, 3, 5, dtype=torch.float64), SimpleNamespace(window=4))
     assert {name: tuple(x.shape) for name, x in zero.tensors().items()} == {

@@ -159,7 +159,7 @@ def test_an_unknown_name_is_answered_with_the_one_it_is_most_like(name: str, clo
 @pytest.mark.parametrize(
     ("ask", "close"),
     [
-        (lambda: ff.methods.find("FedSMA"), "FedSAM"),
+        (lambda: ff.methods.find("FedSAMM"), "FedSAM"),
         (lambda: ff.models.build("lenett", 10), "lenet"),
         (lambda: ff.models.build("mlp", 10, (3,), hiden=[3]), "hidden"),
         (lambda: ff.data.load("cifar", clients=3), "cifar10"),

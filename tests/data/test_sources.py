@@ -1,23 +1,33 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
 
 import fedflat as ff
 from fedflat.data.sources import source_summary
 
 
-def test_digits_are_scikit_learns() -> None:
+def test_digits_are_scikit_learns_and_a_stratified_quarter_is_for_test() -> None:
     data = ff.data.load("digits", clients=50, partition=ff.Dirichlet(alpha=0.1), seed=0)
     assert (data.clients, data.classes, data.shape) == (50, 10, (1, 8, 8))
-    assert (len(data.y), len(data.test[1])) == (1347, 450)
-    assert 0 <= float(data.x.min()) < float(data.x.max()) == 1
     original = load_digits()
-    ours = torch.cat([data.x, data.test[0]]).flatten(1).numpy() * 16
-    assert sorted(map(tuple, ours.astype(int))) == sorted(map(tuple, original.data.astype(int)))
-    assert np.array_equal(np.bincount(np.concatenate([data.y, data.test[1]])), np.bincount(original.target))
+    split = train_test_split(original.images, original.target, test_size=0.25, random_state=0, stratify=original.target)
+    for ours, theirs in zip((data.x, data.test[0], data.y, data.test[1]), split, strict=True):
+        values = ours[:, 0].double() * 16 if ours.is_floating_point() else ours
+        assert np.array_equal(values.numpy(), theirs)
+
+
+@pytest.mark.slow
+def test_digits_are_read_without_importing_scikit_learn() -> None:
+    """Which takes a new process as long as importing torch."""
+    code = "import sys; from fedflat.data.sources import digits; digits.read(); sys.exit('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=600, check=False).returncode == 0
 
 
 def test_the_test_set_does_not_depend_on_the_seed() -> None:

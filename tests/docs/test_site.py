@@ -15,6 +15,7 @@ import pytest
 
 import fedflat as ff
 from fedflat.core import method as core_method
+from fedflat.methods import all_methods
 from support.fresh_process import SOURCE
 
 ROOT = Path(__file__).parents[2]
@@ -142,6 +143,15 @@ def test_there_are_five_notebooks() -> None:
 def test_formulas_are_mathml(site: Path) -> None:
     text = (site / "tutorials" / "flatness.html").read_text()
     assert text.count("<math ") == len(re.findall(r"\$[^$]+\$", (DOCS / "tutorials" / "flatness.md").read_text()))
+
+
+@pytest.mark.slow
+def test_every_method_has_a_page_with_formulas_that_scroll_by_themselves(site: Path) -> None:
+    for name in all_methods():
+        text = (site / "methods" / f"{name.lower()}.html").read_text()
+        displayed = (DOCS / "methods" / f"{name.lower()}.md").read_text().count("\n$$\n") // 2
+        assert text.count('<div class="formula"><math ') == displayed >= 1
+        assert "$" not in re.sub(r"<(pre|script)\b.*?</\1>", "", text, flags=re.DOTALL)
 
 
 @pytest.mark.slow

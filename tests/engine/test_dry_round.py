@@ -41,7 +41,7 @@ def test_it_is_the_round_that_follows_and_leaves_no_trace(covering_method: Metho
     for _ in range(3):
         found = watched.dry_round(None, Notes())
         watched.round()
-        assert torch.equal(watched.w, found.after)
+        assert torch.equal(watched.server.w, found.after)
     for _ in range(3):
         alone.round()
     assert torch.equal(watched.w, alone.w)

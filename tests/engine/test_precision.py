@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import fedflat as ff
+from fedflat.core.objective import Batch, BatchOracle, Objective
 from fedflat.methods import find
 from support.federation import simulation
 
@@ -57,3 +58,16 @@ def test_the_precision_is_told_and_unknown_ones_are_refused() -> None:
     assert [sim.settings()["precision"] for sim in both()] == ["fp32", "bf16"]
     with pytest.raises(ValueError, match="precision = 'fp16' is unknown; known are fp32, bf16"):
         simulation(find("FedAvg")(), precision="fp16")
+
+
+def test_the_gradient_of_a_teacher_alone_is_in_single_precision() -> None:
+    """Near the teacher its penalty is flat, and bfloat16 would leave rounding errors of the gradient's direction."""
+    torch.manual_seed(0)
+    objective = {bf16: Objective(network(), bf16=bf16) for bf16 in (False, True)}
+    w = objective[False].space.flatten(objective[False].module)
+    batch = Batch(torch.randn(8, 6), torch.randint(3, (8,)))
+    near = w + 1e-3 * torch.randn(len(w))
+    exact, same = (BatchOracle(one, batch).teacher_gradient(near, w, 3.0) for one in objective.values())
+    assert torch.equal(exact, same)
+    plain, rough = (BatchOracle(one, batch)(near) for one in objective.values())
+    assert not torch.equal(plain, rough), "the gradient of the task is in bfloat16"

@@ -24,11 +24,11 @@ import fedflat as ff
 from fedflat.engine import ranks as ranks_module
 from fedflat.engine.executors import Stacked
 from fedflat.engine.executors.choice import agreed, stands_alone
-from fedflat.engine.ranks import Ranks
+from fedflat.engine.ranks import ALONE, Ranks
 from fedflat.methods import find
 from fedflat.rounds.sequential import Sequential
-from support.as_rank import EXECUTORS, digest, mean_of_cancelling_messages, rounds
-from support.effort import chosen, covering_methods
+from support.as_rank import EXECUTORS, digest, every_setting, mean_of_cancelling_messages, rounds
+from support.effort import chosen, covering_methods, for_few_rounds
 from support.federation import simulation
 from support.processes import PATIENCE
 
@@ -39,7 +39,7 @@ TESTS = Path(__file__).parent.parent
 # What is tried with so many ranks, in one start of them.
 TASKS = {
     1: ("every_method", "unreadable"),
-    2: ("every_method", "refused", "shares", "cancelling", "unreadable"),
+    2: ("every_method", "every_setting", "refused", "shares", "cancelling", "unreadable"),
     3: ("every_method", "idle", "checkpoints", "unreadable", "diverging"),
     4: ("every_method",),
 }
@@ -93,7 +93,7 @@ def alone() -> dict[str, str]:
     found = {}
     for name, kind in covering_methods().items():
         for executor in EXECUTORS:
-            sim = rounds(kind(), executor)
+            sim = rounds(for_few_rounds(kind), executor)
             list(sim)
             found[f"{name} {executor}"] = digest(sim)
     return found
@@ -106,6 +106,11 @@ def test_every_method_ends_with_the_same_bits(number: int, started: Callable[[in
     found = started(number).of["every_method"]
     assert {name for name in found if found[name] != alone()[name]} == set()
     assert found.keys() == alone().keys()
+
+
+@pytest.mark.slow
+def test_methods_and_settings_that_go_together_end_with_the_same_bits(started: Callable[[int], Found]) -> None:
+    assert started(2).of["every_setting"] == every_setting(Path(), ALONE)
 
 
 @pytest.mark.slow

@@ -126,10 +126,10 @@ def test_large_gradients_with_a_small_step_are_honest(method: Method, tmp_path: 
     module, names = torch.nn.Linear(6, 3), ["a", "b", "c"]
     server = FederatedServer(
         method, module, client, Membership(dict.fromkeys(names, 8), "here"), participation(1.0), "uniform", 0, "study",
-        (6,),
+        (6,), rounds=4,
     )  # fmt: skip
     transport = InProcessTransport({
-        name: FederatedClient(method, module, data.alone(i), client, 0, tmp_path / name, "study")
+        name: FederatedClient(method, module, data.alone(i), client, 0, tmp_path / name, "study", rounds=4)
         for i, name in enumerate(names)
     })  # fmt: skip
     assert [dict(server.round(transport).missing) for _ in range(4)] == [{}] * 4

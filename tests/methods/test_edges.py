@@ -21,6 +21,9 @@ class Flat:
     def with_teacher(self, e: torch.Tensor, weight: float, tau: float) -> Flat:
         return self
 
+    def teacher_gradient(self, w: torch.Tensor, e: torch.Tensor, tau: float) -> torch.Tensor:
+        return torch.zeros_like(w)
+
     def wrt_inputs(self, w: torch.Tensor, matrix: torch.Tensor, shift: torch.Tensor):
         return self(w), self(matrix), self(shift)
 

@@ -35,8 +35,21 @@ EQUAL = [
     (make("FedRobust", eta2=0.0), make("FedAvg")),
     (make("FedGMT", gamma=0.0, beta=None), make("FedAvg")),
     (make("FedASAM", rho=0.0), make("FedAvg")),
+    (make("FedSWA", rho=1.0, server_lr=1.0), make("FedAvg")),
+    (make("FedSWA", rho=1.0, server_lr=1.3), make("FedAvg", server_lr=1.3)),
+    (make("FedNSAM", rho=0.0, gamma=0.0), make("FedAvg")),
+    (make("FedSOL", rho=0.0), make("FedAvg")),
+    (make("FedExP", average_last=False, eps=1e12), make("FedAvg")),
+    (make("FedInit", beta=0.0), make("FedAvg")),
     # below FedProx: the proximal term alone
     (make("FedACG", lam=0.0, beta=0.3), make("FedProx", mu=0.3)),
+    # below FedACG: the look-ahead alone
+    (make("FedNSAM", rho=0.0, gamma=0.7), make("FedACG", lam=0.7, beta=0.0)),
+    (make("FedNSAM", rho=0.0, gamma=0.7, perturbation="local"), make("FedACG", lam=0.7, beta=0.0)),
+    # below FedLESAM: the server's last move as the perturbation
+    (make("FedNSAM", rho=0.3, gamma=0.0), make("FedLESAM", rho=0.3, direction="server_last")),
+    # below FedMoSWA: one step size, one divisor
+    (make("FedMoSWA", rho=1.0, lr_sum="ends"), make("FedMoSWA", rho=1.0)),
     # below Scaffold: the variates alone
     (make("FedGAMMA", rho=0.0), make("Scaffold")),
     (make("FedLESAM_S", rho=0.0), make("Scaffold")),
@@ -45,6 +58,7 @@ EQUAL = [
     (make("MoFedSAM", beta=1.0, rho=0.3), make("FedSAM", rho=0.3)),
     (make("FedSMOO", rho=0.3, dynamic_reg=False, sam_correction=False), make("FedSAM", rho=0.3)),
     (make("FedGloSS", rho=0.0, rho_0=0.0, rho_l=0.3, dynamic_reg=False), make("FedSAM", rho=0.3)),
+    (make("FedNSAM", rho=0.3, gamma=0.0, perturbation="local"), make("FedSAM", rho=0.3)),
     (make("FedGF", rho=0.3, c=0.0), make("FedSAM", rho=0.3)),
     (make("FedGF", rho=0.3, threshold=inf), make("FedSAM", rho=0.3)),
     (make("FedVSSAM", rho=0.3, gamma_l=1.0, gamma_g=1.0), make("FedSAM", rho=0.3)),
@@ -81,6 +95,14 @@ DIFFERENT = [
     (make("FedGloSS", rho=0.3), make("FedGloSS", rho=0.0, rho_0=0.0)),
     (make("FedGMT", dual_scope="active"), make("FedGMT")),
     (make("FedRobust", eta2=0.5), make("FedAvg")),
+    (make("FedSWA", server_lr=1.0), make("FedAvg")),
+    (make("FedMoSWA", gamma=0.0), make("FedSWA")),  # c_i corrects all the same
+    (make("FedMoSWA", lr_sum="ends"), make("FedMoSWA")),
+    (make("FedNSAM", rho=0.3, perturbation="local"), make("FedNSAM", rho=0.3)),
+    (make("FedSOL"), make("FedAvg")),
+    (make("FedSOL", adaptive="layer"), make("FedSOL")),
+    (make("FedExP", average_last=False, eps=1e-6), make("FedAvg")),
+    (make("FedInit"), make("FedAvg")),
 ]
 
 EQUAL_IN_ROUND_0 = [
@@ -92,6 +114,10 @@ EQUAL_IN_ROUND_0 = [
     (make("FedLESAM_D", rho=0.3, beta=5.0), make("FedDyn", alpha=0.2)),
     (make("FedGF", rho=0.3, threshold=0.0), make("FedSAM", rho=0.3)),
     (make("FedGF", rho=0.3, c=1.0), make("FedSAM", rho=0.3)),
+    (make("FedMoSWA"), make("FedSWA")),
+    (make("FedNSAM", rho=0.3), make("FedAvg")),
+    (make("FedNSAM", rho=0.3, perturbation="local"), make("FedSAM", rho=0.3)),
+    (make("FedInit"), make("FedAvg")),
 ]
 
 

@@ -6,14 +6,9 @@ import torch
 
 from fedflat.methods import find
 from support.federation import simulation
-from support.problem import Problem, assert_agrees, softmax_error
+from support.problem import Problem, assert_agrees, softmax, softmax_error
 
 FedGMT = find("FedGMT")
-
-
-def softmax(z: np.ndarray) -> np.ndarray:
-    e = np.exp(z - z.max(axis=1, keepdims=True))
-    return e / e.sum(axis=1, keepdims=True)
 
 
 def taught_gradient(p: Problem, i: int, w: np.ndarray, e: np.ndarray, gamma: float, tau: float) -> np.ndarray:

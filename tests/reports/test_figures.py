@@ -7,10 +7,21 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.isotonic import isotonic_regression
 
 import fedflat as ff
 from fedflat.reports.curves import accuracy_curves
-from fedflat.reports.figures import COLOURS, INK, differences, line_styles, panels, partition_map, spread, themed
+from fedflat.reports.figures import (
+    COLOURS,
+    INK,
+    differences,
+    line_styles,
+    nearest_ascending,
+    panels,
+    partition_map,
+    spread,
+    themed,
+)
 from fedflat.reports.partition import shade_map
 from support.finished_runs import Fake
 
@@ -43,6 +54,11 @@ def test_labels_are_apart_and_in_the_order_of_the_curves(places: list[float], ga
 def test_labels_with_room_stay_where_the_curves_end() -> None:
     np.testing.assert_allclose(spread(np.array([0.9, 0.1, 0.5]), 0.1), [0.9, 0.1, 0.5])
     np.testing.assert_allclose(spread(np.array([0.5, 0.5]), 0.1), [0.45, 0.55])
+
+
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=12))
+def test_the_nearest_ascending_numbers_are_scikit_learns(values: list[float]) -> None:
+    np.testing.assert_allclose(nearest_ascending(np.array(values)), isotonic_regression(values), atol=1e-12)
 
 
 def test_a_baseline_is_drawn_over_the_others_and_dashed() -> None:

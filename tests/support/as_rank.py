@@ -15,15 +15,17 @@ import torch
 from torch import nn
 
 import fedflat as ff
+from docs.method_grid import run_of
 from fedflat.core.errors import InputError
 from fedflat.core.method import Method
 from fedflat.core.records import Delta
 from fedflat.engine.client_store import ClientStore
 from fedflat.engine.ranks import ALONE, Ranks, joined
-from fedflat.methods import find
+from fedflat.methods import all_methods, find
 from fedflat.rounds.aggregation import RunningMean
-from support.effort import covering_methods
+from support.effort import covering_methods, for_few_rounds
 from support.federation import federation, simulation
+from support.method_grid import FEW, NAMED
 from support.processes import MARK, DivergingNetwork
 
 EXECUTORS = ("sequential", "stacked")
@@ -52,9 +54,20 @@ def every_method(folder: Path, ranks: Ranks) -> dict[str, str]:
     found = {}
     for name, kind in covering_methods().items():
         for executor in EXECUTORS:
-            sim = rounds(kind(), executor, ranks)
+            sim = rounds(for_few_rounds(kind), executor, ranks)
             list(sim)
             found[f"{name} {executor}"] = digest(sim)
+    return found
+
+
+def every_setting(folder: Path, ranks: Ranks) -> dict[str, str]:
+    """What goes with several ranks, of the grid of methods and settings."""
+    found = {}
+    for name, title in FEW:
+        if all_methods()[name].training != "local":
+            sim = run_of(name, NAMED[title], dtype="float32").build(ranks=ranks)
+            list(sim)
+            found[f"{name} {title}"] = digest(sim)
     return found
 
 

@@ -21,7 +21,13 @@ COVERING = {
     "a teacher": "FedGMT",
     "gradients by the inputs": "FedRobust",
     "the gradient on all samples": "MimeLite",
+    "a step size that changes within the round": "FedMoSWA",
+    "a teacher without the task loss": "FedSOL",
+    "the evaluated model is another one than the trained one": "FedExP",
+    "another method inside it, and a number of planned rounds": "SWA",
 }
+
+FEW_ROUNDS = {"SWA": {"begin": 0.0, "cycle": 1}}  # fields with which one round, too, can be planned
 
 in_test_all = pytest.mark.skipif(not ALL, reason="in `make test-all` alone")
 
@@ -37,6 +43,11 @@ def chosen(usual: T, everything: T) -> T:
 
 
 def covering_methods() -> dict[str, type[Method]]:
-    """The methods that are tried on every axis of the engines, by name: seven, or all in `make test-all`."""
+    """The methods that are tried on every axis of the engines, by name: eleven, or all in `make test-all`."""
     methods = all_methods()
     return methods if ALL else {name: methods[name] for name in COVERING.values()}
+
+
+def for_few_rounds(cls: type[Method]) -> Method:
+    """A method with its defaults, or if those need many rounds, with fields that do not."""
+    return cls(**FEW_ROUNDS.get(cls.__name__, {}))

@@ -19,10 +19,15 @@ from fedflat.core.method import Method
 Array = np.ndarray
 
 
+def softmax(z: Array) -> Array:
+    """The probabilities of scores, (n, classes)."""
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
 def softmax_error(scores: Array, y: Array) -> Array:
     """Derivative of the mean cross-entropy by the scores, (n, classes)."""
-    p = np.exp(scores - scores.max(axis=1, keepdims=True))
-    p /= p.sum(axis=1, keepdims=True)
+    p = softmax(scores)
     p[np.arange(len(y)), y] -= 1
     return p / len(y)
 

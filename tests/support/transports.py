@@ -18,6 +18,7 @@ from fedflat.rounds.participation import participation
 from support.federation import federation, tanh_network
 
 DIGEST = "study"
+PLANNED = 5  # rounds, of methods that must know
 Change = Callable[[str, TrainReply], Reply | None]
 
 
@@ -41,14 +42,19 @@ def client_names(data: ff.FederatedData) -> list[str]:
 
 
 def federated_clients(
-    method: Method, folder: Path, client: ff.Client, dtype=torch.float32, rule: object = 3
+    method: Method,
+    folder: Path,
+    client: ff.Client,
+    dtype=torch.float32,
+    rule: object = 3,
+    rounds: int = PLANNED,
 ) -> dict[str, FederatedClient]:
     """All clients of `federation()` by name, each with its own data only, and its own folder."""
     data = federation()
     return {
         name: FederatedClient(
             method, tanh_network().to(dtype), data.alone(i), client, 0, folder / name, DIGEST,
-            participation=participation(rule),
+            participation=participation(rule), rounds=rounds,
         )
         for i, name in enumerate(client_names(data))
     }  # fmt: skip
@@ -60,6 +66,6 @@ def federated_server(
     """The server of `federation()`; `rule` says who takes part in a round."""
     data = federation()
     members = dict(zip(client_names(data), data.sizes.tolist(), strict=True))
-    settings = {"weights": "uniform", "seed": 0, "digest": DIGEST, "shape": data.shape} | changes
+    settings = {"weights": "uniform", "seed": 0, "digest": DIGEST, "shape": data.shape, "rounds": PLANNED} | changes
     module = tanh_network().to(dtype)
     return FederatedServer(method, module, client, Membership(members, "here"), participation(rule), **settings)

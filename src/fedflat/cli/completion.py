@@ -60,7 +60,7 @@ def setting_names(study: bool = False) -> list[str]:
         "client": HYPER.findall(_text("rounds/local_training")),
         "model": FIELD.findall(_class(spec, "ModelSection")),
         "partition": ["name", *_hyper_fields("data/partition")],
-        "method": ["name", *_hyper_fields("methods")],
+        "method": ["name", *_method_fields()],
     }
     names = FIELD.findall(_class(spec, "Experiment") + _class(spec, "StudySpec" if study else "RunSpec"))
     return [f"{name}.{field}" for name in names for field in inside.get(name, ())] + [
@@ -80,6 +80,14 @@ def _text(module: str) -> str:
 def _hyper_fields(folder: str) -> list[str]:
     """The fields of all classes in a folder, each once."""
     return list(dict.fromkeys(field for file in _modules(folder) for field in HYPER.findall(file.read_text())))
+
+
+def _method_fields() -> list[str]:
+    """The fields of all methods; `base.rho` for those of the method inside another one."""
+    fields, around = _hyper_fields("methods"), [x for x in _modules("methods") if "(Wrapper)" in x.read_text()]
+    own = {field for file in around for field in HYPER.findall(file.read_text())}
+    inside = ["base.name", *(f"base.{field}" for field in fields if field not in own)]
+    return [field for field in fields if field != "base"] + inside
 
 
 def _modules(folder: str) -> list[Path]:

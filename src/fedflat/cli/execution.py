@@ -96,9 +96,8 @@ def resume_run(
     if not track and ranks.first(directory.is_finished and not directory.damaged_files()):
         directory.remove_temporary_files()
         done = int(StoredRun.open(path).summary["rounds"])
-        return console.say(
-            f"already finished: {done} of {spec.rounds} rounds; --rounds N extends it", f"results in {path}"
-        )
+        more = "" if spec.planned_by_rounds() else "; --rounds N extends it"
+        return console.say(f"already finished: {done} of {spec.rounds} rounds{more}", f"results in {path}")
     carry_out_run(console, spec, path, ranks, strict, track)
 
 

@@ -44,7 +44,7 @@ def override(spec: Spec, flags: list[str]) -> Spec:
     """`spec` with the settings changed that `flags` give. Raises InputError, naming flag or field."""
     if not flags:
         return spec
-    kind, table = type(spec), spec.model_dump(exclude_none=True)
+    kind, table = type(spec), spec.table()
     return validated(kind, _merged(kind, table, _parsed(kind, flags, table)))
 
 
@@ -104,7 +104,9 @@ def _parsed(model: type[BaseModel], flags: list[str], table: dict[str, Any]) -> 
         raise InputError(printable(shortened(_unknown_flag(str(error), model), LINE))) from error
     except RecursionError as error:
         raise InputError("a flag is nested too deep") from error
-    return parsed | outside
+    for key, value in outside.items():
+        parsed[key] = {**parsed.get(key, {}), **value}
+    return parsed
 
 
 def _refuse_repeated(model: type[BaseModel], words: list[str]) -> None:
@@ -132,17 +134,37 @@ def _without_outside_fields(
 
     The fields of such a class are not known before it is loaded.
     """
-    left, found = list(words), {}
-    for key in ("method", "partition"):
-        given = {} if key not in model.model_fields else _flags_of(key, left)
-        value = table.get(key)
+    left, found = list(words), dict[str, Any]()
+    for key in _keys_of_alternatives(model):
+        given, value = _flags_of(key, left), _at(table, key)
         name = given.get("name", value.get("name") if isinstance(value, dict) else value)
         if given and is_reference(name):
-            found[key] = {field: text if field == "name" else from_flag(text) for field, text in given.items()}
+            outer, _, inner = key.partition(".")
+            fields = {field: text if field == "name" else from_flag(text) for field, text in given.items()}
+            found[outer] = {inner: fields} if inner else fields
             left = [
                 word for place in _places(left) if not left[place.start].startswith(f"--{key}.") for word in left[place]
             ]
     return left, found
+
+
+def _keys_of_alternatives(model: type[BaseModel]) -> list[str]:
+    """The keys of method and partition, where `name` chooses a class, and of what may be inside."""
+    found = []
+    for key in ("method", "partition"):
+        members = sections_of(model.model_fields[key].annotation) if key in model.model_fields else []
+        inside = {
+            name: None for one in members for name, info in one.model_fields.items() if sections_of(info.annotation)
+        }
+        found += [*([key] if members else []), *(f"{key}.{name}" for name in inside)]
+    return found
+
+
+def _at(table: Any, key: str) -> Any:
+    """The value at a dotted key; None if there is none."""
+    for name in key.split("."):
+        table = table.get(name) if isinstance(table, dict) else None
+    return table
 
 
 def _flags_of(key: str, words: list[str]) -> dict[str, str]:
@@ -163,16 +185,20 @@ def _places(words: list[str]) -> list[slice]:
 
 def _merged(model: type[BaseModel], table: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
     """`flags` over `table`, section by section; of another method or partition, the keys of the old one are dropped."""
-    merged = dict(table)
-    for key, value in flags.items():
-        old = {"name": table[key]} if isinstance(table.get(key), str) else table.get(key)
-        if isinstance(value, dict) and isinstance(old, dict):
-            alternatives = len(sections_of(model.model_fields[key].annotation)) > 1
-            other = "name" in value and plain(value["name"]) != plain(str(old.get("name", "")))
-            merged[key] = value if alternatives and other else {**old, **value}
-        else:
-            merged[key] = value
-    return merged
+    members = {key: sections_of(info.annotation) for key, info in model.model_fields.items()}
+    return {**table, **{key: _over(table.get(key), value, members.get(key, [])) for key, value in flags.items()}}
+
+
+def _over(old: Any, new: Any, members: list[type[Section]]) -> Any:
+    """The value `new` over `old`, of a key whose sections are `members`."""
+    old = {"name": old} if isinstance(old, str) else old
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    if len(members) > 1 and "name" in new and plain(new["name"]) != plain(str(old.get("name", ""))):
+        return new
+    inside = {key: sections_of(info.annotation) for one in members for key, info in one.model_fields.items()}
+    both = {key: _over(old[key], value, inside[key]) for key, value in new.items() if key in old and inside.get(key)}
+    return {**old, **new, **both}
 
 
 def _with_names(model: type[BaseModel], flags: list[str]) -> list[str]:
@@ -217,7 +243,8 @@ def _unknown_flag(message: str, model: type[BaseModel]) -> str:
     lists = [name for name, info in model.model_fields.items() if _is_list(info) and sections_of(info.annotation)]
     known = [*keys(model), *lists]
     # A field without its section is most likely one of a method, or of the first section that has it.
-    same = sorted((one for one in known if one.endswith(f".{key}")), key=lambda one: not one.startswith("method"))
+    ends = (one for one in known if one.endswith(f".{key}"))
+    same = sorted(ends, key=lambda one: (not one.startswith("method"), one.count(".")))
     close = (same or get_close_matches(key, known, n=1))[:1]
     name, dot, _ = close[0].partition(".") if close else ("", "", "")
     if dot and name in lists:

@@ -85,11 +85,11 @@ def check_method(
 
 def _problem(check: Callable[[Method], None], method: Method) -> str | None:
     """How `method` breaks the promise that `check` checks, in one line; None if it keeps it."""
-    from ..core.method_check import HOOKS
-    from ..core.own_classes import class_title, own_errors_named
+    from ..core.method_check import method_errors_named
+    from ..core.own_classes import class_title
 
     try:
-        with own_errors_named("method", method, HOOKS):
+        with method_errors_named(method):
             check(method)
     except Exception as error:  # the user's code may raise anything
         text = str(error).splitlines()[0] if str(error) else ""

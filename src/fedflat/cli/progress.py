@@ -24,7 +24,9 @@ PATIENCE = 20  # seconds between lines on a measure; one that takes less has no 
 SHARED = {
     "test_accuracy",
     "validation_accuracy",
+    "test_accuracy_iterate",
     "test_loss",
+    "test_loss_iterate",
     "train_loss",
     "lr",
     "clients",
@@ -125,6 +127,8 @@ def state(result: Round) -> str:
     """The accuracy after a round, the loss in it, and the method's own numbers, such as FedGF's c."""
     accuracies = {kind: result.metrics.get(f"{kind}_accuracy") for kind in ("test", "validation")}
     parts = [f"{kind} accuracy {100 * value:.1f} %" for kind, value in accuracies.items() if value is not None]
+    if "test_accuracy_iterate" in result.metrics:
+        parts.append(f"of the iterate {100 * result.metrics['test_accuracy_iterate']:.1f} %")
     if "train_loss" in result.metrics:
         parts.append(f"train loss {result.metrics['train_loss']:.4g}")
     return "  ".join(parts + [f"{name} {value:.2f}" for name, value in result.metrics.items() if name not in SHARED])

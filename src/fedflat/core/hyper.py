@@ -97,6 +97,8 @@ def allowed(cls: Any, name: str) -> str:
     kind = _hints(cls)[name]
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(repr, get_args(kind)))
+    if _is_class(kind):
+        return f"a {kind.__name__.lower()}"
     kinds = get_args(kind) or (kind,)
     if bool in kinds:
         return "true or false"
@@ -113,9 +115,16 @@ def _hints(cls: Any) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
+def _is_class(kind: Any) -> bool:
+    """Whether the values of a field are objects of a class, such as a method that another one goes around."""
+    return isinstance(kind, type) and kind not in (bool, int, float, str)
+
+
 def _fits(value: Any, kind: Any, interval: Interval) -> bool:
     if get_origin(kind) is Literal:
         return value in get_args(kind)
+    if _is_class(kind):
+        return isinstance(value, kind)
     kinds = get_args(kind) or (kind,)
     if value is None or isinstance(value, bool | str):
         return type(value) in kinds

@@ -13,6 +13,7 @@ from torch import Tensor
 from .method import Context, Method
 from .method_check import check_pair
 from .oracle import ObservedOracle, Oracle
+from .wrapper import chain
 
 WeightDecayScope = Literal["outside", "inside"]
 ClipScope = Literal["full", "loss_only", "flsim"]
@@ -39,18 +40,22 @@ class Descent:
     clip_scope: ClipScope = "full"
 
     def __call__(
-        self, w: Tensor, d: Tensor, velocity: Tensor | None, parts: DirectionParts
+        self, w: Tensor, d: Tensor, velocity: Tensor | None, parts: DirectionParts, lr_factor: Tensor | float = 1.0
     ) -> tuple[Tensor, Tensor | None]:
-        """The next iterate (*clients, d) and the next velocity (None without momentum)."""
+        """The next iterate (*clients, d) and the next velocity (None without momentum).
+
+        `lr_factor` multiplies the step size.
+        """
         if self.max_norm != inf:
             d = self._clipped(w, d, parts)
         if self.weight_decay:
             d = d + self.weight_decay * (parts.fresh if self.wd_scope == "inside" else 1.0) * w
         if velocity is not None:
             d = velocity = self.momentum * velocity + d
-        if isinstance(self.lr, Tensor):
-            return w - self.lr * d, velocity
-        return torch.sub(w, d, alpha=self.lr), velocity  # one pass over memory instead of two
+        lr = self.lr * lr_factor if isinstance(lr_factor, Tensor) or lr_factor != 1 else self.lr
+        if isinstance(lr, Tensor):
+            return w - lr * d, velocity
+        return torch.sub(w, d, alpha=lr), velocity  # one pass over memory instead of two
 
     def _clipped(self, w: Tensor, d: Tensor, parts: DirectionParts) -> Tensor:
         if self.clip_scope == "loss_only" and parts.gradient is not None:
@@ -81,6 +86,7 @@ class LocalResult:
     client: Any  # the record to keep
     w: Tensor  # the local model, (*clients, d)
     steps: Tensor  # local steps taken, (*clients, 1)
+    lr_factors: Tensor  # sum of the factors on their step sizes, (*clients, 1)
     gradients: int  # minibatch gradients taken, by all of the clients together
     loss: Tensor  # mean over the steps of the loss of each one's first gradient, (*clients,), float32; see `local_step`
 
@@ -95,13 +101,16 @@ class LocalState:
     steps: Tensor | int = 0
     gradients: int = 0  # minibatch gradients that each of these clients took
     loss: Tensor | float = 0.0  # sum over the steps, (*clients,), float64
+    # Sum over the steps of the method's `lr_factor`, (*clients, 1); None where it is 1, and the sum so many as steps.
+    lr_factors: Tensor | None = None
 
     def rows(self, which: slice) -> LocalState:
         """Some rows of a stack."""
         velocity = None if self.velocity is None else self.velocity[which]
         loss = self.loss[which] if isinstance(self.loss, Tensor) else self.loss
         client = self.client.map(lambda x: x[which])
-        return replace(self, w=self.w[which], client=client, velocity=velocity, loss=loss)
+        factors = None if self.lr_factors is None else self.lr_factors[which]
+        return replace(self, w=self.w[which], client=client, velocity=velocity, loss=loss, lr_factors=factors)
 
     @property
     def clients(self) -> int:
@@ -130,16 +139,19 @@ def local_step(
     where the method takes that gradient. That is the iterate, unless the method begins with a perturbation that it
     knows beforehand. It is NaN if the oracle does not know losses.
     """
-    ctx = replace(ctx, steps=state.steps, lr_sum=state.steps * descent.lr)
+    factors = state.steps if state.lr_factors is None else state.lr_factors
+    ctx = replace(ctx, steps=state.steps, lr_sum=factors * descent.lr)
     oracle = ObservedOracle(grad)
     found = method.step(state.w, state.client, down, oracle, ctx)
     d, client = check_pair(method, "step", found, (Tensor, method.client))
     if observe is not None:
         observe(state, oracle.point)
     parts = DirectionParts(oracle.descent, method.fresh_weight(down), method.penalty)
-    w, velocity = descent(state.w, d, state.velocity, parts)
+    factor = 1.0 if state.lr_factors is None else method.lr_factor(ctx)
+    w, velocity = descent(state.w, d, state.velocity, parts, factor)
     loss = state.loss + (nan if oracle.loss is None else oracle.loss)
-    return LocalState(w, client, velocity, state.steps + 1, state.gradients + oracle.calls, loss)
+    after = None if state.lr_factors is None else state.lr_factors + factor
+    return LocalState(w, client, velocity, state.steps + 1, state.gradients + oracle.calls, loss, after)
 
 
 def local_round(
@@ -156,25 +168,52 @@ def local_round(
     `steps` yields `(grad, active)` for each local step. In a stack the clients are sorted by their number
     of steps, most first, and `active` is how many of the first ones take this step; `grad` then maps
     `(active, d)` to `(active, d)`. Clients that have taken all their steps leave the stack.
-    `step` takes one step; an executor may have a faster one than `local_step`.
+    `step` takes one step; an executor may have a faster one than `local_step`. `ctx.local_steps` says how many each
+    client will take, which methods with a schedule within the round need.
     """
     w, mine = method.start(down, client), down
     loss = w.new_zeros(w.shape[:-1], dtype=torch.float64)
-    state = LocalState(w, client, torch.zeros_like(w) if descent.momentum else None, loss=loss)
+    factors = w.new_zeros(*w.shape[:-1], 1) if has_schedule(method) else None
+    state = LocalState(w, client, torch.zeros_like(w) if descent.momentum else None, loss=loss, lr_factors=factors)
+    here = ctx
     done: list[LocalState] = []
     for grad, active in steps:
         if w.ndim > 1 and active < len(state.w):
             done.append(state.rows(slice(active, None)))
             state, mine = state.rows(slice(active)), mine.map(lambda x, active=active: x[:active])
-        state = step(method, state, mine, grad, ctx, descent)
+            here = replace(here, local_steps=_first(here.local_steps, active))
+        state = step(method, state, mine, grad, here, descent)
     parts = [state, *reversed(done)]
     state, taken = _gather(parts)
-    ctx = replace(ctx, steps=taken, lr_sum=taken * descent.lr)
+    factors = taken if state.lr_factors is None else state.lr_factors
+    ctx = replace(ctx, steps=taken, lr_sum=factors * descent.lr)
     found = method.finish(state.w, state.client, down, ctx)
     up, kept = check_pair(method, "finish", found, (method.up, method.client))
     gradients = sum(part.clients * part.gradients for part in parts)
     # Single precision: executors whose models agree to the last bit then agree in this number, too.
-    return LocalResult(up, kept, state.w, taken, gradients, (state.loss / taken[..., 0]).float())
+    return LocalResult(up, kept, state.w, taken, factors, gradients, (state.loss / taken[..., 0]).float())
+
+
+def _first(local_steps: Tensor | float, active: int) -> Tensor | float:
+    return local_steps[:active] if isinstance(local_steps, Tensor) else local_steps
+
+
+def has_schedule(method: Method) -> bool:
+    """Whether the local steps of a round differ in size."""
+    return type(chain(method)[-1]).lr_factor is not Method.lr_factor
+
+
+def lr_factors_of(method: Method, ctx: Context, steps: Tensor) -> Tensor:
+    """The sum of the factors on the step size over all local `steps` (1, 1) of a client, (1, 1).
+
+    It has the bits that `local_round` gives the client, so a server need not be told.
+    """
+    if not has_schedule(method):
+        return steps
+    total = torch.zeros_like(steps)
+    for k in range(int(steps)):
+        total = total + method.lr_factor(replace(ctx, steps=k, local_steps=steps))
+    return total
 
 
 def _gather(parts: Sequence[LocalState]) -> tuple[LocalState, Tensor]:
@@ -184,4 +223,7 @@ def _gather(parts: Sequence[LocalState]) -> tuple[LocalState, Tensor]:
         return parts[0], counts[0]
     client = parts[0].client.map(lambda *rows: torch.cat(rows), *(part.client for part in parts[1:]))
     loss = torch.cat([torch.as_tensor(part.loss) for part in parts])
-    return LocalState(torch.cat([part.w for part in parts]), client, None, loss=loss), torch.cat(counts)
+    sums = [part.lr_factors for part in parts if part.lr_factors is not None]
+    factors = torch.cat(sums) if sums else None
+    w = torch.cat([part.w for part in parts])
+    return LocalState(w, client, None, loss=loss, lr_factors=factors), torch.cat(counts)

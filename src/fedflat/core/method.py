@@ -10,12 +10,12 @@ from torch import Tensor
 
 from .citation import Citation, Sources
 from .hyper import by_name, check, hyper
-from .oracle import Oracle, as_descent_gradient, asam, sam, shifted, unit, with_teacher, wrt_inputs
+from .oracle import Oracle, as_descent_gradient, asam, sam, shifted, teacher_gradient, unit, with_teacher, wrt_inputs
 from .records import Nothing, Record
 
 __all__ = [  # with the records of `core.records`, all that the file of a method needs
     "Citation", "Context", "Method", "Oracle", "Sources", "as_descent_gradient", "asam", "hyper", "sam", "shifted",
-    "unit", "with_teacher", "wrt_inputs",
+    "teacher_gradient", "unit", "with_teacher", "wrt_inputs",
 ]  # fmt: skip
 
 
@@ -24,7 +24,8 @@ class Context:
     """What every party may know about a round, whatever the method is."""
 
     t: int  # communication round, from 0
-    lr: float  # local step size of this round, the same for every local step in it
+    # Local step size of this round, see `Method.round_lr`; `Method.lr_factor` may change it from step to step.
+    lr: float
     share: float  # sampled clients / all clients
     # In `step`, `finish` and `receive`: what this client has taken so far, (*clients, 1).
     # In `update`: the mean over the sampled clients, (1,), with the weights of the model mean.
@@ -34,6 +35,8 @@ class Context:
     layers: tuple[slice, ...] = ()  # the last axis cut into the model's parameters
     sampled: int = 1  # clients that take part in the round
     full_grad: Oracle | None = None  # gradient of the client's loss on all of its samples; costs a pass over them
+    local_steps: Tensor | float = 1.0  # in `step`, `lr_factor` and `finish`: K_i, all of this round, (*clients, 1)
+    rounds: int = 0  # planned rounds of the run; 0 unless the method says `depends_on_rounds`
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
@@ -55,6 +58,8 @@ class Method(ABC):
     # "local": each client trains a model of its own, the field `w` of its record, and nothing is sent. "centralised":
     # one model is trained on the samples of all clients, with as many local steps as the whole cohort takes.
     training: ClassVar[Literal["federated", "local", "centralised"]] = "federated"
+    # Whether a round depends on how many are planned, `ctx.rounds`: then a run cannot be given more of them later.
+    depends_on_rounds: ClassVar[bool] = False
 
     server: ClassVar[type[Record]]  # kept by the server between rounds; has a field `w`, the model
     client: ClassVar[type[Record]] = Nothing  # kept by each client between its rounds
@@ -93,6 +98,17 @@ class Method(ABC):
         """The method for samples of `shape`: itself, unless a hyper-parameter is taken from the data."""
         return self
 
+    def check_rounds(self, rounds: int) -> None:  # noqa: B027 (most methods have nothing to check)
+        """Raise InputError, saying why, if the method comes to nothing in so many planned rounds."""
+
+    def round_lr(self, ctx: Context) -> float:
+        """The local step size of a round, positive: a schedule over rounds.
+
+        `ctx.lr` is what the experiment has for it; in all other hooks it is what this returns. It may depend on
+        `ctx.t`, `ctx.lr` and `ctx.rounds` alone.
+        """
+        return ctx.lr
+
     def init_server(self, w: Tensor) -> Any:
         """Server state before round 0, from the initial model (d,): everything but the model is zero."""
         zero: Any = self.server.zeros(w, self)
@@ -123,6 +139,14 @@ class Method(ABC):
     def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[Any, Any]:
         """After the last local step: what is sent, and what is kept."""
 
+    def lr_factor(self, ctx: Context) -> Tensor | float:
+        """What multiplies the step size of the local step that comes, positive: a schedule within the round.
+
+        It may depend on `ctx.t`, `ctx.lr`, `ctx.steps` and `ctx.local_steps` alone, so that a server can work out by
+        itself how far a client can go; `ctx.lr_sum` is `ctx.lr` times the sum of these factors.
+        """
+        return 1.0
+
     def receive(self, up: Any, ctx: Context) -> Any:
         """What the server averages of one client's message: by default the message itself.
 
@@ -134,3 +158,8 @@ class Method(ABC):
     @abstractmethod
     def update(self, server: Any, mean: Any, ctx: Context) -> Any:
         """The next server state from the weighted mean of what was received."""
+
+    def served(self, server: Any) -> Tensor:
+        """The model (d,) that is evaluated and handed out; clients train from what `broadcast` sends all the same."""
+        w: Tensor = server.w
+        return w

@@ -47,6 +47,10 @@ class ContractOracle:
         """The oracle of the loss with a teacher; see `core.oracle.with_teacher`."""
         return replace(self, e=e)
 
+    def teacher_gradient(self, w: Tensor, e: Tensor, tau: float) -> Tensor:
+        """The gradient of a teacher's penalty alone; see `core.oracle.teacher_gradient`."""
+        return torch.tanh((w - e) / tau)
+
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients by `w` and by a linear map of the samples; see `core.oracle.wrt_inputs`."""
         return self(w), torch.tanh(matrix), torch.tanh(shift + self.b[..., :1])
@@ -59,9 +63,10 @@ def oracles(b: Tensor) -> Iterator[tuple[ContractOracle, int]]:
         yield ContractOracle(b[:active] if b.ndim > 1 else b, k), active
 
 
-def context(**changes: Any) -> Context:
-    """What the parties know of a round of the problem."""
+def context(dtype: torch.dtype = torch.float64, **changes: Any) -> Context:
+    """What the parties know of a round of the problem, for all clients stacked."""
     model: dict[str, Any] = {
+        "local_steps": torch.tensor(STEPS, dtype=dtype)[:, None],
         "is_weight": torch.arange(D) < 8,
         "layers": (slice(0, 8), slice(8, D)),
         "full_grad": torch.tanh,
@@ -75,9 +80,9 @@ def states(method: Method, dtype: torch.dtype = torch.float64) -> tuple[Any, Any
     down = method.broadcast(server).map(lambda x: x.expand(CLIENTS, -1))
     client = method.init_client(down)
     for t in range(3):
-        result = local_round(method, down, client, oracles(target(CLIENTS, dtype)), context(t=t), Descent(0.1))
-        means = context(t=t, steps=result.steps.mean(0), lr_sum=result.steps.mean(0) * 0.1)
-        received = method.receive(result.up, context(t=t, steps=result.steps, lr_sum=result.steps * 0.1))
+        result = local_round(method, down, client, oracles(target(CLIENTS, dtype)), context(dtype, t=t), Descent(0.1))
+        means = context(t=t, steps=result.steps.mean(0), lr_sum=result.lr_factors.mean(0) * 0.1)
+        received = method.receive(result.up, context(t=t, steps=result.steps, lr_sum=result.lr_factors * 0.1))
         server = check_record(
             method, "update", method.update(server, received.map(lambda x: x.mean(0)), means), method.server
         )
@@ -106,8 +111,8 @@ def require_shape(
 def shapes_and_dtypes_are_as_declared(method: Method, dtype: torch.dtype) -> None:
     """What every hook returns has the fields, shapes and type that the class line declares."""
     server, down, client = states(method, dtype)
-    result = local_round(method, down, client, oracles(target(CLIENTS, dtype)), context(), Descent(0.1))
-    received = method.receive(result.up, context(steps=result.steps, lr_sum=result.steps * 0.1))
+    result = local_round(method, down, client, oracles(target(CLIENTS, dtype)), context(dtype), Descent(0.1))
+    received = method.receive(result.up, context(steps=result.steps, lr_sum=result.lr_factors * 0.1))
     require_shape("server", server, method.server, method, (), dtype)
     require_shape("down", down, method.down, method, (CLIENTS,), dtype)
     require_shape("client", result.client, method.client, method, (CLIENTS,), dtype)
@@ -122,7 +127,7 @@ def a_stack_is_its_clients_one_by_one(method: Method, momentum: float) -> None:
     stacked = local_round(method, down, client, oracles(b), context(), descent)
     for i, steps in enumerate(STEPS):
         mine = down.map(lambda x, i=i: x[i]), client.map(lambda x, i=i: x[i])
-        alone = local_round(method, *mine, list(oracles(b[i]))[:steps], context(), descent)
+        alone = local_round(method, *mine, list(oracles(b[i]))[:steps], context(local_steps=steps), descent)
         require(bool(stacked.steps[i] == alone.steps == steps), "a client takes another number of steps in a stack")
         for side in ("up", "client"):
             for name, tensor in getattr(alone, side).tensors().items():
@@ -142,8 +147,8 @@ def nothing_is_written_in_place(method: Method) -> None:
     before = [x.clone() for record in (server, down, client) for x in record.tensors().values()]
     result = local_round(method, down, client, oracles(target(CLIENTS, torch.float64)), context(), Descent(0.1))
     sent = [x.clone() for x in result.up.tensors().values()]
-    means = context(steps=result.steps.mean(0), lr_sum=result.steps.mean(0) * 0.1)
-    received = method.receive(result.up, context(steps=result.steps, lr_sum=result.steps * 0.1))
+    means = context(steps=result.steps.mean(0), lr_sum=result.lr_factors.mean(0) * 0.1)
+    received = method.receive(result.up, context(steps=result.steps, lr_sum=result.lr_factors * 0.1))
     method.update(server, received.map(lambda x: x.mean(0)), means)
     after = [x for record in (server, down, client) for x in record.tensors().values()]
     require(_equal(before, after), "a tensor of server, down or client was changed in place; write x + y, not x += y")

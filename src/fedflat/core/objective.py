@@ -95,13 +95,18 @@ class Objective:
         """The mean loss of each client, (*clients,), at `w` (*clients, d), plus a penalty on the scores."""
         return self.losses(w, batch, penalty)[0]
 
-    def losses(self, w: Tensor, batch: Batch, penalty: Penalty | None) -> tuple[Tensor, Tensor]:
-        """`loss`, (*clients,), and the samples' losses without the penalty, (*clients, b), which carry no gradient."""
+    def losses(
+        self, w: Tensor, batch: Batch, penalty: Penalty | None, penalty_alone: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """`loss`, (*clients,), and the samples' losses without the penalty, (*clients, b), which carry no gradient.
+
+        With `penalty_alone` the first is the mean of the penalty.
+        """
         scores = self.logits(w, batch.x, batch.key)
         each = self.task.each(scores.flatten(0, -2), batch.y.flatten(0, scores.ndim - 2)).view(scores.shape[:-1])
         plain = each.detach()
         if penalty is not None:
-            each = each + penalty(scores)
+            each = penalty(scores) if penalty_alone else each + penalty(scores)
         return each.mean(-1) if batch.weight is None else (each * batch.weight).sum(-1), plain
 
     def gradient(self, w: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:
@@ -112,11 +117,17 @@ class Objective:
         gradient: Tensor = torch.autograd.grad(total, w)[0]
         return gradient
 
-    def loss_and_gradient(self, w: Tensor, batch: Batch, penalty: Penalty | None = None) -> tuple[Tensor, Tensor]:
-        """`gradient`, and from the same pass the mean loss of each client without the penalty, (*clients,), float64."""
+    def loss_and_gradient(
+        self, w: Tensor, batch: Batch, penalty: Penalty | None = None, penalty_alone: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """`gradient`, and from the same pass the mean loss of each client without the penalty, (*clients,), float64.
+
+        With `penalty_alone` the gradient is that of the penalty, never in bfloat16: near the teacher, where every round
+        starts, a teacher's penalty is so flat that only rounding errors would be left of its gradient.
+        """
         w = w.detach().requires_grad_()
-        with torch.enable_grad(), self.training_precision():
-            loss, plain = self.losses(w, batch, penalty)
+        with torch.enable_grad(), nullcontext() if penalty_alone else self.training_precision():
+            loss, plain = self.losses(w, batch, penalty, penalty_alone)
             total = loss.sum()
         gradient: Tensor = torch.autograd.grad(total, w)[0]
         return batch.mean(plain), gradient
@@ -166,6 +177,22 @@ class BatchOracle:
 
         Raises InputError for a task whose scores are not those of classes.
         """
+        return replace(self, penalty=self._teacher(e, weight * tau**2, tau))
+
+    def teacher_gradient(self, w: Tensor, e: Tensor, tau: float) -> Tensor:
+        """The gradient of a teacher's penalty alone; see `core.oracle.teacher_gradient`."""
+        return self.teacher_gradient_with_loss(w, e, tau)[1]
+
+    def teacher_gradient_with_loss(self, w: Tensor, e: Tensor, tau: float) -> tuple[Tensor, Tensor]:
+        """As `with_loss`: the mean loss at `w` without the penalty, and the gradient of the penalty alone."""
+        with self.seeded():
+            return self.objective.loss_and_gradient(w, self.batch, self._teacher(e, 1.0, tau), penalty_alone=True)
+
+    def _teacher(self, e: Tensor, weight: float, tau: float) -> Penalty:
+        """The penalty weight KL(softmax(z_e / tau) || softmax(z_w / tau)).
+
+        Raises InputError for a task whose scores are not those of classes.
+        """
         if self.objective.task.kind != "classification":
             raise InputError(
                 f"method: its teacher compares scores of classes, and the task is {self.objective.task.kind}"
@@ -177,9 +204,9 @@ class BatchOracle:
             with torch.no_grad():
                 teacher = (self.objective.logits(e, self.batch.x, self.batch.key) / tau).log_softmax(-1)
             student = (scores / tau).log_softmax(-1)
-            return weight * tau**2 * (teacher.exp() * (teacher - student)).sum(-1)
+            return weight * (teacher.exp() * (teacher - student)).sum(-1)
 
-        return replace(self, penalty=penalty)
+        return penalty
 
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients by `w` and by a linear map of the samples; see `core.oracle.wrt_inputs`."""

@@ -24,6 +24,9 @@ class MinibatchOracle(Protocol):
     def with_teacher(self, e: Tensor, weight: float, tau: float) -> Oracle:
         """The oracle of the loss with a teacher's penalty; see the function `with_teacher`."""
 
+    def teacher_gradient(self, w: Tensor, e: Tensor, tau: float) -> Tensor:
+        """The gradient of a teacher's penalty alone; see the function `teacher_gradient`."""
+
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients by `w` and by a linear map of the samples; see the function `wrt_inputs`."""
 
@@ -71,6 +74,15 @@ def with_teacher(grad: Oracle, e: Tensor, weight: float, tau: float) -> Oracle:
     return cast(MinibatchOracle, grad).with_teacher(e, weight, tau)
 
 
+def teacher_gradient(grad: Oracle, w: Tensor, e: Tensor, tau: float) -> Tensor:
+    """The gradient at `w` of KL(softmax(z_e / tau) || softmax(z_w / tau)), batch mean, without the task loss.
+
+    z_w and z_e are the scores at w and at the teacher's parameters `e` (*clients, d), with the same dropout masks. It
+    is no descent gradient: a step asks for one besides. Apply it to the step's own oracle.
+    """
+    return cast(MinibatchOracle, grad).teacher_gradient(w, e, tau)
+
+
 def wrt_inputs(grad: Oracle, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients by w, `matrix` and `shift` of the loss on the samples A x + b.
 
@@ -103,13 +115,19 @@ class ObservedOracle:
         taught = with_teacher(self._grad, e, weight, tau)
         return lambda w: self._observed(w, self._asked(taught, "__call__", "with_loss", w))
 
+    def teacher_gradient(self, w: Tensor, e: Tensor, tau: float) -> Tensor:
+        """A gradient that counts, and is not the step's descent gradient; see the function `teacher_gradient`."""
+        gradient: Tensor = self._asked(self._grad, "teacher_gradient", "teacher_gradient_with_loss", w, e, tau)
+        self.calls += 1
+        return gradient
+
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients by `w`, `matrix` and `shift`, which count as one; see the function `wrt_inputs`."""
         gradients = self._asked(self._grad, "wrt_inputs", "wrt_inputs_with_loss", w, matrix, shift)
         by_w, by_matrix, by_shift = gradients
         return self._observed(w, by_w), by_matrix, by_shift
 
-    def _asked(self, grad: Any, plain: str, with_loss: str, *at: Tensor) -> Any:
+    def _asked(self, grad: Any, plain: str, with_loss: str, *at: Tensor | float) -> Any:
         """What the method `plain` of `grad` gives; the first time with its loss, if `grad` has a method for that."""
         if self.calls or not hasattr(grad, with_loss):
             return getattr(grad, plain)(*at)

@@ -40,7 +40,7 @@ class Record:
     Every field is annotated `Vector` (as wide as the model), `Scalar` (one number),
     `Annotated[Tensor, "name"]`, whose width is the integer attribute `name` of the method, or
     `Annotated[Tensor, "d", "name"]`, a vector as wide as the model if the attribute `name` is true
-    and of width 0 otherwise.
+    and of width 0 otherwise; `"name=value"` in its place asks for that value of an option, and there may be several.
     """
 
     _known_marks: ClassVar[dict[str, tuple[str, ...]]]
@@ -56,7 +56,7 @@ class Record:
         widths = {}
         for name, (mark, *needed) in cls._marks().items():
             width = known[mark] if mark in known else int(getattr(method, mark))
-            widths[name] = width if all(getattr(method, condition) for condition in needed) else 0
+            widths[name] = width if all(_holds(method, condition) for condition in needed) else 0
         return widths
 
     @classmethod
@@ -89,6 +89,12 @@ class Record:
     def tensors(self) -> dict[str, Tensor]:
         """The fields by name."""
         return {name: getattr(self, name) for name in self.__match_args__}  # fields(self) takes longer
+
+
+def _holds(method: object, condition: str) -> bool:
+    name, equals, value = condition.partition("=")
+    found = getattr(method, name)
+    return bool(found == value if equals else found)
 
 
 def is_finite(x: Tensor) -> Tensor:

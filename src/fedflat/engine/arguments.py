@@ -14,6 +14,7 @@ from ..core.errors import InputError, shortened
 from ..core.method import Method
 from ..core.own_classes import check_hook, class_title
 from ..core.task import Task, task_of
+from ..core.wrapper import label_of
 from ..data.federated import FederatedData
 from ..rounds.local_training import Client
 from ..rounds.participation import Explicit, Participation
@@ -30,7 +31,7 @@ def check_weights(method: Method, weights: str) -> None:
     if weights not in ("uniform", "samples"):
         raise InputError(f"weights must be 'uniform' or 'samples', got {weights!r}")
     if weights == "samples" and method.needs_equal_weights:
-        raise InputError(f"weights = 'samples' does not fit {type(method).__name__}, whose derivation needs 'uniform'")
+        raise InputError(f"weights = 'samples' does not fit {label_of(method)}, whose derivation needs 'uniform'")
 
 
 def check_workers(workers: Any) -> None:

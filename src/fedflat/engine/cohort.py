@@ -11,8 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from ..core.method import Context
-from ..core.method_check import HOOKS, check_record
-from ..core.own_classes import own_errors_named
+from ..core.method_check import check_record, method_errors_named
 from ..data.federated import Index
 from ..metrics.drift import drift
 from ..metrics.flatness.subject import RoundObserver
@@ -38,6 +37,7 @@ class ChunkResult:
     received: Any  # what the server averages, (c, width)
     record: Any  # what the clients will keep, (c, width)
     steps: Tensor  # local steps, (c, 1)
+    lr_factors: Tensor  # sums of the factors on their step sizes, (c, 1)
     drifts: Tensor  # ||w_i - w^t||, (c,)
     losses: Tensor  # mean training losses, (c,); see `core.local.local_step`
     gradients: int = 0  # minibatch gradients taken, by all clients of the chunk together
@@ -45,7 +45,7 @@ class ChunkResult:
     def map(self, change: Callable[[Tensor], Tensor]) -> ChunkResult:
         """`change` applied to every tensor."""
         records = self.received.map(change), self.record.map(change)
-        numbers = change(self.steps), change(self.drifts), change(self.losses)
+        numbers = change(self.steps), change(self.lr_factors), change(self.drifts), change(self.losses)
         return ChunkResult(*records, *numbers, self.gradients)
 
     def fill(self, other: ChunkResult) -> None:
@@ -54,6 +54,7 @@ class ChunkResult:
             for name, place in mine.tensors().items():
                 place.copy_(getattr(its, name))
         self.steps.copy_(other.steps)
+        self.lr_factors.copy_(other.lr_factors)
         self.drifts.copy_(other.drifts)
         self.losses.copy_(other.losses)
 
@@ -62,8 +63,7 @@ class ChunkResult:
 class CohortResult:
     """The result of training a cohort, as the server needs it."""
 
-    mean: Any  # the weighted mean of what the server receives
-    steps: Tensor  # the weighted mean of local steps, (1,)
+    mean: RunningMean  # the weighted mean of what the server receives, and of local steps
     drifts: Tensor  # ||w_i - w^t|| of each client, (c,)
     loss: float  # the weighted mean of the clients' training losses
     gradients: int  # minibatch gradients taken, by all clients together
@@ -117,14 +117,14 @@ def train(
     tasks = _tasks(store, [clients[places] for places in chunks], down)
     with ranks.together(), closing(trainer.parts(tasks, down, ctx)) as parts:
         for places, part in zip(chunks, parts, strict=True):
-            mean.add(part.received, part.steps, weights[places])
+            mean.add(part.received, part.steps, weights[places], part.lr_factors)
             if keep:
                 store.stage(clients[places], part.record)
             drifts[places], losses[places] = part.drifts, part.losses
             gradients += part.gradients
     ranks.add_up(mean, drifts, losses)
     loss = float((losses * weights[:, 0]).sum() / weights.sum())
-    return CohortResult(mean.value(), mean.steps, drifts, loss, ranks.total(gradients))
+    return CohortResult(mean, drifts, loss, ranks.total(gradients))
 
 
 def _tasks(store: ClientStore, chunks: Sequence[Index], down: Any) -> Iterator[ChunkInput]:
@@ -144,10 +144,10 @@ def train_chunk(
     that. Raises NonFiniteError if a client's model or message is not finite.
     """
     method = executor.method
-    with own_errors_named("method", method, HOOKS):  # here, because a worker's error has no traceback
+    with method_errors_named(method):  # here, because a worker's error has no traceback
         result = executor.train(task.clients, task.record, down, ctx, observer)
-        at_client = replace(ctx, steps=result.steps, lr_sum=result.steps * ctx.lr)
+        at_client = replace(ctx, steps=result.steps, lr_sum=result.lr_factors * ctx.lr)
         received = check_record(method, "receive", method.receive(result.up, at_client), method.mean)
-    numbers = result.steps, drift(result.w, down.w), result.loss
+    numbers = result.steps, result.lr_factors, drift(result.w, down.w), result.loss
     part = ChunkResult(received, result.client, *numbers, result.gradients)
     return part.map(lambda x: aligned(x.to(down.w.dtype)))

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
 
+from ..core.errors import InputError
 from ..core.method import Method
 from ..core.method_contract import require
 from ..data import FederatedData
 from ..rounds.local_training import Client
 from .simulation import Simulation
 
-ROUNDS = 4
+ROUNDS = (4, 16, 64, 256, 1024)  # the first number that the method can be planned for
 SIZES = (9, 2, 14, 5, 7)  # samples of the clients: they take different numbers of steps
 TOLERANCE = 1e-12  # relative, in double precision: sums of stacks round differently
 
@@ -29,10 +31,19 @@ def problem() -> FederatedData:
 
 
 def simulation(method: Method, executor: str) -> Simulation:
-    """Four rounds of `method` with three of the clients, with clipping, decay and momentum."""
+    """Four rounds of `method`, or as many as it needs, of three of the clients, with clipping, decay and momentum."""
     client = Client(lr=0.1, lr_decay=0.9, epochs=2, batch_size=4, weight_decay=0.01, max_norm=1.0, momentum=0.5)
-    return Simulation("mlp", problem(), method, client, ROUNDS, 3, executor=executor, dtype=torch.float64,
+    return Simulation("mlp", problem(), method, client, rounds_for(method), 3, executor=executor, dtype=torch.float64,
                       model_options={"hidden": [4]}, workers=1)  # fmt: skip
+
+
+def rounds_for(method: Method) -> int:
+    """How many rounds the method is tried for."""
+    for rounds in ROUNDS[:-1]:
+        with suppress(InputError):
+            method.check_rounds(rounds)
+            return rounds
+    return ROUNDS[-1]
 
 
 def trajectory(sim: Simulation) -> Tensor:

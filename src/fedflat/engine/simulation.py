@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from ..core.errors import InputError, NonFiniteError
 from ..core.matrix_products import fix_product_rounding
 from ..core.method import Context, Method
-from ..core.method_check import HOOKS
+from ..core.method_check import method_errors_named
 from ..core.model_check import randomness_of
 from ..core.objective import Objective
-from ..core.own_classes import own_errors_named
 from ..core.task import CROSS_ENTROPY, SampleLoss
+from ..core.wrapper import label_of, serves_another
 from ..data.federated import FederatedData, Index, digest
 from ..data.partition_statistics import partition_statistics
 from ..metrics.flatness import Flatness, Measure, ProgressCallback, Subject, measure, no_progress
@@ -37,7 +37,7 @@ from ..rounds.participation import participation as as_rule
 from ..rounds.pooled_cohort import pooled
 from ..rounds.segments import Segment
 from ..rounds.server import Server
-from ..rounds.settings import described, first_difference
+from ..rounds.settings import described, first_difference, flat_fields
 from .arguments import (
     check_arguments,
     check_callbacks,
@@ -172,8 +172,8 @@ class Simulation:
         self._cost = method_cost(method, len(w))
         self.precision = precision
         clients = self._trained_on.clients
-        with own_errors_named("method", method, HOOKS):
-            self._server = Server(method, self.objective, w, self.client, rule, clients, seed)
+        with method_errors_named(method):
+            self._server = Server(method, self.objective, w, self.client, rule, clients, seed, self.rounds)
         self._store = ClientStore(
             method, clients, w, store_budget, store_folder if ranks.number == 1 else None, ranks.owned
         )
@@ -187,7 +187,7 @@ class Simulation:
         Several ranks must all call this at the same time. The first round calls it if nobody has.
         """
         if self._choice is None:
-            with one_thread(self.device), own_errors_named("method", self.method, HOOKS):
+            with one_thread(self.device), method_errors_named(self.method):
                 cohort = self.cohort(0)
                 steps = float(self.client.local_steps(self._trained_on.sizes_of(cohort)).sum()) * self.rounds
                 self._choice = agreed(
@@ -290,12 +290,12 @@ class Simulation:
         w = self.server.w
         summary = summarise(self._evaluated, len(w), w.element_size(), self.history, self.last)
         return Run(
-            method=type(self.method).__name__,
+            method=label_of(self.method),
             seed=self.seed,
             metrics=metrics_table(self.history),
             summary=summary,
             flatness=self.flatness(flatness, progress=progress),
-            settings=self.settings() | {"hyper": vars(self.method), "split": vars(partition_statistics(self.data))},
+            settings=self._reported_settings(),
             model=self.model,
             w=self.w,
             cost=self._cost,
@@ -340,7 +340,8 @@ class Simulation:
         Where clients train alone there is no such model, and nothing is measured.
         """
         measures = () if self.method.training == "local" else measures
-        subject = Subject(self.objective, self.server.w, self._trained_on, max_samples, dry_round=self.dry_round)
+        subject = Subject(self.objective, self._server.served, self._trained_on, max_samples,
+                          dry_round=self.dry_round, iterate=self.server.w)  # fmt: skip
         return measure(subject, measures, progress)
 
     def dry_round(self, clients: Index | None, observer: RoundObserver) -> NextRound:
@@ -357,18 +358,19 @@ class Simulation:
             raise InputError(f"{type(self.method).__name__} trains one model on all samples; clients have none")
         cohort = self.cohort(self.t) if clients is None else clients
         computed = self._compute(cohort, InTurn(self.executor, observer), keep=False)
-        return NextRound(cohort, computed.state.w, float(computed.clients.steps) * computed.ctx.lr)
+        lr_sum = float(computed.clients.mean.lr_factors) * computed.ctx.lr
+        return NextRound(cohort, computed.state.w, lr_sum)
 
     def _compute(self, cohort: Index, trainer: Trainer, keep: bool, ranks: Ranks = ALONE) -> _Computed:
         """The next round with `cohort`, which the server has not taken yet; with `keep` clients' records are staged."""
         clients = self.executor.batches.longest_first(self.t, cohort)
         weights = mean_weights(self.weights, self._trained_on.sizes_of(clients), self.device)
         ctx = self._server.context(len(clients))
-        with one_thread(self.device), own_errors_named("method", self.method, HOOKS):
+        with one_thread(self.device), method_errors_named(self.method):
             down = self._server.broadcast()
             trained = train(trainer, self._store, clients, weights, down, ctx, keep, ranks)
             try:
-                state = self._server.updated(trained.mean, trained.steps, ctx)
+                state = self._server.updated(trained.mean, ctx)
             except NonFiniteError as error:
                 raise NonFiniteError(f"training diverged: {error}") from error
         return _Computed(ctx, down, trained, state)
@@ -448,6 +450,9 @@ class Simulation:
                 found = first_difference(before.get(name), compared[name])
                 if found:
                     raise InputError(f"checkpoint {path}: {name}{found}")
+            elif name == "rounds" and before.get(name) != value:
+                raise InputError(f"checkpoint {path}: {label_of(self.method)} trains by how many rounds are planned, "
+                                 f"which were {before.get(name)}, now they are {value}")  # fmt: skip
             elif before.get(name) != value:
                 raise InputError(f"checkpoint {path}: {name} was {before.get(name)}, now it is {value}")
 
@@ -473,26 +478,38 @@ class Simulation:
         return self._store.most_bytes(self.executor.chunk)
 
     def settings(self) -> dict[str, Any]:
-        """What the rounds depend on, in words and numbers, except how many there are."""
+        """What the rounds depend on, in words and numbers; how many there are only for a method that needs to know."""
         d, dtype = self.objective.space.d, self.server.w.dtype
-        unusual = {} if self.task is CROSS_ENTROPY else {"loss": self.task.loss}
-        return unusual | {
-            "method": repr(self.method),
-            "client": repr(self.client),
-            "batches": f"{self.client.steps or f'{self.client.epochs or 1} epochs'}, {self.client.batch_size}",
-            "participation": repr(self.participation),
-            "weights": self.weights,
-            "seed": self.seed,
-            "data": f"{self.data.name}, {self.data.clients} clients, {self.data.partition}",
-            "partition_hash": self.data.partition_hash(),
-            "data_hash": self._data_hash,
-            "augmentation": repr(self.data.augmentation),
-            "model_hash": self._model_hash,
-            "model": f"{type(self.objective.module).__name__}, {d} parameters, {dtype}",
-            "executor": self.choice.name,
-            "precision": self.precision,
-            "layout": "convolutions channels-last",
-        }
+        unusual: dict[str, Any] = {} if self.task is CROSS_ENTROPY else {"loss": self.task.loss}
+        planned = {"rounds": self.rounds} if self.method.depends_on_rounds else {}
+        return (
+            unusual
+            | {
+                "method": repr(self.method),
+                "client": repr(self.client),
+                "batches": f"{self.client.steps or f'{self.client.epochs or 1} epochs'}, {self.client.batch_size}",
+                "participation": repr(self.participation),
+                "weights": self.weights,
+                "seed": self.seed,
+                "data": f"{self.data.name}, {self.data.clients} clients, {self.data.partition}",
+                "partition_hash": self.data.partition_hash(),
+                "data_hash": self._data_hash,
+                "augmentation": repr(self.data.augmentation),
+                "model_hash": self._model_hash,
+                "model": f"{type(self.objective.module).__name__}, {d} parameters, {dtype}",
+                "executor": self.choice.name,
+                "precision": self.precision,
+                "layout": "convolutions channels-last",
+            }
+            | planned
+        )
+
+    def _reported_settings(self) -> dict[str, Any]:
+        """The settings as results keep them, with every field of the method."""
+        method = type(self.method).__name__
+        label = {} if label_of(self.method) == method else {"label": label_of(self.method)}
+        more = {"hyper": flat_fields(self.method), "split": vars(partition_statistics(self.data))}
+        return self.settings() | label | more
 
     def _evaluate(self) -> dict[str, float]:
         if self.t % self.eval_every and self.t != self.rounds:
@@ -502,7 +519,8 @@ class Simulation:
     def _evaluation(self, held_out: Index) -> Evaluated:
         """What this simulation evaluates."""
         if self.method.training != "local":
-            return ServerModel(self.objective, self.data, held_out, lambda: self.server.w)
+            iterate = (lambda: self._server.state.w) if serves_another(self.method) else None
+            return ServerModel(self.objective, self.data, held_out, lambda: self._server.served, iterate)
         clients = np.setdiff1d(np.arange(self.data.clients), held_out)
         return OwnModels(self.objective, self.data, clients, self.own_model)
 

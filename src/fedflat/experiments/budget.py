@@ -26,6 +26,7 @@ from ..core.errors import InputError
 from ..core.method import Method
 from ..core.model_check import randomness_of
 from ..core.objective import Batch, Objective
+from ..core.wrapper import serves_another
 from ..data import prepare
 from ..data.cache import cache_folder
 from ..data.federated import Index
@@ -176,7 +177,7 @@ def _budget(
 
 def _models(method: Method, clients: int) -> int:
     """How many models are evaluated on the test set."""
-    return clients if method.training == "local" else 1
+    return clients if method.training == "local" else 2 if serves_another(method) else 1
 
 
 @cache

@@ -116,7 +116,13 @@ def _suggestion(location: tuple[int | str, ...], model: type[BaseModel], members
     """The known key most like the unknown one at `location`, or all known keys of its table."""
     known = list(model.model_fields)
     if len(location) > 1:
-        chosen = [member for member in members if member.__name__ in location] or members
+        for part in location[1:-1]:  # the last of the names of sections in it, as one may be inside another
+            named = [member for member in members if member.__name__ == part]
+            inside = [
+                info.annotation for member in members for name, info in member.model_fields.items() if name == part
+            ]
+            members = named or [one for kind in inside for one in sections_of(kind)] or members
+        chosen = members
         known = sorted({name for member in chosen for name in member.model_fields})
     close = get_close_matches(str(location[-1]), known, n=1)
     return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"

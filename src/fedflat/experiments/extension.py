@@ -20,7 +20,7 @@ Spec = TypeVar("Spec", bound=Experiment)
 
 def with_rounds(spec: Spec, rounds: int) -> Spec:
     """`spec` with so many `rounds`. Raises InputError if that is not possible."""
-    return validated(type(spec), spec.model_dump(exclude_none=True) | {"rounds": rounds})
+    return validated(type(spec), spec.table() | {"rounds": rounds})
 
 
 def extend_run(directory: RunDirectory, rounds: int, strict: bool = False) -> RunSpec:
@@ -63,6 +63,9 @@ def extend_study(path: Path, rounds: int, strict: bool = False) -> StudySpec:
 def _with_more(spec: Spec, rounds: int, path: Path) -> Spec:
     if rounds <= spec.rounds:
         raise InputError(f"--rounds {rounds}: {path} is of {spec.rounds} rounds already; give a larger number")
+    if label := spec.planned_by_rounds():
+        raise InputError(f"--rounds {rounds}: {label} has trained for the {spec.rounds} rounds that were planned, so "
+                         f"{path} cannot get more; start anew with --out")  # fmt: skip
     return with_rounds(spec, rounds)
 
 

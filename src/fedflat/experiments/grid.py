@@ -8,8 +8,9 @@ from math import prod
 from typing import Any
 
 from ..core.errors import InputError
+from ..core.object_references import short_name
 from ..methods import plain
-from .schema import NamedSection
+from .schema import NamedSection, Section
 
 Table = Mapping[str, Any]
 
@@ -74,8 +75,16 @@ class SettingsGrid:
     def _goes_for(self, key: str, method: NamedSection) -> bool:
         owner, _, field = key.partition(".")
         if owner == "method":
-            return field in method.values()
-        return not _names_method(key) or (plain(owner) == plain(method.label) and field in method.values())
+            return _has(method, field)
+        mine = {plain(method.label), plain(short_name(method.name))}
+        return not _names_method(key) or (plain(owner) in mine and _has(method, field))
+
+
+def _has(section: Any, key: str) -> bool:
+    """Whether a section has a field; `base.rho` is one of the section inside it."""
+    values = section.values() if isinstance(section, Section) else section if isinstance(section, Mapping) else {}
+    name, dot, rest = key.partition(".")
+    return name in values and (not dot or _has(values[name], rest))
 
 
 def _names_method(key: str) -> bool:
@@ -93,6 +102,7 @@ def with_values(table: dict[str, Any], values: Mapping[str, Any]) -> dict[str, A
     for key, value in values.items():
         owner, dot, rest = key.partition(".")
         inner = table.get(owner)
+        inner = inner.values() if isinstance(inner, Section) else inner
         if dot and not isinstance(inner, dict):
             raise InputError(f"grid.{key}: {owner} has no keys")
         table = {**table, owner: with_values(inner, {rest: value}) if isinstance(inner, dict) and dot else value}

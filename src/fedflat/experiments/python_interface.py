@@ -67,7 +67,7 @@ def _as_table(value: Any, key: str) -> Any:
         return [_as_table(one, key) for one in value]
     if not is_dataclass(value) or isinstance(value, type):
         return value
-    table = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
+    table = {f.name: _as_table(getattr(value, f.name), key) for f in fields(value) if f.init}
     return table if key == "client" else {"name": _name(value, key), **table}
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -46,7 +46,7 @@ from ..rounds.model_file import load_model
 from ..rounds.segments import versions
 from .commit import commit_of_code
 from .run_file_readers import read_architecture, read_counts, read_findings, read_metrics, read_summary
-from .spec import RunSpec
+from .spec import Experiment, RunSpec
 
 RECORDED = ("fedflat", "torch", "numpy", "scipy", "scikit-learn", "safetensors", "pyarrow")  # packages in env.json
 
@@ -206,7 +206,7 @@ class RunDirectory:
         """Raise InputError, naming the first difference, unless the folder's run has the settings `spec`."""
         old, new = self.spec().decisive(), spec.decisive()
         if found := difference(old, new):
-            raise InputError(f"--out {self.path} holds another run: {found}; {remedy(self.path, old, new)}")
+            raise InputError(f"--out {self.path} holds another run: {found}; {remedy(self.path, old, new, spec)}")
 
     def reopen(self, spec: RunSpec) -> None:
         """Make the run one of `spec`, which has more rounds, and not finished; call it inside `writing`.
@@ -293,17 +293,15 @@ class StoredRun:
         summary, settings = read_summary(path)
         if not self.directory.has_begun:  # it was saved from Python
             return summary, settings
-        spec, method, seed = self.directory.spec(), settings["method"].partition("(")[0], settings["seed"]
+        spec, method, seed = self.directory.spec(), _method_of(settings), settings["seed"]
         if (method, seed) != (spec.method.label, spec.seed):
             raise InputError(f"{path} is of {method}, seed {seed}, and config.toml beside it of {spec.label}")
         return summary, settings
 
     @property
     def method(self) -> str:
-        """The method's class name."""
-        if self.directory.has_begun:
-            return self.directory.spec().method.label
-        return str(self.settings["method"]).partition("(")[0]
+        """The method's class name; of one around another, such as `SWA-FedSAM`, both."""
+        return self.directory.spec().method.label if self.directory.has_begun else _method_of(self.settings)
 
     @property
     def seed(self) -> int:
@@ -377,9 +375,15 @@ class StoredRun:
         return read_counts(self.directory.checksums.check("partition.parquet"))
 
 
-def remedy(path: Path, old: dict[str, Any], new: dict[str, Any]) -> str:
-    """What to do if `path` holds the settings `old`, and `new` are wanted."""
-    if old | {"rounds": 0} == new | {"rounds": 0} and new["rounds"] > old["rounds"]:
+def _method_of(settings: Mapping[str, Any]) -> str:
+    """What runs with these settings are called; only a method around another one has a label beside its repr."""
+    return str(settings.get("label") or settings["method"].partition("(")[0])
+
+
+def remedy(path: Path, old: dict[str, Any], new: dict[str, Any], spec: Experiment) -> str:
+    """What to do if `path` holds the settings `old`, and `new`, which are those of `spec`, are wanted."""
+    longer = old | {"rounds": 0} == new | {"rounds": 0} and new["rounds"] > old["rounds"]
+    if longer and not spec.planned_by_rounds():
         return f"`fedflat resume {path} --rounds {new['rounds']}` extends it"
     return "choose another folder with --out, or remove this one"
 

@@ -83,6 +83,7 @@ class _Settings(_FilePart):
 
     __pydantic_extra__: dict[str, Scalar]
     method: Text
+    label: Text | None = None
     client: Text
     participation: CohortsText
     weights: Text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from difflib import get_close_matches
 from functools import cache
 from math import inf
@@ -50,9 +50,35 @@ class Section(BaseModel):
                 raise ValueError(f"{name} must be a number, got {str(value).lower()}")
         return table
 
+    @model_validator(mode="before")
+    @classmethod
+    def _none_is_a_word(cls, table: Any) -> Any:
+        """Read `beta = "none"`, which files have where nothing at all would be the default."""
+        if not isinstance(table, dict) or not any(
+            isinstance(value, str) and value == "none" for value in table.values()
+        ):
+            return table
+        numbers = {name for name, field in cls.model_fields.items() if field.annotation in NUMBERS[2:]}
+        return {name: None if value == "none" and name in numbers else value for name, value in table.items()}
+
     def values(self) -> dict[str, Any]:
         """The keys and values of the section itself; sections inside it stay sections."""
         return {name: getattr(self, name) for name in type(self).model_fields}
+
+    def table(self) -> dict[str, Any]:
+        """The section as a file has it: without keys that have no value, or with "none" if that is not the default."""
+        found = self.model_dump(exclude_none=True)
+        for name, info in type(self).model_fields.items():
+            value = getattr(self, name)
+            if isinstance(value, Section):
+                found[name] = value.table()
+            elif isinstance(value, list):
+                found[name] = [
+                    x.table() if isinstance(x, Section) else y for x, y in zip(value, found[name], strict=True)
+                ]
+            elif value is None and info.default is not None and not info.default_factory:
+                found[name] = "none"
+        return found
 
 
 class NamedSection(Section):
@@ -60,10 +86,20 @@ class NamedSection(Section):
 
     name: str
 
+    def names(self) -> list[str]:
+        """The name, and after it those of the sections inside this one, such as a method that another one is around."""
+        inside = [value for value in self.values().values() if isinstance(value, NamedSection)]
+        return [self.name, *(name for one in inside for name in one.names())]
+
+    @property
+    def full_name(self) -> str:
+        """All names in one: it tells one section inside another from the same one inside a third."""
+        return "-".join(self.names())
+
     @property
     def label(self) -> str:
-        """The name of the class, without the module or file of one that is outside this package."""
-        return short_name(self.name)
+        """The full name, without the module or file of a class that is outside this package: `SWA-FedSAM`."""
+        return "-".join(map(short_name, self.names()))
 
     def arguments(self) -> dict[str, Any]:
         """The keys and values other than the name."""
@@ -75,8 +111,20 @@ class UnloadedSection(NamedSection):
 
     model_config = ConfigDict(extra="allow")
 
+    def names(self) -> list[str]:
+        inside = [value for value in self.values().values() if isinstance(value, Mapping)]
+        return [self.name, *(str(one["name"]) for one in inside if "name" in one)]
+
     def values(self) -> dict[str, Any]:
         return {"name": self.name} | (self.model_extra or {})
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Part:
+    """What a field of some classes may be besides a number or text: an object of a class that has a section, too."""
+
+    kind: type[Any]
+    section: Any  # the type of its section
 
 
 def section_of(cls: type[Any]) -> type[Section]:
@@ -85,16 +133,41 @@ def section_of(cls: type[Any]) -> type[Section]:
 
 
 def choice_of(
-    classes: Mapping[str, type[Any]], plain: Callable[[str], str], default: str, point: ExtensionPoint
+    classes: Mapping[str, type[Any]],
+    plain: Callable[[str], str],
+    default: str,
+    point: ExtensionPoint,
+    part: type[Any] | None = None,
 ) -> Any:
     """The type of a section with a `name` that chooses one of `classes`; only the keys of that class are accepted.
 
     Names are compared as `plain(name)`. The name alone is accepted in place of a table, and a table without a name is
-    the `default`. The name of a class outside this package is accepted too: see `outside_section`.
+    the `default`. The name of a class outside this package is accepted too: see `outside_section`. part: what these
+    classes have in common; a field of that type is a section of the same kind, of a class without such a field.
     """
-    known = {plain(name): name for name in classes}
-    named = {name: {"name": (Literal[name], name)} | _definitions(cls) for name, cls in classes.items()}
-    options = tuple(create_model(name, __base__=NamedSection, **fields) for name, fields in named.items())
+    whole = {name: cls for name, cls in classes.items() if part not in get_type_hints(cls).values()}
+    sections = {name: _named_section(name, cls, None) for name, cls in whole.items()}
+    inside = _choice(sections, set(classes) - set(whole), plain, default, point, None)
+    held = Part(part, inside) if part else None
+    sections |= {name: _named_section(name, cls, held) for name, cls in classes.items() if name not in whole}
+    return inside if len(whole) == len(classes) else _choice(sections, set(), plain, default, point, held)
+
+
+def _named_section(name: str, cls: type[Any], part: Part | None) -> type[NamedSection]:
+    fields: dict[str, Any] = {"name": (Literal[name], name)} | _definitions(cls, part)
+    return create_model(name, __base__=NamedSection, **fields)
+
+
+def _choice(
+    sections: Mapping[str, type[NamedSection]],
+    refused: Set[str],
+    plain: Callable[[str], str],
+    default: str,
+    point: ExtensionPoint,
+    part: Part | None,
+) -> Any:
+    """The type of a section that is one of `sections`; the `refused` are known, and cannot be inside one another."""
+    known = {plain(name): name for name in (*sections, *refused)}
 
     def validated_section(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
         table = {"name": value} if isinstance(value, str) else value
@@ -104,14 +177,17 @@ def choice_of(
         if not isinstance(name, str):
             return handler(table)
         table = {**table, "name": known.get(plain(name), name)}
-        outside = table["name"] not in classes and is_outside(table["name"], point)
-        return outside_section(table, point) if outside else handler(table)
+        if table["name"] in refused:
+            raise InputError(f"{table['name']} goes around another one itself, and cannot be inside one")
+        outside = table["name"] not in sections and is_outside(table["name"], point)
+        return outside_section(table, point, part) if outside else handler(table)
 
+    options = tuple(sections.values())
     union: Any = options[0] if len(options) == 1 else Annotated[Union[options], Field(discriminator="name")]  # noqa: UP007
     return Annotated[union, SerializeAsAny(), WrapValidator(validated_section)]  # type: ignore[type-arg]
 
 
-def outside_section(table: Mapping[str, Any], point: ExtensionPoint) -> NamedSection:
+def outside_section(table: Mapping[str, Any], point: ExtensionPoint, part: Part | None = None) -> NamedSection:
     """The section of a class outside this package, by object reference or entry point; its keys are the class's fields.
 
     If code may not be run here, a section whose keys are not checked. Raises InputError for a key that the class does
@@ -121,7 +197,7 @@ def outside_section(table: Mapping[str, Any], point: ExtensionPoint) -> NamedSec
     if is_reference(name) and not is_code_allowed():
         return UnloadedSection(**table)
     name = resolved(name) if is_reference(name) else name
-    section = _section_of_outside(name, find_outside(name, point))
+    section = _section_of_outside(name, find_outside(name, point), part)
     for key in table:
         if key not in section.model_fields:
             fields = [field for field in section.model_fields if field != "name"]
@@ -132,10 +208,10 @@ def outside_section(table: Mapping[str, Any], point: ExtensionPoint) -> NamedSec
 
 
 @cache
-def _section_of_outside(name: str, cls: type[Any]) -> type[NamedSection]:
+def _section_of_outside(name: str, cls: type[Any], part: Part | None) -> type[NamedSection]:
     if not dataclasses.is_dataclass(cls):
         raise InputError(f"{name}: {cls.__name__} has no fields; its settings are fields of a dataclass")
-    return create_model(cls.__name__, __base__=NamedSection, name=(str, name), **_definitions(cls))
+    return create_model(cls.__name__, __base__=NamedSection, name=(str, name), **_definitions(cls, part))
 
 
 def sections_of(kind: Any) -> list[type[Section]]:
@@ -145,10 +221,15 @@ def sections_of(kind: Any) -> list[type[Section]]:
     return [member for argument in getattr(kind, "__args__", ()) for member in sections_of(argument)]
 
 
-def _definitions(cls: type[Any]) -> dict[str, Any]:
-    """The type and the pydantic field of every field of a dataclass, by name."""
-    hints, found = get_type_hints(cls), {}
+def _definitions(cls: type[Any], part: Part | None = None) -> dict[str, Any]:
+    """The type and the pydantic field of every field of a dataclass, by name; a `part` is a section of its own."""
+    hints, found = get_type_hints(cls), dict[str, Any]()
     for field in dataclasses.fields(cls):
+        if part is not None and hints[field.name] is part.kind:
+            table = {"name": type(field.default).__name__, **vars(field.default)}
+            meaning = field.metadata.get("meaning")
+            found[field.name] = part.section, Field(default=table, validate_default=True, description=meaning)
+            continue
         interval = field.metadata.get("interval", Interval())  # the range that `hyper` declared
         bounds: dict[str, Any] = {}
         if interval.low > -inf:

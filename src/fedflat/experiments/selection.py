@@ -55,7 +55,7 @@ def choices(runs: Sequence[StoredRun]) -> list[RankedSettings]:
     for name, places in zip(names, problems, strict=True):
         methods: dict[str, list[int]] = {}
         for place in places:
-            methods.setdefault(specs[place].method.name, []).append(place)
+            methods.setdefault(specs[place].method.full_name, []).append(place)
         found += [RankedSettings(name, _ranked(own, specs, runs)) for own in methods.values()]
     return found
 
@@ -68,7 +68,7 @@ def chosen_study(chosen: Sequence[RankedSettings]) -> StudySpec:
 
 def study_of(runs: Sequence[RunSpec], shared: Experiment, seeds: Sequence[int]) -> StudySpec:
     """The study of the methods of `runs`, with their settings and those of their clients; all else is `shared`."""
-    own = {run.method.name: run.client.values() for run in runs}
+    own = {run.method.full_name: run.client.values() for run in runs}
     first = runs[0].client.values()
     same = {name: value for name, value in first.items() if all(client[name] == value for client in own.values())}
     differing = {name: {k: x for k, x in client.items() if k not in same} for name, client in own.items()}

@@ -28,6 +28,7 @@ from ..core.object_references import (
     relative_to,
 )
 from ..core.task import LOSSES, Kind
+from ..core.wrapper import Wrapper
 from ..data import FederatedData, Partition, load
 from ..data.loading import described
 from ..data.partition import PARTITIONS, all_partitions
@@ -67,7 +68,7 @@ if TYPE_CHECKING:  # the fields of sections are those of classes that are found 
     MeasureSection = NamedSection
 else:
     ClientSection = section_of(Client)
-    MethodSection = choice_of(all_methods(), plain, "FedAvg", METHODS)
+    MethodSection = choice_of(all_methods(), plain, "FedAvg", METHODS, part=Method)
     PartitionSection = choice_of(all_partitions(), plain, "dirichlet", PARTITIONS)
     MeasureSection = choice_of(all_measures(), plain, "sharpness", MEASURES)
 
@@ -246,7 +247,7 @@ class Experiment(Section):
 
     def to_toml(self) -> str:
         """All settings, defaults included, as TOML; keys without a value are left out."""
-        return tomli_w.dumps(self.model_dump(mode="python", exclude_none=True))
+        return tomli_w.dumps(self.table())
 
     def digest(self) -> str:
         """Six hexadecimal digits that tell apart two configurations with different results."""
@@ -271,14 +272,19 @@ class Experiment(Section):
         return with_names(self.model_dump(exclude=ignored), portable)
 
     @abstractmethod
-    def _methods(self) -> list[NamedSection]:
+    def method_sections(self) -> list[NamedSection]:
         """The methods of the runs."""
+
+    def planned_by_rounds(self) -> str | None:
+        """The label of a method whose runs cannot get more rounds than were planned, if there is one."""
+        loaded = (one for one in self.method_sections() if is_loaded(one))
+        return next((one.label for one in loaded if build_method(one).depends_on_rounds), None)
 
     def outside_names(self) -> dict[str, ExtensionPoint]:
         """The names of everything that is not in this package, with what each of them stands for."""
         named = {self.partition.name: PARTITIONS, self.model.name: MODELS, self.data.name: SOURCES}
         named |= {one.name: MEASURES for one in (*self.flatness, *self.probes)}
-        named |= {one.name: METHODS for one in self._methods()}
+        named |= {name: METHODS for one in self.method_sections() for name in one.names()}
         return {name: point for name, point in named.items() if is_outside(name, point)}
 
     @model_validator(mode="after")
@@ -314,7 +320,8 @@ def with_names(table: dict[str, Any], change: Callable[[str], str]) -> dict[str,
         if isinstance(value, dict) and isinstance(value.get("name"), str):
             # A field without a value is not in a file, from which an outside class is read without its fields.
             kept = {k: x for k, x in value.items() if x is not None or not is_reference(value["name"])}
-            return {**kept, "name": change(value["name"])}
+            inside = {k: changed(x) for k, x in kept.items() if isinstance(x, dict) and "name" in x}
+            return {**kept, **inside, "name": change(value["name"])}
         return value
 
     return {key: changed(value) if key in NAMED else value for key, value in table.items()}
@@ -328,11 +335,11 @@ class RunSpec(Experiment):
     _variant: str = PrivateAttr(default="")  # what distinguishes it from other runs of its method in a study
 
     @model_validator(mode="after")
-    def _weights_fit(self) -> Self:
-        _check_weights(self.method, self.weights)
+    def _method_fits(self) -> Self:
+        _check_method(self.method, self.weights, self.rounds)
         return self
 
-    def _methods(self) -> list[NamedSection]:
+    def method_sections(self) -> list[NamedSection]:
         return [self.method]
 
     @property
@@ -398,6 +405,8 @@ def distinct_seeds(seeds: list[int]) -> list[int]:
 
 def _method_without_later(section: dict[str, Any]) -> dict[str, Any]:
     method = all_methods().get(section["name"])
+    section = {name: _method_without_later(x) if isinstance(x, dict) and "name" in x else x
+               for name, x in section.items()}  # fmt: skip
     return _without_later(section, method) if method else section
 
 
@@ -455,7 +464,7 @@ class StudySpec(Experiment):
     @field_validator("client_of")
     @classmethod
     def _known_methods(cls, table: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        return {name if is_reference(name) else find(name).__name__: values for name, values in table.items()}
+        return {_method_name(name): values for name, values in table.items()}
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -467,14 +476,14 @@ class StudySpec(Experiment):
         if self.task == "regression":
             raise InputError("loss = 'regression' has no accuracy to compare methods by; use `fedflat run` for each")
         for method in self.methods:
-            _check_weights(method, self.weights)
+            _check_method(method, self.weights, None if "rounds" in self.grid else self.rounds)
             self._client_for(method)
         if self.grid:
             for method, values in SettingsGrid(self.grid, self.methods).points():
                 self._run(method, values, self.seeds[0])
         return self
 
-    def _methods(self) -> list[NamedSection]:
+    def method_sections(self) -> list[NamedSection]:
         return self.methods
 
     def runs(self) -> list[RunSpec]:
@@ -499,20 +508,21 @@ class StudySpec(Experiment):
 
     def _client_for(self, method: NamedSection) -> Section:
         """The client settings of one method."""
-        own = self.client_of.get(method.name, self.client_of.get(portable(method.name)))
+        keys = (method.full_name, "-".join(map(portable, method.names())), method.name)
+        own = next((self.client_of[key] for key in keys if key in self.client_of), None)
         if own is None:
             return self.client
         try:
             return validated(ClientSection, {**self.client.values(), **own})
         except InputError as error:
-            raise InputError(f"client_of.{method.name}.{error}") from error
+            raise InputError(f"client_of.{method.full_name}.{error}") from error
 
 
 def with_variants(runs: list[RunSpec]) -> list[RunSpec]:
     """`runs`, each of which knows what distinguishes it from the others of its method."""
     methods: dict[str, list[RunSpec]] = {}
     for run in runs:
-        methods.setdefault(run.method.name, []).append(run)
+        methods.setdefault(run.method.full_name, []).append(run)
     for group in methods.values():
         tables = [{name: value for name, value in run.decisive().items() if name != "seed"} for run in group]
         for run, variant in zip(group, variants(tables), strict=True):
@@ -520,10 +530,25 @@ def with_variants(runs: list[RunSpec]) -> list[RunSpec]:
     return runs
 
 
-def _check_weights(section: NamedSection, weights: str) -> None:
-    """`check_weights` of a method, unless it is code that may not be run here."""
-    if not isinstance(section, UnloadedSection):
-        check_weights(build_method(section), weights)
+def _method_name(name: str) -> str:
+    """The full name of a method, as sections have it, from what a user wrote. Raises InputError for an unknown one."""
+    if is_reference(name):
+        return name
+    around = (known for known, cls in all_methods().items() if issubclass(cls, Wrapper))
+    outer = next((one for one in around if name.lower().startswith(f"{one.lower()}-")), None)
+    return f"{outer}-{_method_name(name[len(outer) + 1 :])}" if outer else find(name).__name__
+
+
+def _check_method(section: NamedSection, weights: str, rounds: int | None) -> None:
+    """Raise InputError if a method cannot have such weights, or not be planned for so many rounds.
+
+    Code that may not be run here is not checked.
+    """
+    if is_loaded(section):
+        method = build_method(section)
+        check_weights(method, weights)
+        if rounds is not None:
+            method.check_rounds(rounds)
 
 
 def federated_data(spec: RunSpec) -> FederatedData:
@@ -547,9 +572,17 @@ def build_client(section: Section) -> Client:
     return Client(**section.values())
 
 
+def is_loaded(section: NamedSection) -> bool:
+    """Whether all code that a section names may be run here."""
+    inside = [value for value in section.values().values() if isinstance(value, NamedSection)]
+    return not isinstance(section, UnloadedSection) and all(map(is_loaded, inside))
+
+
 def build_method(section: NamedSection) -> Method:
-    """The method that a section names."""
-    return find(section.name)(**section.arguments())
+    """The method that a section names, with the one inside it, if there is one."""
+    arguments = section.arguments()
+    inside = {name: build_method(x) for name, x in arguments.items() if isinstance(x, NamedSection)}
+    return find(section.name)(**arguments | inside)
 
 
 def build_partition(section: NamedSection) -> Partition:

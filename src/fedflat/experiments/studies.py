@@ -94,7 +94,7 @@ def begin_study(spec: StudySpec, path: Path) -> None:
     if any(path.glob("runs/*/config.toml")) and (path / "study.toml").exists():
         old, new = _fixed(StudySpec.load(path / "study.toml")), _fixed(spec)
         if found := difference(old, new):
-            raise InputError(f"--out {path} holds another study: {found}; {remedy(path, old, new)}")
+            raise InputError(f"--out {path} holds another study: {found}; {remedy(path, old, new, spec)}")
     write_study(spec, path)
 
 

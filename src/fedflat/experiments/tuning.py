@@ -129,7 +129,7 @@ def _begin(spec: TuningSpec, path: Path) -> None:
     if (path / SETTINGS).exists():
         old, new = TuningSpec.load(path / SETTINGS).decisive(), spec.decisive()
         if found := difference(old, new):
-            raise InputError(f"--out {path} holds another search: {found}; {remedy(path, old, new)}")
+            raise InputError(f"--out {path} holds another search: {found}; {remedy(path, old, new, spec)}")
     make_folder(path)
     write_atomically(path / SETTINGS, partial(Path.write_text, data=spec.to_toml()))
 

@@ -15,9 +15,9 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from ..core.errors import InputError
 from ..methods import find
 from .config_errors import validated
-from .grid import SettingsGrid
+from .grid import SettingsGrid, flattened
 from .schema import NamedSection, Section
-from .spec import RunSpec, StudySpec, distinct_seeds, with_variants
+from .spec import RunSpec, StudySpec, build_method, distinct_seeds, is_loaded, with_variants
 
 LEARNING_RATES = (0.01, 0.0316, 0.1, 0.316)  # FedSAM's grid, 10^-2 to 10^-0.5; FedSMOO's is 0.01, 0.1, 0.5
 REDRAWS = 100  # of a point that is there already; a narrow range has few numbers of three digits
@@ -153,6 +153,14 @@ class TuneSection(Section):
         return self
 
 
+def _tried_values(method: NamedSection, prefix: str = "method") -> dict[str, tuple[Any, ...]]:
+    """What papers tried for the fields of a method, and of one inside it, by key."""
+    found = {f"{prefix}.{name}": values for name, values in find(method.name).sources.grids.items()}
+    for name, value in method.arguments().items():
+        found |= _tried_values(value, f"{prefix}.{name}") if isinstance(value, NamedSection) else {}
+    return found
+
+
 def _choices(table: Mapping[str, Any], prefix: str = "") -> dict[str, Choice]:
     """What each dotted key is chosen from. Raises InputError, naming the key, for what is neither list nor range."""
     found: dict[str, Choice] = {}
@@ -202,6 +210,9 @@ class TuningSpec(StudySpec):
                 "which share it equally"
             )
         for method in self.methods:
+            if len(tune.rounds) > 1 and is_loaded(method) and build_method(method).depends_on_rounds:
+                raise InputError(f"tune.rounds = {tune.rounds}: {method.label} trains by how many rounds are planned, "
+                                 "so none can be added to its runs; give one number")  # fmt: skip
             for configuration in self.configurations_of(method):
                 self.trial(configuration, tune.seeds[0], tune.rounds[0])
         return self
@@ -214,8 +225,7 @@ class TuningSpec(StudySpec):
         choices = self.tune._choices
         box = SettingsGrid(choices, self.methods, where="tune.box").choices_of(method)
         if not any(key.startswith("method.") for key in box):
-            grids = find(method.name).sources.grids
-            box |= {f"method.{name}": OneOf(values) for name, values in grids.items()}
+            box |= {key: OneOf(values) for key, values in _tried_values(method).items()}
         if not any(key.startswith("client.") for key in choices):
             box["client.lr"] = OneOf(LEARNING_RATES)
         return box
@@ -224,7 +234,7 @@ class TuningSpec(StudySpec):
         """The configurations of one method: the file's, and others from its box."""
         number = self.tune.configurations // len(self.methods) - 1
         mine = {"client." + name: value for name, value in self._client_for(method).values().items()}
-        mine |= {"method." + name: value for name, value in method.arguments().items()}
+        mine |= flattened(method.model_dump(), "method.")
         points = drawn(self.box_of(method), number, self.tune.seeds[0], mine) if number else []
         return [Configuration(method, i, point) for i, point in enumerate([{}, *points])]
 

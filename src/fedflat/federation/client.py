@@ -41,11 +41,14 @@ class FederatedClient:
         digest: str,
         bf16: bool = False,
         participation: Participation | None = None,
+        rounds: int = 0,
     ) -> None:
         """`data` is one client's, with its number in the federation (`FederatedData.alone`); `folder` keeps its
         records; `digest` is that of the study it takes part in; with `bf16` gradients are bfloat16; `participation`
-        says who is slow. Raises InputError for data whose labels are not classes."""
+        says who is slow; `rounds` are planned, for a method that must know. Raises InputError for data whose labels
+        are not classes."""
         fix_product_rounding()
+        method.check_rounds(rounds)
         self._method, self._digest = method.fitted(data.shape), digest
         self._objective = Objective(module, bf16=bf16, task=task_of(CROSS_ENTROPY.loss, data.task))
         like = self._objective.space.flatten(module)
@@ -54,7 +57,10 @@ class FederatedClient:
         batches = Batches(self._data, client, seed, like.dtype, participation)
         self._executor = Sequential(self._method, self._objective, batches, seed, randomness)
         self._state = ClientState(folder, method.client)
-        self._like, self._contexts = like, ContextFactory(self._objective.space, client, like.device)
+        self._like, self._contexts = (
+            like,
+            ContextFactory(self._method, self._objective.space, client, rounds, like.device),
+        )
 
     def train(self, request: TrainRequest) -> TrainReply:
         """Train in the round that the server asks for.

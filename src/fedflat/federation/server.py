@@ -77,8 +77,10 @@ class FederatedServer(Server):
         digest: str,
         shape: tuple[int, ...],
         terms: RoundTerms | None = None,
+        rounds: int = 0,
     ) -> None:
         """federation: all clients. A client's number is its place among their names, sorted. shape: of a sample.
+        rounds: that are planned, for a method that must know.
         Raises InputError for a client without samples."""
         fix_product_rounding()
         members = federation.members
@@ -90,7 +92,7 @@ class FederatedServer(Server):
         self._weights, self._digest, self._terms = weights, digest, terms or RoundTerms()
         objective = Objective(module)
         w = objective.space.flatten(module)
-        super().__init__(method.fitted(shape), objective, w, client, participation, len(self.names), seed)
+        super().__init__(method.fitted(shape), objective, w, client, participation, len(self.names), seed, rounds)
         self._counted: dict[str, int] = {}  # the last round in which each client's reply was accepted, if there is one
         self._saved: dict[int, dict[str, int]] = {}  # the same in the checkpoints that are kept, by their `t`
         with one_thread(w.device):  # or bits of the norm would depend on the number of threads
@@ -112,7 +114,7 @@ class FederatedServer(Server):
                 aggregator.add(name, reply)
             self._check_quorum(aggregator, len(cohort))
             try:
-                state = self.updated(*aggregator.mean(), ctx)
+                state = self.updated(aggregator.mean, ctx)
             except NonFiniteError as error:
                 reason = f"{error}; the model is unchanged; the largest numbers came from {aggregator.largest}"
                 raise RoundFailedError(reason) from error

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
+from ..core.local import lr_factors_of
 from ..core.method import Context, Method
 from ..core.records import Record
 from ..rounds.aggregation import RunningMean
@@ -97,7 +98,7 @@ class UpdateAggregator:
         `bounds` are those at the beginning of the round, so that it does not matter whose reply comes first."""
         self._method, self._like, self._ctx, self._expected, self._bounds = method, like, ctx, expected, bounds
         self._widths = method.up.widths(like.shape[-1], method)
-        self._mean = RunningMean(method, like)
+        self.mean = RunningMean(method, like)  # of the accepted replies
         self._accepted: dict[str, AcceptedReply] = {}
         self._rejected: dict[str, str] = {}  # with the reason
 
@@ -120,12 +121,14 @@ class UpdateAggregator:
         self._check_numbers(reply, expected)
         up = unpack(self._method.up, self._widths, self._like.dtype, reply.up)
         steps = self._like.new_full((1, 1), float(expected.steps))
-        ctx = replace(self._ctx, steps=steps, lr_sum=steps * self._ctx.lr)
+        factors = lr_factors_of(self._method, self._ctx, steps)
+        ctx = replace(self._ctx, steps=steps, lr_sum=factors * self._ctx.lr)
         received = self._method.receive(up.map(lambda x: x[None].to(self._like.device)), ctx)
         received = received.map(lambda x: x.to(self._like.dtype))
-        norms = self._bounds.check(received, expected.steps * self._ctx.lr)
+        norms = self._bounds.check(received, float(factors) * self._ctx.lr)
         largest = max(float(x.abs().max()) for x in up.tensors().values() if x.numel())
-        self._mean.add(received, steps, self._like.new_full((1, 1), expected.weight, dtype=torch.float64))
+        weight = self._like.new_full((1, 1), expected.weight, dtype=torch.float64)
+        self.mean.add(received, steps, weight, factors)
         return AcceptedReply(reply.drift, reply.gradients, norms, largest)
 
     def _check_numbers(self, reply: TrainReply, expected: ExpectedReply) -> None:
@@ -161,10 +164,6 @@ class UpdateAggregator:
         """The client that sent the largest number, and that number, for a message."""
         client = max(self._accepted, key=lambda name: self._accepted[name].largest)
         return f"{client} ({self._accepted[client].largest:.3g})"
-
-    def mean(self) -> tuple[Any, Tensor]:
-        """The mean record, and the mean number of local steps (1,), of the accepted replies."""
-        return self._mean.value(), self._mean.steps
 
     def metrics(self) -> dict[str, float]:
         """The round's row in the history; `gradients` are those of this round alone."""

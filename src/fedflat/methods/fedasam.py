@@ -30,6 +30,7 @@ class FedASAM(FedAvg):
         grids={"rho": (0.05, 0.5, 0.7)},
         published={"rho": "0.7, 0.7, 0.05 (FedGF CIFAR-10 by alpha); 0.5 (CIFAR-100)", "eta": "0.2 (FedGF, Caldarola)"},
         departures=("FL-Simulator's adaptive option: T = |w| for all parameters, no eta.",),
+        readings=("The paper does not say what T is for biases: 1, as in its code and in FedGF's.",),
         charged=1,
     )
     rho: float = hyper(0.5, "radius in units of the weights' size; 0 is FedAvg", low=0)

@@ -71,6 +71,7 @@ class FedCM(Momentum):
         published={"alpha": "0.1 (FedSAM, FedSMOO, FedLESAM, FedVSSAM)"},
         departures=(
             "Released code divides by the previous round's rate, which is the same thing.",
+            'Weight decay is outside the mix there (client.wd_scope = "outside", the default).',
             "The papers' cost tables charge 2 times FedAvg; it moves 3 vectors against 2.",
         ),
         charged=2,

@@ -66,6 +66,8 @@ class FedDyn(DynamicRegularised):
         departures=(
             "FedLab and FedGF build the penalties from detached parameters: they give no gradient.",
             "FL-SAM pulls with the norm, not the squared norm; FL-bench leaves alpha w out.",
+            "FL-Simulator: + alpha w sits in the unclipped weight decay and the rest in the clipped direction "
+            '(client.clip_scope = "flsim").',
             "The original scales alpha by mean n / n_i and reports three models; here w is the cloud model.",
         ),
         charged=1,

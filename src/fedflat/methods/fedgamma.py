@@ -26,7 +26,8 @@ class FedGAMMA(Scaffold):
         published={"rho": "0.01 (FL-Simulator); 0.1 (FedLESAM); 0.05 (FedVSSAM)"},
         departures=(
             "FedGF's code divides the mean change of c by N, S times too small.",
-            "FedLESAM's repository imports a module that it does not ship.",
+            "FedLESAM's repository imports a module that it does not ship; an optimiser in it that is not used divides "
+            "by the sum of the layers' norms.",
         ),
         charged=2,
     )

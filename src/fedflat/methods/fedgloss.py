@@ -53,6 +53,12 @@ class FedGloSS(DynamicRegularised, server=GlossServer, down=Model, mean=MoveTwic
             "Code divides the server dual's increment by S once more (sigma_div_active).",
             "Code holds the radius at rho_l during the warm-up instead of raising it (released_schedule).",
             "Code updates dual and anchor every epoch.",
+            "Code has the number of clients typed in, 100, and measures eigenvalues on the test set, at the mean of "
+            "the last 100 models, with the colour statistics of CIFAR-10 and CIFAR-100 exchanged.",
+        ),
+        readings=(
+            "Round 0 has no pseudo-gradient and would divide by zero: there is no perturbation in it.",
+            "The increment of the dual is written as a sum over all clients; only the sampled ones have one.",
         ),
     )
     weights = "any"

@@ -44,7 +44,8 @@ class FedGMT(DynamicRegularised, server=TaughtServer, client=DynamicClient, down
         departures=(
             "Code adds all clients' duals; the paper, by a second source, averages corrected models "
             'of the sampled ones (dual_scope = "active").',
-            "Code uses momentum 0.9 (client.momentum) and weights by samples.",
+            "Code uses momentum 0.9 (client.momentum) and weights by samples for w, not for the duals.",
+            "Its repository (FL-SAM) reports mean and deviation of the last 50 rounds.",
         ),
     )
     weights = "any"

@@ -98,9 +98,11 @@ class FedLESAM(LocallyEstimated, FedAvg, server=LesamServer, client=LesamClient,
             "The released optimiser indexes the flat update by the number of the layer: it shifts "
             "every parameter by one scalar, 45 to 90 times longer than rho and nearly orthogonal to "
             "the update. Not offered.",
-            'It takes the last server move for all clients (direction = "server_last").',
+            'It takes the last server move for all clients (direction = "server_last"), which the paper says must '
+            "not be sent.",
             'It divides the direction by the sum of its layers\' norms (norm = "layer_sum").',
             'The pseudo-code starts from w_old = 0 (first = "literal_zero") and sums over clients without 1/S.',
+            "The README's example has rho = 0.5, the paper 0.01; code for OfficeHome and DomainNet is not released.",
         ),
         charged=1,
     )

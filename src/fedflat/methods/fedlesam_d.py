@@ -34,6 +34,8 @@ class FedLESAM_D(LocallyEstimated, DynamicRegularised, server=DynamicLesam, clie
         departures=(
             "The paper's Algorithm 4 has the sign of the dual reversed and does not use the server's;"
             " its code is FedDyn.",
+            "The released optimiser has FedLESAM's index bug; see there. FL-SAM pulls with the norm, not the squared "
+            "norm.",
             "The paper charges 2 times FedAvg and stores 4 vectors; its Algorithm 4 moves 2 vectors and stores 3.",
         ),
         readings=(

@@ -43,6 +43,7 @@ class FedLESAM_S(LocallyEstimated, ScaledScaffold, server=ControlledLesam, clien
         departures=(
             "The paper's Algorithm 2 has the sign of c - c_i and the increments of c wrong.",
             "The released code multiplies c - c_i by 0.1 (variate_scale).",
+            "The released optimiser has FedLESAM's index bug; see there.",
         ),
         charged=2,
     )

@@ -30,6 +30,7 @@ class FedProx(FedAvg):
             "FL-Simulator: + mu w sits in the unclipped weight decay and - mu w^t in the clipped "
             "direction, so the halves no longer cancel when clipping is active (client.clip_scope = "
             '"flsim").',
+            "FedSOL's repository takes the weight from its setting rho.",
         ),
         charged=1,
     )

@@ -31,7 +31,10 @@ class FedSAM(FedAvg):
             "alpha); 0.01 (FedSMOO, FedLESAM); 0.1 (FedVSSAM)"
         },
         departures=("No official code.",),
-        readings=("Eq. (2) of the paper bounds the squared norm by rho. Eq. (4) and all code use rho as the radius.",),
+        readings=(
+            "Eq. (2) of the paper bounds the squared norm by rho. Eq. (4) and all code use rho as the radius.",
+            "The paper calls K epochs; all code counts local steps, and so do we.",
+        ),
         charged=1,
     )
     rho: float = hyper(0.1, "radius of the perturbation, in parameter units; 0 is FedAvg", low=0)

@@ -31,6 +31,9 @@ class FedSpeed(DynamicRegularised):
     sources = Sources(
         published={"rho": "0.1 (FL-Simulator)", "alpha": "0.1 (FL-Simulator)", "mix": "1 (released code)"},
         departures=(
+            "The paper mixes the plain and the SAM gradient; the released code has the SAM gradient alone (mix = 1).",
+            "FL-SAM pulls with the norm, not the squared norm. FedLESAM's repository imports a module that it does not "
+            "ship.",
             "The released server adds the mean of all clients' h_i; the paper averages corrected "
             "models of the sampled ones (active_prox_correct).",
         ),

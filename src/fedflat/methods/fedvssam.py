@@ -46,10 +46,12 @@ class FedVSSAM(DirectionServer, server=Smoothed, down=SmoothedDown):
             "gamma_g": "0.6 (FedVSSAM)",
             "server_lr": "0.5 to 4, absolute (FedVSSAM)",
         },
-        departures=("No official code.",),
+        departures=("No official code. Eq. (16) has the literal server step.",),
         readings=(
             "K counts local iterations. Table 2 calls K epochs, Appendix B iterations; only iterations give the "
             "paper's server rates.",
+            "Weight decay, momentum, clipping and a decay of the step size are not stated. Averaging as in FedAvg, "
+            'server_lr_mode = "relative", is what makes it FedSAM where all gammas are 1.',
         ),
     )
     rho: float = hyper(0.05, "radius of the perturbation, in parameter units", low=0)

@@ -60,6 +60,10 @@ class FedWMSAM(FedAvg, server=WmsamServer, client=WmsamClient, down=WmsamServer,
             "the momentum; the poster's words and the code, which we follow, have it fall. rising_weight = true is the "
             "paper's.",
             "Code multiplies the momentum by the decay of a rate that has not been decayed.",
+            "Code takes q = 0 while there is no momentum, without the 1, and so do we; at a = 1 its a / (1 - a) is not "
+            "finite, and ours is.",
+            "The poster adds the sum of the changes of all models to c, over lr and the numbers of batches and "
+            "clients; code and we have Scaffold's rule.",
         ),
         readings=(
             "The paper's server holds all c_i and sends each client its own D: two vectors down, N at the server. "

@@ -25,9 +25,13 @@ class MoFedSAM(Momentum):
             "beta": "0.1 (FedSAM, FedVSSAM, FedLESAM); 0.1, 0.9 (FedGF)",
         },
         departures=(
-            'The literal server step of the paper is 1 / (lr K) times averaging (server_lr_mode = "absolute").',
+            'The literal server step of the paper is 1 / (lr K) times averaging (server_lr_mode = "absolute"). Its '
+            "remark that beta = 1 is FedSAM holds there only for server_lr = lr K.",
+            "FL-Simulator averages, as we do; its weight decay is not multiplied by beta, so at the fixed point it "
+            'weighs decay / beta (client.wd_scope = "outside", the default).',
             "FedLESAM's repository adds instead of mixing: v = g + (1 - beta) Delta, a 1 / beta times larger step.",
-            "FedGF's repository multiplies the momentum by 1 - beta in place at every local step of every client.",
+            "FedGF's repository multiplies the momentum by 1 - beta in place at every local step of every client, so "
+            "that little of it is left, and takes the literal server step.",
         ),
         charged=2,
     )

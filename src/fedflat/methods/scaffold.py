@@ -44,7 +44,9 @@ class Scaffold(Method, server=Controlled, client=Control, down=Controlled, up=Co
         published={"server_lr": "1 (FL-Simulator); 0.1, 0.01 (FedGF; its script 0.01, 0.001)"},
         departures=(
             "FL-Simulator takes client 0's number of steps for all, and a fractional one.",
-            "FedLESAM's Algorithm 2 prints + lr (c - c_i) and c + c_i / K; its code is right.",
+            "FedLESAM's Algorithm 2 prints + lr (c - c_i), c + c_i / K and a sum of moves; its code is right.",
+            "FedGF's server rates of 0.1 and 0.01 (0.01 and 0.001 in its script) multiply moves that are averaged "
+            "already.",
             "FedGF's FedGAMMA divides the mean change of c by N, S times too small.",
         ),
         charged=2,

@@ -12,8 +12,7 @@ from rich.table import Table
 
 from ..core.hyper import allowed
 from ..core.method import Method
-from ..core.method_check import HOOKS
-from ..core.own_classes import own_errors_named
+from ..core.method_check import method_errors_named
 from ..rounds.cost import full_passes_per_round, gradients_per_step, vector_cost
 from .literal import literal
 
@@ -66,7 +65,7 @@ def _fields(cls: type[Method]) -> str:
 
 def _cost(cls: type[Method]) -> str:
     method = cls()
-    with own_errors_named("method", method, HOOKS):
+    with method_errors_named(method):
         cost, gradients, passes = vector_cost(method), gradients_per_step(method), full_passes_per_round(method)
     lines = [
         "cost with these fields, in model-sized vectors per client and round",

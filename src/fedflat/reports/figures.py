@@ -157,14 +157,24 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, dict[str, Any
 
 def spread(places: np.ndarray, gap: float) -> np.ndarray:
     """The heights (n,) nearest to `places` that are at least `gap` apart, and between 0 and 1 if there is room."""
-    from sklearn.isotonic import isotonic_regression  # here, because the import takes a part of a second
-
     order, room = np.argsort(places, kind="stable"), gap * np.arange(len(places))
     top = 1 - room[-1]
-    moved = isotonic_regression(places[order] - room, y_min=min(0.0, top), y_max=max(top, min(0.0, top)))
     apart = np.empty(len(places))
-    apart[order] = moved + room
+    apart[order] = nearest_ascending(places[order] - room).clip(min(0.0, top), top) + room
     return apart
+
+
+def nearest_ascending(values: np.ndarray) -> np.ndarray:
+    """The ascending numbers (n,) nearest to `values` in squares: isotonic regression.
+
+    By the max-min formula: number k is the greatest over i <= k of the least over j >= k of the mean of values i to j.
+    """
+    first, last = np.indices((len(values), len(values)))
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    means = np.where(first <= last, (sums[last + 1] - sums[first]) / (abs(last - first) + 1), np.inf)
+    least = np.minimum.accumulate(means[:, ::-1], axis=1)[:, ::-1]
+    ascending: np.ndarray = np.where(first <= last, least, -np.inf).max(axis=0)
+    return ascending
 
 
 def svg(figure: Figure, label: str, transparent: bool = False) -> str:

@@ -68,14 +68,14 @@ def _cell(name: str) -> Callable[[Row], str]:
 
 def correlations(comparison: ComparisonData) -> list[Correlation]:
     """Each measure against test accuracy over all runs; none with fewer than four runs."""
-    from scipy.stats import spearmanr  # here and below, because scipy takes half a second to import
-
     runs = comparison.runs
     accuracy = np.array([comparison.accuracy_of(run) for run in runs])
     found = []
     for name in measured(comparison) if len(runs) >= 4 else ():
         values = np.array([run.flatness[name].value for run in runs])
         if np.isfinite(values).all() and np.ptp(values) > 0 and np.ptp(accuracy) > 0:
+            from scipy.stats import spearmanr  # here and below, because scipy takes half a second to import
+
             rho = float(spearmanr(values, accuracy).statistic)
             found.append(Correlation(measure_title(name), rho, _interval(rho, len(runs)), len(runs)))
     return found

@@ -51,7 +51,8 @@ class Chapter:
 def write_page(chapters: Sequence[Chapter], path: Path, title: str | None = None) -> Path:
     """Write one page with all `chapters` to `path`, atomically. Raises InputError if it cannot be written."""
     known = all_methods()
-    methods = dict.fromkeys(row.runs[0].method for chapter in chapters for row in chapter.comparison.rows)
+    labels = (row.runs[0].method for chapter in chapters for row in chapter.comparison.rows)
+    methods = dict.fromkeys(name for label in labels for name in label.split("-"))  # SWA-FedSAM has two papers
     text = (
         environment()
         .get_template("page.html.j2")
@@ -70,6 +71,7 @@ def write_page(chapters: Sequence[Chapter], path: Path, title: str | None = None
 def _content(chapter: Chapter) -> dict[str, Any]:
     """What the template shows of a chapter."""
     comparison = chapter.comparison
+    partitions = [_partition(run) for run in _first_of_each_partition(comparison)]  # first, as these files may be bad
     targets = [target_columns(comparison, place) for place in range(len(comparison.targets))]
     return {
         "heading": chapter.heading,
@@ -87,7 +89,7 @@ def _content(chapter: Chapter) -> dict[str, Any]:
         "losses": curves.loss_curves(comparison),
         "costs": curves.cost_curves(comparison),
         "differences": figures.differences(comparison),
-        "partitions": [_partition(run) for run in _first_of_each_partition(comparison)],
+        "partitions": partitions,
         "settings": _settings(comparison),
         "methods": {row.label: _own_settings(row, comparison) for row in comparison.rows},
         "surfaces": [

@@ -64,9 +64,13 @@ def client_settings(text: str) -> dict[str, Any]:
 
 
 def fields_of(text: str) -> dict[str, Any] | None:
-    """The class, under the name `class`, and the fields that a `repr` spells; None if it spells none."""
+    """The class, under the name `class`, and the fields that a `repr` spells.
+
+    None if it spells none, or one inside another.
+    """
     found = parsed(text) if len(text) <= LONGEST else text
-    return dict(found) if isinstance(found, Mapping) else None
+    has_inner = isinstance(found, Mapping) and any(isinstance(value, Mapping) for value in found.values())
+    return dict(found) if isinstance(found, Mapping) and not has_inner else None
 
 
 def _data(text: str) -> dict[str, Any]:

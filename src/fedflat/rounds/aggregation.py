@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.local import has_schedule
 from ..core.method import Method
 from ..core.records import Record
 from ..data.federated import Index
@@ -32,22 +33,29 @@ class RunningMean:
         self._uniform = self._record.marked("uniform_mean")
         widths = self._record.widths(like.shape[-1], method)
         self._sums = {name: ExactSum(like.new_empty(1, width)) for name, width in widths.items()}
+        self._lr_factors = ExactSum(like.new_empty(1, 1)) if has_schedule(method) else None
         # Sums of weighted local steps, of weights, and of clients, which are whole numbers: no sum is rounded.
         self.counts = like.new_zeros(3, dtype=torch.float64)
 
-    def add(self, received: Record, steps: Tensor, weights: Tensor) -> None:
+    def add(self, received: Record, steps: Tensor, weights: Tensor, lr_factors: Tensor | None = None) -> None:
         """Add clients' records and local steps (c, 1) with their weights (c, 1), whose sum need not be known.
+
+        lr_factors: the sums of the factors on their step sizes (c, 1); default the steps, as without a schedule.
 
         Weights are numbers of samples, or ones: in single precision, products with whole numbers are exact.
         """
         ones = torch.ones_like(weights)
         for name, value in received.tensors().items():
             self._sums[name].add(value, ones if name in self._uniform else weights)
+        if self._lr_factors is not None:
+            self._lr_factors.add(steps if lr_factors is None else lr_factors, weights)
         self.counts += torch.cat([steps * weights, weights, ones], dim=1).sum(0)
 
     def sums(self) -> Iterator[ExactSum]:
         """The sums of the record's fields, in an order that is the same everywhere."""
         yield from self._sums.values()
+        if self._lr_factors is not None:
+            yield self._lr_factors
 
     def value(self) -> Any:
         """The mean record."""
@@ -60,4 +68,12 @@ class RunningMean:
         """The weighted mean of local steps, (1,)."""
         steps, weight, _ = self.counts
         mean: Tensor = (steps / weight).to(self.like.dtype)[None]
+        return mean
+
+    @property
+    def lr_factors(self) -> Tensor:
+        """The weighted mean of the sums of the factors on the step size, (1,): steps where there is no schedule."""
+        if self._lr_factors is None:
+            return self.steps
+        mean: Tensor = (self._lr_factors.value() / self.counts[1]).to(self.like.dtype)
         return mean

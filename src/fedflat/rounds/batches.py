@@ -59,7 +59,7 @@ class Batches:
         participation: Participation | None = None,
     ) -> None:
         """`dtype` is the model's; the weights of samples have it. `participation` says who is slow; default nobody."""
-        self.data, self.client, self.seed, self._dtype = data, client, seed, dtype
+        self.data, self.client, self.seed, self.dtype = data, client, seed, dtype
         self._participation = participation
 
     @cached_property
@@ -105,7 +105,7 @@ class Batches:
         """
         weight = None
         if not full:
-            present = (samples >= 0).to(self._dtype)
+            present = (samples >= 0).to(self.dtype)
             weight = present / present.sum(-1, keepdim=True)
             samples = samples.clamp(min=0)
         return Batch(self._inputs(samples, t, clients, k), self.data.y[samples], weight)
@@ -131,7 +131,7 @@ class Batches:
             exists = place < sizes[:, None]
             mine = self.data.held(starts[:, None] + np.where(exists, place, 0))
             samples = torch.from_numpy(mine).to(self.data.y.device)
-            weight = torch.from_numpy(exists / sizes[:, None]).to(self.data.y.device, self._dtype)
+            weight = torch.from_numpy(exists / sizes[:, None]).to(self.data.y.device, self.dtype)
             if not stacked:
                 samples, weight = samples[0], weight[0]
             yield Batch(self.data.inputs(samples), self.data.y[samples], weight)

@@ -70,6 +70,9 @@ class _Identity:
     def with_teacher(self, e: Tensor, weight: float, tau: float) -> _Identity:
         return self
 
+    def teacher_gradient(self, w: Tensor, e: Tensor, tau: float) -> Tensor:
+        return w
+
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self(w), matrix, shift
 

@@ -67,7 +67,7 @@ class Executor(ABC):
         """
         plan = self.batches.plan(ctx.t, clients)
         step = self.step if observer is None else partial(local_step, observe=_shown_to(observer, clients))
-        result = self.run(plan, stacked(down, clients), record, ctx, self.batches.client.descent(ctx.t), step)
+        result = self.run(plan, stacked(down, clients), record, ctx, self.batches.client.descent(ctx.lr), step)
         if observer is not None:
             observer.done(clients, result.w)
         _check_finite(result, clients, ctx.t)
@@ -94,15 +94,19 @@ class Executor(ABC):
         """Nothing to seed, unless a subclass runs models that draw other random numbers than dropout's."""
         return nullcontext()
 
-    def _with_full_gradient(self, plan: BatchPlan, ctx: Context, run: Callable[[Context], LocalResult]) -> LocalResult:
-        """The result of `run` with a context that offers the gradient on all samples of each client of `plan`.
+    def _with_work(self, plan: BatchPlan, ctx: Context, run: Callable[[Context], LocalResult]) -> LocalResult:
+        """The result of `run` with a context that knows the clients' work in `plan`, and offers their full gradients.
 
         Every batch of every such gradient counts as a minibatch gradient.
         """
         oracle = ObservedOracle(partial(self._full_gradient, plan))
-        result = run(replace(ctx, full_grad=oracle))
+        result = run(replace(ctx, full_grad=oracle, local_steps=self._local_steps(plan)))
         batches = int(self.batches.client.batches_per_epoch(self.batches.data.sizes_of(plan.clients)).sum())
         return replace(result, gradients=result.gradients + oracle.calls * batches)
+
+    def _local_steps(self, plan: BatchPlan) -> Tensor:
+        """How many steps each client of `plan` will take, (c, 1)."""
+        return torch.from_numpy(plan.steps[:, None]).to(plan.samples.device, self.batches.dtype)
 
     def _full_gradient(self, plan: BatchPlan, w: Tensor) -> Tensor:
         """The gradient at `w` (*clients, d) on all samples of each client, batch by batch."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from ..core.errors import InputError
 from ..core.hyper import by_name, check, hyper
 from ..core.local import ClipScope, Descent, WeightDecayScope
-from ..core.method import Context
+from ..core.method import Context, Method
 from ..core.space import Space
 from ..data.federated import Index
 
@@ -62,20 +62,24 @@ class Client:
         """The local step size of round `t`."""
         return self.lr * self.lr_decay**t
 
-    def descent(self, t: int) -> Descent:
-        """What happens to a direction in round `t`."""
+    def descent(self, lr: float) -> Descent:
+        """What happens to a direction in a round with the step size `lr`."""
         shared = ("weight_decay", "max_norm", "momentum", "wd_scope", "clip_scope")
-        return Descent(self.lr_at(t), **{name: getattr(self, name) for name in shared})
+        return Descent(lr, **{name: getattr(self, name) for name in shared})
 
 
 class ContextFactory:
     """Makes the context of each round of a run."""
 
-    def __init__(self, space: Space, client: Client, device: torch.device) -> None:
-        self._client = client
+    def __init__(self, method: Method, space: Space, client: Client, rounds: int, device: torch.device) -> None:
+        """`rounds` are planned."""
+        self._method, self._client = method, client
+        self._rounds = rounds if method.depends_on_rounds else 0
         self._is_weight = space.is_weight(device)
         self._layers = tuple(layer for _, layer in space.layers())
 
     def of(self, t: int, share: float, sampled: int) -> Context:
         """The context of round `t`, in which `sampled` clients take part, a `share` of all."""
-        return Context(t, self._client.lr_at(t), share, is_weight=self._is_weight, layers=self._layers, sampled=sampled)
+        ctx = Context(t, self._client.lr_at(t), share, is_weight=self._is_weight, layers=self._layers,
+                      sampled=sampled, rounds=self._rounds)  # fmt: skip
+        return replace(ctx, lr=self._method.round_lr(ctx))

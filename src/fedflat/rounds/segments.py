@@ -18,6 +18,7 @@ import torch
 from ..core import method as interface
 from ..core.errors import ChangedWarning, InputError
 from ..core.method import Method
+from ..core.wrapper import chain
 
 DECISIVE = ("fedflat", "torch", "numpy")  # packages whose version can change a bit of a round
 UNKNOWN = "unknown"  # the digest of code that is in no file, such as a notebook's
@@ -34,7 +35,7 @@ class Segment:
     @classmethod
     def now(cls, start: int, method: Method) -> Segment:
         """The segment of rounds of `method` that this process computes from round `start` on."""
-        return cls(start, versions(DECISIVE), source_digest(type(method)))
+        return cls(start, versions(DECISIVE), code_digest(method))
 
     def changes(self, since: Segment) -> list[str]:
         """What differs from the segment `since`, in words. What one of the two does not know is no difference."""
@@ -77,6 +78,14 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def code_digest(method: Method) -> str:
+    """The digest of a method's source; around another method that of both, or `UNKNOWN`."""
+    digests = [source_digest(type(one)) for one in chain(method)]
+    if len(digests) == 1 or UNKNOWN in digests:
+        return UNKNOWN if UNKNOWN in digests else digests[0]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:16]
 
 
 @cache

@@ -38,6 +38,7 @@ class Sequential(Executor):
             client=results[0].client.map(_stack, *(r.client for r in results[1:])),
             w=torch.stack([r.w for r in results]),
             steps=torch.stack([r.steps for r in results]),
+            lr_factors=torch.stack([r.lr_factors for r in results]),
             gradients=sum(r.gradients for r in results),
             loss=torch.stack([r.loss for r in results]),
         )
@@ -46,9 +47,12 @@ class Sequential(Executor):
         self, plan: BatchPlan, down: Any, client: Any, ctx: Context, descent: Descent, step: StepFunction
     ) -> LocalResult:
         """The round of the one client in `plan`, on tensors (width,)."""
-        return self._with_full_gradient(
+        return self._with_work(
             plan, ctx, lambda ctx: local_round(self.method, down, client, self._steps(plan), ctx, descent, step)
         )
+
+    def _local_steps(self, plan: BatchPlan) -> Tensor:
+        return super()._local_steps(plan)[0]
 
     def _steps(self, plan: BatchPlan) -> Iterator[tuple[Oracle, int]]:
         for k, count in enumerate(plan.counts[0]):

@@ -16,6 +16,7 @@ from ..core.method_check import check_record
 from ..core.objective import Objective
 from ..core.records import is_finite
 from ..data.federated import Index
+from .aggregation import RunningMean
 from .checkpoint import DamagedError
 from .local_training import Client, ContextFactory
 from .participation import Participation
@@ -41,28 +42,37 @@ class Server:
 
     def __init__(
         self, method: Method, objective: Objective, w: Tensor, client: Client, participation: Participation,
-        clients: int, seed: int,
+        clients: int, seed: int, rounds: int,
     ) -> None:  # fmt: skip
-        """`w` (d,) is the initial model; `client` says how all `clients` of the run train."""
+        """`w` (d,) is the initial model; `client` says how all `clients` of the run train; `rounds` are planned.
+
+        Raises InputError if the method comes to nothing in these.
+        """
+        method.check_rounds(rounds)
         self.method, self.objective, self.client = method, objective, client
         self.clients, self._participation, self._seed = clients, participation, seed
         self._population = clients - len(participation.held_out(clients))  # how many may take part
-        self._contexts = ContextFactory(objective.space, client, w.device)
+        self._contexts = ContextFactory(method, objective.space, client, rounds, w.device)
         self.state = check_record(method, "init_server", method.init_server(w), method.server)
         self.t = 0  # rounds that are over
         self.history: list[dict[str, float]] = []  # what each of them reported
         self.segments = [Segment.now(0, method)]  # with which versions and code they were carried out
 
     @property
+    def served(self) -> Tensor:
+        """The model that is evaluated, (d,), in the order of the state."""
+        return self.method.served(self.state)
+
+    @property
     def w(self) -> Tensor:
-        """The model, (d,), row-major."""
-        return self.objective.space.row_major(self.state.w)
+        """The model that is evaluated, (d,), row-major."""
+        return self.objective.space.row_major(self.served)
 
     @property
     def model(self) -> nn.Module:
         """A new module with the model in it."""
         module = deepcopy(self.objective.module)
-        self.objective.space.write(module, self.state.w)
+        self.objective.space.write(module, self.served)
         return module
 
     def cohort(self, t: int) -> Index:
@@ -77,12 +87,13 @@ class Server:
         """The message of the next round, (width,) in every field."""
         return check_record(self.method, "broadcast", self.method.broadcast(self.state), self.method.down)
 
-    def updated(self, mean: Any, steps: Tensor, ctx: Context) -> Any:
-        """The next state, from the mean of what the server receives and the mean number of local steps (1,).
+    def updated(self, mean: RunningMean, ctx: Context) -> Any:
+        """The next state, from the mean of what the server receives and of the clients' local steps.
 
         Raises NonFiniteError, naming the field, if it has NaN or infinity; nothing is changed in any case.
         """
-        found = self.method.update(self.state, mean, replace(ctx, steps=steps, lr_sum=steps * ctx.lr))
+        ctx = replace(ctx, steps=mean.steps, lr_sum=mean.lr_factors * ctx.lr)
+        found = self.method.update(self.state, mean.value(), ctx)
         state = check_record(self.method, "update", found, self.method.server)
         for name, x in state.tensors().items():
             if not is_finite(x):

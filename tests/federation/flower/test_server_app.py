@@ -20,13 +20,15 @@ from fedflat.federation.flower.settings import MAX_SAMPLES
 from fedflat.federation.flower.transport import GatheringError
 from fedflat.federation.server import RoundFailedError
 from fedflat.methods import find
+from support.effort import FEW_ROUNDS
 from support.flower_fixtures import OWN_SAMPLES, GridFederation, failing, own_clients, own_study, simulated, study_of
 from support.local_grid import LocalGrid, Node
 
 
 @pytest.mark.slow
 def test_every_method_leaves_the_file_of_the_simulator(covering_method: Method, tmp_path: Path) -> None:
-    spec = study_of(method=type(covering_method).__name__)
+    name = type(covering_method).__name__
+    spec = study_of(method={"name": name} | FEW_ROUNDS.get(name, {}))
     federation = GridFederation(spec, tmp_path / "federation")
     assert federation.serve() == simulated(spec, tmp_path / "simulation")
     assert [event["missing"] for event in federation.events("round")] == [{}] * 4

@@ -154,8 +154,9 @@ class Trial:
         self.plan = batches.plan(0, batches.longest_first(0, cohort)[: executor.chunk]).first(steps)
         server = method.init_server(space.flatten(executor.objective.module))
         down = stacked(method.broadcast(server), self.plan.clients)
-        ctx = ContextFactory(space, batches.client, server.w.device).of(0, 1.0, len(self.plan.clients))
-        client, descent = method.init_client(down), batches.client.descent(0)
+        contexts = ContextFactory(method, space, batches.client, 1, server.w.device)
+        ctx = contexts.of(0, 1.0, len(self.plan.clients))
+        client, descent = method.init_client(down), batches.client.descent(ctx.lr)
         self._run: Callable[[], LocalResult]
         self._run = lambda: executor.run(self.plan, down, client, ctx, descent, executor.step)
 

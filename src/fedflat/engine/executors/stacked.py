@@ -28,7 +28,7 @@ class Stacked(Executor):
     def run(
         self, plan: BatchPlan, down: Any, client: Any, ctx: Context, descent: Descent, step: StepFunction
     ) -> LocalResult:
-        return self._with_full_gradient(
+        return self._with_work(
             plan, ctx, lambda ctx: local_round(self.method, down, client, self._steps(plan), ctx, descent, step)
         )
 

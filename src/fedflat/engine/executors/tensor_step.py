@@ -35,9 +35,12 @@ class StepInputs:
     def rows(self) -> dict[str, Tensor]:
         """The tensors with a client axis, if there is one."""
         named = {"w": self.state.w, "loss": torch.as_tensor(self.state.loss), "velocity": self.state.velocity}
+        named |= {"lr_factors": self.state.lr_factors}
         named |= {f"client.{name}": x for name, x in self.state.client.tensors().items()}
         named |= {f"down.{name}": x for name, x in self.down.tensors().items()}
         named |= {f"batch.{name}": x for name, x in vars(self.batch).items()}
+        if isinstance(self.ctx.local_steps, Tensor):
+            named["local_steps"] = self.ctx.local_steps
         return {name: x for name, x in named.items() if x is not None}
 
     def shared(self) -> dict[str, Tensor]:
@@ -78,35 +81,38 @@ class TensorStep:
     """
 
     def __init__(self, method: Method, objective: Objective, example: StepInputs) -> None:
-        """`example` gives the names of the tensors, and what is constant: layers, and how a direction is applied."""
+        """`example` gives the names of the tensors, and what is constant, such as the layers."""
         self._method, self._objective = method, objective
-        self._layers, self._descent = example.ctx.layers, example.descent
+        self._layers, self._rounds, self._descent = example.ctx.layers, example.ctx.rounds, example.descent
         self._client, self._down = type(example.state.client), type(example.down)
         self.names = list(example.tensors())
         self.gradients = 0  # minibatch gradients of a client that the last call took
 
     def __call__(self, *values: Tensor) -> list[Tensor]:
-        """The next tensors of the state: w, loss, velocity if there is one, and the fields of the clients' record."""
+        """The next tensors of the state: w, loss, velocity and factors if there are, and the clients' record."""
         named = dict(zip(self.names, values, strict=True))
         numbers = dict(zip(NUMBERS, named["numbers"].unbind(), strict=True))
         steps, lr = numbers.pop("steps"), numbers.pop("lr")
-        ctx: Any = Context(**numbers, lr=lr, is_weight=named.get("is_weight"), layers=self._layers)  # type: ignore[arg-type]
+        known: dict[str, Any] = numbers | {"is_weight": named.get("is_weight"), "layers": self._layers}
+        ctx: Any = Context(**known, lr=lr, local_steps=named.get("local_steps", 1.0), rounds=self._rounds)  # type: ignore[arg-type]
         record = _record(self._client, named, "client.")
-        at = LocalState(named["w"], record, named.get("velocity"), steps, loss=named["loss"])
+        velocity, factors = named.get("velocity"), named.get("lr_factors")
+        at = LocalState(named["w"], record, velocity, steps, loss=named["loss"], lr_factors=factors)
         batch = Batch(**{f.name: named.get(f"batch.{f.name}") for f in fields(Batch)})  # type: ignore[arg-type]
         oracle, descent = BatchOracle(self._objective, batch), replace(self._descent, lr=lr)
         after = local_step(self._method, at, _record(self._down, named, "down."), oracle, ctx, descent)
         self.gradients = after.gradients
-        velocity = [] if after.velocity is None else [after.velocity]
-        return [after.w, torch.as_tensor(after.loss), *velocity, *after.client.tensors().values()]
+        optional = [x for x in (after.velocity, after.lr_factors) if x is not None]
+        return [after.w, torch.as_tensor(after.loss), *optional, *after.client.tensors().values()]
 
 
 def next_state(before: LocalState, values: list[Tensor], gradients: int) -> LocalState:
     """The state made of what a `TensorStep` gives, in which each client took so many `gradients`."""
     w, loss, *rest = values
     velocity = None if before.velocity is None else rest.pop(0)
+    factors = None if before.lr_factors is None else rest.pop(0)
     client = type(before.client)(**dict(zip(before.client.tensors(), rest, strict=True)))
-    return LocalState(w, client, velocity, before.steps + 1, before.gradients + gradients, loss)
+    return LocalState(w, client, velocity, before.steps + 1, before.gradients + gradients, loss, factors)
 
 
 def _record(kind: Callable[..., Record], named: dict[str, Tensor], prefix: str) -> Any:

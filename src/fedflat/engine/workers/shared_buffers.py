@@ -57,8 +57,10 @@ class SharedBuffers:
 
         def slot(rows: int) -> Slot:
             before, received, after = (record(kind, rows) for kind in (method.client, method.mean, method.client))
-            steps, drifts, losses = (allocate(shape, dtype) for shape in ((rows, 1), (rows,), (rows,)))
-            return Slot(before, ChunkResult(received, after, steps, drifts, losses))
+            steps, factors, drifts, losses = (
+                allocate(shape, dtype) for shape in ((rows, 1), (rows, 1), (rows,), (rows,))
+            )
+            return Slot(before, ChunkResult(received, after, steps, factors, drifts, losses))
 
         self.message = record(method.down)
         self._slots = [slot(layout.rows) for _ in range(layout.slots)]

@@ -33,7 +33,7 @@ class TrackedRun:
 
     def settings(self) -> dict[str, Any]:
         """The configuration with dotted keys, such as `client.lr`."""
-        return dict(_dotted(self.spec.model_dump(exclude_none=True)))
+        return dict(_dotted(self.spec.table()))
 
     def state(self, tool: str) -> dict[str, Any]:
         """What a tracker has kept with `keep` in the run's folder. Raises InputError for a file of another kind."""

@@ -72,6 +72,7 @@ class ClientSession:
             digest=study.digest,
             bf16=spec.precision == "bf16",
             participation=participation_of(spec.participation),
+            rounds=spec.rounds,
         )
         return client.train(request)
 

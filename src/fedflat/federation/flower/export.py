@@ -98,7 +98,7 @@ def _with_code_inside(spec: RunSpec) -> tuple[str, list[Path]]:
     for one, other in pairwise(sorted(files, key=lambda path: path.name)):
         if one.name == other.name:
             raise InputError(f"{one} and {other} have one name; an app has both in one folder: rename one")
-    table = spec.model_dump(exclude_none=True)
+    table = spec.table()
     return tomli_w.dumps(with_names(table, lambda name: f"{CODE}/{portable(name)}" if file_of(name) else name)), files
 
 

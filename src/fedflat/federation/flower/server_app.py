@@ -11,6 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from ...core.errors import ChangedWarning, InputError
 from ...core.object_references import allow_code
+from ...core.wrapper import serves_another
 from ...data import FederatedData
 from ...experiments.run_directory import difference
 from ...experiments.spec import build_client, build_method, participation_of
@@ -137,6 +138,7 @@ class FederationRun:
             digest=study.digest,
             shape=study.shape,
             terms=RoundTerms(study.settings.deadline, study.settings.quorum, study.settings.norm_multiple),
+            rounds=spec.rounds,
         )
 
     def _round(self, server: FederatedServer) -> RoundReport:
@@ -155,8 +157,13 @@ class FederationRun:
         due = server.t % self._study.spec.eval_every == 0 or server.t == self._study.spec.rounds
         if self._evaluation_data is None or self._evaluation_data.test is None or not due:
             return {}
-        w = server.state.w
+        w = server.served
         data = self._evaluation_data.to(w.device, w.dtype)
         assert data.test is not None  # noqa: S101 (it was not None before it was copied to the device)
-        scores = score(server.objective, w, *data.test, data.preparation)
-        return {"test_accuracy": scores.accuracy, "test_loss": scores.mean_loss}
+        models = {"": w} | ({"_iterate": server.state.w} if serves_another(server.method) else {})
+        scores = {name: score(server.objective, x, *data.test, data.preparation) for name, x in models.items()}
+        return {
+            f"{quantity}{name}": value
+            for name, found in scores.items()
+            for quantity, value in (("test_accuracy", found.accuracy), ("test_loss", found.mean_loss))
+        }

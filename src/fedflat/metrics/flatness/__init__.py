@@ -97,7 +97,8 @@ def measure(subject: Subject, measures: Sequence[str | Measure], progress: Progr
     for one in chosen:
         name = type(one).__name__
         try:
-            findings.append(one.measure(subject, partial(progress, name)))
+            of = subject.training() if one.needs_round else subject
+            findings.append(one.measure(of, partial(progress, name)))
         except ArithmeticError as error:  # the round that it looks at diverges
             findings.append(Finding(name, f"{name}: not measured, {error}", {}))
     return Flatness(tuple(findings))

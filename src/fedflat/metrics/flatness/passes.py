@@ -30,17 +30,14 @@ def hessian_products(gradient: Tensor, w: Tensor, vectors: Tensor, keep: bool) -
     """Hessian products with `vectors` (k, d) by one pass through the graph of `gradient`, which is kept if `keep`."""
     if not gradient.requires_grad:  # it does not depend on w
         return torch.zeros_like(vectors)
-    together = len(vectors) > 1
+    one = len(vectors) == 1
+    # The gradient of g v is H v. For such a scalar torch does not import its symbolic algebra, half a second of a core.
+    outputs, along = (gradient @ vectors[0], None) if one else (gradient, vectors)
     with sdpa_kernel(SDPBackend.MATH):
         products: Tensor = torch.autograd.grad(
-            gradient,
-            w,
-            vectors if together else vectors[0],
-            retain_graph=keep,
-            is_grads_batched=together,
-            materialize_grads=True,
+            outputs, w, along, retain_graph=keep, is_grads_batched=not one, materialize_grads=True
         )[0]
-    return products if together else products[None]
+    return products[None] if one else products
 
 
 class Footprint:
@@ -119,6 +116,11 @@ class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         super().__init__()  # type: ignore[no-untyped-call]
         self.after_each: list[int] = []
         self._alive: dict[int, int] = {}  # bytes by storage
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing here is compiled; by default torch imports its compiler for a mode, more than a second of a core."""
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))

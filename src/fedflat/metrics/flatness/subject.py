@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -123,6 +123,11 @@ class Subject:
     max_samples: int = MAX_SAMPLES
     memory: int = MEMORY
     dry_round: DryRound | None = None  # None: there is no run, only a model
+    iterate: Tensor | None = None  # (d,) the model that the next round starts from, if that is another than `w`
+
+    def training(self) -> Subject:
+        """The subject of a measure that looks at the round that follows: with the model that is trained."""
+        return self if self.iterate is None else replace(self, w=self.iterate)
 
     @cached_property
     def pooled(self) -> Landscape:

@@ -1,0 +1,136 @@
+"""What goes with what: methods and settings that are not their own, and where they can be carried out.
+
+`docs/generate.py` writes the grid into docs/methods.md, by what refuses a combination before it trains;
+`tests/docs/test_method_grid.py` trains what is not refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from docs.method_pages import link
+from fedflat.core.errors import InputError
+from fedflat.engine.arguments import check_ranks
+from fedflat.experiments.config_errors import validated
+from fedflat.experiments.spec import RunSpec, build_method
+from fedflat.federation.flower.settings import RunSettings
+from fedflat.federation.flower.study import Study
+from fedflat.methods import all_methods
+
+CLIENTS = 5
+RUN: dict[str, Any] = {  # two rounds of three of five uneven clients
+    "data": {"name": "digits", "clients": CLIENTS},
+    "partition": {"name": "dirichlet", "alpha": 0.5},
+    "model": {"name": "mlp", "options": {"hidden": [4]}},
+    "client": {"lr": 0.1, "epochs": 1, "batch_size": 64},
+    "participation": 0.6,
+    "rounds": 2,
+    "dtype": "float64",
+    "executor": "sequential",
+    "flatness": [],
+}
+FIELDS = {  # of methods whose defaults are for more rounds, or for a larger model
+    "SWA": {"begin": 0.0, "cycle": 1},
+    "FedSOL": {"rho": 0.3},
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A column of the grid."""
+
+    title: str
+    meaning: str
+    changes: dict[str, Any] = field(default_factory=dict)  # of the run
+    client: dict[str, Any] = field(default_factory=dict)  # of its section `client`
+    around: str | None = None  # the name of a wrapper, which gets the method as its base
+
+
+SETTINGS = (
+    Setting("plain", "as it is"),
+    Setting("SWA", "`SWA` around it", around="SWA"),
+    Setting("momentum", "`client.momentum`", client={"momentum": 0.5}),
+    Setting("clipping", "`client.max_norm`", client={"max_norm": 0.1}),
+    Setting("bf16", '`precision = "bf16"`', changes={"precision": "bf16", "dtype": "float32"}),
+    Setting("sample weights", '`weights = "samples"`', changes={"weights": "samples"}),
+    Setting("Bernoulli", "`participation = {bernoulli = 0.6}`", changes={"participation": {"bernoulli": 0.6}}),
+)
+
+
+def run_of(name: str, setting: Setting, **changes: Any) -> RunSpec:
+    """A small run of the method with this setting. Raises InputError if they do not go together."""
+    method: dict[str, Any] = {"name": name} | FIELDS.get(name, {})
+    if setting.around:
+        method = {"name": setting.around, "base": method} | FIELDS.get(setting.around, {})
+    client = {"client": RUN["client"] | setting.client}
+    return validated(RunSpec, RUN | client | setting.changes | {"method": method} | changes)
+
+
+def in_one_process(run: RunSpec) -> None:
+    """Raise InputError if the run cannot be simulated, by any executor."""
+    run.build()
+
+
+def by_ranks(run: RunSpec) -> None:
+    """Raise InputError if several ranks cannot carry out the run."""
+    check_ranks(2, 1, run.probes, build_method(run.method))
+
+
+def in_a_federation(run: RunSpec) -> None:
+    """Raise InputError if a real federation cannot carry out the run."""
+    Study(run, RunSettings(clients=CLIENTS, out="out"))
+
+
+WAYS: dict[str, Callable[[RunSpec], None]] = {
+    "in one process": in_one_process,
+    "by ranks": by_ranks,
+    "in a federation": in_a_federation,
+}
+
+
+def refusals(name: str, setting: Setting) -> dict[str, str]:
+    """The ways in which the method is not carried out with this setting, each with the reason."""
+    try:
+        run = run_of(name, setting)
+    except InputError as error:
+        return dict.fromkeys(WAYS, str(error))
+    return {way: reason for way, check in WAYS.items() if (reason := _refusal(check, run))}
+
+
+def _refusal(check: Callable[[RunSpec], None], run: RunSpec) -> str | None:
+    try:
+        check(run)
+    except InputError as error:
+        return str(error)
+    return None
+
+
+def grid() -> str:
+    """The grid as a Markdown table, with the reasons below it."""
+    reasons: dict[str, int] = {}
+    rows = [f"| method | {' | '.join(setting.title for setting in SETTINGS)} |", "|---" * (len(SETTINGS) + 1) + "|"]
+    for name in all_methods():
+        cells = [_cell(name, setting, reasons) for setting in SETTINGS]
+        rows.append(f"| {link(name)} | {' | '.join(cells)} |")
+    columns = "; ".join(f"{setting.title}: {setting.meaning}" for setting in SETTINGS[1:])
+    below = [f"{number}. {reason}" for reason, number in reasons.items()]
+    return "\n".join([*rows, "", *below, "", f"{columns}."])
+
+
+def _cell(name: str, setting: Setting, reasons: dict[str, int]) -> str:
+    """Whether they go together; reasons against it are added to `reasons`, and named by their number."""
+    numbers = {
+        way: reasons.setdefault(without_names(reason, name), len(reasons) + 1)
+        for way, reason in refusals(name, setting).items()
+    }
+    if "in one process" in numbers:
+        return f"no ({numbers['in one process']})"
+    return "; ".join(f"not {way} ({number})" for way, number in numbers.items()) or "yes"
+
+
+def without_names(reason: str, method: str) -> str:
+    """A reason that is the same for all methods that have it."""
+    return re.sub(rf"method\.name = '\w+'|\b{method}\b", "the method", reason.splitlines()[-1].strip())

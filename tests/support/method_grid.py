@@ -1,0 +1,20 @@
+"""Cells of the grid of methods and settings, see `docs/method_grid.py`, that tests train."""
+
+from __future__ import annotations
+
+from docs.method_grid import SETTINGS
+from fedflat.methods import all_methods
+from support.effort import COVERING, chosen
+
+NAMED = {setting.title: setting for setting in SETTINGS}
+# By their derivation, which the specification of each method gives: a mean over clients of what is not the model.
+EQUAL_WEIGHTS = ("FedDyn", "FedGAMMA", "FedLESAM_D", "FedLESAM_S", "FedMoSWA", "FedSMOO", "FedSpeed", "FedWMSAM",
+                 "Scaffold")  # fmt: skip
+REFUSED = {(name, "sample weights") for name in EQUAL_WEIGHTS} | {("Local", "SWA"), ("SWA", "SWA")}
+
+ALL = [(name, title) for name in all_methods() for title in NAMED if (name, title) not in REFUSED]
+_COVERING = [(i + j, (name, title)) for i, name in enumerate(COVERING.values()) for j, title in enumerate(NAMED)]
+# Every setting with several of the methods that differ in what an engine must do, each of those with some settings.
+CELLS = chosen([cell for place, cell in _COVERING if place % 4 == 0 and cell in ALL], ALL)
+# Every setting with a method or two: for what takes longer.
+FEW = chosen([cell for place, cell in _COVERING if place % 8 == 0 and cell in ALL], ALL)
