@@ -134,7 +134,7 @@ def run_budget(spec: RunSpec) -> RunBudget:
     evaluated = -(-spec.rounds // spec.eval_every) * (_models(method, clients) * test + share * train) + train
     cohorts = _cohorts(json.dumps(spec.participation), clients, spec.seed, min(spec.rounds, SPEC_ROUNDS))
     known = described(spec.data.name, spec.data_dir, spec.data.image_size, spec.task)
-    d = _trained_parameters(spec) if spec.adapter else _model_parameters(spec, known)
+    d = _trained_parameters(spec) if _is_made_for_real(spec) else _model_parameters(spec, known)
     return _budget(method, client, sizes, cohorts, spec.rounds, d, spec.torch_dtype.itemsize, evaluated)
 
 
@@ -203,6 +203,11 @@ def _sample_counts(spec: RunSpec) -> tuple[int, int]:
     return spec.data.train_samples or train, spec.data.test_samples or test
 
 
+def _is_made_for_real(spec: RunSpec) -> bool:
+    """Whether only the model itself tells its size: files do, and `peft`."""
+    return spec.adapter is not None or "path" in spec.model.options
+
+
 def _trained_parameters(spec: RunSpec) -> int:
     """How many parameters are trained beside those that an adapter freezes."""
     return Space(spec.module()).d
@@ -268,7 +273,9 @@ def _measured_speed(spec: RunSpec, device: torch.device) -> Speed:
     """Medians over gradients, and over evaluations, of a batch of random samples as large as the clients' batches."""
     known = described(spec.data.name, spec.data_dir, spec.data.image_size, spec.task)
     shape, dtype = known.sample_shape(spec.data.image_size), spec.torch_dtype
-    module = (spec.module() if spec.adapter else build(spec.model.name, known.classes, shape)).to(device, dtype)
+    module = (spec.module() if _is_made_for_real(spec) else build(spec.model.name, known.classes, shape)).to(
+        device, dtype
+    )
     size = min(build_client(spec.client).batch_size or LARGEST_BATCH, LARGEST_BATCH)
     pixels = torch.randint(0, 256, (size, *shape), device=device)
     x = pixels if known.vocabulary_size else (pixels / 255).to(dtype)

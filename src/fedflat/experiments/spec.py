@@ -44,6 +44,7 @@ from ..metrics.flatness import LIGHT, Measure
 from ..metrics.flatness.measures import MEASURES, all_measures, find_measure
 from ..metrics.protocols import Protocol
 from ..models import MODELS, known_model
+from ..models.transformer import TOKENIZER, folder_of
 from ..rounds.initial_model import fresh_module
 from ..rounds.local_training import Client
 from ..rounds.participation import Bernoulli, HeldOut, Participation, Unreliable
@@ -284,7 +285,11 @@ class Experiment(Section):
         """
         ignored = {"checkpoint_every", "data_dir", "store_megabytes", "targets", "workers"}
         ignored -= {"data_dir"} if is_folder(self.data.name) else set()
-        return with_names(self.model_dump(exclude=ignored), portable)
+        ignored |= {"adapter"} if self.adapter is None else set()  # a federation's digest is older than adapters
+        table = with_names(self.model_dump(exclude=ignored), portable)
+        if self.data.tokenizer is None:
+            del table["data"]["tokenizer"]
+        return table
 
     @abstractmethod
     def method_sections(self) -> list[NamedSection]:
@@ -579,8 +584,17 @@ def federated_data(spec: RunSpec) -> FederatedData:
     """The data of a run, split over its clients; all methods of a study share one copy."""
     options = spec.data.values()
     name, clients = options.pop("name"), options.pop("clients")
+    options["tokenizer"] = options["tokenizer"] or _tokenizer_of_model(spec)
     scheme = build_partition(spec.partition)
     return load_once(name, clients, scheme, spec.seed, spec.data_dir, (*options.items(), ("task", spec.task)))
+
+
+def _tokenizer_of_model(spec: RunSpec) -> str | None:
+    """The folder of the model, if it is one of texts that has a tokenizer of its own."""
+    path = spec.model.options.get("path")
+    if spec.model.name != "transformer" or not path or len(spec.classes_and_shape()[1]) != 1:
+        return None
+    return str(folder_of("path", str(path), (TOKENIZER,)))
 
 
 @cache
