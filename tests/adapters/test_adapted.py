@@ -99,7 +99,7 @@ def test_the_first_step_of_full_rank_follows_full_fine_tuning(orthogonal: bool) 
         ({"targets": ("0", "query")}, r"^adapter.targets: no layer is called 'query'; .*$"),
         ({"targets": ("1",)}, r"^adapter: .*Tanh.*$"),
         ({"targets": ("0",), "head": "top"}, r"^adapter.head: no layer is called 'top'"),
-        ({"targets": ()}, r"^adapter.targets names no layer; give those that get an adapter, .*$"),
+        ({"targets": ()}, r"^adapter.targets names no layer; give the names of linear layers, .*$"),
         ({"targets": ("0",), "r": 0}, r"^adapter.r must be a whole number in \[1, inf\), got 0$"),
         ({"targets": ("0",), "alpha": 0}, r"^adapter.alpha must be a number in \(0, inf\), got 0$"),
         ({"targets": ("0",), "mode": "a"}, r"^adapter.mode must be one of 'both', 'freeze_a', 'alternate', got 'a'$"),

@@ -13,11 +13,24 @@ import fedflat as ff
 from fedflat.adapters.adapted import is_factor
 from fedflat.core.errors import InputError
 from fedflat.core.method import Method
+from fedflat.core.wrapper import Wrapper
 from fedflat.methods import find
 from fedflat.metrics.flatness.subject import RoundObserver
+from support.effort import covering_methods, for_few_rounds
 from support.federation import federation
 
 HARD = {"weight_decay": 0.05, "max_norm": 1.0, "momentum": 0.5}
+
+
+# The others are refused, see the last test.
+TAKING_TURNS = {
+    name: cls for name, cls in covering_methods().items() if not issubclass(cls, Wrapper) and cls.training != "local"
+}
+
+
+@pytest.fixture(params=TAKING_TURNS.values(), ids=TAKING_TURNS)
+def taking_turns(request: pytest.FixtureRequest) -> Method:
+    return for_few_rounds(request.param)
 
 
 def network() -> nn.Module:
@@ -71,11 +84,9 @@ def test_the_mean_of_products_is_the_product_of_means_if_one_factor_is_common(na
             assert exact or aggregation_error(sim) > 1e-6
 
 
-def test_one_factor_moves_in_a_round_and_the_head_in_all(covering_method: Method) -> None:
+def test_one_factor_moves_in_a_round_and_the_head_in_all(taking_turns: Method) -> None:
     """Under weight decay, clipping, momentum, and whatever a method adds to a gradient."""
-    if covering_method.training == "local":
-        pytest.skip("refused, see below")
-    sim = simulation(covering_method, "alternate", HARD, executor="stacked")
+    sim = simulation(taking_turns, "alternate", HARD, executor="stacked")
     before = sim.server.w.clone()
     for t in range(4):
         sim.round()
@@ -86,11 +97,9 @@ def test_one_factor_moves_in_a_round_and_the_head_in_all(covering_method: Method
         before = sim.server.w.clone()
 
 
-def test_the_first_round_is_that_of_a_fixed_a(covering_method: Method) -> None:
+def test_the_first_round_is_that_of_a_fixed_a(taking_turns: Method) -> None:
     """An even round is exactly one of the same method on B and the head: also in norms, clipping and decay."""
-    if covering_method.training == "local":
-        pytest.skip("refused, see below")
-    turns, fixed = (simulation(covering_method, mode, HARD) for mode in ("alternate", "freeze_a"))
+    turns, fixed = (simulation(taking_turns, mode, HARD) for mode in ("alternate", "freeze_a"))
     turns.round()
     fixed.round()
     A = places(turns, "A")
@@ -101,7 +110,19 @@ def test_the_first_round_is_that_of_a_fixed_a(covering_method: Method) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["FedAvg", "FedSAM", "FedASAM", "FedProx", "SCAFFOLD", "FedCM", "FedDyn", "FedSpeed", "FedACG", "FedAvgM", "FedVSSAM"],
+    [
+        "FedAvg",
+        "FedSAM",
+        "FedASAM",
+        "FedProx",
+        "SCAFFOLD",
+        "FedCM",
+        "FedDyn",
+        "FedSpeed",
+        "FedACG",
+        "FedAvgM",
+        "FedVSSAM",
+    ],
 )
 def test_the_second_round_is_a_first_round_on_a_alone(name: str) -> None:
     """What the first round left for B (variates, momenta) is neither seen nor changed in the round of A.
@@ -124,18 +145,17 @@ def test_the_second_round_is_a_first_round_on_a_alone(name: str) -> None:
     assert (other.server.w - start).norm() > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["both", "freeze_a", "alternate"])
-def test_stacked_is_sequential_and_resumed(mode: str, covering_method: Method, tmp_path) -> None:
-    if mode == "alternate" and covering_method.training == "local":
-        pytest.skip("refused, see below")
+def test_stacked_is_sequential_and_resumed(mode: str, taking_turns: Method, tmp_path) -> None:
     runs = {}
     for executor in ("sequential", "stacked"):
-        sim = simulation(covering_method, mode, HARD, executor=executor)
+        sim = simulation(taking_turns, mode, HARD, executor=executor)
         runs[executor] = torch.stack([sim.w.clone() for _ in sim])
     one, many = runs.values()
     assert (one - many).norm() <= 1e-12 * one.norm()
     assert (one[-1] - one[0]).norm() > 1e-3
-    first, resumed = (simulation(covering_method, mode, HARD, executor="stacked") for _ in range(2))
+    first, resumed = (simulation(taking_turns, mode, HARD, executor="stacked") for _ in range(2))
     for _ in range(3):
         first.round()
     first.save(tmp_path / "state.safetensors")

@@ -35,9 +35,7 @@ class Tokenizer:
         config = read_json(self.folder / CONFIG) if (self.folder / CONFIG).is_file() else None
         found = config.get("pad_token_id") if isinstance(config, dict) else None
         if isinstance(found, bool) or not isinstance(found, int) or found < 0:
-            raise InputError(
-                f"data.tokenizer: {self.folder / CONFIG} says no pad_token_id to pad texts with"
-            )
+            raise InputError(f"data.tokenizer: {self.folder / CONFIG} says no pad_token_id to pad texts with")
         return found
 
     def encode(self, texts: Sequence[str], length: int) -> NDArray[np.int32]:
