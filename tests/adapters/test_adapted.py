@@ -68,7 +68,7 @@ def weight_gradient(W: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.
 
 @pytest.mark.parametrize("orthogonal", [True, False])
 def test_the_first_step_of_full_rank_follows_full_fine_tuning(orthogonal: bool) -> None:
-    """From B = 0 a step moves W by -lr s^2 G A^T A, s = alpha / r; with A^T A = I and s = 1 it is full fine-tuning's."""
+    """From B = 0 a step moves W by -lr s^2 G A^T A, s = alpha / r: full fine-tuning's if A^T A = I and s = 1."""
     g = torch.Generator().manual_seed(1)
     x, y = torch.randn(9, 4, generator=g).double(), torch.randint(3, (9,), generator=g)
     layer = nn.Linear(4, 3, bias=False).double()
@@ -113,14 +113,14 @@ def test_what_cannot_be_adapted_is_one_line(options: dict[str, Any], line: str) 
 
 
 def test_adapters_upon_adapters_are_refused() -> None:
-    with pytest.raises(InputError, match="^adapter: the model has adapters already"):
+    with pytest.raises(InputError, match=r"^adapter: the model has adapters already"):
         adapted(adapted(network(), ff.LoRA(targets=("0",))), ff.LoRA(targets=("2",)))
 
 
 def test_a_module_without_a_trained_part_is_refused() -> None:
     frozen = network().requires_grad_(False)
     data = one_client(torch.randn(8, 6), torch.arange(8) % 3)
-    with pytest.raises(InputError, match="^model Sequential has no trainable parameter$"):
+    with pytest.raises(InputError, match=r"^model Sequential has no trainable parameter$"):
         ff.Simulation(frozen, data, ff.methods.FedAvg(), rounds=1)
 
 

@@ -30,20 +30,22 @@ def test_a_folder_of_texts_has_the_tokenizers_numbers(tmp_path: Path) -> None:
     words = ff.data.load("parquet", 3, data_dir=str(texts))
     tokens = ff.data.load("parquet", 3, data_dir=str(texts), tokenizer=str(tokenizer))
     again = ff.data.load("parquet", 3, data_dir=str(texts))
-    assert words.vocabulary and not tokens.vocabulary
+    assert words.vocabulary
+    assert not tokens.vocabulary
     assert (tokens.x[:, 0] == Tokenizer(str(tokenizer)).encode([""], 2)[0, 0]).all(), "all begin with [CLS]"
-    assert (words.x == again.x).all() and words.contents == again.contents != tokens.contents
+    assert (words.x == again.x).all()
+    assert words.contents == again.contents != tokens.contents
 
 
 def test_what_is_no_tokenizer_is_one_line(tmp_path: Path) -> None:
     folder = text_folder(tmp_path / "bert")
     with pytest.raises(InputError, match=r"^data.tokenizer: .*empty has no tokenizer.json; save"):
         Tokenizer(str(tmp_path / "empty"))
-    with pytest.raises(InputError, match="^data.tokenizer goes with texts, and this set has none; leave it out$"):
+    with pytest.raises(InputError, match=r"^data.tokenizer goes with texts, and this set has none; leave it out$"):
         ff.data.load("digits", 3, tokenizer=str(folder))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": None}))
-    with pytest.raises(InputError, match="says no pad_token_id to pad texts with$"):
+    with pytest.raises(InputError, match=r"says no pad_token_id to pad texts with$"):
         Tokenizer(str(folder)).encode(["apple"], 4)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text("{}")

@@ -91,7 +91,8 @@ def test_a_further_run_starts_from_an_exported_adapter(tmp_path: Path) -> None:
     further = run_spec(adapter=ADAPTER | {"start": str(tmp_path / "out")}).module()
     trained = {name: p for name, p in run.model.named_parameters() if p.requires_grad}
     started = dict(further.named_parameters())
-    assert trained and all(torch.equal(p, started[name]) for name, p in trained.items())
+    assert trained
+    assert all(torch.equal(p, started[name]) for name, p in trained.items())
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_an_adapter_that_does_not_fit_is_one_line(changes: dict[str, Any], line:
 
 
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is there already; give a new folder$"):
+    with pytest.raises(InputError, match=r"is there already; give a new folder$"):
         export(finished(tmp_path / "run"), tmp_path)
 
 

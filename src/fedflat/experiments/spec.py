@@ -170,7 +170,7 @@ class Experiment(Section):
     partition: PartitionSection = Field(default_factory=dict, validate_default=True)
     model: ModelSection = ModelSection()
     adapter: AdapterSection | None = Field(
-        default=None, description="adapters that are trained in place of the model, see docs/adapters.md"
+        default=None, description="adapters that are trained in place of the model, see docs/howto/adapters.md"
     )
     client: ClientSection = ClientSection()
     rounds: int = Field(default=100, ge=1, le=MAX_ROUNDS, description="communication rounds")
