@@ -168,3 +168,14 @@ def test_methods_without_turns_are_refused_in_one_line(name: str) -> None:
     line = rf"^adapter.mode = 'alternate' does not go with {name}.*; use both or freeze_a$"
     with pytest.raises(InputError, match=line):
         simulation(find(name)(), "alternate")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["both", "alternate"])
+def test_a_compiled_step_is_a_stacked_one(mode: str, recwarn: pytest.WarningsRecorder) -> None:
+    runs = {}
+    for executor in ("stacked", "compiled"):
+        sim = simulation(find("FedSAM")(), mode, executor=executor, rounds=2)
+        runs[executor] = torch.stack([sim.w.clone() for _ in sim])
+    assert (runs["stacked"] - runs["compiled"]).norm() <= 1e-12 * runs["stacked"].norm()
+    assert not [one for one in recwarn if "not compiled" in str(one.message)]
