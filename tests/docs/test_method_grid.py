@@ -62,7 +62,7 @@ def test_clients_in_a_stack_train_as_one_after_another(name: str, title: str) ->
 def test_a_setting_changes_the_model(name: str, title: str) -> None:
     """A setting that a method ignored would agree everywhere."""
     if all_methods()[name].training != "federated" and title == "sample weights":
-        torch.testing.assert_close(model(name, title), model(name, "plain"), rtol=1e-12, atol=0)  # nothing to be weighted
+        torch.testing.assert_close(model(name, title), model(name, "plain"), rtol=1e-12, atol=0)  # of one client
     else:
         assert not torch.equal(model(name, title), model(name, "plain"))
 
