@@ -21,13 +21,13 @@ from fedflat.federation.flower.study import Study
 from fedflat.methods import all_methods
 
 CLIENTS = 5
-RUN: dict[str, Any] = {  # two rounds of three of five uneven clients
+RUN: dict[str, Any] = {  # three rounds of three of five uneven clients
     "data": {"name": "digits", "clients": CLIENTS},
     "partition": {"name": "dirichlet", "alpha": 0.5},
     "model": {"name": "mlp", "options": {"hidden": [4]}},
     "client": {"lr": 0.1, "epochs": 1, "batch_size": 64},
     "participation": 0.6,
-    "rounds": 2,
+    "rounds": 3,
     "dtype": "float64",
     "executor": "sequential",
     "flatness": [],
@@ -53,7 +53,7 @@ SETTINGS = (
     Setting("plain", "as it is"),
     Setting("SWA", "`SWA` around it", around="SWA"),
     Setting("momentum", "`client.momentum`", client={"momentum": 0.5}),
-    Setting("clipping", "`client.max_norm`", client={"max_norm": 0.1}),
+    Setting("clipping", "`client.max_norm`", client={"max_norm": 0.01}),
     Setting("bf16", '`precision = "bf16"`', changes={"precision": "bf16", "dtype": "float32"}),
     Setting("sample weights", '`weights = "samples"`', changes={"weights": "samples"}),
     Setting("Bernoulli", "`participation = {bernoulli = 0.6}`", changes={"participation": {"bernoulli": 0.6}}),

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 @cache
-def model(name: str, title: str, executor: str = "sequential", rounds: int = 2) -> Tensor:
+def model(name: str, title: str, executor: str = "sequential", rounds: int = 3) -> Tensor:
     """The model after some rounds, (d,); of a method whose clients train alone, all of theirs."""
     sim = run_of(name, NAMED[title], executor=executor).build()
     for _ in range(rounds):
@@ -62,7 +62,7 @@ def test_clients_in_a_stack_train_as_one_after_another(name: str, title: str) ->
 def test_a_setting_changes_the_model(name: str, title: str) -> None:
     """A setting that a method ignored would agree everywhere."""
     if all_methods()[name].training != "federated" and title == "sample weights":
-        assert torch.equal(model(name, title), model(name, "plain")), "there is nothing to be weighted"
+        torch.testing.assert_close(model(name, title), model(name, "plain"), rtol=1e-12, atol=0)  # of one client
     else:
         assert not torch.equal(model(name, title), model(name, "plain"))
 
