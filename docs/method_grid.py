@@ -21,13 +21,13 @@ from fedflat.federation.flower.study import Study
 from fedflat.methods import all_methods
 
 CLIENTS = 5
-RUN: dict[str, Any] = {  # two rounds of three of five uneven clients
+RUN: dict[str, Any] = {  # three rounds of three of five uneven clients
     "data": {"name": "digits", "clients": CLIENTS},
     "partition": {"name": "dirichlet", "alpha": 0.5},
     "model": {"name": "mlp", "options": {"hidden": [4]}},
     "client": {"lr": 0.1, "epochs": 1, "batch_size": 64},
     "participation": 0.6,
-    "rounds": 2,
+    "rounds": 3,
     "dtype": "float64",
     "executor": "sequential",
     "flatness": [],
@@ -53,9 +53,9 @@ SETTINGS = (
     Setting("plain", "as it is"),
     Setting("SWA", "`SWA` around it", around="SWA"),
     Setting("momentum", "`client.momentum`", client={"momentum": 0.5}),
-    Setting("clipping", "`client.max_norm`", client={"max_norm": 0.1}),
+    Setting("clipping", "`client.max_norm`", client={"max_norm": 0.01}),
     Setting("bf16", '`precision = "bf16"`', changes={"precision": "bf16", "dtype": "float32"}),
-    Setting("sample weights", '`weights = "samples"`', changes={"weights": "samples"}),
+    Setting("weights", '`weights = "samples"`', changes={"weights": "samples"}),
     Setting("Bernoulli", "`participation = {bernoulli = 0.6}`", changes={"participation": {"bernoulli": 0.6}}),
 )
 
@@ -122,13 +122,16 @@ def grid() -> str:
 
 def _cell(name: str, setting: Setting, reasons: dict[str, int]) -> str:
     """Whether they go together; reasons against it are added to `reasons`, and named by their number."""
-    numbers = {
-        way: reasons.setdefault(without_names(reason, name), len(reasons) + 1)
-        for way, reason in refusals(name, setting).items()
-    }
-    if "in one process" in numbers:
-        return f"no ({numbers['in one process']})"
-    return "; ".join(f"not {way} ({number})" for way, number in numbers.items()) or "yes"
+    found = refusals(name, setting)
+    if "in one process" in found:
+        return f"no ({_number(found['in one process'], name, reasons)})"
+    numbers = [_number(f"not {way}: {reason}", name, reasons) for way, reason in found.items()]
+    return f"partly ({', '.join(map(str, numbers))})" if numbers else "yes"
+
+
+def _number(reason: str, method: str, reasons: dict[str, int]) -> int:
+    """The number of a reason, which is that of the first method that has it."""
+    return reasons.setdefault(without_names(reason, method), len(reasons) + 1)
 
 
 def without_names(reason: str, method: str) -> str:

@@ -27,7 +27,8 @@ from fedflat.experiments.tuning_spec import Configuration, TuningSpec
 from fedflat.files import make_folder, read_json, write_atomically
 
 HERE = Path(__file__).parent
-SPLITS = ("alpha-0", "alpha-0.1")
+SPLITS = ("alpha-0.1", "alpha-0")
+CONTROLS = ("alpha-0.1",)  # splits that have the parts beside `tuned`
 PARTS = ("tuned", "twice", "published")  # studies, one of each split
 DRIFT, DRIFT_SPLIT = "fedgf-drift", "alpha-0"
 MEASURES = ("lambda_max", "trace", "lpf")
@@ -84,7 +85,7 @@ def collected(runs: Path) -> Collected:
     for split in SPLITS:
         add_search(found, split, runs / f"tune-{split}")
     for part in PARTS:
-        for split in SPLITS:
+        for split in SPLITS if part == "tuned" else CONTROLS:
             add_study(found, part, split, runs / f"{part}-{split}")
     for run in add_study(found, "drift", DRIFT_SPLIT, runs / DRIFT):
         found.drift += drift_rows(run)

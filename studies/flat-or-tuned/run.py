@@ -24,7 +24,9 @@ from fedflat.experiments.tuning_spec import TuningSpec
 from fedflat.metrics.flatness import no_progress
 
 HERE = Path(__file__).parent
-SPLITS = ("alpha-0", "alpha-0.1")
+SPLITS = ("alpha-0.1", "alpha-0")
+ROUNDS = {"alpha-0": 1000}  # of the comparison, where it needs more than the search's last step
+CONTROLS = ("alpha-0.1",)  # splits with control 1 and 2
 PLAIN = ("FedAvg", "FedCM", "FedDyn")
 MEASURES = ({"name": "eigenvalues", "k": 1}, "trace", "lpf")
 MAX_SAMPLES = 2000
@@ -62,23 +64,26 @@ def measure(spec: StudySpec, folder: Path, data_dir: str) -> None:
 
 
 def carry_out(data_dir: str, out: Path, jobs: int) -> None:
-    """Every part of the plan, in its order."""
+    """Every part of the plan: the splits one after another, and the drift of FedGF between them."""
     console = Console()
     prepare_data(console, search(SPLITS[0], data_dir))
     for split in SPLITS:
-        spec, folder = search(split, data_dir), out / f"tune-{split}"
-        with watcher(console, tuning.planned_runs(spec, folder)) as watching:
-            tuning.tune(spec, folder, watching, jobs)
-    winners = {split: StudySpec.load(out / f"tune-{split}" / tuning.WINNERS) for split in SPLITS}
-    winners = {split: spec.model_copy(update={"data_dir": data_dir}) for split, spec in winners.items()}
-    for split, spec in winners.items():
-        carry_out_study(console, spec, out / f"tuned-{split}", jobs)
-    for split, spec in winners.items():
-        carry_out_study(console, twice_the_rounds(spec), out / f"twice-{split}", jobs)
+        compare_tuned(console, split, data_dir, out, jobs)
+        carry_out_study(console, drift(data_dir), out / "fedgf-drift", jobs)
+
+
+def compare_tuned(console: Console, split: str, data_dir: str, out: Path, jobs: int) -> None:
+    """The search of a split, the comparison of its winners with their flatness, and the controls."""
+    spec, folder = search(split, data_dir), out / f"tune-{split}"
+    with watcher(console, tuning.planned_runs(spec, folder)) as watching:
+        tuning.tune(spec, folder, watching, jobs)
+    found = StudySpec.load(folder / tuning.WINNERS)
+    winners = found.model_copy(update={"data_dir": data_dir, "rounds": ROUNDS.get(split, found.rounds)})
+    carry_out_study(console, winners, out / f"tuned-{split}", jobs)
+    measure(winners, out / f"tuned-{split}", data_dir)
+    if split in CONTROLS:
+        carry_out_study(console, twice_the_rounds(winners), out / f"twice-{split}", jobs)
         carry_out_study(console, as_published(split, data_dir), out / f"published-{split}", jobs)
-    carry_out_study(console, drift(data_dir), out / "fedgf-drift", jobs)
-    for split, spec in winners.items():
-        measure(spec, out / f"tuned-{split}", data_dir)
 
 
 if __name__ == "__main__":

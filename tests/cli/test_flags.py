@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedflat.cli.flags import keys, override, resolve
+from fedflat.cli.flags import AS_JSON, keys, override, resolve
 from fedflat.core.errors import InputError
 from fedflat.core.object_references import allow_code
 from fedflat.experiments.spec import RunSpec, StudySpec
@@ -67,6 +67,14 @@ def test_bad_flags_are_one_line(words: str, problem: str) -> None:
     with pytest.raises(InputError, match=problem) as caught:
         resolve(RunSpec, [*SWA, *words.split()])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("words", ['["FedAvg", {name = "FedSAM"}]', '["FedAvg"'])
+def test_a_list_that_is_no_json_is_one_line_with_an_example(words: str) -> None:
+    with pytest.raises(InputError, match=r"^--methods: a list or a table is JSON on the command line, such"):
+        resolve(StudySpec, ["--methods", words])
+    example = AS_JSON.strip("'")
+    assert [one.label for one in resolve(StudySpec, ["--methods", example]).methods] == ["FedAvg", "FedSAM"]
 
 
 def test_the_keys_are_listed_with_their_meaning() -> None:

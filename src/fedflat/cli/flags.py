@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +22,8 @@ from ..methods import plain
 from ..reports.literal import literal
 
 Spec = TypeVar("Spec", bound=Experiment)
+UNREAD = re.compile(r'(?:error parsing value for field "|Parsing error encountered for )(\w+)')  # by pydantic-settings
+AS_JSON = """'["FedAvg", {"name": "FedSAM", "rho": 0.1}]'"""
 
 
 def split_file(words: list[str]) -> tuple[Path | None, list[str]]:
@@ -101,6 +104,10 @@ def _parsed(model: type[BaseModel], flags: list[str], table: dict[str, Any]) -> 
     try:
         parsed = CliSettingsSource(settings, cli_parse_args=words, cli_exit_on_error=False, cli_parse_none_str="none")()
     except SettingsError as error:
+        if unread := UNREAD.match(str(error)):
+            raise InputError(
+                f"--{unread[1]}: a list or a table is JSON on the command line, such as {AS_JSON}"
+            ) from error
         raise InputError(printable(shortened(_unknown_flag(str(error), model), LINE))) from error
     except RecursionError as error:
         raise InputError("a flag is nested too deep") from error

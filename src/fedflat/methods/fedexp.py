@@ -30,7 +30,7 @@ class FedExP(Method, server=AveragedServer, down=Model, up=Delta, mean=MoveAndSq
 
     paper = Citation(
         key="jhunjhunwala2023fedexp",
-        authors="Jhunjhunwala and Wang and Joshi",
+        authors="Jhunjhunwala, Divyansh and Wang, Shiqiang and Joshi, Gauri",
         title="FedExP: Speeding Up Federated Averaging via Extrapolation",
         venue="ICLR",
         year=2023,

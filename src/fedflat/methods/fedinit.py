@@ -29,7 +29,7 @@ class FedInit(FedAvg, server=WithInitial, client=LastLocal, down=WithInitial):
 
     paper = Citation(
         key="sun2023understanding",
-        authors="Sun and Shen and Tao",
+        authors="Sun, Yan and Shen, Li and Tao, Dacheng",
         title="Understanding How Consistency Works in Federated Learning via Stage-wise Relaxed Initialization",
         venue="NeurIPS",
         year=2023,

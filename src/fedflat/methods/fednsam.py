@@ -27,7 +27,7 @@ class FedNSAM(FedAvg, server=Heavy, down=Ahead):
 
     paper = Citation(
         key="liu2025consistency",
-        authors="Liu and Shang and Tian and Liu and Liu",
+        authors="Liu, Junkang and Shang, Fanhua and Tian, Yuxuan and Liu, Hongying and Liu, Yuanyuan",
         title="Consistency of Local and Global Flatness for Federated Learning",
         venue="ACM Multimedia",
         year=2025,

@@ -23,7 +23,7 @@ class FedSOL(FedAvg):
 
     paper = Citation(
         key="lee2024fedsol",
-        authors="Lee and Jeong and Kim and Oh and Yun",
+        authors="Lee, Gihun and Jeong, Minchan and Kim, Sangmook and Oh, Jaehoon and Yun, Se-Young",
         title="FedSOL: Stabilized Orthogonal Learning with Proximal Restrictions in Federated Learning",
         venue="CVPR",
         year=2024,

@@ -28,7 +28,7 @@ class FedSWA(Annealed, FedAvg):
 
     paper = Citation(
         key="liu2025improving",
-        authors="Liu and Liu and Shang and Liu and Liu and Feng",
+        authors="Liu, Junkang and Liu, Yuanyuan and Shang, Fanhua and Liu, Hongying and Liu, Jin and Feng, Wei",
         title="Improving Generalization in Federated Learning with Highly Heterogeneous Data via Momentum-Based "
         "Stochastic Controlled Weight Averaging",
         venue="ICML",
