@@ -51,3 +51,10 @@ def test_what_is_no_tokenizer_is_one_line(tmp_path: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match=r"^data.tokenizer: .*tokenizer.json is no tokenizer: "):
         Tokenizer(str(folder)).encode(["apple"], 4)
+
+
+def test_a_model_with_a_tokenizer_takes_no_numbers_of_words(tmp_path: Path) -> None:
+    tokenizer, texts = text_folder(tmp_path / "bert"), news_folder(tmp_path / "news")
+    words = ff.data.load("parquet", 3, data_dir=str(texts))
+    with pytest.raises(InputError, match=r"^model 'transformer' has a tokenizer of its own, .*; load them with tok"):
+        ff.Simulation("transformer", words, ff.methods.FedAvg(), model_options={"path": str(tokenizer)})

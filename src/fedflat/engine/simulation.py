@@ -45,6 +45,7 @@ from .arguments import (
     check_precision,
     check_ranks,
     check_task,
+    check_tokens,
     check_workers,
     default_rounds,
     wants_to_stop,
@@ -145,6 +146,7 @@ class Simulation:
         check_arguments(method, data, client, weights, rounds=rounds, seed=seed, eval_every=eval_every, last=last,
                         probe_every=probe_every, store_budget=store_budget)  # fmt: skip
         check_workers(workers)
+        check_tokens(model, model_options or {}, data)
         self.method = method = method.fitted(data.shape)
         check_ranks(ranks.number, workers, probes, method)
         self.client, self.weights, self.seed = client or Client(), weights, seed
