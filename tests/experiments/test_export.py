@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -143,3 +144,16 @@ def test_a_run_saved_from_python_comes_back(tmp_path: Path) -> None:
     run.save(tmp_path / "run")
     x = torch.rand(4, 1, 8, 8)
     assert torch.equal(ff.load_run(tmp_path / "run").model(x), run.model(x))
+
+
+@pytest.mark.parametrize("mode", ["both", "freeze_a"])
+def test_adapters_on_a_module_of_ones_own_come_back_into_another_one(mode: str, tmp_path: Path) -> None:
+    """Its A, fixed or not, is in the file; only the module itself is not."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 9), torch.nn.ReLU(), torch.nn.Linear(9, 10))
+    adapter = ff.LoRA(targets=("1",), r=2, mode=mode)
+    run = ff.Simulation(module, ff.data.load("digits", 3), ff.methods.FedAvg(), rounds=1, adapter=adapter).run()
+    run.save(tmp_path / "run")
+    other = ff.adapters.adapted(deepcopy(module), adapter)
+    x = torch.rand(4, 1, 8, 8)
+    assert torch.equal(ff.load_run(tmp_path / "run").load_into(other)(x), run.model(x))

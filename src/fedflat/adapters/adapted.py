@@ -51,10 +51,12 @@ def adapted_network(module: nn.Module) -> Any | None:
     return next((one for one in (module, getattr(module, "network", None)) if hasattr(one, "peft_config")), None)
 
 
-def sent_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters by name that are not the same for all time: of a model with adapters the trained ones."""
+def kept_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters by name that the file of a model has: of one with adapters its factors, fixed or not, and head."""
     every = dict(module.named_parameters())
-    return every if adapted_network(module) is None else {name: p for name, p in every.items() if p.requires_grad}
+    if adapted_network(module) is None:
+        return every
+    return {name: p for name, p in every.items() if p.requires_grad or is_factor(name, "A")}
 
 
 def is_factor(name: str, factor: str) -> bool:
