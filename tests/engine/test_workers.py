@@ -141,7 +141,7 @@ def test_a_worker_takes_over_what_torch_is_set_to(monkeypatch: pytest.MonkeyPatc
 @looks_at_processes
 @pytest.mark.usefixtures("small_stacks")
 def test_rounds_and_errors_are_those_of_one_process(tmp_path: Path) -> None:
-    """Two workers, in `make test-all` three; a method with two vectors each way and two at each client; uneven clients; one client diverges."""
+    """A method with two vectors each way and two at each client; uneven clients; one client diverges."""
     settings = {
         "model": DivergingNetwork(),
         "data": marked(3),
@@ -270,8 +270,8 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 @pytest.mark.slow
 @looks_at_processes
 def test_ctrl_c_on_the_command_line_ends_workers_and_keeps_the_last_round(tmp_path: Path) -> None:
-    client = {"lr": 0.1, "epochs": 1, "batch_size": 100}
-    spec = run_spec(client=client, executor="sequential", rounds=40, eval_every=40, checkpoint_every=1, workers=2, flatness=[])
+    short = {"client": {"lr": 0.1, "epochs": 1, "batch_size": 100}, "rounds": 40, "eval_every": 40, "flatness": []}
+    spec = run_spec(executor="sequential", checkpoint_every=1, workers=2, **short)
     config, folder = tmp_path / "spec.toml", tmp_path / "stopped"
     config.write_text(spec.to_toml())
     command = [sys.executable, "-m", "fedflat", "run", str(config), "--out", str(folder)]
