@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from ctypes import CDLL
+from itertools import count
 from pathlib import Path
 
 import hypothesis
@@ -62,10 +63,17 @@ def covering_method(request: pytest.FixtureRequest) -> Method:
     return for_few_rounds(request.param)
 
 
+@pytest.fixture(scope="session")
+def caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Names of folders, which do not exist: most tests have no cache, and need no folder."""
+    parent = tmp_path_factory.mktemp("caches")
+    return (parent / str(number) for number in count())
+
+
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(caches: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """Every test has a cache of its own, and no data folder but what it names."""
-    folder = tmp_path / "cache"
+    folder = next(caches)
     monkeypatch.setenv("FEDFLAT_CACHE", str(folder))
     monkeypatch.delenv("FEDFLAT_DATA", raising=False)
     return folder

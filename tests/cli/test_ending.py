@@ -97,6 +97,17 @@ def test_what_changed_is_one_line_and_other_warnings_are_pythons(fedflat, monkey
     assert len(others) == 1
 
 
+@pytest.mark.parametrize(("rank", "lines"), [("0", 1), ("1", 0)])
+def test_one_of_several_ranks_tells_of_an_error(
+    rank: str, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    with pytest.raises(SystemExit) as ended, in_one_line():
+        raise InputError("the folder holds another run")
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == lines
+
+
 def test_one_of_several_ranks_tells_of_changes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import json
+import shutil
 from math import ceil
 from pathlib import Path
 
 import pytest
 
+from fedflat.experiments import studies
 from fedflat.metrics.flatness import all_measures
+from support.studies import study_spec
 
 SMALL = "--data.clients 10 --client.epochs 1 --client.batch_size 20 --rounds 2 --participation 0.5 --flatness []"
 
 
-@pytest.fixture
-def study(fedflat) -> Path:
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two methods, nothing measured."""
-    assert fedflat(f"compare {SMALL} --methods fedavg --methods fedsam --seeds 0 --out study")[0] == 0
-    return Path("study")
+    folder = tmp_path_factory.mktemp("finished") / "study"
+    studies.study(study_spec(seeds=[0], rounds=2, flatness=[]), folder)
+    return folder
+
+
+@pytest.fixture
+def study(fedflat, finished: Path) -> Path:
+    """A copy of the study for one test, in its working directory."""
+    return shutil.copytree(finished, Path("study"))
 
 
 def findings(study: Path) -> list[list[dict]]:

@@ -82,10 +82,16 @@ SHOWN = {
 }  # fmt: skip
 
 
+APART = ["deep settings"]  # of the same key as another
+TOGETHER = [name for name in SHOWN if name not in APART]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SHOWN)
-def test_what_is_only_odd_is_shown(fedflat, runs: tuple[Path, Path], name: str) -> None:
-    SHOWN[name](runs[0])
+@pytest.mark.parametrize("names", chosen([TOGETHER, APART], [[name] for name in SHOWN]), ids=lambda names: names[0])
+def test_what_is_only_odd_is_shown(fedflat, runs: tuple[Path, Path], names: list[str]) -> None:
+    """All in one run, and in `make test-all` one after another: what stops a report stops it among others, too."""
+    for name in names:
+        SHOWN[name](runs[0])
     code, out, err = fedflat(f"report {runs[0]} {runs[1]} --out there")
     assert (code, err) == (0, "")
     assert "FedSAM" in out

@@ -12,8 +12,11 @@ import pytest
 
 import fedflat as ff
 from fedflat.core.object_references import allow_code, load_object
+from fedflat.experiments import studies
 from fedflat.experiments.run_directory import StoredRun
+from fedflat.experiments.spec import StudySpec
 from fedflat.methods import METHODS
+from support.effort import in_test_all
 from support.own_code import write_own_code
 
 
@@ -21,6 +24,15 @@ from support.own_code import write_own_code
 def study(tmp_path: Path) -> Path:
     """The file of a study whose every part is the user's own; it is in the working directory of `fedflat`."""
     return write_own_code(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def carried_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of such a study with its runs in `all`; nothing is written into it."""
+    folder = tmp_path_factory.mktemp("own")
+    with allow_code():
+        studies.study(StudySpec.load(write_own_code(folder)), folder / "all")
+    return folder
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -62,16 +74,15 @@ def test_resume_asks_for_the_permission_before_it_trains(fedflat, study: Path, t
 
 
 @pytest.mark.slow
-def test_the_method_is_the_class_in_the_file(fedflat, study: Path, tmp_path: Path) -> None:
+def test_the_method_is_the_class_in_the_file(carried_out: Path) -> None:
     """`Mine` with scale 0.5 and rho 0.1 is FedSAM with rho 0.05."""
-    fedflat("compare own.toml --out all")
-    models = digests(tmp_path / "all")
+    models = digests(carried_out / "all")
     for seed in (0, 1):
         mine, theirs = (
             [d for name, d in models.items() if name.startswith(f"{m}-seed{seed}")] for m in ("Mine", "FedSAM")
         )
         assert mine == theirs
-    assert models.keys() == {path.name for path in (tmp_path / "all" / "runs").iterdir()}
+    assert models.keys() == {path.name for path in (carried_out / "all" / "runs").iterdir()}
 
 
 @pytest.mark.slow
@@ -233,11 +244,16 @@ def test_python_needs_the_permission_for_names_and_not_for_objects(study: Path, 
 
 
 @pytest.mark.slow
-def test_jobs_and_ranks_compute_the_same_bits(fedflat, study: Path, tmp_path: Path) -> None:
-    assert fedflat("compare own.toml --out one")[0] == 0
-    assert fedflat("compare own.toml --out two --jobs 2")[0] == 0
-    assert digests(tmp_path / "one") == digests(tmp_path / "two")
-    config = next((tmp_path / "one" / "runs").glob("Mine-seed0-*")) / "config.toml"
+def test_jobs_compute_the_same_bits(fedflat, carried_out: Path, tmp_path: Path) -> None:
+    assert fedflat(f"compare {carried_out / 'own.toml'} --out two --jobs 2")[0] == 0
+    assert digests(tmp_path / "two") == digests(carried_out / "all")
+
+
+@in_test_all
+@pytest.mark.slow
+def test_ranks_compute_the_same_bits(fedflat, carried_out: Path, tmp_path: Path) -> None:
+    """Each rank reads the command line, and the file that it names, as one process does."""
+    config = next((carried_out / "all" / "runs").glob("Mine-seed0-*")) / "config.toml"
     assert fedflat(f"run {config} --ranks 2 --out three")[0] == 0
     model = (tmp_path / "three" / "model.safetensors").read_bytes()
-    assert hashlib.sha256(model).hexdigest() == digests(tmp_path / "one")[config.parent.name]
+    assert hashlib.sha256(model).hexdigest() == digests(carried_out / "all")[config.parent.name]

@@ -1,4 +1,4 @@
-"""Every command of the how-to pages, and of the tutorials, is run in the order of its page."""
+"""Every command of the how-to pages, and of the tutorials, is accepted, and is run in the order of its page."""
 
 from __future__ import annotations
 
@@ -8,9 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+from typer.main import get_command
 
 from fedflat.cli import main
+from fedflat.cli.app import app
+from fedflat.cli.flags import resolve, split_file
+from fedflat.core.errors import InputError
+from fedflat.core.object_references import allow_code
+from fedflat.experiments.spec import Experiment, RunSpec, StudySpec
+from fedflat.experiments.tuning_spec import TuningSpec
 from support.effort import in_test_all
 from support.fresh_process import SOURCE
 
@@ -24,7 +32,9 @@ PAGES = {
 }
 
 
-LONG = {"howto/federation.md"}  # starts a federation, as the tests of `federation.launch` do
+# Their commands start a federation, or train what the tests of the same commands in `tests/cli` train.
+LONG = {f"howto/{name}.md" for name in ("federation", "participation", "resume", "sweeps", "tune")}
+SPECS: dict[str, type[Experiment]] = {"run": RunSpec, "compare": StudySpec, "tune": TuningSpec}
 
 
 def test_there_are_pages_with_commands() -> None:
@@ -57,3 +67,76 @@ def carry_out(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit) as exit_:
         main()
     assert not exit_.value.code, command
+
+
+@pytest.mark.parametrize("page", sorted(LONG))
+def test_its_commands_and_files_are_accepted(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command, flag and name is known, every value fits, every program is Python; nothing is trained."""
+    monkeypatch.chdir(tmp_path)
+    written: set[str] = set()
+    for kind, name, text in PAGES[page]:
+        if kind != "bash":
+            Path(name).write_text(text)
+            if name.endswith(".py"):
+                compile(text, name, "exec")
+            continue
+        for line in text.replace("\\\n", " ").splitlines():
+            accept(shlex.split(line, comments=True), written)
+
+
+def accept(command: list[str], written: set[str]) -> None:
+    """Parse a command and check its settings; what it would write is then among `written`."""
+    program, *words = command
+    if program == "python":
+        assert Path(words[0]).is_file(), command
+        return
+    assert program == "fedflat"
+    context = parsed(words)
+    kind = SPECS.get(context.info_name or "")
+    if kind is not None:
+        file, flags = split_file(context.args)
+        if file is not None and not file.is_file():  # one that an earlier command writes, there alone or with others
+            assert any(str(file).startswith(one) for one in written), command
+            file = None
+        with allow_code():
+            can_be_planned(resolve(kind, context.args if file else flags))
+    if out := context.params.get("out"):
+        written.add(str(Path(out).with_suffix("")))
+
+
+def parsed(words: list[str]) -> click.Context:
+    """The command that is called, with its options; wrong words raise an error of click's."""
+    command: click.Command = get_command(app)
+    name = "fedflat"
+    while isinstance(command, click.Group):
+        name, *words = words
+        command = command.commands[name]
+    return command.make_context(name, list(words))
+
+
+def can_be_planned(spec: Experiment) -> None:
+    """Every run of a study, and every configuration of a search, has settings that go together."""
+    if isinstance(spec, StudySpec):
+        assert spec.runs()
+    elif isinstance(spec, TuningSpec):
+        assert all(spec.configurations_of(method) for method in spec.methods)
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("fedflat bets runs/sweep", KeyError),
+        ("fedflat best runs/sweep --outt chosen.toml", click.NoSuchOption),
+        ("fedflat compare nobody-wrote.toml", AssertionError),
+        ("fedflat run --method fedfoo", InputError),
+        ("fedflat run --data.client 5", InputError),
+        ("fedflat compare --methods swa --rounds 2", InputError),
+        ("python nobody_wrote.py", AssertionError),
+    ],
+)
+def test_a_wrong_command_is_not_accepted(
+    line: str, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error):
+        accept(shlex.split(line), set())

@@ -92,7 +92,21 @@ def test_every_link_of_the_pages_leads_to_a_file() -> None:
     linked = [(file, target) for file in (*FOLDER.iterdir(), ROOT / "docs" / "methods.md")
               for target in re.findall(r"\]\(([^):\s]+)\)", file.read_text())]  # fmt: skip
     assert len(linked) > 3 * len(PAGES)
-    assert [(file.name, target) for file, target in linked if not (file.parent / target).exists()] == []
+    assert [(file.name, target) for file, target in linked if not leads_somewhere(file, target)] == []
+    assert not leads_somewhere(ROOT / "docs" / "methods.md", "methods.md#no-such-chapter")
+
+
+def leads_somewhere(file: Path, target: str) -> bool:
+    """Whether a link of a page leads to a file, and if it names a chapter, to a heading of it."""
+    path, _, chapter = target.partition("#")
+    linked = file.parent / path if path else file
+    return linked.exists() and (not chapter or chapter in anchors(linked))
+
+
+def anchors(file: Path) -> set[str]:
+    """How the headings of a page are linked to."""
+    headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 # What is found -------------------------------------------------------------------------------------------------------

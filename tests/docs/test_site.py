@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
+from types import ModuleType
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -16,10 +17,12 @@ import pytest
 import fedflat as ff
 from fedflat.core import method as core_method
 from fedflat.methods import all_methods
+from support.effort import chosen, in_test_all
 from support.fresh_process import SOURCE
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(?::[^\n]*\n)*(.*?)^```", re.MULTILINE | re.DOTALL)
 NOTEBOOKS = sorted(path for path in DOCS.rglob("*.md") if path.read_text().startswith("---\njupytext"))
 FETCHED = {"script": "src", "link": "href", "img": "src", "source": "src", "iframe": "src", "object": "data"}
 IN_STYLE = re.compile(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//[^)\s;]*")
@@ -55,7 +58,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built as `make docs` does, in some other folder."""
+    """The site, built as `make docs` does, in some other folder; but for `make test-all` no kernel is started."""
     folder = tmp_path_factory.mktemp("site")
     environment = os.environ | {
         "PYTHONPATH": str(SOURCE),  # notebooks import these sources, too
@@ -64,6 +67,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "JUPYTER_RUNTIME_DIR": str(folder / "jupyter"),
     }
     options = ["-q", "-W", "--keep-going", "-E", "-b", "html", "-d", str(folder / "doctrees")]
+    options += chosen(["-D", "nb_execution_mode=off", "-D", "suppress_warnings=myst-nb.lexer"], [])
     command = [sys.executable, "-m", "sphinx", *options, str(DOCS), str(folder / "html")]
     built = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout + built.stderr
@@ -123,6 +127,23 @@ def test_every_link_within_the_site_leads_somewhere(pages: dict[Path, Page]) -> 
     assert wrong == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_cell_of_a_notebook_runs(
+    notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In their order, in an empty folder, in this process, which has imported torch already; most print something."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))  # one starts the command line
+    monkeypatch.setitem(sys.modules, "notebook", module := ModuleType("notebook"))
+    cells = CELL.findall(notebook.read_text())
+    for cell in cells:
+        exec(compile(cell, str(notebook), "exec", dont_inherit=True), vars(module))
+    assert len(cells) >= 4
+    assert len(capsys.readouterr().out.splitlines()) >= len(cells) - 2
+
+
+@in_test_all
 @pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_cell_of_a_notebook_was_run(notebook: Path, site: Path) -> None:

@@ -257,9 +257,10 @@ def made_up_search(methods: list[str]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-@pytest.fixture
-def made_up(tmp_path: Path) -> Path:
-    """A folder of results with all tables."""
+@pytest.fixture(scope="module")
+def made_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of results with all tables, which tests read."""
+    folder = tmp_path_factory.mktemp("made_up") / "results"
     rng = np.random.default_rng(7)
     methods = [*PLAIN, *BASES]
     runs = [row for part in ("tuned", "published") for row in made_up_runs(part, methods, rng)]
@@ -273,8 +274,14 @@ def made_up(tmp_path: Path) -> Path:
         for rho in (0.02, 0.1)
         for t in range(1, 5)
     ]
-    collect.Collected(runs, curves, made_up_search(methods), drift).write(tmp_path / "results")
-    return tmp_path / "results"
+    collect.Collected(runs, curves, made_up_search(methods), drift).write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(made_up: Path) -> dict[Path, str]:
+    """The page of these results and its figures."""
+    return generate.study_page(made_up)
 
 
 def tables(text: str) -> list[list[dict[str, str]]]:
@@ -293,8 +300,7 @@ def test_without_results_every_mark_says_so() -> None:
 
 
 @pytest.mark.slow
-def test_every_mark_is_filled_and_every_figure_is_shown(made_up: Path) -> None:
-    pages = generate.study_page(made_up)
+def test_every_mark_is_filled_and_every_figure_is_shown(made_up: Path, pages: dict[Path, str]) -> None:
     text = next(content for path, content in pages.items() if path.suffix == ".md")
     chapters = study.chapters(Results.load(made_up))
     assert sorted(chapters) == sorted(MARKS)
@@ -311,16 +317,18 @@ def test_every_mark_is_filled_and_every_figure_is_shown(made_up: Path) -> None:
 
 
 @pytest.mark.slow
-def test_figures_show_numbers_and_no_formulas(made_up: Path) -> None:
-    for name, figure in study.figures(Results.load(made_up)).items():
+def test_figures_show_numbers_and_no_formulas(pages: dict[Path, str]) -> None:
+    figures = {path: figure for path, figure in pages.items() if path.suffix == ".svg"}
+    assert len(figures) == 5
+    for path, figure in figures.items():
         texts = re.findall(r"<text[^>]*>([^<]*)", figure)
-        assert len(texts) > 10, name
+        assert len(texts) > 10, path
         assert [text for text in texts if "$" in text] == []
 
 
 @pytest.mark.slow
-def test_the_page_and_its_figures_are_the_same_twice(made_up: Path) -> None:
-    assert generate.study_page(made_up) == generate.study_page(made_up)
+def test_the_page_and_its_figures_are_the_same_twice(made_up: Path, pages: dict[Path, str]) -> None:
+    assert generate.study_page(made_up) == pages
 
 
 def test_the_page_has_the_numbers_of_the_results(made_up: Path) -> None:
@@ -377,9 +385,10 @@ def test_a_part_alone_fills_what_is_its(made_up: Path) -> None:
 
 @pytest.mark.slow
 def test_check_names_a_stale_page_and_stale_figures(
-    made_up: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    made_up: Path, pages: dict[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(generate, "STUDY", made_up)
+    monkeypatch.setattr(generate, "study_page", {made_up: pages}.__getitem__)
     monkeypatch.setattr(sys, "argv", ["generate", "--check"])
     assert generate.main() == 1
     said = capsys.readouterr().out

@@ -19,6 +19,13 @@ pytestmark = pytest.mark.slow
 HARD = {"client": {"weight_decay": 0.05, "max_norm": 1.0, "momentum": 0.5}}
 
 
+def assert_same_losses(one: ff.Simulation, other: ff.Simulation, tolerance: float) -> None:
+    """Of training, in every round; they are not taken for constants."""
+    expected = [row["train_loss"] for row in one.history]
+    assert [row["train_loss"] for row in other.history] == pytest.approx(expected, rel=tolerance)
+    assert len(set(expected)) == len(expected)
+
+
 def trajectory(sim: ff.Simulation) -> torch.Tensor:
     return torch.stack([sim.w.clone() for _ in sim])
 
@@ -37,6 +44,7 @@ def test_every_step_can_be_traced_and_stays_the_same(covering_method: Method) ->
     expected, found = trajectory(one), trajectory(many)
     assert (expected - found).norm() <= 1e-12 * expected.norm()
     assert many.history[-1]["gradients"] == one.history[-1]["gradients"]
+    assert_same_losses(one, many, 1e-7)
     assert many.executor.step.works
     assert len(many.executor.step.forms) == 1, "whatever the number of rows"
 
@@ -50,6 +58,7 @@ def test_compiled_is_sequential_after_20_rounds(dtype: torch.dtype, tolerance: f
     one, many = (simulation(find("FedSMOO")(), executor=e, **settings) for e in ("sequential", "compiled"))
     expected, found = trajectory(one), trajectory(many)
     assert ((expected - found).norm(dim=1) <= tolerance * expected.norm(dim=1)).all()
+    assert_same_losses(one, many, 1e-6)
     assert many.executor.step.works
     assert len(many.executor.step.forms) == 1, "all batches have weights, as some are not full"
 

@@ -15,6 +15,7 @@ from fedflat.engine.executors import Stacked
 from fedflat.methods import find
 from fedflat.rounds.cost import full_passes_per_round, gradients_per_step
 from fedflat.rounds.sequential import Sequential
+from support.effort import chosen
 from support.federation import federation, simulation, tanh_network
 
 HARD = {"client": {"weight_decay": 0.05, "max_norm": 1.0, "momentum": 0.5}}
@@ -193,17 +194,20 @@ def test_the_users_random_state_changes_nothing(network, executor: type) -> None
     assert torch.equal(torch.get_rng_state(), state), "and is left alone"
 
 
+RANDOM = [(dropout_network, "sequential"), (dropout_network, "stacked"), (noisy_network, "sequential")]
+DRAWING = chosen(
+    [("FedSAM", *RANDOM[2]), ("MimeLite", *RANDOM[1]), ("FedGMT", *RANDOM[0])],
+    [(name, *how) for name in ("FedSAM", "MimeLite", "FedGMT") for how in RANDOM],
+)
+
+
 def test_other_random_numbers_run_one_client_at_a_time() -> None:
     with pytest.raises(ValueError, match="executor = 'stacked' cannot run a model that draws random numbers other"):
         simulation(find("FedSAM")(), model=noisy_network(), executor="stacked")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("network", "executor"),
-    [(dropout_network, "sequential"), (dropout_network, "stacked"), (noisy_network, "sequential")],
-)
-@pytest.mark.parametrize("name", ["FedSAM", "MimeLite", "FedGMT"])
+@pytest.mark.parametrize(("name", "network", "executor"), DRAWING)
 def test_a_resumed_run_draws_what_it_would_have_drawn(name: str, network, executor: str, tmp_path) -> None:
     whole, first, resumed = (simulation(find(name)(), model=network(), executor=executor) for _ in range(3))
     expected = trajectory(whole)
@@ -278,7 +282,7 @@ def test_every_forward_of_a_random_model_is_seeded(covering_method: Method, netw
     runs = []
     executor = simulation(covering_method, model=network()).choice.name  # chosen once
     for user_seed in (1, 2):
-        sim = simulation(covering_method, model=network(), rounds=3, executor=executor)
+        sim = simulation(covering_method, model=network(), rounds=2, executor=executor)
         torch.manual_seed(user_seed)
         state = torch.get_rng_state()
         runs.append(trajectory(sim))

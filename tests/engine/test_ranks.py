@@ -36,13 +36,14 @@ SOURCE = inspect.getsource(ranks_module)
 TESTS = Path(__file__).parent.parent
 
 
-# What is tried with so many ranks, in one start of them.
+# What is tried with so many ranks, in one start of them. `make test` starts three; two are in `experiments`.
 TASKS = {
     1: ("every_method", "unreadable"),
-    2: ("every_method", "every_setting", "refused", "shares", "cancelling", "unreadable"),
-    3: ("every_method", "idle", "checkpoints", "unreadable", "diverging"),
+    2: ("every_method", "unreadable"),
+    3: ("every_method", "every_setting", "idle", "checkpoints", "refused", "shares", "cancelling", "unreadable",
+        "diverging"),
     4: ("every_method",),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def alone() -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", chosen([2, 3], [1, 2, 3, 4]))
+@pytest.mark.parametrize("number", chosen([3], [1, 2, 3, 4]))
 def test_every_method_ends_with_the_same_bits(number: int, started: Callable[[int], Found]) -> None:
     """Five rounds of three in six uneven clients in float32: of some rounds a rank has no client."""
     found = started(number).of["every_method"]
@@ -110,7 +111,7 @@ def test_every_method_ends_with_the_same_bits(number: int, started: Callable[[in
 
 @pytest.mark.slow
 def test_methods_and_settings_that_go_together_end_with_the_same_bits(started: Callable[[int], Found]) -> None:
-    assert started(2).of["every_setting"] == every_setting(Path(), ALONE)
+    assert started(3).of["every_setting"] == every_setting(Path(), ALONE)
 
 
 @pytest.mark.slow
@@ -144,7 +145,7 @@ def test_what_one_rank_raises_all_raise(started: Callable[[int], Found]) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", chosen([2, 3], [1, 2, 3]))
+@pytest.mark.parametrize("number", chosen([3], [1, 2, 3]))
 def test_records_in_files_are_saved_and_what_one_rank_cannot_read_all_raise(
     number: int, started: Callable[[int], Found]
 ) -> None:
@@ -163,22 +164,22 @@ def test_records_in_files_are_saved_and_what_one_rank_cannot_read_all_raise(
 
 @pytest.mark.slow
 def test_what_ranks_cannot_do_is_refused_by_all(started: Callable[[int], Found]) -> None:
-    said = started(2).of["refused"]
-    for rank in (0, 1):
-        assert said[f"workers {rank}"].startswith("workers = 2: each of 2 ranks trains in one process")
-        assert said[f"probes {rank}"].startswith("probes are taken in one process, and there are 2 ranks")
+    said = started(3).of["refused"]
+    for rank in (0, 1, 2):
+        assert said[f"workers {rank}"].startswith("workers = 2: each of 3 ranks trains in one process")
+        assert said[f"probes {rank}"].startswith("probes are taken in one process, and there are 3 ranks")
         assert said[f"dry round {rank}"].startswith("clients' records are with several ranks")
         assert said[f"configuration {rank}"] == "the configuration is 0 on rank 0 and 1 on rank 1"
 
 
 @pytest.mark.slow
 def test_without_records_clients_go_where_there_is_least_work(started: Callable[[int], Found]) -> None:
-    assert started(2).of["shares"] == {"rank 0": "[0, 2]", "rank 1": "[1, 3, 4]"}
+    assert started(3).of["shares"] == {"rank 0": "[0]", "rank 1": "[3]", "rank 2": "[1, 2, 4]"}
 
 
 @pytest.mark.slow
 def test_sums_of_ranks_begin_at_the_same_place(started: Callable[[int], Found]) -> None:
-    assert started(2).of["cancelling"] == {"mean": mean_of_cancelling_messages(Ranks())}
+    assert started(3).of["cancelling"] == {"mean": mean_of_cancelling_messages(Ranks())}
 
 
 @given(work=st.lists(st.integers(1, 30), min_size=1, max_size=7), number=st.integers(1, 3))

@@ -17,6 +17,7 @@ from fedflat.core.local import Descent, local_round
 from fedflat.core.method import Context, Method
 from fedflat.engine.executors import Stacked, compiled
 from fedflat.methods import FedAvg, FedGMT, FedLESAM, FedRobust, FedSAM, all_methods
+from support.effort import for_few_rounds, in_test_all
 from support.federation import federation, simulation, tanh_network
 
 LR, RHO, STEPS = 0.3, 0.2, 3
@@ -112,8 +113,9 @@ def test_neither_chunks_nor_a_dry_round_change_it(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
+@in_test_all
 def test_a_compiled_step_gives_it(covering_method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Traced and run as torch would; it is not taken for a constant and falls from round to round."""
+    """Traced and run as torch would. `make test` has this in `test_compiled.py`, with the models."""
     monkeypatch.setattr(compiled, "compile_graph", lambda graph, _: graph)
     one, many = (simulation(covering_method, executor=e, rounds=3) for e in ("sequential", "compiled"))
     assert losses(one) == pytest.approx(losses(many), rel=1e-7)
@@ -121,7 +123,9 @@ def test_a_compiled_step_gives_it(covering_method: Method, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
+@in_test_all
 def test_the_real_compiler_gives_it() -> None:
+    """`make test` has this in `test_compiled.py`, with the models."""
     one, many = (simulation(FedSAM(), executor=e, rounds=3) for e in ("sequential", "compiled"))
     assert losses(one) == pytest.approx(losses(many), rel=1e-6)
     assert many.executor.step.works
@@ -175,7 +179,7 @@ def test_the_page_names_the_methods_that_perturb_first(monkeypatch: pytest.Monke
         return not all(torch.equal(w, point) for w, point in zip(seen, points, strict=True))
 
     monkeypatch.setattr(local, "ObservedOracle", Watching)
-    found = [name for name, cls in all_methods().items() if perturbs_first(cls())]
+    found = [name for name, cls in all_methods().items() if perturbs_first(for_few_rounds(cls))]
     page = (Path(__file__).parents[2] / "docs" / "following.md").read_text()
     told = page.split("for all methods but ")[1].split(",\n  which")[0]
     assert sorted(re.split(", | and ", told)) == sorted(found)

@@ -32,7 +32,7 @@ from fedflat.experiments.spec import RunSpec
 from fedflat.methods import find
 from fedflat.rounds import checkpoint
 from fedflat.rounds.executor import Executor
-from support.effort import chosen
+from support.effort import chosen, effort
 from support.federation import federation, simulation
 from support.processes import (
     MARK,
@@ -141,7 +141,7 @@ def test_a_worker_takes_over_what_torch_is_set_to(monkeypatch: pytest.MonkeyPatc
 @looks_at_processes
 @pytest.mark.usefixtures("small_stacks")
 def test_rounds_and_errors_are_those_of_one_process(tmp_path: Path) -> None:
-    """Three workers; a method with two vectors each way and two at each client; uneven clients; one client diverges."""
+    """A method with two vectors each way and two at each client; uneven clients; one client diverges."""
     settings = {
         "model": DivergingNetwork(),
         "data": marked(3),
@@ -149,7 +149,8 @@ def test_rounds_and_errors_are_those_of_one_process(tmp_path: Path) -> None:
         "rounds": 5,
         "executor": "stacked",
     }
-    alone, shared = (simulation(FedSMOO(), workers=number, **settings) for number in (1, 3))
+    number = effort(2, 3)
+    alone, shared = (simulation(FedSMOO(), workers=many, **settings) for many in (1, number))
     gc.collect()  # of other tests
     files = len(os.listdir("/proc/self/fd"))
     for t in range(4):
@@ -157,7 +158,7 @@ def test_rounds_and_errors_are_those_of_one_process(tmp_path: Path) -> None:
         shared.round()
         if t == 0:
             started = workers()
-            assert len(started) == 3
+            assert len(started) == number
             for pid in started:
                 wait_until(lambda pid=pid: "memfd:fedflat" in maps(pid), "a worker to be ready")
                 assert "/dev/shm/" not in maps(pid), "memory with a name could be left behind"
@@ -269,7 +270,8 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 @pytest.mark.slow
 @looks_at_processes
 def test_ctrl_c_on_the_command_line_ends_workers_and_keeps_the_last_round(tmp_path: Path) -> None:
-    spec = run_spec(executor="sequential", rounds=40, eval_every=40, checkpoint_every=1, workers=2, flatness=[])
+    short = {"client": {"lr": 0.1, "epochs": 1, "batch_size": 100}, "rounds": 40, "eval_every": 40, "flatness": []}
+    spec = run_spec(executor="sequential", checkpoint_every=1, workers=2, **short)
     config, folder = tmp_path / "spec.toml", tmp_path / "stopped"
     config.write_text(spec.to_toml())
     command = [sys.executable, "-m", "fedflat", "run", str(config), "--out", str(folder)]

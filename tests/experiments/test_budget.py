@@ -10,7 +10,7 @@ import pytest
 from fedflat.core.method import Method
 from fedflat.experiments.budget import Budget, run_budget, simulation_budget, study_budget
 from fedflat.rounds import checkpoint
-from support.effort import chosen
+from support.effort import FEW_ROUNDS, chosen, effort
 from support.memory import counted
 from support.studies import run_spec, study_spec
 
@@ -40,7 +40,9 @@ print(expected, in_bytes("VmHWM"))
 
 @pytest.mark.slow
 def test_a_simulation_spends_its_budget(method: Method, tmp_path: Path) -> None:
-    spec = run_spec(method=type(method).__name__, participation={"bernoulli": 0.4}, rounds=4)
+    name = type(method).__name__
+    table = {"name": name, **FEW_ROUNDS.get(name, {})}
+    spec = run_spec(method=table, participation={"bernoulli": 0.4}, rounds=4)
     expected = simulation_budget(spec.build())
     sim = spec.build()
     for _ in sim:
@@ -83,6 +85,6 @@ def test_a_study_has_the_budget_of_its_runs() -> None:
     ),
 )
 def test_memory_is_within_its_budget_and_not_far_below(name: str, model: str, clients: int) -> None:
-    expected, taken = counted(MEMORY, name, model, clients, 3)
+    expected, taken = counted(MEMORY, name, model, clients, effort(2, 3))
     assert taken <= expected + 20 * 2**20
     assert expected <= 1.5 * taken

@@ -18,7 +18,7 @@ from fedflat.experiments import runner
 from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.spec import RunSpec
-from support.effort import chosen, in_test_all
+from support.effort import chosen, effort, in_test_all
 from support.processes import PATIENCE, children, has_ended, wait_until
 from support.studies import run_spec
 from support.watching import Watched
@@ -76,10 +76,10 @@ def assert_same(spec: RunSpec, two: Path, alone: Path) -> None:
 @pytest.mark.parametrize("victims", chosen([(0,)], [(), (0,), (0, 1)]))
 def test_a_rank_that_is_killed_is_started_again(tmp_path: Path, victims: tuple[int, ...]) -> None:
     """None, the one that writes, and then another: two ranks leave the folder of one process."""
-    long = spec(rounds=60, flatness=["consistency"])
+    long = spec(rounds=effort(20, 60), flatness=["consistency"])
     runner.run(long, tmp_path / "whole")
     with started(long, tmp_path / "killed", "--ranks", "2", "--max-restarts", str(len(victims))) as launcher:
-        for victim, t in zip(victims, (5, 30), strict=False):
+        for victim, t in zip(victims, (5, effort(10, 30)), strict=False):
             os.kill(ranks_in_round(launcher, tmp_path / "killed", t)[victim], signal.SIGKILL)
         out, stderr = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 0, stderr
@@ -151,7 +151,9 @@ def test_wrong_flags_are_refused_in_one_line(fedflat, tmp_path: Path, flags: lis
     assert len(stderr.strip().splitlines()) == 1
 
 
+@in_test_all
 def test_an_error_on_all_ranks_is_printed_once(tmp_path: Path) -> None:
+    """`make test` has this in one process that is told that it is a rank (`tests/cli/test_ending.py`)."""
     runner.run(spec(rounds=1, flatness=[]), tmp_path / "run")
     with started(spec(rounds=1, flatness=[], seed=1), tmp_path / "run", "--ranks", "2") as launcher:
         _, stderr = launcher.communicate(timeout=PATIENCE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -62,13 +63,21 @@ def test_a_stopped_run_does(expected: Path, tmp_path: Path) -> None:
     assert results(tmp_path) == results(expected)
 
 
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run of six rounds, to be copied."""
+    folder = tmp_path_factory.mktemp("short")
+    runner.run(run_spec(rounds=6, **SETTINGS), folder)
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("remaining", range(10))
 def test_killed_while_it_is_extended_it_is_a_run_of_one_or_the_other(
-    expected: Path, tmp_path: Path, remaining: int, monkeypatch: pytest.MonkeyPatch
+    expected: Path, short: Path, tmp_path: Path, remaining: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After each of the file operations; it goes on with what its configuration says, and can be extended again."""
-    runner.run(run_spec(rounds=6, **SETTINGS), tmp_path)
+    shutil.copytree(short, tmp_path, dirs_exist_ok=True)
     left = [remaining]
 
     def dying(operation):

@@ -60,7 +60,7 @@ def test_what_is_finished_is_not_computed_again_and_a_run_that_diverges_does_not
 
 
 def test_after_a_signal_every_run_is_saved_and_goes_on(tmp_path: Path) -> None:
-    spec = study_spec(rounds=40, checkpoint_every=500, flatness=[], seeds=[0])
+    spec = study_spec(rounds=25, checkpoint_every=500, flatness=[], seeds=[0])
     with pytest.raises(Interrupted, match="every run that was under way is saved") as stopped:
         studies.study(spec, tmp_path / "stopped", watched := Watched(signal_after=3), jobs=2)
     assert stopped.value.exit_code == 130
@@ -68,7 +68,7 @@ def test_after_a_signal_every_run_is_saved_and_goes_on(tmp_path: Path) -> None:
     studies.study(spec, tmp_path / "stopped", again := Watched())
     went_on = [done for _, done in again.started if done]
     assert went_on
-    assert len(watched.rounds) + len(again.rounds) == 2 * 40, "no round is lost"
+    assert len(watched.rounds) + len(again.rounds) == 2 * 25, "no round is lost"
     studies.study(spec, tmp_path / "whole")
     assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
 

@@ -134,7 +134,7 @@ def covering(runs: dict[str, RunSpec]) -> dict[str, RunSpec]:
 
 def is_large(name: str) -> bool:
     """Whether a combination has a model of millions of parameters."""
-    return "resnet" in name or "vit" in name
+    return any(kind in name for kind in ("resnet", "wrn", "vit"))
 
 
 COMBINATIONS = combinations()

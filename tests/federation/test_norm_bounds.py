@@ -26,7 +26,7 @@ from fedflat.methods import find
 from fedflat.rounds import checkpoint
 from fedflat.rounds.participation import participation
 from support.attacks import ATTACKER, AttackedFederation, every_number, scaled
-from support.effort import chosen
+from support.effort import chosen, effort
 from support.transports import InProcessTransport, federated_clients, federated_server
 
 METHODS = ("FedAvg", "Scaffold", "FedSMOO", "FedCM", "MoFedSAM", "FedWMSAM")
@@ -108,13 +108,13 @@ def test_a_client_cannot_raise_the_bound_by_sending_as_much_as_it_may(tmp_path: 
 
 @pytest.mark.slow
 def test_honest_clients_are_never_refused(covering_method: Method, tmp_path: Path) -> None:
-    """Twelve rounds of three in six, from one step a round to many."""
-    method = covering_method
+    """Rounds of three in six, from one step a round to many."""
+    method, rounds = covering_method, effort(6, 12)
     for name, settings in {"few": {"steps": 1}, "many": {"epochs": 10, "batch_size": 1}}.items():
         client = ff.Client(lr=0.05, lr_decay=0.9, **settings)
         server = federated_server(method, client)
         transport = InProcessTransport(federated_clients(method, tmp_path / name, client))
-        assert [dict(server.round(transport).missing) for _ in range(12)] == [{}] * 12
+        assert [dict(server.round(transport).missing) for _ in range(rounds)] == [{}] * rounds
 
 
 def test_large_gradients_with_a_small_step_are_honest(method: Method, tmp_path: Path) -> None:

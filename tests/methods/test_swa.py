@@ -14,7 +14,7 @@ from fedflat.core.method import Method
 from fedflat.core.method_contract import CONTRACT
 from fedflat.core.wrapper import label_of
 from fedflat.methods import all_methods, find
-from support.effort import chosen
+from support.effort import chosen, in_test_all
 from support.federation import simulation, tanh_network
 from support.problem import Problem, assert_agrees, unit
 
@@ -109,7 +109,7 @@ FAMILY = {
     if trains_at_the_server(cls) and name in chosen(USUAL, all_methods())
 }
 over_bases = pytest.mark.parametrize("base", FAMILY.values(), ids=FAMILY)
-in_both_executors = pytest.mark.parametrize("executor", ["sequential", "stacked"])
+BOTH = ["sequential", "stacked"]
 
 
 def models_of(sim: ff.Simulation) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -125,7 +125,7 @@ def single(method: Method, **changes) -> ff.Simulation:
 
 
 @over_bases
-@in_both_executors
+@pytest.mark.parametrize("executor", chosen(["sequential"], BOTH))
 def test_from_the_last_round_on_it_is_the_base(base: type[Method], executor: str) -> None:
     plain, around = (models_of(single(method, executor=executor)) for method in (base(), SWA(base=base(), begin=1)))
     for one, other in zip(plain, around, strict=True):
@@ -133,7 +133,7 @@ def test_from_the_last_round_on_it_is_the_base(base: type[Method], executor: str
 
 
 @over_bases
-@in_both_executors
+@pytest.mark.parametrize("executor", chosen(["stacked"], BOTH))
 def test_with_the_bases_step_size_the_iterates_are_the_bases_and_their_mean_is_evaluated(
     base: type[Method], executor: str
 ) -> None:
@@ -354,8 +354,10 @@ def test_it_is_written_as_it_is_made() -> None:
     assert method != SWA(base=find("FedASAM")(rho=0.6), begin=0.5)
 
 
+@in_test_all
 @pytest.mark.slow
 def test_workers_change_no_bit() -> None:
+    """In `make test` this method is one of those that pass through a worker's memory (`test_workers.py`)."""
     method = SWA(base=find("FedMoSWA")(), begin=0.3, cycle=2)
     alone = simulation(method, executor="sequential").run()
     with simulation(method, executor="sequential", workers=2) as sim:
@@ -363,7 +365,7 @@ def test_workers_change_no_bit() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("base", ["FedASAM", "FedMoSWA", "FedExP"])
+@pytest.mark.parametrize("base", chosen(["FedMoSWA"], ["FedASAM", "FedMoSWA", "FedExP"]))
 def test_compiled_steps_agree(base: str) -> None:
     method = SWA(base=find(base)(), begin=0.3, cycle=2)
     ends = [simulation(method, executor=executor) for executor in ("stacked", "compiled")]

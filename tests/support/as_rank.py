@@ -152,11 +152,12 @@ def cancelling(folder: Path, ranks: Ranks) -> dict[str, str]:
 
 def mean_of_cancelling_messages(ranks: Ranks) -> str:
     """The mean of messages of which the large ones, of rank 0, cancel; they decide what is kept of the small ones."""
-    sizes = torch.tensor([2.0**60, 1 / 3, -(2.0**60), 2 / 3]).double()[:, None]
+    sizes = torch.tensor([2.0**60, -(2.0**60), 1 / 3, 2 / 3]).double()[:, None]
     messages = torch.tensor([1.0, 10.0, 1e6]).double() * sizes
     mean, drifts = RunningMean(find("FedAvg")(), torch.zeros(3).double()), torch.zeros(4).double()
-    for i in range(ranks.index, 4, ranks.number):
-        mean.add(Delta(messages[i : i + 1]), torch.ones(1, 1), torch.ones(1, 1))
+    for i, owner in enumerate((0, 0, 1, 2)):
+        if owner % ranks.number == ranks.index:
+            mean.add(Delta(messages[i : i + 1]), torch.ones(1, 1), torch.ones(1, 1))
     ranks.add_up(mean, drifts)
     return str(mean.value().delta.tolist())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from fedflat.federation.launch.local_federation import LocalFederation
 from fedflat.files import locked
 from support.effort import effort
 from support.flower_fixtures import events_of, failing, study_of, wait_for
+from support.network_monitor import external_contacts, monitor_network
 
 pytestmark = pytest.mark.slow
 
@@ -33,9 +35,9 @@ WORDS = (
 
 
 @contextmanager
-def running(out: Path, rounds: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running(out: Path, rounds: int, log: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
     """`fedflat flower run`, killed at the end of the block if it has not ended."""
-    command = [sys.executable, "-m", "fedflat", "flower", "run", "--insecure", "--out", str(out), *WORDS.split()]
+    command = [sys.executable, "-m", "fedflat", "flower", "run", "--out", str(out), *flags, *WORDS.split()]
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*command, "--rounds", str(rounds)], stdin=subprocess.DEVNULL, stdout=output, stderr=output
@@ -52,9 +54,16 @@ def processes_of(out: Path) -> list[int]:
 
 
 @linux
-def test_a_second_one_in_the_folder_is_refused_and_the_first_lives_on(tmp_path: Path) -> None:
-    """As soon as the first has its lock, which is long before its federation begins."""
+def test_a_second_one_in_the_folder_is_refused_and_the_first_lives_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as the first has its lock, which is long before its federation begins.
+
+    The first one has TLS and keys, contacts no other host, leaves no process, and has the bits of the simulator.
+    """
     out, log = tmp_path / "out", tmp_path / "second.log"
+    site, contacts = monitor_network(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (site, os.environ.get("PYTHONPATH")))))
     with running(out, 1, tmp_path / "first.log") as first:
         wait_for("the lock", (out / "flower" / ".lock").exists)
         time.sleep(0.5)
@@ -65,6 +74,8 @@ def test_a_second_one_in_the_folder_is_refused_and_the_first_lives_on(tmp_path: 
     assert len(events_of(out, "begun")) == 1
     assert [event["missing"] for event in events_of(out, "round")] == [{}]
     assert processes_of(out) == []
+    assert "flwr-serverapp" in contacts.read_text()
+    assert external_contacts(contacts) == []
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in out.rglob("*") if path.is_file()}
     kept = [path for path in modes if "logs" in path.parts or "clients" in path.parts or "superlink" in path.name]
     assert {path.suffix for path in kept} >= {".log", ".safetensors", ".db"}
@@ -80,7 +91,7 @@ def test_nothing_is_left_of_one_that_is_killed(tmp_path: Path, record_property) 
     record_property("tried", number := effort(1, 5))
     for kill in range(number):
         out = tmp_path / str(kill)
-        with running(out, 50, tmp_path / f"{kill}.log") as process:
+        with running(out, 50, tmp_path / f"{kill}.log", "--insecure") as process:
             wait_for("the beginning", lambda out=out: events_of(out, "begun"))
             time.sleep(1.7 * kill)
             wait_for("a link, an exec, its server app, and two nodes", lambda out=out: len(processes_of(out)) >= 5)

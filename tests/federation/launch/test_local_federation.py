@@ -14,14 +14,14 @@ from fedflat.experiments.spec import RunSpec
 from fedflat.federation.flower.export import export
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.launch.local_federation import LocalFederation
-from support.effort import chosen
+from support.effort import in_test_all
 from support.flower_fixtures import events_of
 from support.network_monitor import external_contacts, monitor_network
 from support.studies import run_spec
 
 # No state at clients; and all of it: state at clients, an additional vector down, and two up. Every method runs on the
 # in-process grid (test_server_app.py), whose messages are encoded in the same way.
-METHODS = chosen(["scaffold"], ["fedavg", "scaffold", "feddyn", "mofedsam"])
+METHODS = ("fedavg", "scaffold", "feddyn", "mofedsam")
 CLIENTS = 2
 LIMIT = 500.0  # seconds for all of it; machines are busy
 
@@ -42,11 +42,13 @@ def nodes(folder: Path) -> dict[str, dict[str, object]]:
     return {f"client-{i}": {"partition-id": i, "state": str(folder / "state")} for i in range(CLIENTS)}
 
 
+@in_test_all
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="processes and their environments are read from /proc")
 def test_every_kind_of_method_leaves_the_file_of_the_simulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several runs at once, during which the SuperLink is killed and started again.
 
+    `make test` has one real network, in `test_local_deployment.py`; it is not killed, and does all the rest.
     Afterwards no process is running, no port is in use, and no process has contacted another host.
     """
     site, log = monitor_network(tmp_path)
