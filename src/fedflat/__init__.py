@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import data, methods, models
+    from .adapters.lora import LoRA
     from .core.errors import NonFiniteError
     from .core.method import Method
     from .core.object_references import allow_code
@@ -38,9 +39,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "IID", "BalancedDirichlet", "Bernoulli", "BestModel", "Callback", "Client", "Dirichlet", "DirichletRefill",
-    "Domain", "EarlyStopping", "FederatedData", "HeldOut", "LabelDirichlet", "Method", "Natural", "NonFiniteError",
-    "Partition", "Pathological", "PathologicalRefill", "Run", "Shards", "Simulation", "Unreliable", "allow_code",
-    "compare", "data", "flatness", "joined", "load_run", "methods", "models", "study",
+    "Domain", "EarlyStopping", "FederatedData", "HeldOut", "LabelDirichlet", "LoRA", "Method", "Natural",
+    "NonFiniteError", "Partition", "Pathological", "PathologicalRefill", "Run", "Shards", "Simulation", "Unreliable",
+    "allow_code", "compare", "data", "flatness", "joined", "load_run", "methods", "models", "study",
 ]  # fmt: skip
 
 # Nothing is imported before it is used, so that the command line starts at once: torch alone takes two seconds.
@@ -51,6 +52,7 @@ _MODULES = {
     "Client": "rounds.local_training",
     "EarlyStopping": "engine.callbacks",
     "HeldOut": "rounds.participation",
+    "LoRA": "adapters.lora",
     "Method": "core.method",
     "NonFiniteError": "core.errors",
     "Run": "engine.run",
@@ -63,7 +65,10 @@ _MODULES = {
     "load_run": "experiments.python_interface",
     "study": "experiments.python_interface",
 }  # of the names in __all__ that are not in `data`
-_PACKAGES = ("core", "data", "engine", "experiments", "federation", "metrics", "methods", "models", "reports", "rounds")
+_PACKAGES = (
+    "adapters", "core", "data", "engine", "experiments", "federation", "metrics", "methods", "models", "reports",
+    "rounds",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

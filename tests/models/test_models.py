@@ -54,12 +54,15 @@ def test_scores_have_one_column_per_class(name: str, shape: tuple[int, ...]) -> 
 
 
 def test_none_keeps_batch_statistics() -> None:
-    for name in ff.models.model_names():
+    """Of a `transformer` the files decide; one with batch statistics is refused like any module."""
+    for name in set(ff.models.model_names()) - {"transformer"}:
         model = outline(name, classes=3, shape=(3, 32, 32) if name in ("mlp", "cnn") else None)
         assert not [m for m in model.modules() if hasattr(m, "track_running_stats")]
 
 
-@pytest.mark.parametrize("name", [n for n in ff.models.model_names() if n not in ("mlp", "cnn", "vit-b-32")])
+@pytest.mark.parametrize(
+    "name", [n for n in ff.models.model_names() if n not in ("mlp", "cnn", "transformer", "vit-b-32")]
+)
 def test_papers_models_score_their_own_inputs(name: str) -> None:
     """One column per class, gradients everywhere, and the same scores for a sample whatever is beside it."""
     torch.manual_seed(0)

@@ -15,6 +15,7 @@ from .best import best
 from .completion import SettingsCommand
 from .console import Console
 from .ending import in_one_line
+from .export import export
 from .installation import doctor, methods
 from .landscape import landscape
 from .own_code import check_method, new
@@ -36,6 +37,7 @@ WITHOUT_SETTINGS: list[Callable[..., None]] = [
     report,
     flatness,
     landscape,
+    export,
     methods,
     new,
     check_method,

@@ -59,6 +59,7 @@ def setting_names(study: bool = False) -> list[str]:
         "data": [*FIELD.findall(_class(spec, "DataSection")), *HYPER.findall(_text("data/selection"))],
         "client": HYPER.findall(_text("rounds/local_training")),
         "model": FIELD.findall(_class(spec, "ModelSection")),
+        "adapter": ["name", *HYPER.findall(_text("adapters/lora"))],
         "partition": ["name", *_hyper_fields("data/partition")],
         "method": ["name", *_method_fields()],
     }

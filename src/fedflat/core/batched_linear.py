@@ -41,6 +41,8 @@ def _linear(layer: nn.Linear, input: Tensor) -> Tensor:
         return linear(input, weight, bias)
     if get_proxy_mode() is None:
         out = torch.matmul(weight, input.mT).mT
+    elif not weight.requires_grad:  # frozen, so it is the same for all clients and has no gradient
+        return linear(input, weight, bias)
     else:
         out = _Product.apply(input.flatten(0, -2), weight).unflatten(0, input.shape[:-1])  # type: ignore[no-untyped-call]
     return out if bias is None else out + bias

@@ -97,6 +97,8 @@ def allowed(cls: Any, name: str) -> str:
     kind = _hints(cls)[name]
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(repr, get_args(kind)))
+    if get_origin(kind) is tuple:
+        return "a list of texts"
     if _is_class(kind):
         return f"a {kind.__name__.lower()}"
     kinds = get_args(kind) or (kind,)
@@ -123,6 +125,8 @@ def _is_class(kind: Any) -> bool:
 def _fits(value: Any, kind: Any, interval: Interval) -> bool:
     if get_origin(kind) is Literal:
         return value in get_args(kind)
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(isinstance(one, str) for one in value)
     if _is_class(kind):
         return isinstance(value, kind)
     kinds = get_args(kind) or (kind,)

@@ -148,10 +148,20 @@ def local_step(
         observe(state, oracle.point)
     parts = DirectionParts(oracle.descent, method.fresh_weight(down), method.penalty)
     factor = 1.0 if state.lr_factors is None else method.lr_factor(ctx)
-    w, velocity = descent(state.w, d, state.velocity, parts, factor)
+    w, velocity = _descended(descent, state, d, parts, factor, method.moving(down))
     loss = state.loss + (nan if oracle.loss is None else oracle.loss)
     after = None if state.lr_factors is None else state.lr_factors + factor
     return LocalState(w, client, velocity, state.steps + 1, state.gradients + oracle.calls, loss, after)
+
+
+def _descended(
+    descent: Descent, state: LocalState, d: Tensor, parts: DirectionParts, factor: Tensor | float, moving: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """The next iterate and velocity; only coordinates that are `moving` are decayed, count in norms, and change."""
+    if moving is None:
+        return descent(state.w, d, state.velocity, parts, factor)
+    w, velocity = descent(torch.where(moving, state.w, 0.0), d, state.velocity, parts, factor)
+    return torch.where(moving, w, state.w), velocity
 
 
 def local_round(

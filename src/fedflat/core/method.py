@@ -131,6 +131,10 @@ class Method(ABC):
         w: Tensor = down.w
         return w
 
+    def moving(self, down: Any) -> Tensor | None:
+        """(*clients, d) bool: the coordinates that clients move in this round; None, the default, is all of them."""
+        return None
+
     @abstractmethod
     def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
         """One local step: the descent direction at `w` (*clients, d), and the client's next state."""

@@ -142,6 +142,9 @@ class ObservedOracle:
 
 def as_descent_gradient(grad: Oracle, gradient: Tensor) -> Tensor:
     """`gradient`, which a method has made from several of `grad`, kept as the step's descent gradient for clipping."""
-    if isinstance(grad, ObservedOracle):
-        grad.descent = gradient
+    inner: Any = grad
+    while not isinstance(inner, ObservedOracle) and hasattr(inner, "grad"):  # an oracle on a subspace
+        inner = inner.grad
+    if isinstance(inner, ObservedOracle):
+        inner.descent = gradient
     return gradient

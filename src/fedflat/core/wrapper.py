@@ -82,6 +82,9 @@ class Wrapper(Method):
     def start(self, down: Any, client: Any) -> Tensor:
         return self.base.start(down, client)
 
+    def moving(self, down: Any) -> Tensor | None:
+        return self.base.moving(down)
+
     def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
         return self.base.step(w, client, down, grad, ctx)
 

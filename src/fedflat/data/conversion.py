@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..core.errors import InputError, printable
 from .cache import Writer
 from .readers.layout import Part, Shape
+from .tokenizer import Tokenizer
 
 LENGTH = 128  # tokens of a text; longer ones are cut, shorter ones padded
 PADDING, UNKNOWN = "<pad>", "<unk>"  # numbers 0 and 1
@@ -46,9 +47,13 @@ def write_pictures(writer: Writer, part: str, content: Part, shape: Shape, progr
     array.flush()
 
 
-def write_texts(writer: Writer, parts: Mapping[str, Part], size: int) -> None:
-    """Write the token numbers of all parts, and the vocabulary, which is built from the training texts."""
+def write_texts(writer: Writer, parts: Mapping[str, Part], size: int, tokenizer: Tokenizer | None = None) -> None:
+    """Write the token numbers of all parts: those of a `tokenizer`, or of a vocabulary made of the training texts."""
     texts = {part: list(content.samples) for part, content in parts.items()}
+    if tokenizer is not None:
+        for part, some in texts.items():
+            writer.add(f"{part}-x", tokenizer.encode(some, LENGTH))
+        return
     vocabulary = build_vocabulary(texts["train"], size)
     for part, some in texts.items():
         writer.add(f"{part}-x", encode(some, vocabulary))

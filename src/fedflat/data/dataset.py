@@ -18,6 +18,7 @@ from .federated import Index
 from .preparation import Preparation
 from .readers.file_search import plain_files
 from .readers.layout import Layout, Shape
+from .tokenizer import Tokenizer
 
 PIN = "hub.json"  # in a data set's folder: the commit and the repository that it was fetched from
 
@@ -73,9 +74,16 @@ class BundledDataset:
         return self.shape
 
     def load(
-        self, name: str, data_dir: str | None, partial: bool, image_size: int | None, progress: Progress
+        self,
+        name: str,
+        data_dir: str | None,
+        partial: bool,
+        image_size: int | None,
+        progress: Progress,
+        tokenizer: Tokenizer | None = None,
     ) -> LoadedDataset:
-        """The data set; there is nothing to choose. Raises InputError for an `image_size`."""
+        """The data set; there is nothing to choose. Raises InputError for an `image_size` or a tokenizer."""
+        refuse_tokenizer(tokenizer)
         self.sample_shape(image_size)
         return self.read()
 
@@ -105,7 +113,13 @@ class FileDataset:
         return "; ".join(map(str, self.layouts))
 
     def load(
-        self, name: str, data_dir: str | None, partial: bool, image_size: int | None, progress: Progress
+        self,
+        name: str,
+        data_dir: str | None,
+        partial: bool,
+        image_size: int | None,
+        progress: Progress,
+        tokenizer: Tokenizer | None = None,
     ) -> LoadedDataset:
         """The data set from the files in `data_dir` or $FEDFLAT_DATA, converted once and then kept in the cache.
 
@@ -114,10 +128,13 @@ class FileDataset:
         """
         folder = self._folder(name, data_dir)
         picture = self._picture_shape(image_size)
-        how = (name, picture, self.layouts, self.classes, self.vocabulary_size, LENGTH)
+        if picture is not None:
+            refuse_tokenizer(tokenizer)
+        how: tuple[object, ...] = (name, picture, self.layouts, self.classes, self.vocabulary_size, LENGTH)
+        how += () if tokenizer is None else (tokenizer.digest, tokenizer.padding)
 
         def build(writer: Writer) -> None:
-            self._convert(name, folder, picture, writer, progress)
+            self._convert(name, folder, picture, writer, progress, tokenizer)
 
         try:
             files = [path for path in plain_files(folder) if path != folder / PIN]
@@ -162,7 +179,15 @@ class FileDataset:
             raise _fixed_size(image_size)
         return Shape(self.picture.channels, image_size, resize=True)
 
-    def _convert(self, name: str, folder: Path, picture: Shape | None, writer: Writer, progress: Progress) -> None:
+    def _convert(
+        self,
+        name: str,
+        folder: Path,
+        picture: Shape | None,
+        writer: Writer,
+        progress: Progress,
+        tokenizer: Tokenizer | None,
+    ) -> None:
         """Write the arrays of the first layout that fits the files."""
         parts = next(filter(None, (layout.parts(folder, picture) for layout in self.layouts)), None)
         if parts is None or "train" not in parts:
@@ -172,7 +197,7 @@ class FileDataset:
             if picture is not None:
                 write_pictures(writer, part, content, picture, progress)
         if picture is None:
-            write_texts(writer, parts, self.vocabulary_size)
+            write_texts(writer, parts, self.vocabulary_size, tokenizer)
         write_groups(writer, parts)
 
     def _check_sizes(self, name: str, found: Mapping[str, int]) -> None:
@@ -205,6 +230,12 @@ def samples_of(converted: Entry, part: str) -> SampleArrays:
     arrays = converted.arrays
     x, y = (torch.from_numpy(arrays[f"{part}-{name}"]) for name in "xy")
     return SampleArrays(x, y, arrays.get(f"{part}-domain"), arrays.get(f"{part}-user"))
+
+
+def refuse_tokenizer(tokenizer: Tokenizer | None) -> None:
+    """Raise InputError if there is one: the samples are no texts."""
+    if tokenizer is not None:
+        raise InputError("data.tokenizer goes with texts, and this set has none; leave it out")
 
 
 def _fixed_size(image_size: int) -> InputError:

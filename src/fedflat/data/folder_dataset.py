@@ -12,10 +12,11 @@ import numpy as np
 from ..core.errors import InputError, printable
 from .cache import Entry, SourceFiles, Writer, entry, key
 from .conversion import LENGTH, Progress, write_groups, write_labels
-from .dataset import LoadedDataset, data_root, samples_of
+from .dataset import LoadedDataset, data_root, refuse_tokenizer, samples_of
 from .readers.layout import Part
 from .readers.limits import MAX_CLASSES
 from .readers.npz import npz_files, read_npz
+from .tokenizer import Tokenizer
 
 VOCABULARY = 30_000  # words of texts that have a number of their own, as for the sets that are known by name
 
@@ -50,11 +51,24 @@ class FolderDataset(ABC):
         """The files in `folder`; none if it has none of this kind."""
 
     @abstractmethod
-    def convert(self, folder: Path, image_size: int | None, writer: Writer, progress: Progress) -> dict[str, Part]:
+    def convert(
+        self,
+        folder: Path,
+        image_size: int | None,
+        writer: Writer,
+        progress: Progress,
+        tokenizer: Tokenizer | None = None,
+    ) -> dict[str, Part]:
         """Write the samples of every part, and give the parts, whose labels and groups are written afterwards."""
 
     def load(
-        self, name: str, data_dir: str | None, partial: bool, image_size: int | None, progress: Progress
+        self,
+        name: str,
+        data_dir: str | None,
+        partial: bool,
+        image_size: int | None,
+        progress: Progress,
+        tokenizer: Tokenizer | None = None,
     ) -> LoadedDataset:
         """The data set in `data_dir` or $FEDFLAT_DATA, converted once and then kept in the cache.
 
@@ -62,7 +76,7 @@ class FolderDataset(ABC):
         """
         root = data_root(data_dir, name)
         inside = (root / name).is_dir() and not self.files(root)  # as for sets that are known by name
-        converted = self._entry(name, root / name if inside else root, image_size, progress)
+        converted = self._entry(name, root / name if inside else root, image_size, progress, tokenizer)
         facts = converted.description["facts"]
         return LoadedDataset(
             train=samples_of(converted, "train"),
@@ -89,11 +103,13 @@ class FolderDataset(ABC):
             raise InputError(f"data folder {folder}: a label is {classes - 1}, outside 0..{MAX_CLASSES - 1:,}")
         return classes
 
-    def _entry(self, name: str, folder: Path, image_size: int | None, progress: Progress) -> Entry:
+    def _entry(
+        self, name: str, folder: Path, image_size: int | None, progress: Progress, tokenizer: Tokenizer | None
+    ) -> Entry:
         """The converted files."""
 
         def build(writer: Writer) -> None:
-            parts = self.convert(folder, image_size, writer, progress)
+            parts = self.convert(folder, image_size, writer, progress, tokenizer)
             classes = self._classes(folder, parts)
             for part, content in parts.items():
                 if classes:
@@ -103,11 +119,13 @@ class FolderDataset(ABC):
             write_groups(writer, parts)
             writer.metadata["classes"] = classes
 
+        how: tuple[object, ...] = (name, image_size, LENGTH, VOCABULARY)
+        how += () if tokenizer is None else (tokenizer.digest, tokenizer.padding)
         try:
             files = self.files(folder)
             if not files:
                 raise InputError(f"data_dir = {str(folder)!r} has no files of {name}; it should hold {self.where}")
-            entry_name = f"{name}-{key(folder, how=(name, image_size, LENGTH, VOCABULARY))}"
+            entry_name = f"{name}-{key(folder, how=how)}"
             return entry(entry_name, SourceFiles(folder, files), build)
         except InputError as error:  # the message may contain names of files and columns
             raise InputError(printable(str(error))) from error
@@ -126,8 +144,16 @@ class NpzFolder(FolderDataset):
         found = npz_files(folder)
         return sorted(found.values()) if "train" in found else []
 
-    def convert(self, folder: Path, image_size: int | None, writer: Writer, progress: Progress) -> dict[str, Part]:
+    def convert(
+        self,
+        folder: Path,
+        image_size: int | None,
+        writer: Writer,
+        progress: Progress,
+        tokenizer: Tokenizer | None = None,
+    ) -> dict[str, Part]:
         """Write the arrays as they are. Raises InputError if the parts' samples differ in shape or type."""
+        refuse_tokenizer(tokenizer)
         if image_size is not None:
             raise InputError(f"data.image_size = {image_size} goes with photographs; arrays have one size")
         parts = {part: read_npz(path) for part, path in npz_files(folder).items()}

@@ -23,6 +23,7 @@ from .partition.scheme import Samples, parts_of
 from .preparation import AUGMENTATIONS, Augmentation
 from .selection import DataOptions, select_samples
 from .sources import known_source, source
+from .tokenizer import tokenizer_of
 
 
 def _no_progress(part: str, done: int, total: int) -> None:
@@ -44,7 +45,7 @@ def load(
         start converts them, later ones map the result into memory.
     task: "multi-label" or "regression", for labels in your own folder that are no classes.
     options: the fields of `DataOptions`: augment, partial, train_samples, test_samples, test_domain,
-        image_size, validation.
+        image_size, validation, tokenizer.
 
     Raises ValueError, naming the field, for an unknown name or option, files that are missing, damaged
     or not the whole set, and a split that cannot be made.
@@ -52,7 +53,8 @@ def load(
     check_split(clients, partition, seed)
     known = known_source(name)
     chosen = checked_options(options)
-    whole = source(known).load(known, data_dir, chosen.partial, chosen.image_size, _no_progress)
+    whole = source(known).load(known, data_dir, chosen.partial, chosen.image_size, _no_progress,
+                               tokenizer_of(chosen.tokenizer))  # fmt: skip
     loaded = select_samples(labelled(whole, checked_task(task), known), chosen)
     used, there_are = len(loaded.train.y), source(known).sizes.get("train", len(loaded.train.y))
     part = "" if used == there_are else f" ({used:,} of {there_are:,} training samples)"

@@ -35,6 +35,9 @@ class DataOptions:
         None, "pixels that photographs are resized to; default the set's own", low=8, high=2048
     )
     without_test: bool = hyper(False, "leave the test samples aside: nothing is evaluated on them", later=True)
+    tokenizer: str | None = hyper(
+        None, "folder whose tokenizer.json makes token numbers of texts; default the words of the set", later=True
+    )
     validation: float = hyper(0.0, "share of each client's samples that it does not train on", low=0, high=0.9)
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from inspect import isroutine
 from numbers import Integral
@@ -123,6 +123,15 @@ def check_task(loss: Any, data: FederatedData) -> Task:
     if task.kind == "regression" and data.validation is not None:
         raise InputError("validation samples measure accuracy, which regression has not; set validation = 0")
     return task
+
+
+def check_tokens(model: Any, options: Mapping[str, Any], data: FederatedData) -> None:
+    """Raise InputError if a pretrained model would read the numbers of a set's own words as those of its tokenizer."""
+    if model == "transformer" and "path" in options and data.vocabulary:
+        raise InputError(
+            "model 'transformer' has a tokenizer of its own, and the data have numbers of words; load them with "
+            "tokenizer=FOLDER, e.g. fedflat.data.load('ag-news', 20, tokenizer=FOLDER)"
+        )
 
 
 def default_rounds(rule: Participation) -> int:

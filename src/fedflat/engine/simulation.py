@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..adapters import LoRA, by_turns
 from ..core.errors import InputError, NonFiniteError
 from ..core.matrix_products import fix_product_rounding
 from ..core.method import Context, Method
@@ -31,7 +32,7 @@ from ..rounds.cost import method_cost
 from ..rounds.device import one_thread, usable_device
 from ..rounds.executor import Executor, stacked
 from ..rounds.history import metrics_table
-from ..rounds.initial_model import architecture_of, fresh_module
+from ..rounds.initial_model import architecture_of, fresh_module, frozen_hash
 from ..rounds.local_training import Client
 from ..rounds.participation import participation as as_rule
 from ..rounds.pooled_cohort import pooled
@@ -44,6 +45,7 @@ from .arguments import (
     check_precision,
     check_ranks,
     check_task,
+    check_tokens,
     check_workers,
     default_rounds,
     wants_to_stop,
@@ -107,6 +109,7 @@ class Simulation:
         store_folder: str | Path | None = None,
         ranks: Ranks = ALONE,
         callbacks: Sequence[Callback] = (),
+        adapter: LoRA | None = None,
     ) -> None:
         """Set up round 0. The same arguments always give the same rounds.
 
@@ -134,6 +137,8 @@ class Simulation:
         ranks: the processes that carry this simulation out together, from `fedflat.joined()`; each makes it with the
             same arguments and does the same with it. They change no bit of the result, see docs/ranks.md.
         callbacks: called after every round and at the end of a run, such as `fedflat.EarlyStopping()`.
+        adapter: `fedflat.LoRA(targets=("query", "value"))`: low-rank adapters and the head are trained and sent, all
+            else of the model is frozen and held once. Needs the package peft.
 
         Raises ValueError, naming the argument, for anything that cannot work.
         """
@@ -141,6 +146,7 @@ class Simulation:
         check_arguments(method, data, client, weights, rounds=rounds, seed=seed, eval_every=eval_every, last=last,
                         probe_every=probe_every, store_budget=store_budget)  # fmt: skip
         check_workers(workers)
+        check_tokens(model, model_options or {}, data)
         self.method = method = method.fitted(data.shape)
         check_ranks(ranks.number, workers, probes, method)
         self.client, self.weights, self.seed = client or Client(), weights, seed
@@ -149,11 +155,14 @@ class Simulation:
         rule.check(data.clients, self.rounds)
         self.device, self.eval_every, self.last = usable_device(device), eval_every, last
         self._ranks = ranks
-        self._architecture = architecture_of(model, data, model_options or {}, dtype)
-        module = fresh_module(model, data.classes, data.shape, seed, model_options or {}, dtype).to(self.device)
+        self._architecture = architecture_of(model, data, model_options or {}, dtype, seed, adapter)
+        module = fresh_module(model, data.classes, data.shape, seed, model_options or {}, dtype, adapter)
+        module = module.to(self.device)
+        self.adapter, self._base_hash = adapter, None if adapter is None else frozen_hash(module)
         self.task = check_task(loss, data)
         self.objective = Objective(module, bf16=precision == "bf16", task=self.task)
         w = self.objective.space.flatten(module)
+        method = by_turns(method, adapter, self.objective.space)
         self.data = data.to(self.device, w.dtype)
         self._data_hash, self._model_hash = self.data.contents_hash(), digest([self.objective.space.row_major(w)])
         samples = self.data.inputs(torch.arange(min(2, len(data.y)), device=self.device))
@@ -482,6 +491,7 @@ class Simulation:
         d, dtype = self.objective.space.d, self.server.w.dtype
         unusual: dict[str, Any] = {} if self.task is CROSS_ENTROPY else {"loss": self.task.loss}
         planned = {"rounds": self.rounds} if self.method.depends_on_rounds else {}
+        adapted = {} if self.adapter is None else {"adapter": repr(self.adapter), "base_hash": self._base_hash}
         return (
             unusual
             | {
@@ -502,6 +512,7 @@ class Simulation:
                 "layout": "convolutions channels-last",
             }
             | planned
+            | adapted
         )
 
     def _reported_settings(self) -> dict[str, Any]:

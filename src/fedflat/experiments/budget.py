@@ -26,10 +26,13 @@ from ..core.errors import InputError
 from ..core.method import Method
 from ..core.model_check import randomness_of
 from ..core.objective import Batch, Objective
+from ..core.space import Space
 from ..core.wrapper import serves_another
 from ..data import prepare
 from ..data.cache import cache_folder
+from ..data.dataset import BundledDataset, FileDataset
 from ..data.federated import Index
+from ..data.folder_dataset import FoundDataset
 from ..data.loading import described
 from ..data.sources import is_folder
 from ..engine.executors.choice import Trial
@@ -131,8 +134,7 @@ def run_budget(spec: RunSpec) -> RunBudget:
     evaluated = -(-spec.rounds // spec.eval_every) * (_models(method, clients) * test + share * train) + train
     cohorts = _cohorts(json.dumps(spec.participation), clients, spec.seed, min(spec.rounds, SPEC_ROUNDS))
     known = described(spec.data.name, spec.data_dir, spec.data.image_size, spec.task)
-    options = json.dumps({name: value for name, value in spec.model.options.items() if name != "pretrained"})
-    d = _parameters(spec.model.name, known.classes, known.sample_shape(spec.data.image_size), options)
+    d = _trained_parameters(spec) if _is_made_for_real(spec) else _model_parameters(spec, known)
     return _budget(method, client, sizes, cohorts, spec.rounds, d, spec.torch_dtype.itemsize, evaluated)
 
 
@@ -201,6 +203,22 @@ def _sample_counts(spec: RunSpec) -> tuple[int, int]:
     return spec.data.train_samples or train, spec.data.test_samples or test
 
 
+def _is_made_for_real(spec: RunSpec) -> bool:
+    """Whether only the model itself tells its size: files do, and `peft`."""
+    return spec.adapter is not None or "path" in spec.model.options
+
+
+def _trained_parameters(spec: RunSpec) -> int:
+    """How many parameters are trained beside those that an adapter freezes."""
+    return Space(spec.module()).d
+
+
+def _model_parameters(spec: RunSpec, known: FileDataset | BundledDataset | FoundDataset) -> int:
+    """How many parameters the model has for the samples of a known data set."""
+    options = json.dumps({name: value for name, value in spec.model.options.items() if name != "pretrained"})
+    return _parameters(spec.model.name, known.classes, known.sample_shape(spec.data.image_size), options)
+
+
 @cache
 def _parameters(model: str, classes: int, shape: tuple[int, ...], options: str) -> int:
     """How many parameters a model has; its options are given as JSON."""
@@ -255,7 +273,9 @@ def _measured_speed(spec: RunSpec, device: torch.device) -> Speed:
     """Medians over gradients, and over evaluations, of a batch of random samples as large as the clients' batches."""
     known = described(spec.data.name, spec.data_dir, spec.data.image_size, spec.task)
     shape, dtype = known.sample_shape(spec.data.image_size), spec.torch_dtype
-    module = build(spec.model.name, known.classes, shape).to(device, dtype)
+    module = (spec.module() if _is_made_for_real(spec) else build(spec.model.name, known.classes, shape)).to(
+        device, dtype
+    )
     size = min(build_client(spec.client).batch_size or LARGEST_BATCH, LARGEST_BATCH)
     pixels = torch.randint(0, 256, (size, *shape), device=device)
     x = pixels if known.vocabulary_size else (pixels / 255).to(dtype)

@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from ..adapters.lora import LoRA
 from ..core.errors import InputError
 from ..core.object_references import allow_code
 from ..methods import all_methods
@@ -76,7 +77,7 @@ def _name(value: Any, key: str) -> str:
     from ..data.partition import all_partitions
     from ..metrics.flatness import all_measures
 
-    cls, classes = type(value), {**all_methods(), **all_partitions(), **all_measures()}
+    cls, classes = type(value), {**all_methods(), **all_partitions(), **all_measures(), "lora": LoRA}
     for name, known in classes.items():
         if known is cls:
             return name

@@ -41,7 +41,7 @@ from ..rounds.checkpoint import kept_in, path_of, retire
 from ..rounds.checksums import Checksums
 from ..rounds.device import device_name
 from ..rounds.history import metrics_table
-from ..rounds.initial_model import module_of
+from ..rounds.initial_model import frozen_hash, module_of
 from ..rounds.model_file import load_model
 from ..rounds.segments import versions
 from .commit import commit_of_code
@@ -321,14 +321,24 @@ class StoredRun:
         Raises InputError for a run of a module of your own that was saved from Python: use `load_into`.
         """
         if self.directory.has_begun:
-            return self.load_into(self.spec.module())
+            return self.load_into(self._with_known_base(self.spec.module()))
         architecture = read_architecture(self.directory.checksums.check("summary.json"))
         if architecture is None:
             raise InputError(
                 f"{self.directory.path} was saved from Python and holds the parameters alone; make the module and call "
                 "load_into(module)"
             )
-        return self.load_into(module_of(architecture))
+        return self.load_into(self._with_known_base(module_of(architecture)))
+
+    def _with_known_base(self, module: nn.Module) -> nn.Module:
+        """`module`. Raises InputError if its frozen parameters are not those that adapters were trained on."""
+        known = self.settings.get("base_hash")
+        if known is not None and (found := frozen_hash(module)) != known:
+            raise InputError(
+                f"{self.directory.path}: its adapter was trained on a model with the hash {known}, and the model that "
+                f"config.toml names now has {found}; put the old files back"
+            )
+        return module
 
     def digest(self) -> str:
         """Six hexadecimal digits that tell apart runs with other settings, seeds or numbers of rounds."""

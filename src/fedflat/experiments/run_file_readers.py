@@ -107,6 +107,8 @@ class _Architecture(_FilePart):
     classes: int = Field(ge=1, le=MAX_CLASSES)
     shape: list[Annotated[int, Field(ge=1)]] = Field(max_length=MAX_AXES)
     dtype: Literal["float16", "bfloat16", "float32", "float64"]
+    seed: int = Field(default=0, ge=0)  # of the frozen parameters of a model with adapters
+    adapter: dict[Key, Scalar | list[Text] | None] | None = None
 
 
 class _Summary(_FilePart):

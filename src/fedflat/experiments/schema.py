@@ -132,6 +132,11 @@ def section_of(cls: type[Any]) -> type[Section]:
     return create_model(cls.__name__, __base__=Section, **_definitions(cls))
 
 
+def section_named(name: str, cls: type[Any]) -> type[NamedSection]:
+    """The section of the only class that a key may have, called `name`; lists are accepted for tuples."""
+    return _named_section(name, cls, None)
+
+
 def choice_of(
     classes: Mapping[str, type[Any]],
     plain: Callable[[str], str],

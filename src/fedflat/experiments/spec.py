@@ -15,6 +15,7 @@ import tomli_w
 import torch
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
+from ..adapters.lora import LoRA
 from ..core.errors import InputError, shortened
 from ..core.hyper import later_defaults
 from ..core.method import Method
@@ -43,13 +44,14 @@ from ..metrics.flatness import LIGHT, Measure
 from ..metrics.flatness.measures import MEASURES, all_measures, find_measure
 from ..metrics.protocols import Protocol
 from ..models import MODELS, known_model
+from ..models.transformer import TOKENIZER, folder_of
 from ..rounds.initial_model import fresh_module
 from ..rounds.local_training import Client
 from ..rounds.participation import Bernoulli, HeldOut, Participation, Unreliable
 from ..rounds.participation import participation as as_rule
 from .config_errors import check_bounds, short_repr, validated
 from .grid import SettingsGrid, checked_grid, variants, with_values
-from .schema import NamedSection, Section, UnloadedSection, choice_of, section_of
+from .schema import NamedSection, Section, UnloadedSection, choice_of, section_named, section_of
 
 MAX_FILE_BYTES = 2**24  # of a configuration; a million clients in listed cohorts have 12 million
 MAX_ROUNDS = 999_999  # checkpoints are named with six digits and found in the order of their names
@@ -62,11 +64,13 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:  # the fields of sections are those of classes that are found at run time
     from ..engine.simulation import Simulation
 
+    AdapterSection = NamedSection
     ClientSection = Section
     MethodSection = NamedSection
     PartitionSection = NamedSection
     MeasureSection = NamedSection
 else:
+    AdapterSection = section_named("lora", LoRA)
     ClientSection = section_of(Client)
     MethodSection = choice_of(all_methods(), plain, "FedAvg", METHODS, part=Method)
     PartitionSection = choice_of(all_partitions(), plain, "dirichlet", PARTITIONS)
@@ -165,6 +169,9 @@ class Experiment(Section):
     data_dir: str | None = Field(default=None, description="folder with the data sets; default $FEDFLAT_DATA")
     partition: PartitionSection = Field(default_factory=dict, validate_default=True)
     model: ModelSection = ModelSection()
+    adapter: AdapterSection | None = Field(
+        default=None, description="adapters that are trained in place of the model, see docs/howto/adapters.md"
+    )
     client: ClientSection = ClientSection()
     rounds: int = Field(default=100, ge=1, le=MAX_ROUNDS, description="communication rounds")
     participation: Any = Field(
@@ -207,6 +214,15 @@ class Experiment(Section):
     )
     probes: list[MeasureSection] = Field(default=[], description="measures during training, which they do not change")
     probe_every: int = Field(default=10, ge=1, description="rounds between probes")
+
+    @field_validator("adapter")
+    @classmethod
+    def _is_an_adapter(cls, adapter: Any) -> Any:
+        try:
+            build_adapter(adapter)
+        except InputError as error:
+            raise InputError(str(error).removeprefix("adapter.")) from error
+        return adapter
 
     @field_validator("loss", mode="before")
     @classmethod
@@ -269,7 +285,11 @@ class Experiment(Section):
         """
         ignored = {"checkpoint_every", "data_dir", "store_megabytes", "targets", "workers"}
         ignored -= {"data_dir"} if is_folder(self.data.name) else set()
-        return with_names(self.model_dump(exclude=ignored), portable)
+        ignored |= {"adapter"} if self.adapter is None else set()  # a federation's digest is older than adapters
+        table = with_names(self.model_dump(exclude=ignored), portable)
+        if self.data.tokenizer is None:
+            del table["data"]["tokenizer"]
+        return table
 
     @abstractmethod
     def method_sections(self) -> list[NamedSection]:
@@ -359,9 +379,17 @@ class RunSpec(Experiment):
 
     def module(self) -> nn.Module:
         """The initial model, which depends on the data set's shape and classes, and the seed; no samples are needed."""
+        return self.module_for(*self.classes_and_shape())
+
+    def classes_and_shape(self) -> tuple[int, tuple[int, ...]]:
+        """The number of classes, and the shape of a sample."""
         known = described(self.data.name, self.data_dir, self.data.image_size, self.task)
-        shape = known.sample_shape(self.data.image_size)
-        return fresh_module(self.model.name, known.classes, shape, self.seed, self.model.options, self.torch_dtype)
+        return known.classes, known.sample_shape(self.data.image_size)
+
+    def module_for(self, classes: int, shape: tuple[int, ...]) -> nn.Module:
+        """The initial model, with its adapters if it has any, for samples of this `shape`."""
+        model, adapter = self.model, build_adapter(self.adapter)
+        return fresh_module(model.name, classes, shape, self.seed, model.options, self.torch_dtype, adapter)
 
     def build(self, store_folder: Path | None = None, ranks: Ranks = ALONE) -> Simulation:
         """The simulation that these settings describe; it may keep a file of clients' records in `store_folder`.
@@ -393,6 +421,7 @@ class RunSpec(Experiment):
             store_budget=self.store_megabytes * 10**6,
             store_folder=store_folder,
             ranks=ranks,
+            adapter=build_adapter(self.adapter),
         )
 
 
@@ -555,8 +584,17 @@ def federated_data(spec: RunSpec) -> FederatedData:
     """The data of a run, split over its clients; all methods of a study share one copy."""
     options = spec.data.values()
     name, clients = options.pop("name"), options.pop("clients")
+    options["tokenizer"] = options["tokenizer"] or _tokenizer_of_model(spec)
     scheme = build_partition(spec.partition)
     return load_once(name, clients, scheme, spec.seed, spec.data_dir, (*options.items(), ("task", spec.task)))
+
+
+def _tokenizer_of_model(spec: RunSpec) -> str | None:
+    """The folder of the model, if it is one of texts that has a tokenizer of its own."""
+    path = spec.model.options.get("path")
+    if spec.model.name != "transformer" or not path or len(spec.classes_and_shape()[1]) != 1:
+        return None
+    return str(folder_of("path", str(path), (TOKENIZER,)))
 
 
 @cache
@@ -570,6 +608,11 @@ def load_once(
 def build_client(section: Section) -> Client:
     """The local training that a `client` section describes."""
     return Client(**section.values())
+
+
+def build_adapter(section: NamedSection | None) -> LoRA | None:
+    """The adapter that a section describes, if there is one."""
+    return None if section is None else LoRA(**section.arguments())
 
 
 def is_loaded(section: NamedSection) -> bool:

@@ -47,7 +47,7 @@ def build(name: str, /, classes: int, shape: tuple[int, ...] | None = None, **op
     if "classes" in accepted:
         options["classes"] = classes
     try:
-        if own:  # others may not be made to be built without memory
+        if own and "path" not in options:  # others, and files, may not be made to be built without memory
             _check_size(lambda: make(**{key: options[key] for key in options if key != "pretrained"}))
         return make(**options)
     except (TypeError, RuntimeError, ZeroDivisionError, AssertionError, OverflowError) as error:

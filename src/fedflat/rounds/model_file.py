@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import nn
 
+from ..adapters import kept_parameters
 from ..core.errors import InputError
 from ..files import read_bytes
 
@@ -16,8 +17,8 @@ MAX_BYTES = 2**36
 
 
 def save_model(path: Path, model: nn.Module) -> None:
-    """Write a model's parameters by name; equal models make equal files."""
-    path.write_bytes(save({name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}))
+    """Write a model's parameters by name, of one with adapters these and the head; equal models make equal files."""
+    path.write_bytes(save({name: p.detach().cpu().contiguous() for name, p in kept_parameters(model).items()}))
 
 
 def load_model(path: Path, model: nn.Module) -> nn.Module:
@@ -30,7 +31,7 @@ def load_model(path: Path, model: nn.Module) -> nn.Module:
         tensors = load(read_bytes(path, MAX_BYTES))
     except (OSError, SafetensorError, KeyError, RuntimeError, TypeError) as error:
         raise InputError(f"{path} is damaged: {error}") from error
-    parameters = dict(model.named_parameters())
+    parameters = kept_parameters(model)
     if {name: x.shape for name, x in tensors.items()} != {name: p.shape for name, p in parameters.items()}:
         raise InputError(f"{path} is damaged or of another model: its parameters have other names or shapes")
     if not all(torch.isfinite(x).all() for x in tensors.values()):

@@ -24,6 +24,7 @@ class Purpose(IntEnum):
     DROPOUT = 4
     AUGMENTATION = 5
     STRAGGLERS = 6
+    ADAPTER = 7
 
 
 def generator(seed: int, purpose: Purpose, *counters: int) -> np.random.Generator:

@@ -6,9 +6,14 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
+import torch
+
+from ...adapters import adapted_network
 from ...core.local import Descent, LocalResult, StepFunction, local_round
 from ...core.method import Context
+from ...core.objective import Batch
 from ...core.oracle import Oracle
+from ...metrics.flatness.passes import Footprint
 from ...rounds.batches import BatchPlan
 from ...rounds.executor import Executor
 from .compiled import CompiledStep
@@ -18,12 +23,23 @@ class Stacked(Executor):
     """Many clients at once: their models are the rows of one tensor. Clients that are done leave the stack."""
 
     numbers_at_once = 2_000_000  # parameters, or numbers in a batch, in one tensor
+    bytes_at_once = 2**30  # of activations, where models have adapters
 
     @cached_property
     def chunk(self) -> int:
         data = self.batches.data
         samples = self.batches.size * data.x[0].numel()
-        return int(max(1, self.numbers_at_once // max(self.objective.space.d, samples)))
+        most = int(max(1, self.numbers_at_once // max(self.objective.space.d, samples)))
+        return most if adapted_network(self.objective.module) is None else max(1, min(most, self._most_in_memory()))
+
+    def _most_in_memory(self) -> int:
+        """How many clients' activations the memory holds.
+
+        Without adapters the parameters bound the stack; an adapter is small beside what its model computes.
+        """
+        one = Batch(self.batches.data.inputs(torch.zeros(1, dtype=torch.int64)), self.batches.data.y[:1])
+        with self.objective.evaluating():
+            return int(self.bytes_at_once // (self.batches.size * Footprint(self.objective, one).gradient))
 
     def run(
         self, plan: BatchPlan, down: Any, client: Any, ctx: Context, descent: Descent, step: StepFunction

@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 from ...core.errors import InputError, NonFiniteError, printable
 from ...core.object_references import allow_code
 from ...data import FederatedData
-from ...experiments.spec import build_client, build_method, participation_of
+from ...experiments.spec import build_client, participation_of
 from ..client import FederatedClient
 from ..codec import RefusedError
 from ..membership import checked_federation
@@ -62,9 +62,10 @@ class ClientSession:
     def train(self, message: Message) -> TrainReply:
         """Train as the request in `message` says. Raises what `FederatedClient.train` does."""
         request, study, spec = read_train_request(message.content), self._study, self._study.spec
+        module = study.module()
         client = FederatedClient(
-            method=build_method(spec.method),
-            module=study.module(),
+            method=study.method(module),
+            module=module,
             data=self._data(request.number),
             client=build_client(spec.client),
             seed=spec.seed,

@@ -14,7 +14,7 @@ from ...core.object_references import allow_code
 from ...core.wrapper import serves_another
 from ...data import FederatedData
 from ...experiments.run_directory import difference
-from ...experiments.spec import build_client, build_method, participation_of
+from ...experiments.spec import build_client, participation_of
 from ...metrics.accuracy import score
 from ..client_registry import ClientRegistry
 from ..membership import Membership
@@ -127,9 +127,10 @@ class FederationRun:
 
     def _server(self, membership: Membership) -> FederatedServer:
         study, spec = self._study, self._study.spec
+        module = study.module()
         return FederatedServer(
-            method=build_method(spec.method),
-            module=study.module(),
+            method=study.method(module),
+            module=module,
             client=build_client(spec.client),
             federation=membership,
             participation=participation_of(spec.participation),

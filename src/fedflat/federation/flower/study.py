@@ -9,13 +9,15 @@ from pathlib import Path
 
 from torch import nn
 
+from ...adapters import by_turns
 from ...core.errors import InputError
+from ...core.method import Method
 from ...core.object_references import allow_code
+from ...core.space import Space
 from ...data.loading import described
 from ...data.sources import is_folder
-from ...experiments.spec import RunSpec, build_method, participation_of
+from ...experiments.spec import RunSpec, build_adapter, build_method, participation_of
 from ...rounds.device import usable_device
-from ...rounds.initial_model import fresh_module
 from ...rounds.segments import versions
 from .settings import RunSettings
 
@@ -94,6 +96,8 @@ class Study:
 
     def module(self) -> nn.Module:
         """The initial model, on this machine's device; its weights depend on nothing but the study's seed."""
-        spec, model = self.spec, self.spec.model
-        module = fresh_module(model.name, self.classes, self.shape, spec.seed, model.options, spec.torch_dtype)
-        return module.to(usable_device(spec.device))
+        return self.spec.module_for(self.classes, self.shape).to(usable_device(self.spec.device))
+
+    def method(self, module: nn.Module) -> Method:
+        """The method for `module`, whose adapters may be trained by turns."""
+        return by_turns(build_method(self.spec.method), build_adapter(self.spec.adapter), Space(module))

@@ -1,0 +1,127 @@
+"""A model with adapters: which of its parameters they replace, and which are trained and sent."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from ..core.errors import InputError, MissingPackageError, shortened
+from .lora import AUTO, FROZEN, LoRA
+from .start import load_start
+
+SHOWN = 6  # layers in a message
+
+
+def adapted(module: nn.Module, adapter: LoRA) -> nn.Module:
+    """`module` with adapters, from torch's random state; it is changed. All other parameters but the head are frozen.
+
+    Raises InputError, naming the field, for a target or a head that the module does not have.
+    """
+    if adapted_network(module) is not None:
+        raise InputError("adapter: the model has adapters already; leave adapter out, or give the model without them")
+    network = network_of(module)
+    _check_targets(network, adapter)
+    config = _peft().LoraConfig(
+        r=adapter.r, lora_alpha=adapter.alpha, target_modules=list(adapter.targets), lora_dropout=adapter.dropout,
+        modules_to_save=_head(network, adapter) or None,
+    )  # fmt: skip
+    with _quiet():
+        try:
+            made: nn.Module = _peft().get_peft_model(network, config)
+        except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
+            raise InputError(f"adapter: {shortened(str(error).strip().splitlines()[0], 200)}") from error
+    if adapter.start is not None:
+        load_start(made, adapter, adapter.start)
+    if adapter.mode == "freeze_a":
+        for name, p in made.named_parameters():
+            if is_factor(name, "A"):
+                p.requires_grad_(False)
+    if network is module:
+        return made.train()
+    module.network = made
+    return module.train()
+
+
+def adapted_network(module: nn.Module) -> Any | None:
+    """The `PeftModel` that `module` is, or has as its network; None if it has no adapter."""
+    return next((one for one in (module, getattr(module, "network", None)) if hasattr(one, "peft_config")), None)
+
+
+def kept_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters by name that the file of a model has: of one with adapters its factors, fixed or not, and head."""
+    every = dict(module.named_parameters())
+    if adapted_network(module) is None:
+        return every
+    return {name: p for name, p in every.items() if p.requires_grad or is_factor(name, "A")}
+
+
+def is_factor(name: str, factor: str) -> bool:
+    """Whether the parameter called `name` is the `factor` A or B of an adapter."""
+    return f".lora_{factor}." in name
+
+
+def network_of(module: nn.Module) -> nn.Module:
+    """The network of `transformers` in a model of this package; any other module itself.
+
+    So the names of an exported adapter are those of the network that `transformers` loads.
+    """
+    inside = getattr(module, "network", None)
+    return inside if isinstance(inside, nn.Module) and hasattr(inside, "base_model_prefix") else module
+
+
+def _check_targets(network: nn.Module, adapter: LoRA) -> None:
+    """Raise InputError for a target that no layer has; `peft` alone only says so if none is found."""
+    names = [name for name, _ in network.named_modules()]
+    for target in adapter.targets:
+        if not any(_means(target, name) for name in names):
+            layers = dict.fromkeys(name for name, one in network.named_modules() if isinstance(one, nn.Linear))
+            ends = list(dict.fromkeys(name.rpartition(".")[2] for name in layers))
+            more = ", ..." if len(ends) > SHOWN else ""
+            raise InputError(
+                f"adapter.targets: no layer is called {shortened(target)!r}; the linear layers are called "
+                f"{', '.join(ends[:SHOWN])}{more}"
+            )
+
+
+def _means(target: str, name: str) -> bool:
+    """Whether `target` stands for the layer called `name`, as `peft` reads it."""
+    return name == target or name.endswith(f".{target}")
+
+
+def _head(network: nn.Module, adapter: LoRA) -> list[str]:
+    """The names of the layers that are trained whole."""
+    if adapter.head == FROZEN:
+        return []
+    if adapter.head != AUTO:
+        if not any(_means(adapter.head, name) for name, _ in network.named_modules()):
+            raise InputError(f"adapter.head: no layer is called {shortened(adapter.head)!r}; see `print(model)`")
+        return [adapter.head]
+    encoder = getattr(network, "base_model_prefix", None)
+    if encoder and isinstance(getattr(network, encoder, None), nn.Module):
+        return [
+            name for name, one in network.named_children() if name != encoder and any(True for _ in one.parameters())
+        ]
+    linear = [name for name, one in network.named_modules() if isinstance(one, nn.Linear)]
+    last = linear[-1:] if linear and linear[-1] else []
+    return [name for name in last if not any(_means(target, name) for target in adapter.targets)]
+
+
+def _peft() -> Any:
+    """The `peft` package, imported here because it is optional and takes seconds to import."""
+    try:
+        import peft
+    except ImportError as error:
+        raise MissingPackageError("adapter needs the package peft: pip install fedflat[adapters]") from error
+    return peft
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Inside the block, warnings are not shown: those of `peft` are about models that are generated from."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

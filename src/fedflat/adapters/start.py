@@ -1,0 +1,57 @@
+"""An adapter in a folder, in the format of `peft`, as the start of another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor
+
+from ..core.errors import InputError
+from ..files import read_bytes, read_json
+from .lora import LoRA
+
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+MAX_BYTES = 2**36
+
+
+def load_start(network: Any, adapter: LoRA, start: str) -> None:
+    """Put the adapter in the folder `start` into `network`, a `PeftModel` with an adapter of the same shape.
+
+    Only safetensors are read, and nothing is unpickled. Raises InputError, naming folder or field, if it does not fit.
+    """
+    folder = Path(start).expanduser()
+    tensors = _tensors(folder)
+    _check_scale(folder, adapter)
+    import peft  # here, because it is optional; `network` is made by it
+
+    mine = peft.get_peft_model_state_dict(network)
+    if {name: x.shape for name, x in tensors.items()} != {name: x.shape for name, x in mine.items()}:
+        raise InputError(f"adapter.start: {folder} is an adapter of another model, or of other targets, r or head")
+    if not all(torch.isfinite(x).all() for x in tensors.values()):
+        raise InputError(f"adapter.start: {folder} has parameters that are NaN or infinite")
+    peft.set_peft_model_state_dict(network, tensors)
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    """The parameters of the adapter in `folder`."""
+    if not (folder / WEIGHTS).is_file():
+        raise InputError(f"adapter.start: {folder} has no {WEIGHTS}; `fedflat export RUN {folder}` writes one")
+    try:
+        found: dict[str, Tensor] = load(read_bytes(folder / WEIGHTS, MAX_BYTES))
+    except (OSError, SafetensorError, KeyError, RuntimeError, TypeError) as error:
+        raise InputError(f"adapter.start: {folder / WEIGHTS} is damaged: {error}") from error
+    return found
+
+
+def _check_scale(folder: Path, adapter: LoRA) -> None:
+    """Raise InputError if the adapter in `folder` was trained with another rank or scale."""
+    config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else None
+    if not isinstance(config, dict):
+        raise InputError(f"adapter.start: {folder} has no {CONFIG}")
+    for field, key, mine in (("r", "r", adapter.r), ("alpha", "lora_alpha", adapter.alpha)):
+        if config.get(key) != mine:
+            raise InputError(f"adapter.{field} is {mine}, and the adapter in {folder} has {config.get(key)}")

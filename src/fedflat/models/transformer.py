@@ -1,0 +1,86 @@
+"""A classifier of texts or pictures by `transformers`, from a folder in the Hugging Face layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import InputError
+from .blocks.pretrained import PictureScores, folder_of, library, loaded, quiet
+
+NAME, OPTION = "transformer", "path"
+TOKENIZER = "tokenizer.json"
+
+
+class TextScores(nn.Module):
+    """A classifier of token numbers whose output is only its scores (b, classes); padding is masked."""
+
+    def __init__(self, network: nn.Module, padding: int) -> None:
+        """`padding` is the number of the token that texts are padded with."""
+        super().__init__()
+        self.network, self.padding, self.prepared = network, padding, True
+        self.prepared = _takes_prepared_masks(self, network)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The scores of the texts `x` (b, tokens)."""
+        tokens = x.long()
+        mask = (tokens != self.padding).long()
+        if self.prepared:
+            dtype = next(self.network.parameters()).dtype
+            mask = (1 - mask[:, None, None]).to(dtype) * torch.finfo(dtype).min
+            mask = mask.expand(-1, 1, tokens.shape[1], -1)
+        scores: Tensor = self.network(input_ids=tokens, attention_mask=mask, return_dict=True).logits
+        return scores
+
+
+def _takes_prepared_masks(scores: TextScores, network: nn.Module) -> bool:
+    """Whether the network takes what is added to attention (b, 1, tokens, tokens) in place of a mask (b, tokens).
+
+    Most do. They look into a mask (b, tokens), which cannot be done for several clients at once.
+    """
+    token = 1 if scores.padding == 0 else 0
+    x = torch.tensor([[token, token, scores.padding], [token, scores.padding, scores.padding]])
+    network.eval()  # it is fresh from its files; `build` puts it into training mode
+    with torch.no_grad():
+        plain = network(input_ids=x, attention_mask=(x != scores.padding).long(), return_dict=True).logits
+        try:
+            found = scores(x)
+        except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError):
+            return False
+    return torch.allclose(found, plain, rtol=1e-4, atol=1e-5)
+
+
+def build(classes: int, shape: tuple[int, ...], path: str | None = None) -> nn.Module:
+    """The classifier in the folder `path`, from which safetensors are read and nothing is downloaded.
+
+    `path` may also be the id of a repository on the hub, which is downloaded. Samples of one axis are token numbers,
+    of three pictures. A last layer for another number of classes, or none, is replaced by one with fresh weights.
+    Attention is not fused, because fused attention has no second derivative.
+    """
+    if not isinstance(path, str) or not path:
+        raise InputError("model 'transformer' needs its option path, a folder with config.json and safetensors: "
+                         "--model.options '{\"path\": \"FOLDER\"}'")  # fmt: skip
+    if len(shape) not in (1, 3):
+        raise InputError(f"model 'transformer' takes texts or pictures, not samples of shape {shape}")
+    auto = "AutoModelForSequenceClassification" if len(shape) == 1 else "AutoModelForImageClassification"
+    with quiet(NAME):
+        make, folder = getattr(library(NAME), auto), folder_of(OPTION, path, (TOKENIZER,))
+        network, missing = loaded(make, folder, OPTION, path, num_labels=classes, ignore_mismatched_sizes=True)
+    encoder = f"{network.base_model_prefix}."
+    if missing := [name for name in missing if name.startswith(encoder)]:
+        raise InputError(f"model option path = {path!r} has no weights for {missing[0]}")
+    # Loading leaves layers in evaluation mode.
+    return (PictureScores(network) if len(shape) == 3 else TextScores(network, _padding(network, shape, path))).train()
+
+
+def _padding(network: Any, shape: tuple[int, ...], path: str) -> int:
+    """The number of the token that texts are padded with. Raises InputError if texts of `shape` do not fit."""
+    config = network.config
+    padding, most = getattr(config, "pad_token_id", None), getattr(config, "max_position_embeddings", None)
+    if padding is None:
+        raise InputError(f"model option path = {path!r}: its config.json has no pad_token_id, by which padding is told")
+    if most is not None and shape[0] > most:
+        raise InputError(f"model option path = {path!r} takes {most} tokens, the data have {shape[0]}")
+    return int(padding)
