@@ -288,7 +288,7 @@ class Experiment(Section):
         ignored |= {"adapter"} if self.adapter is None else set()  # a federation's digest is older than adapters
         table = with_names(self.model_dump(exclude=ignored), portable)
         if self.data.tokenizer is None:
-            del table["data"]["tokenizer"]
+            table["data"].pop("tokenizer", None)  # it is not in the table of a set from outside
         return table
 
     @abstractmethod
