@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +163,19 @@ def test_missing_weights_of_the_encoder_are_refused(tmp_path: Path) -> None:
     network.save_pretrained(folder, state_dict=kept)
     with pytest.raises(InputError, match=r"has no weights for bert.encoder.layer.1.output.dense.bias$"):
         ff.models.build("transformer", classes=4, shape=(12,), path=str(folder))
+
+
+@pytest.mark.slow
+def test_code_in_a_folder_is_neither_run_nor_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A configuration that names a class of the folder; `transformers` alone asks at the terminal, which says yes."""
+    folder, _, _ = folder_with("bert", tmp_path)
+    (folder / "mine.py").write_text("from pathlib import Path\n\nPath(__file__).with_name('ran').touch()\n")
+    config = json.loads((folder / "config.json").read_text())
+    named = {"AutoConfig": "mine.Mine", "AutoModelForSequenceClassification": "mine.Network"}
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "mine", "auto_map": named}))
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda question="": asked.append(question) or "y")
+    with pytest.raises(InputError, match=r"^model option path = '.*' cannot be loaded: "):
+        ff.models.build("transformer", classes=3, shape=(12,), path=str(folder))
+    assert not asked
+    assert not list(tmp_path.rglob("ran"))

@@ -120,7 +120,7 @@ class UnloadedSection(NamedSection):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Part:
+class NestedClass:
     """What a field of some classes may be besides a number or text: an object of a class that has a section, too."""
 
     kind: type[Any]
@@ -142,24 +142,24 @@ def choice_of(
     plain: Callable[[str], str],
     default: str,
     point: ExtensionPoint,
-    part: type[Any] | None = None,
+    common: type[Any] | None = None,
 ) -> Any:
     """The type of a section with a `name` that chooses one of `classes`; only the keys of that class are accepted.
 
     Names are compared as `plain(name)`. The name alone is accepted in place of a table, and a table without a name is
-    the `default`. The name of a class outside this package is accepted too: see `outside_section`. part: what these
+    the `default`. The name of a class outside this package is accepted too: see `outside_section`. common: what these
     classes have in common; a field of that type is a section of the same kind, of a class without such a field.
     """
-    whole = {name: cls for name, cls in classes.items() if part not in get_type_hints(cls).values()}
+    whole = {name: cls for name, cls in classes.items() if common not in get_type_hints(cls).values()}
     sections = {name: _named_section(name, cls, None) for name, cls in whole.items()}
     inside = _choice(sections, set(classes) - set(whole), plain, default, point, None)
-    held = Part(part, inside) if part else None
+    held = NestedClass(common, inside) if common else None
     sections |= {name: _named_section(name, cls, held) for name, cls in classes.items() if name not in whole}
     return inside if len(whole) == len(classes) else _choice(sections, set(), plain, default, point, held)
 
 
-def _named_section(name: str, cls: type[Any], part: Part | None) -> type[NamedSection]:
-    fields: dict[str, Any] = {"name": (Literal[name], name)} | _definitions(cls, part)
+def _named_section(name: str, cls: type[Any], nested: NestedClass | None) -> type[NamedSection]:
+    fields: dict[str, Any] = {"name": (Literal[name], name)} | _definitions(cls, nested)
     return create_model(name, __base__=NamedSection, **fields)
 
 
@@ -169,7 +169,7 @@ def _choice(
     plain: Callable[[str], str],
     default: str,
     point: ExtensionPoint,
-    part: Part | None,
+    nested: NestedClass | None,
 ) -> Any:
     """The type of a section that is one of `sections`; the `refused` are known, and cannot be inside one another."""
     known = {plain(name): name for name in (*sections, *refused)}
@@ -185,14 +185,14 @@ def _choice(
         if table["name"] in refused:
             raise InputError(f"{table['name']} goes around another one itself, and cannot be inside one")
         outside = table["name"] not in sections and is_outside(table["name"], point)
-        return outside_section(table, point, part) if outside else handler(table)
+        return outside_section(table, point, nested) if outside else handler(table)
 
     options = tuple(sections.values())
     union: Any = options[0] if len(options) == 1 else Annotated[Union[options], Field(discriminator="name")]  # noqa: UP007
     return Annotated[union, SerializeAsAny(), WrapValidator(validated_section)]  # type: ignore[type-arg]
 
 
-def outside_section(table: Mapping[str, Any], point: ExtensionPoint, part: Part | None = None) -> NamedSection:
+def outside_section(table: Mapping[str, Any], point: ExtensionPoint, nested: NestedClass | None = None) -> NamedSection:
     """The section of a class outside this package, by object reference or entry point; its keys are the class's fields.
 
     If code may not be run here, a section whose keys are not checked. Raises InputError for a key that the class does
@@ -202,7 +202,7 @@ def outside_section(table: Mapping[str, Any], point: ExtensionPoint, part: Part 
     if is_reference(name) and not is_code_allowed():
         return UnloadedSection(**table)
     name = resolved(name) if is_reference(name) else name
-    section = _section_of_outside(name, find_outside(name, point), part)
+    section = _section_of_outside(name, find_outside(name, point), nested)
     for key in table:
         if key not in section.model_fields:
             fields = [field for field in section.model_fields if field != "name"]
@@ -213,10 +213,10 @@ def outside_section(table: Mapping[str, Any], point: ExtensionPoint, part: Part 
 
 
 @cache
-def _section_of_outside(name: str, cls: type[Any], part: Part | None) -> type[NamedSection]:
+def _section_of_outside(name: str, cls: type[Any], nested: NestedClass | None) -> type[NamedSection]:
     if not dataclasses.is_dataclass(cls):
         raise InputError(f"{name}: {cls.__name__} has no fields; its settings are fields of a dataclass")
-    return create_model(cls.__name__, __base__=NamedSection, name=(str, name), **_definitions(cls, part))
+    return create_model(cls.__name__, __base__=NamedSection, name=(str, name), **_definitions(cls, nested))
 
 
 def sections_of(kind: Any) -> list[type[Section]]:
@@ -226,14 +226,14 @@ def sections_of(kind: Any) -> list[type[Section]]:
     return [member for argument in getattr(kind, "__args__", ()) for member in sections_of(argument)]
 
 
-def _definitions(cls: type[Any], part: Part | None = None) -> dict[str, Any]:
-    """The type and the pydantic field of every field of a dataclass, by name; a `part` is a section of its own."""
+def _definitions(cls: type[Any], nested: NestedClass | None = None) -> dict[str, Any]:
+    """The type and the pydantic field of every field of a dataclass, by name; a `nested` one is a section."""
     hints, found = get_type_hints(cls), dict[str, Any]()
     for field in dataclasses.fields(cls):
-        if part is not None and hints[field.name] is part.kind:
+        if nested is not None and hints[field.name] is nested.kind:
             table = {"name": type(field.default).__name__, **vars(field.default)}
             meaning = field.metadata.get("meaning")
-            found[field.name] = part.section, Field(default=table, validate_default=True, description=meaning)
+            found[field.name] = nested.section, Field(default=table, validate_default=True, description=meaning)
             continue
         interval = field.metadata.get("interval", Interval())  # the range that `hyper` declared
         bounds: dict[str, Any] = {}

@@ -72,7 +72,7 @@ if TYPE_CHECKING:  # the fields of sections are those of classes that are found 
 else:
     AdapterSection = section_named("lora", LoRA)
     ClientSection = section_of(Client)
-    MethodSection = choice_of(all_methods(), plain, "FedAvg", METHODS, part=Method)
+    MethodSection = choice_of(all_methods(), plain, "FedAvg", METHODS, common=Method)
     PartitionSection = choice_of(all_partitions(), plain, "dirichlet", PARTITIONS)
     MeasureSection = choice_of(all_measures(), plain, "sharpness", MEASURES)
 

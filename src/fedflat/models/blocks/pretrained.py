@@ -64,13 +64,13 @@ def folder_of(option: str, value: str, files: tuple[str, ...] = ()) -> Path:
 def loaded(make: Any, folder: Path, option: str, value: str, **settings: Any) -> tuple[Any, list[str]]:
     """The network in `folder` in single precision, and the names of the parameters that the files do not have.
 
-    `make` is a class of `transformers`. Only safetensors are read, and no code of the folder is run. Raises
-    InputError, naming the `option` and its `value`.
+    `make` is a class of `transformers`. Only safetensors are read, no code of the folder is run, and nobody is asked
+    at the terminal whether it may be. Raises InputError, naming the `option` and its `value`.
     """
     try:
         network, report = make.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, attn_implementation="eager", output_loading_info=True,
-            **settings,
+            folder, local_files_only=True, use_safetensors=True, trust_remote_code=False, attn_implementation="eager",
+            output_loading_info=True, **settings,
         )  # fmt: skip
     except Exception as error:  # of any type: the files may hold anything
         raise unusable(option, value, error) from error
