@@ -73,49 +73,44 @@ def test_after_a_signal_every_run_is_saved_and_goes_on(tmp_path: Path) -> None:
     assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
 
 
-def test_a_signal_to_one_process_stops_the_study(tmp_path: Path) -> None:
-    class Terminating(Watched):
-        def round_done(self, spec, result) -> None:
-            super().round_done(spec, result)
-            if len(self.rounds) == 5:
-                os.kill(workers()[0], signal.SIGTERM)
+class Signalling(Watched):
+    """Sends a signal to one of two workers, once both carry out a run: one that still starts up would ignore it."""
 
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number: int | None = number
+
+    def round_done(self, spec, result) -> None:
+        super().round_done(spec, result)
+        if self.number is not None and len(self.started) - len(self.finished) == 2:
+            os.kill(workers()[0], self.number)
+            self.number = None
+
+
+def test_a_signal_to_one_process_stops_the_study(tmp_path: Path) -> None:
     with pytest.raises(Interrupted, match="every run that was under way is saved") as stopped:
-        studies.study(study_spec(rounds=100, flatness=[]), tmp_path, Terminating(), jobs=2)
+        studies.study(study_spec(rounds=1000, flatness=[]), tmp_path, Signalling(signal.SIGTERM), jobs=2)
     assert stopped.value.exit_code == 128 + signal.SIGTERM
     assert not workers()
 
 
 def test_a_process_that_is_killed_is_an_error_that_says_how_to_go_on(tmp_path: Path) -> None:
-    class Killing(Watched):
-        def round_done(self, spec, result) -> None:
-            super().round_done(spec, result)
-            if len(self.rounds) == 5:
-                os.kill(workers()[0], signal.SIGKILL)
-
-    spec = study_spec(rounds=20, checkpoint_every=1, flatness=[], seeds=[0])
-    with pytest.raises(WorkerError, match=r"the process of Fed\w+-seed0 was ended by SIGKILL .* goes on from there"):
-        studies.study(spec, tmp_path, Killing(), jobs=2)
+    spec = study_spec(rounds=50, checkpoint_every=10, flatness=[])
+    with pytest.raises(WorkerError, match=r"the process of Fed\w+-seed\d was ended by SIGKILL .* goes on from there"):
+        studies.study(spec, tmp_path, Signalling(signal.SIGKILL), jobs=2)
     assert not workers()
-    assert len(studies.study(spec, tmp_path)) == 2
+    assert len(studies.study(spec, tmp_path)) == 4
 
 
 @in_test_all
 def test_a_process_that_is_stopped_does_not_hang_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`make test` has this of the workers of a run, which are supervised in the same way."""
-
-    class Stopping(Watched):
-        def round_done(self, spec, result) -> None:
-            super().round_done(spec, result)
-            if len(self.rounds) == 5:
-                os.kill(workers()[0], signal.SIGSTOP)
-
     monkeypatch.setattr(process, "SUSPENDED", 0.5)
-    spec = study_spec(rounds=20, checkpoint_every=1, flatness=[])
+    spec = study_spec(rounds=1000, flatness=[], seeds=[0])
     with pytest.raises(
         WorkerError, match=r"the process of Fed\w+-seed0 was stopped for more than .* goes on from there"
     ):
-        studies.study(spec, tmp_path, Stopping(), jobs=2)
+        studies.study(spec, tmp_path, Signalling(signal.SIGSTOP), jobs=2)
     assert not workers()
 
 
