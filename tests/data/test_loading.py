@@ -11,6 +11,7 @@ import torch
 import fedflat as ff
 from fedflat.data import dataset as module
 from fedflat.data.partition import Domain, Natural
+from fedflat.data.sample_format import SampleFormat
 from fedflat.data.sources import is_folder, known_source, source, source_names
 from support.files import (
     encoded,
@@ -351,6 +352,8 @@ def test_unknown_options() -> None:
         ("train_samples", 1348, "data.train_samples = 1348 is more than the 1347 there are"),
         ("test_domain", "photo", "data.test_domain = 'photo' is unknown; the set has no domains"),
         ("image_size", 16, "data.image_size = 16 goes with photographs"),
+        ("text_length", 0, "data.text_length must be a whole number in [1, 4096] or none, got 0"),
+        ("text_length", 64, "data.text_length = 64 goes with texts, and this set has none"),
     ],
 )
 def test_options_that_do_not_work(option: str, value, problem: str) -> None:
@@ -377,7 +380,7 @@ def test_sizes_of_photographs_are_kept_apart(tmp_path: Path, cache: Path) -> Non
     photographs(tmp_path / "pacs", "pacs")
     for size in (16, 24, 16):
         data = load("pacs", tmp_path, test_domain="photo", image_size=size)
-        assert data.shape == source("pacs").sample_shape(size) == (3, size, size)
+        assert data.shape == source("pacs").sample_shape(SampleFormat(size)) == (3, size, size)
     assert len([path for path in cache.iterdir() if path.is_dir()]) == 2
     assert source("pacs").sample_shape() == (3, 224, 224)
 

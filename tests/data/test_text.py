@@ -4,9 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import fedflat as ff
-from fedflat.data.conversion import LENGTH, PADDING, UNKNOWN, build_vocabulary, encode, words
+from fedflat.data.conversion import PADDING, UNKNOWN, build_vocabulary, encode, words
+from fedflat.data.sample_format import LENGTH
 from support.files import write_files, write_parquet
 
 
@@ -86,6 +88,19 @@ def test_texts_come_back_from_a_set(tmp_path: Path) -> None:
             assert [data.vocabulary[number] for number in row[: len(known)]] == known
             assert set(row[len(known) :]) <= {0}
     assert data.inputs(data.y[:3]).dtype == data.preparation(data.test[0]).dtype == data.y.dtype
+
+
+def test_texts_are_cut_at_the_length_that_is_asked_for(tmp_path: Path) -> None:
+    rows = {"text": ["a b c d e", "f"], "label": [0, 1]}
+    for part in ("train", "test"):
+        write_parquet(tmp_path / "ag_news" / f"{part}-00000-of-00001.parquet", rows)
+    short, usual = (
+        ff.data.load("ag_news", clients=1, data_dir=str(tmp_path), partial=True, text_length=length)
+        for length in (3, None)
+    )
+    assert (short.shape, usual.shape) == ((3,), (LENGTH,))
+    assert torch.equal(short.x, usual.x[:, :3])
+    assert short.test[0].shape == (2, 3)
 
 
 def test_csv_and_parquet_give_the_same_set(tmp_path: Path) -> None:

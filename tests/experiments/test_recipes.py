@@ -95,7 +95,7 @@ def synthetic_sets(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("paper", WANTED)
 def test_every_partition_can_be_made(paper: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With pictures of one point, because a partition does not look at them."""
-    monkeypatch.setattr(FileDataset, "sample_shape", lambda known, image_size=None: (1, 1, 1))
+    monkeypatch.setattr(FileDataset, "sample_shape", lambda known, form=None: (1, 1, 1))
     for cell in CELLS:
         if cell.recipe.paper == paper:
             run = small(cell.study().runs()[0])

@@ -42,17 +42,23 @@ def prepare_set(
     partial: bool,
     image_size: int | None,
     revision: str | None = None,
+    text_length: int | None = None,
+    tokenizer: str | None = None,
 ) -> LoadedDataset:
     """Read the set `name`, with a bar while it is converted for the first time; the bar disappears when it is done."""
     with Progress(
         *usual_columns(), MofNCompleteColumn(), console=console, transient=True, disable=not console.is_terminal
     ) as bar:
-        return prepare(name, data_dir, hub, partial, image_size, bar_for_each(bar, f"{name} "), revision)
+        shown = bar_for_each(bar, f"{name} ")
+        return prepare(name, data_dir, hub, partial, image_size, shown, revision, text_length, tokenizer)
 
 
 def prepare_data(console: Console, spec: Experiment) -> None:
     """Convert the data set of an experiment, so that its first round need not wait for that."""
-    prepare_set(console, spec.data.name, spec.data_dir, False, spec.data.partial, spec.data.image_size)
+    data, folder = spec.data, spec.data_dir
+    prepare_set(
+        console, data.name, folder, False, data.partial, data.image_size, None, data.text_length, spec.tokenizer
+    )
 
 
 def warn_of_doubtful_settings(console: Console, spec: Experiment) -> None:

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from ..core.errors import InputError, printable
 from .cache import Writer
 from .readers.layout import Part, Shape
-from .tokenizer import Tokenizer
+from .sample_format import LENGTH, SampleFormat
 
-LENGTH = 128  # tokens of a text; longer ones are cut, shorter ones padded
 PADDING, UNKNOWN = "<pad>", "<unk>"  # numbers 0 and 1
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 MAX_NAME = 200  # characters of a domain's or a user's name, which tables and messages show
@@ -47,16 +46,16 @@ def write_pictures(writer: Writer, part: str, content: Part, shape: Shape, progr
     array.flush()
 
 
-def write_texts(writer: Writer, parts: Mapping[str, Part], size: int, tokenizer: Tokenizer | None = None) -> None:
-    """Write the token numbers of all parts: those of a `tokenizer`, or of a vocabulary made of the training texts."""
+def write_texts(writer: Writer, parts: Mapping[str, Part], size: int, form: SampleFormat) -> None:
+    """Write the token numbers of all parts: those of a tokenizer, or of a vocabulary made of the training texts."""
     texts = {part: list(content.samples) for part, content in parts.items()}
-    if tokenizer is not None:
+    if form.tokenizer is not None:
         for part, some in texts.items():
-            writer.add(f"{part}-x", tokenizer.encode(some, LENGTH))
+            writer.add(f"{part}-x", form.tokenizer.encode(some, form.length))
         return
     vocabulary = build_vocabulary(texts["train"], size)
     for part, some in texts.items():
-        writer.add(f"{part}-x", encode(some, vocabulary))
+        writer.add(f"{part}-x", encode(some, vocabulary, form.length))
     writer.metadata["vocabulary"] = vocabulary
 
 

@@ -13,13 +13,14 @@ from torch import Tensor
 from ..core.errors import InputError, printable
 from ..core.task import Kind
 from .cache import Entry, SourceFiles, Writer, entry, key
-from .conversion import LENGTH, Progress, write_groups, write_labels, write_pictures, write_texts
+from .conversion import Progress, write_groups, write_labels, write_pictures, write_texts
 from .federated import Index
 from .preparation import Preparation
 from .readers.file_search import plain_files
 from .readers.layout import Layout, Shape
-from .tokenizer import Tokenizer
+from .sample_format import OWN_FORMAT, SampleFormat
 
+FIXED = "; the samples of this set have one size"  # ends a message
 PIN = "hub.json"  # in a data set's folder: the commit and the repository that it was fetched from
 
 
@@ -67,24 +68,17 @@ class BundledDataset:
     domains: tuple[str, ...] = ()
     vocabulary_size: int = 0
 
-    def sample_shape(self, image_size: int | None = None) -> tuple[int, ...]:
-        """The shape of one sample. Raises InputError for an `image_size`, which a bundled data set cannot have."""
-        if image_size is not None:
-            raise _fixed_size(image_size)
+    def sample_shape(self, form: SampleFormat = OWN_FORMAT) -> tuple[int, ...]:
+        """The shape of one sample. Raises InputError for a chosen size or length, which a bundled set cannot have."""
+        form.refuse_image_size(FIXED)
+        form.refuse_text_options()
         return self.shape
 
     def load(
-        self,
-        name: str,
-        data_dir: str | None,
-        partial: bool,
-        image_size: int | None,
-        progress: Progress,
-        tokenizer: Tokenizer | None = None,
+        self, name: str, data_dir: str | None, partial: bool, form: SampleFormat, progress: Progress
     ) -> LoadedDataset:
-        """The data set; there is nothing to choose. Raises InputError for an `image_size` or a tokenizer."""
-        refuse_tokenizer(tokenizer)
-        self.sample_shape(image_size)
+        """The data set; there is nothing to choose. Raises InputError for a size, a length or a tokenizer."""
+        self.sample_shape(form)
         return self.read()
 
 
@@ -102,10 +96,10 @@ class FileDataset:
     domains: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()  # other names that its folder may have
 
-    def sample_shape(self, image_size: int | None = None) -> tuple[int, ...]:
-        """The shape of one sample, of photographs resized to `image_size` pixels if that is given."""
-        picture = self._picture_shape(image_size)
-        return (LENGTH,) if picture is None else (picture.channels, picture.size, picture.size)
+    def sample_shape(self, form: SampleFormat = OWN_FORMAT) -> tuple[int, ...]:
+        """The shape of one sample in that form. Raises InputError for a form that the samples cannot have."""
+        picture = self._picture_shape(form)
+        return (form.length,) if picture is None else (picture.channels, picture.size, picture.size)
 
     @property
     def where(self) -> str:
@@ -113,28 +107,19 @@ class FileDataset:
         return "; ".join(map(str, self.layouts))
 
     def load(
-        self,
-        name: str,
-        data_dir: str | None,
-        partial: bool,
-        image_size: int | None,
-        progress: Progress,
-        tokenizer: Tokenizer | None = None,
+        self, name: str, data_dir: str | None, partial: bool, form: SampleFormat, progress: Progress
     ) -> LoadedDataset:
         """The data set from the files in `data_dir` or $FEDFLAT_DATA, converted once and then kept in the cache.
 
-        `partial` accepts fewer samples than the whole set has; photographs are resized to `image_size` pixels.
+        `partial` accepts fewer samples than the whole set has.
         Raises InputError, naming folder, file or field, if the files are missing, damaged or not those of `name`.
         """
         folder = self._folder(name, data_dir)
-        picture = self._picture_shape(image_size)
-        if picture is not None:
-            refuse_tokenizer(tokenizer)
-        how: tuple[object, ...] = (name, picture, self.layouts, self.classes, self.vocabulary_size, LENGTH)
-        how += () if tokenizer is None else (tokenizer.digest, tokenizer.padding)
+        picture = self._picture_shape(form)
+        how = (name, picture, self.layouts, self.classes, self.vocabulary_size, form.length, *form.text_key)
 
         def build(writer: Writer) -> None:
-            self._convert(name, folder, picture, writer, progress, tokenizer)
+            self._convert(name, folder, picture, form, writer, progress)
 
         try:
             files = [path for path in plain_files(folder) if path != folder / PIN]
@@ -171,22 +156,18 @@ class FileDataset:
         own = {"data", self.hub.folder if self.hub else "data"}
         return len(content) > 0 and all(path.is_file() or path.name in own for path in content)
 
-    def _picture_shape(self, image_size: int | None) -> Shape | None:
-        """The shape of the pictures, resized to `image_size` pixels if that is given; None for texts."""
-        if image_size is None:
-            return self.picture
+    def _picture_shape(self, form: SampleFormat) -> Shape | None:
+        """The shape of the pictures, resized if the form says so; None for texts."""
+        if self.picture is not None:
+            form.refuse_text_options()
         if self.picture is None or not self.picture.resize:
-            raise _fixed_size(image_size)
-        return Shape(self.picture.channels, image_size, resize=True)
+            form.refuse_image_size(FIXED)
+        if self.picture is None or form.image_size is None:
+            return self.picture
+        return Shape(self.picture.channels, form.image_size, resize=True)
 
     def _convert(
-        self,
-        name: str,
-        folder: Path,
-        picture: Shape | None,
-        writer: Writer,
-        progress: Progress,
-        tokenizer: Tokenizer | None,
+        self, name: str, folder: Path, picture: Shape | None, form: SampleFormat, writer: Writer, progress: Progress
     ) -> None:
         """Write the arrays of the first layout that fits the files."""
         parts = next(filter(None, (layout.parts(folder, picture) for layout in self.layouts)), None)
@@ -197,7 +178,7 @@ class FileDataset:
             if picture is not None:
                 write_pictures(writer, part, content, picture, progress)
         if picture is None:
-            write_texts(writer, parts, self.vocabulary_size, tokenizer)
+            write_texts(writer, parts, self.vocabulary_size, form)
         write_groups(writer, parts)
 
     def _check_sizes(self, name: str, found: Mapping[str, int]) -> None:
@@ -230,13 +211,3 @@ def samples_of(converted: Entry, part: str) -> SampleArrays:
     arrays = converted.arrays
     x, y = (torch.from_numpy(arrays[f"{part}-{name}"]) for name in "xy")
     return SampleArrays(x, y, arrays.get(f"{part}-domain"), arrays.get(f"{part}-user"))
-
-
-def refuse_tokenizer(tokenizer: Tokenizer | None) -> None:
-    """Raise InputError if there is one: the samples are no texts."""
-    if tokenizer is not None:
-        raise InputError("data.tokenizer goes with texts, and this set has none; leave it out")
-
-
-def _fixed_size(image_size: int) -> InputError:
-    return InputError(f"data.image_size = {image_size} goes with photographs; the samples of this set have one size")

@@ -11,12 +11,12 @@ import numpy as np
 
 from ..core.errors import InputError, printable
 from .cache import Entry, SourceFiles, Writer, entry, key
-from .conversion import LENGTH, Progress, write_groups, write_labels
-from .dataset import LoadedDataset, data_root, refuse_tokenizer, samples_of
+from .conversion import Progress, write_groups, write_labels
+from .dataset import LoadedDataset, data_root, samples_of
 from .readers.layout import Part
 from .readers.limits import MAX_CLASSES
 from .readers.npz import npz_files, read_npz
-from .tokenizer import Tokenizer
+from .sample_format import OWN_FORMAT, SampleFormat
 
 VOCABULARY = 30_000  # words of texts that have a number of their own, as for the sets that are known by name
 
@@ -31,8 +31,8 @@ class FoundDataset:
     domains: tuple[str, ...]
     vocabulary_size: int  # 0 unless samples are token numbers
 
-    def sample_shape(self, image_size: int | None = None) -> tuple[int, ...]:
-        """The shape of one sample; pictures are already resized to `image_size` pixels."""
+    def sample_shape(self, form: SampleFormat = OWN_FORMAT) -> tuple[int, ...]:
+        """The shape of one sample; the samples have their form already."""
         return self.shape
 
 
@@ -51,24 +51,11 @@ class FolderDataset(ABC):
         """The files in `folder`; none if it has none of this kind."""
 
     @abstractmethod
-    def convert(
-        self,
-        folder: Path,
-        image_size: int | None,
-        writer: Writer,
-        progress: Progress,
-        tokenizer: Tokenizer | None = None,
-    ) -> dict[str, Part]:
+    def convert(self, folder: Path, form: SampleFormat, writer: Writer, progress: Progress) -> dict[str, Part]:
         """Write the samples of every part, and give the parts, whose labels and groups are written afterwards."""
 
     def load(
-        self,
-        name: str,
-        data_dir: str | None,
-        partial: bool,
-        image_size: int | None,
-        progress: Progress,
-        tokenizer: Tokenizer | None = None,
+        self, name: str, data_dir: str | None, partial: bool, form: SampleFormat, progress: Progress
     ) -> LoadedDataset:
         """The data set in `data_dir` or $FEDFLAT_DATA, converted once and then kept in the cache.
 
@@ -76,7 +63,7 @@ class FolderDataset(ABC):
         """
         root = data_root(data_dir, name)
         inside = (root / name).is_dir() and not self.files(root)  # as for sets that are known by name
-        converted = self._entry(name, root / name if inside else root, image_size, progress, tokenizer)
+        converted = self._entry(name, root / name if inside else root, form, progress)
         facts = converted.description["facts"]
         return LoadedDataset(
             train=samples_of(converted, "train"),
@@ -103,13 +90,11 @@ class FolderDataset(ABC):
             raise InputError(f"data folder {folder}: a label is {classes - 1}, outside 0..{MAX_CLASSES - 1:,}")
         return classes
 
-    def _entry(
-        self, name: str, folder: Path, image_size: int | None, progress: Progress, tokenizer: Tokenizer | None
-    ) -> Entry:
+    def _entry(self, name: str, folder: Path, form: SampleFormat, progress: Progress) -> Entry:
         """The converted files."""
 
         def build(writer: Writer) -> None:
-            parts = self.convert(folder, image_size, writer, progress, tokenizer)
+            parts = self.convert(folder, form, writer, progress)
             classes = self._classes(folder, parts)
             for part, content in parts.items():
                 if classes:
@@ -119,8 +104,7 @@ class FolderDataset(ABC):
             write_groups(writer, parts)
             writer.metadata["classes"] = classes
 
-        how: tuple[object, ...] = (name, image_size, LENGTH, VOCABULARY)
-        how += () if tokenizer is None else (tokenizer.digest, tokenizer.padding)
+        how = (name, form.image_size, form.length, VOCABULARY, *form.text_key)
         try:
             files = self.files(folder)
             if not files:
@@ -144,18 +128,10 @@ class NpzFolder(FolderDataset):
         found = npz_files(folder)
         return sorted(found.values()) if "train" in found else []
 
-    def convert(
-        self,
-        folder: Path,
-        image_size: int | None,
-        writer: Writer,
-        progress: Progress,
-        tokenizer: Tokenizer | None = None,
-    ) -> dict[str, Part]:
+    def convert(self, folder: Path, form: SampleFormat, writer: Writer, progress: Progress) -> dict[str, Part]:
         """Write the arrays as they are. Raises InputError if the parts' samples differ in shape or type."""
-        refuse_tokenizer(tokenizer)
-        if image_size is not None:
-            raise InputError(f"data.image_size = {image_size} goes with photographs; arrays have one size")
+        form.refuse_text_options()
+        form.refuse_image_size("; arrays have one size")
         parts = {part: read_npz(path) for part, path in npz_files(folder).items()}
         arrays = {part: np.asarray(content.samples) for part, content in parts.items()}
         shape, kind = arrays["train"].shape[1:], arrays["train"].dtype

@@ -21,9 +21,9 @@ from .hub import download
 from .partition import IID, Partition
 from .partition.scheme import Samples, parts_of
 from .preparation import AUGMENTATIONS, Augmentation
+from .sample_format import OWN_FORMAT, SampleFormat
 from .selection import DataOptions, select_samples
 from .sources import known_source, source
-from .tokenizer import tokenizer_of
 
 
 def _no_progress(part: str, done: int, total: int) -> None:
@@ -45,7 +45,7 @@ def load(
         start converts them, later ones map the result into memory.
     task: "multi-label" or "regression", for labels in your own folder that are no classes.
     options: the fields of `DataOptions`: augment, partial, train_samples, test_samples, test_domain,
-        image_size, validation, tokenizer.
+        image_size, text_length, validation, tokenizer.
 
     Raises ValueError, naming the field, for an unknown name or option, files that are missing, damaged
     or not the whole set, and a split that cannot be made.
@@ -53,8 +53,7 @@ def load(
     check_split(clients, partition, seed)
     known = known_source(name)
     chosen = checked_options(options)
-    whole = source(known).load(known, data_dir, chosen.partial, chosen.image_size, _no_progress,
-                               tokenizer_of(chosen.tokenizer))  # fmt: skip
+    whole = source(known).load(known, data_dir, chosen.partial, chosen.form, _no_progress)
     loaded = select_samples(labelled(whole, checked_task(task), known), chosen)
     used, there_are = len(loaded.train.y), source(known).sizes.get("train", len(loaded.train.y))
     part = "" if used == there_are else f" ({used:,} of {there_are:,} training samples)"
@@ -62,7 +61,7 @@ def load(
 
 
 def described(
-    name: str, data_dir: str | None = None, image_size: int | None = None, task: Kind = "classification"
+    name: str, data_dir: str | None = None, form: SampleFormat = OWN_FORMAT, task: Kind = "classification"
 ) -> FileDataset | BundledDataset | FoundDataset:
     """The data set `name` with its classes, sizes and shape; the files of a user's own folder are read for that."""
     known, described_by = known_source(name), source(name)
@@ -70,7 +69,7 @@ def described(
         return replace(described_by, classes=labelled(described_by.read(), task, known).classes)
     if not isinstance(described_by, FolderDataset):
         return described_by
-    loaded = described_by.load(known, data_dir, True, image_size, _no_progress)
+    loaded = described_by.load(known, data_dir, True, form, _no_progress)
     return described_by.described(labelled(loaded, task, known))
 
 
@@ -103,12 +102,14 @@ def prepare(
     image_size: int | None = None,
     progress: Progress | None = None,
     revision: str | None = None,
+    text_length: int | None = None,
+    tokenizer: str | None = None,
 ) -> LoadedDataset:
     """Convert the files of the data set `name` now, so that the first run starts at once.
 
     With `hub` they are fetched first; `revision` is the commit, branch or tag to fetch, by default the last commit
-    that was fetched. `progress` is called with (part, samples done, samples in all). Raises ValueError, naming the
-    field, as `load` does.
+    that was fetched. `progress` is called with (part, samples done, samples in all). image_size, text_length and
+    tokenizer are those of `DataOptions`. Raises ValueError, naming the field, as `load` does.
     """
     known = source(name)
     if revision is not None and not hub:
@@ -117,8 +118,8 @@ def prepare(
         if not isinstance(known, FileDataset):
             raise InputError(f"hub (--hub): {known_source(name)} is not on the hub; {known.where}")
         download(known_source(name), known, data_root(data_dir, name), revision)
-    checked_options({"image_size": image_size})
-    return known.load(known_source(name), data_dir, partial, image_size, progress or _no_progress)
+    form = DataOptions(image_size=image_size, text_length=text_length, tokenizer=tokenizer).form
+    return known.load(known_source(name), data_dir, partial, form, progress or _no_progress)
 
 
 def divide(

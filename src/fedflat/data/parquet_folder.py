@@ -7,11 +7,10 @@ from pathlib import Path
 from ..core.errors import InputError
 from .cache import Writer
 from .conversion import Progress, write_pictures, write_texts
-from .dataset import refuse_tokenizer
 from .folder_dataset import VOCABULARY, FolderDataset
 from .readers.layout import Part, Shape
 from .readers.parquet import Parquet, first_picture, parquet_columns, parquet_files
-from .tokenizer import Tokenizer
+from .sample_format import SampleFormat
 
 
 class ParquetFolder(FolderDataset):
@@ -27,29 +26,21 @@ class ParquetFolder(FolderDataset):
         found = parquet_files(folder)
         return found if any(path.name.startswith("train") for path in found) else []
 
-    def convert(
-        self,
-        folder: Path,
-        image_size: int | None,
-        writer: Writer,
-        progress: Progress,
-        tokenizer: Tokenizer | None = None,
-    ) -> dict[str, Part]:
+    def convert(self, folder: Path, form: SampleFormat, writer: Writer, progress: Progress) -> dict[str, Part]:
         """Write pictures as pixels, texts as token numbers. Raises InputError if there is neither."""
         train = next(path for path in self.files(folder) if path.name.startswith("train"))
         columns = parquet_columns(train)
         domain, user = (group if group in columns else None for group in ("domain", "user"))
         if "image" in columns:
-            refuse_tokenizer(tokenizer)
-            shape = self._shape(train, image_size)
+            form.refuse_text_options()
+            shape = self._shape(train, form.image_size)
             parts = Parquet(image="image", domain=domain, user=user).parts(folder, shape) or {}
             for part, content in parts.items():
                 write_pictures(writer, part, content, shape, progress)
         elif "text" in columns:
-            if image_size is not None:
-                raise InputError(f"data.image_size = {image_size} goes with photographs, and these are texts")
+            form.refuse_image_size(", and these are texts")
             parts = Parquet(text=("text",), domain=domain, user=user).parts(folder, None) or {}
-            write_texts(writer, parts, VOCABULARY, tokenizer)
+            write_texts(writer, parts, VOCABULARY, form)
         else:
             raise InputError(f"data file {train}: has no column 'image' or 'text' (for numbers use npz)")
         return parts

@@ -14,6 +14,8 @@ from ..core.errors import InputError
 from ..core.hyper import check, hyper
 from .dataset import LoadedDataset, SampleArrays
 from .federated import Index
+from .sample_format import SampleFormat
+from .tokenizer import tokenizer_of
 
 TEST_SHARE = 10  # where a data set has no test part, one of so many samples of each user is a test sample
 
@@ -34,6 +36,9 @@ class DataOptions:
     image_size: int | None = hyper(
         None, "pixels that photographs are resized to; default the set's own", low=8, high=2048
     )
+    text_length: int | None = hyper(
+        None, "tokens of a text: longer ones are cut, shorter ones padded; default 128", low=1, high=4096, later=True
+    )
     without_test: bool = hyper(False, "leave the test samples aside: nothing is evaluated on them", later=True)
     tokenizer: str | None = hyper(
         None, "folder whose tokenizer.json makes token numbers of texts; default the words of the set", later=True
@@ -46,6 +51,11 @@ class DataOptions:
             check(self)
         except InputError as error:
             raise InputError(str(error).replace("DataOptions.", "data.")) from error
+
+    @property
+    def form(self) -> SampleFormat:
+        """How the samples are stored. Raises InputError if there is no tokenizer in the folder that is named."""
+        return SampleFormat(self.image_size, self.text_length, tokenizer_of(self.tokenizer))
 
 
 def select_samples(data: LoadedDataset, options: DataOptions) -> LoadedDataset:

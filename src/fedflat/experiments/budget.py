@@ -33,7 +33,6 @@ from ..data.cache import cache_folder
 from ..data.dataset import BundledDataset, FileDataset
 from ..data.federated import Index
 from ..data.folder_dataset import FoundDataset
-from ..data.loading import described
 from ..data.sources import is_folder
 from ..engine.executors.choice import Trial
 from ..engine.simulation import Simulation
@@ -133,7 +132,7 @@ def run_budget(spec: RunSpec) -> RunBudget:
     method, client = build_method(spec.method), build_client(spec.client)
     evaluated = -(-spec.rounds // spec.eval_every) * (_models(method, clients) * test + share * train) + train
     cohorts = _cohorts(json.dumps(spec.participation), clients, spec.seed, min(spec.rounds, SPEC_ROUNDS))
-    known = described(spec.data.name, spec.data_dir, spec.data.image_size, spec.task)
+    known = spec.known_data
     d = _trained_parameters(spec) if _is_made_for_real(spec) else _model_parameters(spec, known)
     return _budget(method, client, sizes, cohorts, spec.rounds, d, spec.torch_dtype.itemsize, evaluated)
 
@@ -191,9 +190,12 @@ def _cohorts(participation: str, clients: int, seed: int, rounds: int) -> list[I
 
 def _sample_counts(spec: RunSpec) -> tuple[int, int]:
     """How many training and test samples a run uses; a held-out domain counts as an equal share of the set."""
-    known = described(spec.data.name, spec.data_dir, spec.data.image_size, spec.task)
+    known = spec.known_data
     if spec.data.partial:  # then the files need not hold the whole set
-        loaded = prepare(spec.data.name, spec.data_dir, partial=True, image_size=spec.data.image_size)
+        loaded = prepare(
+            spec.data.name, spec.data_dir, partial=True, image_size=spec.data.image_size,
+            text_length=spec.data.text_length, tokenizer=spec.tokenizer,
+        )  # fmt: skip
         train, test = len(loaded.train.y), 0 if loaded.test is None else len(loaded.test.y)
     else:
         train, test = (known.sizes.get(part, 0) for part in ("train", "test"))
@@ -216,7 +218,7 @@ def _trained_parameters(spec: RunSpec) -> int:
 def _model_parameters(spec: RunSpec, known: FileDataset | BundledDataset | FoundDataset) -> int:
     """How many parameters the model has for the samples of a known data set."""
     options = json.dumps({name: value for name, value in spec.model.options.items() if name != "pretrained"})
-    return _parameters(spec.model.name, known.classes, known.sample_shape(spec.data.image_size), options)
+    return _parameters(spec.model.name, known.classes, known.sample_shape(spec.sample_format), options)
 
 
 @cache
@@ -253,9 +255,8 @@ def speed_of(spec: RunSpec, measure: bool = True) -> Speed | None:
     batch_size = build_client(spec.client).batch_size
     name = spec.data.name
     if is_folder(name):  # of which there are many
-        known_data = described(name, spec.data_dir, spec.data.image_size, spec.task)
-        name = f"{name} {known_data.sample_shape()} {known_data.classes}"
-    model = (name, spec.data.image_size, spec.model.name, batch_size, spec.dtype)
+        name = f"{name} {spec.known_data.sample_shape()} {spec.known_data.classes}"
+    model = (name, spec.data.image_size, spec.model.name, batch_size, spec.dtype, *_further_facts(spec))
     machine = (device_name(device), torch.get_num_threads(), torch.__version__)
     key = " ".join(map(str, (*model, *machine)))
     file, known = cache_folder() / "speed.json", dict[str, Speed]()
@@ -269,10 +270,16 @@ def speed_of(spec: RunSpec, measure: bool = True) -> Speed | None:
     return known.get(key)
 
 
+def _further_facts(spec: RunSpec) -> list[object]:
+    """What else the speed depends on, where it is given."""
+    facts = (spec.data.text_length, spec.model.options, spec.adapter and spec.adapter.values())
+    return [fact for fact in facts if fact]
+
+
 def _measured_speed(spec: RunSpec, device: torch.device) -> Speed:
     """Medians over gradients, and over evaluations, of a batch of random samples as large as the clients' batches."""
-    known = described(spec.data.name, spec.data_dir, spec.data.image_size, spec.task)
-    shape, dtype = known.sample_shape(spec.data.image_size), spec.torch_dtype
+    known = spec.known_data
+    shape, dtype = known.sample_shape(spec.sample_format), spec.torch_dtype
     module = (spec.module() if _is_made_for_real(spec) else build(spec.model.name, known.classes, shape)).to(
         device, dtype
     )

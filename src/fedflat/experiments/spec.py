@@ -31,9 +31,12 @@ from ..core.object_references import (
 from ..core.task import LOSSES, Kind
 from ..core.wrapper import Wrapper
 from ..data import FederatedData, Partition, load
+from ..data.dataset import BundledDataset, FileDataset
+from ..data.folder_dataset import FoundDataset
 from ..data.loading import described
 from ..data.partition import PARTITIONS, all_partitions
 from ..data.partition import find as find_partition
+from ..data.sample_format import SampleFormat
 from ..data.selection import DataOptions
 from ..data.sources import SOURCES, is_folder, known_source
 from ..engine.arguments import check_weights, check_workers
@@ -256,6 +259,28 @@ class Experiment(Section):
         """The configuration in a TOML file. Raises InputError, naming file or field."""
         return validated(cls, cls.read(path))
 
+    def classes_and_shape(self) -> tuple[int, tuple[int, ...]]:
+        """The number of classes, and the shape of a sample."""
+        known = self.known_data
+        return known.classes, known.sample_shape(self.sample_format)
+
+    @property
+    def known_data(self) -> FileDataset | BundledDataset | FoundDataset:
+        """What is known of the data set before it is split."""
+        return described(self.data.name, self.data_dir, self.sample_format, self.task)
+
+    @property
+    def sample_format(self) -> SampleFormat:
+        """What tells the shape of samples."""
+        return SampleFormat(self.data.image_size, self.data.text_length)
+
+    @property
+    def tokenizer(self) -> str | None:
+        """The folder of the tokenizer of texts: the one that is named, else the model's own."""
+        path = self.model.options.get("path")
+        own = self.model.name == "transformer" and path and len(self.classes_and_shape()[1]) == 1
+        return self.data.tokenizer or (str(folder_of("path", str(path), (TOKENIZER,))) if own else None)
+
     @property
     def task(self) -> Kind:
         """The kind of labels that `loss` needs."""
@@ -380,11 +405,6 @@ class RunSpec(Experiment):
     def module(self) -> nn.Module:
         """The initial model, which depends on the data set's shape and classes, and the seed; no samples are needed."""
         return self.module_for(*self.classes_and_shape())
-
-    def classes_and_shape(self) -> tuple[int, tuple[int, ...]]:
-        """The number of classes, and the shape of a sample."""
-        known = described(self.data.name, self.data_dir, self.data.image_size, self.task)
-        return known.classes, known.sample_shape(self.data.image_size)
 
     def module_for(self, classes: int, shape: tuple[int, ...]) -> nn.Module:
         """The initial model, with its adapters if it has any, for samples of this `shape`."""
@@ -584,17 +604,9 @@ def federated_data(spec: RunSpec) -> FederatedData:
     """The data of a run, split over its clients; all methods of a study share one copy."""
     options = spec.data.values()
     name, clients = options.pop("name"), options.pop("clients")
-    options["tokenizer"] = options["tokenizer"] or _tokenizer_of_model(spec)
+    options["tokenizer"] = spec.tokenizer
     scheme = build_partition(spec.partition)
     return load_once(name, clients, scheme, spec.seed, spec.data_dir, (*options.items(), ("task", spec.task)))
-
-
-def _tokenizer_of_model(spec: RunSpec) -> str | None:
-    """The folder of the model, if it is one of texts that has a tokenizer of its own."""
-    path = spec.model.options.get("path")
-    if spec.model.name != "transformer" or not path or len(spec.classes_and_shape()[1]) != 1:
-        return None
-    return str(folder_of("path", str(path), (TOKENIZER,)))
 
 
 @cache

@@ -14,7 +14,6 @@ from ...core.errors import InputError
 from ...core.method import Method
 from ...core.object_references import allow_code
 from ...core.space import Space
-from ...data.loading import described
 from ...data.sources import is_folder
 from ...experiments.spec import RunSpec, build_adapter, build_method, participation_of
 from ...rounds.device import usable_device
@@ -73,17 +72,13 @@ class Study:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of a sample."""
-        own, data = self.settings.shape, self.spec.data
-        return (
-            tuple(map(int, own.split("x")))
-            if own
-            else described(data.name, self.spec.data_dir).sample_shape(data.image_size)
-        )
+        own = self.settings.shape
+        return tuple(map(int, own.split("x"))) if own else self.spec.classes_and_shape()[1]
 
     @property
     def classes(self) -> int:
         """The number of classes."""
-        return self.settings.classes or described(self.spec.data.name, self.spec.data_dir).classes
+        return self.settings.classes or self.spec.classes_and_shape()[0]
 
     @property
     def digest(self) -> str:
