@@ -43,7 +43,7 @@ class Entry:
 
 def entries() -> list[Entry]:
     """What every source prints, the papers of the recipes first, by year; copies are marked."""
-    recipes = sorted(all_recipes().values(), key=_year)
+    recipes = sorted((one for one in all_recipes().values() if one.published), key=_year)
     found = [entry for recipe in recipes for entry in _of_recipe(recipe)]
     others = tomllib.loads(OTHERS.read_text())["source"]
     return with_copies([*found, *(Entry(**one | {"cell": tuple(one["cell"])}) for one in others)])
@@ -65,7 +65,7 @@ def spread(some: Sequence[Entry], method: str) -> tuple[float, float] | None:
 
 def coverage_table() -> Table:
     """How many of the cells of the papers' tables have the paper's numbers in the recipes."""
-    papers = dict.fromkeys(recipe.paper for recipe in all_recipes().values())
+    papers = dict.fromkeys(recipe.paper for recipe in all_recipes().values() if recipe.published)
     rows = [_coverage(paper, [one for one in all_recipes().values() if one.paper == paper]) for paper in papers]
     rows.append(("all", [sum(counts) for counts in zip(*(counts for _, counts in rows), strict=True)]))
     titles = ("paper", "cells with numbers", "cells of its tables", "numbers", "failed or not reached", "not readable")

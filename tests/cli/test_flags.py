@@ -43,6 +43,16 @@ def test_flags_go_over_a_file_field_by_field(tmp_path: Path) -> None:
     assert override(spec, ["--seed", "3"]).method == spec.method
 
 
+def test_options_of_a_model_are_flags(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('model = { name = "mlp", options = { hidden = [64, 32], dropout = 0.1 } }')
+    changed = resolve(RunSpec, [str(file), "--model.options.dropout", "0.2"]).model
+    assert (changed.name, changed.options) == ("mlp", {"hidden": [64, 32], "dropout": 0.2})
+    other = resolve(RunSpec, [str(file), "--model", "transformer", "--model.options.path=my folder"]).model
+    assert (other.name, other.options) == ("transformer", {"path": "my folder"})
+    assert resolve(RunSpec, ["--model.options.hidden", "[8]"]).model.options == {"hidden": [8]}
+
+
 def test_a_base_of_ones_own(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("from fedflat.methods import FedSAM\n\n\nclass Mine(FedSAM):\n    '''client  server  '''\n")

@@ -136,7 +136,7 @@ def test_pictures_go_the_same_way(tmp_path: Path) -> None:
         (lambda _: None, r"^model 'transformer' needs its option path"),
         (
             lambda folder: str(folder / "missing" / "x"),
-            r"path = '.*' is neither a folder nor the id of a hub repository$",
+            r"path = '.*' is no folder; a repository on the hub is hub:OWNER/NAME$",
         ),
         (str, r"path = '.*' cannot be loaded: "),
     ],

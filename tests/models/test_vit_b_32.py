@@ -120,7 +120,7 @@ def test_a_hub_id_asks_the_hub_for_safetensors_only(folder: Path, monkeypatch: p
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_TELEMETRY", False)
-    loaded = small(pretrained="somebody/vit")
+    loaded = small(pretrained="hub:somebody/vit")
     assert asked == [("somebody/vit", ["config.json", "model*.safetensors*"])]
     assert all(torch.equal(x, backbone(loaded)[name]) for name, x in backbone(small(pretrained=str(folder))).items())
     assert huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY
@@ -131,14 +131,14 @@ def test_what_the_hub_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch) -> No
         raise OSError("no such repository\nand much more")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    with pytest.raises(InputError, match=r"'somebody/vit' cannot be loaded: no such repository$"):
-        small(pretrained="somebody/vit")
+    with pytest.raises(InputError, match=r"'hub:somebody/vit' cannot be loaded: no such repository$"):
+        small(pretrained="hub:somebody/vit")
 
 
-@pytest.mark.parametrize("name", ["./missing", "missing", "a/b/c", "/missing/vit", "../vit"])
+@pytest.mark.parametrize("name", ["./missing", "missing", "somebody/vit", "hub:vit", "a/b/c", "/missing/vit", "../vit"])
 def test_a_missing_folder_is_not_looked_for_elsewhere(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("asked the hub"))
-    with pytest.raises(InputError, match=r"pretrained = '.*' is neither a folder nor the id of a hub repository$"):
+    with pytest.raises(InputError, match=r"pretrained = '.*' is no folder; a repository on the hub is hub:OWNER/NAME$"):
         small(pretrained=name)
 
 

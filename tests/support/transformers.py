@@ -15,8 +15,11 @@ WORDS = ("apple", "bridge", "cloud", "dance", "engine", "forest", "guitar", "har
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 
 
-def text_folder(folder: Path, classes: int = 4, length: int = 128, hidden: int = 16) -> Path:
-    """A BERT with a tokenizer of whole words, whose texts begin with [CLS] and end with [SEP]."""
+def text_folder(folder: Path, classes: int = 4, length: int = 128, hidden: int = 16, tokens: int = 0) -> Path:
+    """A BERT with a tokenizer of whole words, whose texts begin with [CLS] and end with [SEP].
+
+    It takes at least `tokens` different tokens.
+    """
     torch.manual_seed(0)
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
     reader = tokenizers.Tokenizer(tokenizers.models.WordLevel(unk_token="[UNK]"))
@@ -27,7 +30,11 @@ def text_folder(folder: Path, classes: int = 4, length: int = 128, hidden: int =
     reader.post_processor = tokenizers.processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
     sizes = {**SIZES, "hidden_size": hidden, "intermediate_size": 2 * hidden}
     config = transformers.BertConfig(
-        vocab_size=reader.get_vocab_size(), max_position_embeddings=length, pad_token_id=0, num_labels=classes, **sizes
+        vocab_size=max(tokens, reader.get_vocab_size()),
+        max_position_embeddings=length,
+        pad_token_id=0,
+        num_labels=classes,
+        **sizes,
     )
     saved(transformers.BertForSequenceClassification(config), folder)
     reader.save(str(folder / "tokenizer.json"))

@@ -19,6 +19,7 @@ from .export import export
 from .installation import doctor, methods
 from .landscape import landscape
 from .own_code import check_method, new
+from .pretrain import pretrain
 from .results import flatness, report, verify
 from .run import compare, resume, run
 from .tune import tune
@@ -38,6 +39,7 @@ WITHOUT_SETTINGS: list[Callable[..., None]] = [
     flatness,
     landscape,
     export,
+    pretrain,
     methods,
     new,
     check_method,

@@ -161,7 +161,7 @@ def carry_out_recipe(
     chapters = []
     for (cell, study), runs in zip(cells.items(), results, strict=True):
         comparison = compare(runs, targets=study.targets, protocol=study.protocol, published=cell.published)
-        missing = [] if cell.published else ["The paper's numbers for this cell are not recorded in the recipe."]
+        missing = [] if cell.published else ["No published numbers of this cell are recorded."]
         warnings = [f"{one.where}, {one.quantity}: {one.warning}." for one in cell.published if one.warning]
         notes = [*changes, *missing, *warnings, *recipe.item.notes]
         chapters.append(Chapter(comparison, f"{recipe.name} {cell.name}", notes))

@@ -101,6 +101,7 @@ def _parsed(model: type[BaseModel], flags: list[str], table: dict[str, Any]) -> 
     words = _with_names(model, flags)
     _refuse_repeated(model, words)
     words, outside = _without_outside_fields(model, words, table)
+    words, options = _without_model_options(words, table)
     try:
         parsed = CliSettingsSource(settings, cli_parse_args=words, cli_exit_on_error=False, cli_parse_none_str="none")()
     except SettingsError as error:
@@ -111,7 +112,7 @@ def _parsed(model: type[BaseModel], flags: list[str], table: dict[str, Any]) -> 
         raise InputError(printable(shortened(_unknown_flag(str(error), model), LINE))) from error
     except RecursionError as error:
         raise InputError("a flag is nested too deep") from error
-    for key, value in outside.items():
+    for key, value in [*outside.items(), *options.items()]:
         parsed[key] = {**parsed.get(key, {}), **value}
     return parsed
 
@@ -153,6 +154,20 @@ def _without_outside_fields(
                 word for place in _places(left) if not left[place.start].startswith(f"--{key}.") for word in left[place]
             ]
     return left, found
+
+
+def _without_model_options(words: list[str], table: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """The flags without those like `--model.options.path FOLDER`, and these as a table, over the options in `table`.
+
+    Which options there are depends on the model. Those of another model than the one in `table` are dropped.
+    """
+    given = _flags_of("model.options", words)
+    if not given:
+        return words, {}
+    left = [word for place in _places(words) if not words[place.start].startswith("--model.options.")
+            for word in words[place]]  # fmt: skip
+    old = {} if _flags_of("model", left).get("name") else _at(table, "model.options")
+    return left, {"model": {"options": {**(old or {}), **{name: from_flag(text) for name, text in given.items()}}}}
 
 
 def _keys_of_alternatives(model: type[BaseModel]) -> list[str]:

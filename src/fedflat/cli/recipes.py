@@ -114,7 +114,7 @@ def run_recipe(
 def _changes(scale: float, flags: list[str]) -> list[str]:
     """Notes on the settings that the user has changed, and that therefore are not the paper's."""
     notes = [] if scale == 1 else [f"Ran {scale:.3g} of the paper's rounds: its numbers are no yardstick for this."]
-    return notes + ([f"Changed by flags, so not the paper's setting: {' '.join(flags)}"] if flags else [])
+    return notes + ([f"Changed by flags, so not the recipe's setting: {' '.join(flags)}"] if flags else [])
 
 
 def _show_partitions(console: Console, cells: dict[Cell, StudySpec], folder: Path) -> None:

@@ -55,13 +55,13 @@ def _takes_prepared_masks(scores: TextScores, network: nn.Module) -> bool:
 def build(classes: int, shape: tuple[int, ...], path: str | None = None) -> nn.Module:
     """The classifier in the folder `path`, from which safetensors are read and nothing is downloaded.
 
-    `path` may also be the id of a repository on the hub, which is downloaded. Samples of one axis are token numbers,
-    of three pictures. A last layer for another number of classes, or none, is replaced by one with fresh weights.
-    Attention is not fused, because fused attention has no second derivative.
+    `path` may also be hub:OWNER/NAME, a repository on the hub, which is downloaded. Samples of one axis are token
+    numbers, of three pictures. A last layer for another number of classes, or none, is replaced by one with fresh
+    weights. Attention is not fused, because fused attention has no second derivative.
     """
     if not isinstance(path, str) or not path:
         raise InputError("model 'transformer' needs its option path, a folder with config.json and safetensors: "
-                         "--model.options '{\"path\": \"FOLDER\"}'")  # fmt: skip
+                         "--model.options.path FOLDER")  # fmt: skip
     if len(shape) not in (1, 3):
         raise InputError(f"model 'transformer' takes texts or pictures, not samples of shape {shape}")
     auto = "AutoModelForSequenceClassification" if len(shape) == 1 else "AutoModelForImageClassification"

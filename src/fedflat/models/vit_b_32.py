@@ -23,7 +23,7 @@ def build(classes: int, shape: tuple[int, ...] = (3, 224, 224), pretrained: str 
     """A model with fresh weights, or with those of `pretrained` and a fresh last layer.
 
     `pretrained` is a local folder in the Hugging Face layout, from which safetensors are read and nothing is
-    downloaded, or the id of a repository on the hub, which is downloaded. Attention is not fused, because fused
+    downloaded, or hub:OWNER/NAME, a repository on the hub, which is downloaded. Attention is not fused, because fused
     attention has no second derivative. Its softmax is in single precision, whatever the model's dtype.
     """
     patch = SIZES["patch_size"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from rich import box
 from rich.table import Table
 
-from ..core.errors import MissingPackageError
+from ..core.errors import InputError, MissingPackageError
 from ..experiments.budget import Budget, speed_of, study_budget, total
 from ..experiments.recipe import Cell, Recipe
 from ..experiments.spec import StudySpec
@@ -71,11 +71,15 @@ def _printed(recipe: Recipe, cells: Iterable[Cell]) -> list[str]:
 def _cost(recipe: Recipe, study: StudySpec, measure: bool) -> tuple[Budget | None, float | None]:
     """The work of a cell, and the hours that it takes here, None if they are not known.
 
-    The hours of a model that needs a package that is not installed are not known; its recipe is shown without them.
+    The hours of a model that needs a package that is not installed are not known, nor is anything of one whose files
+    are not here; its recipe is shown without them.
     """
     if recipe.item.kind == "partition":
         return None, None
-    work = study_budget(study)
+    try:
+        work = study_budget(study)
+    except InputError:  # its model is in files that are not here, or is made by a package that is not installed
+        return None, None
     try:
         known = speed_of(study.runs()[0], measure=measure)
     except MissingPackageError:
@@ -85,7 +89,7 @@ def _cost(recipe: Recipe, study: StudySpec, measure: bool) -> tuple[Budget | Non
 
 def _cost_texts(work: Budget | None, hours: float | None) -> list[str]:
     """The cells of a table from `runs` to `hours here`."""
-    if work is None:  # only a partition is shown
+    if work is None:  # only a partition is shown, or the model is not here
         return [UNKNOWN] * 4
     spent = UNKNOWN if hours is None else f"{hours:,.1f}" if hours >= 0.1 else "< 0.1"
     return [str(work.runs), _three_digits(work.gradients), f"{work.bytes / 1e9:,.1f}", spent]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ...core.errors import InputError, MissingPackageError
 
-_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # owner/name
+_HUB_ID = re.compile(r"hub:([\w-][\w.-]*/[\w.-]+)")  # hub:owner/name: nothing is fetched for a mistyped folder
 
 
 class PictureScores(nn.Module):
@@ -42,21 +42,22 @@ def library(model: str) -> Any:
 
 
 def folder_of(option: str, value: str, files: tuple[str, ...] = ()) -> Path:
-    """The folder that `value` names, or one with the downloaded files of the hub's repository.
+    """The folder that `value` names, or, for hub:OWNER/NAME, one with the downloaded files of that repository.
 
     Downloaded are configuration, safetensors, and further `files`. Raises InputError, naming the `option`.
     """
     folder = Path(value).expanduser()
     if folder.is_dir():
         return folder
-    if not _HUB_ID.fullmatch(value):
-        raise InputError(f"model option {option} = {value!r} is neither a folder nor the id of a hub repository")
+    on_hub = _HUB_ID.fullmatch(value)
+    if on_hub is None:
+        raise InputError(f"model option {option} = {value!r} is no folder; a repository on the hub is hub:OWNER/NAME")
     import huggingface_hub  # installed with transformers
 
     huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True  # nothing is sent to the hub
     wanted = ["config.json", "model*.safetensors*", *files]
     try:  # not by transformers, which asks a service to convert repositories that have no safetensors
-        return Path(huggingface_hub.snapshot_download(value, allow_patterns=wanted))
+        return Path(huggingface_hub.snapshot_download(on_hub[1], allow_patterns=wanted))
     except Exception as error:  # of the network, the hub or the disk, of any type
         raise unusable(option, value, error) from error
 

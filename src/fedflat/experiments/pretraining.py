@@ -1,0 +1,125 @@
+"""A small text encoder as a base for adapters, trained on one half of the classes of a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import InputError, MissingPackageError
+from ..data import load
+from ..data.conversion import PADDING, UNKNOWN, WORD
+from ..files import make_folder, write_atomically
+from ..models.blocks.pretrained import library, quiet
+from ..models.transformer import NAME, TOKENIZER, TextScores
+
+FIRST = "<first>"  # the token that every text begins with, from which its class is told
+WORDS = 8_000  # words, the most frequent ones, that have a number of their own
+SIZES = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
+LONGEST, TRAINED_LENGTH = 512, 64  # tokens
+EPOCHS, BATCH_SIZE, LR = 5, 32, 5e-4  # of AdamW
+
+Step = Callable[[int, int], None]  # steps done, steps in all
+
+
+@dataclass(frozen=True)
+class PretrainedEncoder:
+    """What an encoder was trained on, and how well it learned that."""
+
+    classes: tuple[int, ...]
+    samples: int  # training texts of these classes
+    accuracy: float | None  # share of the test texts of these classes; None if there is none
+    parameters: int
+
+
+def pretrain(
+    name: str, folder: Path, data_dir: str | None = None, partial: bool = False, seed: int = 0, step: Step | None = None
+) -> PretrainedEncoder:
+    """Train a BERT of two layers on the first half of the classes of a text set, and write it into a new `folder`.
+
+    The folder has config.json, model.safetensors and tokenizer.json, as the model `transformer` reads them. `step` is
+    called after every step. Raises InputError if the set has no texts or fewer than four classes, or the folder holds
+    anything.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} is there already; give a new folder")
+    words = load(name, 1, data_dir=data_dir, partial=partial)
+    if not words.vocabulary:
+        raise InputError(f"data.name = {name!r} has no texts to train an encoder on")
+    if words.classes < 4:
+        raise InputError(f"data.name = {name!r} has {words.classes} classes, and a half needs at least two")
+    make_folder(folder)
+    with torch.random.fork_rng(devices=[]), quiet(NAME):
+        torch.manual_seed(seed)
+        network = _fresh(len(words.vocabulary[:WORDS]) + 1, words.classes // 2)
+        network.config.save_pretrained(folder)
+        _write_tokenizer(words.vocabulary[:WORDS], folder / TOKENIZER)
+        data = load(name, 1, data_dir=data_dir, partial=partial, tokenizer=str(folder), text_length=TRAINED_LENGTH)
+        scores = TextScores(network, padding=0)
+        x, y = _half(data.x, data.y, data.classes)
+        _train(scores, x, y, step or (lambda done, total: None))
+        network.save_pretrained(folder)
+    accuracy = None if data.test is None else _accuracy(scores, *_half(*data.test, data.classes))
+    return PretrainedEncoder(
+        tuple(range(data.classes // 2)), len(y), accuracy, sum(p.numel() for p in network.parameters())
+    )
+
+
+def _fresh(tokens: int, classes: int) -> Any:
+    """A BERT with random weights."""
+    transformers = library(NAME)
+    config = transformers.BertConfig(
+        vocab_size=tokens, max_position_embeddings=LONGEST, pad_token_id=0, num_labels=classes,
+        attn_implementation="eager", **SIZES,
+    )  # fmt: skip
+    return transformers.BertForSequenceClassification(config)
+
+
+def _write_tokenizer(words: tuple[str, ...], path: Path) -> None:
+    """Write a tokenizer that gives words the numbers of their places in `words`, as fedflat does."""
+    try:
+        from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+    except ImportError as error:
+        raise MissingPackageError(
+            "an encoder needs the package tokenizers: pip install fedflat[transformers]"
+        ) from error
+    numbers = {word: i for i, word in enumerate((*words, FIRST))}
+    made = Tokenizer(models.WordLevel(numbers, unk_token=UNKNOWN))
+    made.add_special_tokens([PADDING, UNKNOWN, FIRST])
+    made.normalizer = normalizers.Lowercase()
+    made.pre_tokenizer = pre_tokenizers.Split(Regex(WORD.pattern), behavior="removed", invert=True)
+    made.post_processor = processors.TemplateProcessing(single=f"{FIRST} $A", special_tokens=[(FIRST, numbers[FIRST])])
+    write_atomically(path, lambda temporary: temporary.write_text(made.to_str()))
+
+
+def _half(x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """The samples of the first half of the classes."""
+    chosen = y < classes // 2
+    return x[chosen], y[chosen]
+
+
+def _train(scores: nn.Module, x: Tensor, y: Tensor, step: Step) -> None:
+    """Train with AdamW, whose step size falls linearly to zero."""
+    optimiser = torch.optim.AdamW(scores.parameters(), lr=LR)
+    orders = [torch.randperm(len(y)) for _ in range(EPOCHS)]
+    batches = [order[i : i + BATCH_SIZE] for order in orders for i in range(0, len(y), BATCH_SIZE)]
+    schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, total_iters=len(batches))
+    scores.train()
+    for done, batch in enumerate(batches, start=1):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(scores(x[batch]), y[batch]).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        schedule.step()
+        step(done, len(batches))
+
+
+@torch.no_grad()
+def _accuracy(scores: nn.Module, x: Tensor, y: Tensor) -> float:
+    """The share of texts whose class has the highest score."""
+    scores.eval()
+    right = sum(int((scores(x[i : i + 256]).argmax(1) == y[i : i + 256]).sum()) for i in range(0, len(y), 256))
+    return right / len(y)
