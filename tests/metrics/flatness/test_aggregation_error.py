@@ -150,10 +150,11 @@ def test_a_real_round_is_its_definition_layer_by_layer(executor: str) -> None:
     assert found == pytest.approx(expected, rel=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["FedAvg", "FedSAM", "SCAFFOLD"])
 @pytest.mark.parametrize(("mode", "low", "high"), [("freeze_a", 0, 1e-14), ("alternate", 0, 1e-14), ("both", 1e-4, 1)])
 def test_as_a_probe_it_is_zero_where_one_factor_is_common(mode: str, low: float, high: float, method: str) -> None:
-    """In every round, under momentum and weight decay; the columns are the probe's, and the rounds are what they were."""
+    """In every round, under momentum and weight decay; and the rounds are what they are without the probe."""
     watched, plain = (simulation(mode, method, probes=probes, probe_every=1) for probes in (["aggregation-error"], []))
     for round_, other in zip(watched, plain, strict=True):
         assert low <= round_.metrics["aggregation_error_mean"] <= round_.metrics["aggregation_error_largest"] <= high
