@@ -137,14 +137,47 @@ def test_a_method_that_sends_nothing_has_no_share() -> None:
     assert compared_messages(0, 0) == "0 MB"
 
 
+@pytest.mark.parametrize("orthogonal", [True, False])
+def test_sam_on_factors_is_sam_on_merged_weights_only_for_an_orthogonal_a(orthogonal: bool) -> None:
+    """From B = 0 with A fixed, SAM moves W along G A^T A; merged SAM along G. The next gradient is taken there."""
+    g = torch.Generator().manual_seed(1)
+    x, y = torch.randn(9, 4, generator=g).double(), torch.randint(3, (9,), generator=g)
+    A = torch.randn(4, 4, generator=g).double()
+    A = torch.linalg.qr(A)[0] if orthogonal else A
+    layer, rho, lr = nn.Linear(4, 3, bias=False).double(), 0.4, 0.3
+    made = adapted(nn.Sequential(layer), ff.LoRA(targets=("0",), r=4, alpha=4, head="frozen", mode="freeze_a")).double()
+    factor = next(p for name, p in made.named_parameters() if name.endswith("lora_A.default.weight"))
+    factor.data = A.clone()
+    data = ff.FederatedData.from_clients([(x, y)], classes=3)
+    sim = ff.Simulation(made, data, ff.methods.FedSAM(rho=rho), ff.Client(lr=lr, steps=1), rounds=1)
+    sim.round()
+
+    def gradient(W: torch.Tensor) -> torch.Tensor:
+        return (torch.softmax(x @ W.T, -1) - nn.functional.one_hot(y, 3)).T @ x / len(y)
+
+    W = layer.weight.detach()
+    G = gradient(W)
+    on_factors = -lr * gradient(W + rho * G @ A.T @ A / (G @ A.T).norm()) @ A.T @ A
+    on_merged = -lr * gradient(W + rho * G / G.norm())
+    moved = sim.server.w.view(3, 4) @ A
+    torch.testing.assert_close(moved, on_factors, rtol=1e-12, atol=1e-14)
+    assert ((moved - on_merged).norm() < 1e-12) == orthogonal
+
+
 @pytest.mark.slow
 def test_the_page_of_a_study_has_the_error_by_round_and_what_is_sent(tmp_path: Path) -> None:
     """From the folders of the runs: columns of the table, the figure, the row of the settings."""
     probe = {"name": "aggregation-error", "layers": True}
-    settings = {"adapter": {"targets": ["1"], "r": 2}, "probes": [probe], "probe_every": 1, "flatness": [], "participation": 1.0}
+    settings = {
+        "adapter": {"targets": ["1"], "r": 2},
+        "probes": [probe],
+        "probe_every": 1,
+        "flatness": [],
+        "participation": 1.0,
+    }
     runs = ff.study(out=tmp_path / "study", methods=["fedavg", "fedsam"], seeds=[0], rounds=3,
                     data={"name": "digits", "clients": 3}, **settings)  # fmt: skip
-    for name in ("aggregation_error_mean", "aggregation_error_largest", "aggregation_error(1)"):
+    for name in ("aggregation_error_mean", "aggregation_error_largest", "aggregation_error/1"):
         found = runs[0].metrics[name].to_pylist()
         assert len(found) == 3
         assert min(found) > 1e-6

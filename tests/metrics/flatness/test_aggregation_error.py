@@ -135,7 +135,7 @@ def transcribed(sim: ff.Simulation) -> dict[str, float]:
                 for f in "AB")  # fmt: skip
         mean = sum(p * b @ a for p, a, b in zip(share, A, B, strict=True))
         means = np.tensordot(share, B, 1) @ np.tensordot(share, A, 1)
-        found[f"aggregation_error({layer})"] = np.linalg.norm(mean - means) / np.linalg.norm(mean)
+        found[f"aggregation_error/{layer}"] = np.linalg.norm(mean - means) / np.linalg.norm(mean)
     return found
 
 

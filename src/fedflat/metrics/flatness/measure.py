@@ -76,7 +76,7 @@ class Finding:
 
     measure: str  # its name
     protocol: str  # how it was measured, in words, with the settings
-    values: dict[str, Measured]
+    values: dict[str, Measured]  # by name; one of a single layer is called `NAME/LAYER`, and tables leave it out
     curves: dict[str, Curve] = field(default_factory=dict)
 
 

@@ -39,7 +39,7 @@ class AggregationError(Measure):
             mean, largest = sum(errors.values()) / len(errors), max(errors.values())
             values = {"aggregation_error_mean": Measured(mean), "aggregation_error_largest": Measured(largest)}
         if self.layers:
-            values |= {f"aggregation_error({layer})": Measured(error) for layer, error in errors.items()}
+            values |= {f"aggregation_error/{layer}": Measured(error) for layer, error in errors.items()}
         weights = f"{len(found)} layers, {subject.weights} weights of {observer.clients} clients, their own batches"
         return self.finding(subject, values, samples=weights)
 
