@@ -16,12 +16,12 @@ from ...core.matrix_products import fix_product_rounding
 from ...core.objective import Objective
 from ...core.task import SampleLoss, task_of
 from ...data.federated import FederatedData
-from .measure import Curve, Finding, Measure, Measured, no_progress
+from .measure import Curve, Finding, LossMeasure, Measure, Measured, no_progress
 from .measures import all_measures, find
 from .subject import MAX_SAMPLES, Subject
 
 __all__ = [
-    "Curve", "Finding", "Flatness", "Measure", "Measured", "ProgressCallback", "Subject", "all_measures",
+    "Curve", "Finding", "Flatness", "LossMeasure", "Measure", "Measured", "ProgressCallback", "Subject", "all_measures",
     "check_measures", "find", "flatness", "measure", "no_progress",
 ]  # fmt: skip
 
