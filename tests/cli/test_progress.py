@@ -6,7 +6,8 @@ import pytest
 
 from fedflat.cli import progress
 from fedflat.cli.console import Console
-from fedflat.cli.progress import Bar, Lines, watcher
+from fedflat.cli.progress import Bar, Lines, state, watcher
+from fedflat.engine.simulation import Round
 from fedflat.experiments import studies
 from support.studies import study_spec
 
@@ -62,3 +63,8 @@ def test_variants_have_names_of_their_own_and_results_their_protocol(tmp_path) -
             shown = 100 * run.summary["test_accuracy" if protocol == "last" else "test_accuracy_last"]
             line = f"FedSAM(rho={rho})-seed0 test accuracy {shown:.2f} % ({words})  in "
             assert line in console.file.getvalue()
+
+
+def test_small_numbers_of_probes_are_told_and_those_of_layers_are_not() -> None:
+    metrics = {"c": 0.25, "a": 0.0, "aggregation_error_mean": 3.2e-16, "aggregation_error/0": 0.5, "sharpness": 0.005}
+    assert state(Round(0, metrics)) == "c 0.25  a 0.00  aggregation_error_mean 3e-16  sharpness 0.01"

@@ -11,6 +11,7 @@ import pytest
 import fedflat as ff
 from fedflat.reports.curves import (
     accuracy_curves,
+    aggregation_curves,
     cost_curves,
     loss_curves,
     smoothed,
@@ -63,6 +64,22 @@ def test_losses_are_drawn_if_they_are_there() -> None:
     assert len(loss_curves(compared(6, test_loss=[1.0] * 6))) == 1
     both = loss_curves(compared(6, test_loss=[1.0] * 6, train_loss=[2.0, None, 1.0, 1.0, 1.0, 1.0]))
     assert ["training loss" in texts(svg) for svg in both] == [False, True]
+
+
+def test_aggregation_errors_are_drawn_at_the_rounds_in_which_they_were_taken() -> None:
+    assert aggregation_curves(compared(6, test_loss=[1.0] * 6)) == []
+    some = {f"aggregation_error_{name}": [None, 0.2, None, 0.1, None, 0.3] for name in ("mean", "largest")}
+    largest, mean = aggregation_curves(compared(6, **some))
+    assert "largest of a layer" in texts(largest)
+    assert "mean over layers" in texts(mean)
+    assert {"aggregation error", "communication round", "FedAvg", "FedSAM"} <= set(texts(mean))
+
+
+def test_an_error_of_rounding_beside_a_real_one_is_on_a_logarithmic_axis() -> None:
+    runs = [Fake(method, 0, [0.5, 0.6], columns={"aggregation_error_mean": [size, 2 * size]})
+            for method, size in (("FedAvg", 1e-16), ("FedSAM", 0.05))]  # fmt: skip
+    [svg] = aggregation_curves(ff.compare(runs))
+    assert "1e-10" in texts(svg)
 
 
 @pytest.mark.parametrize("losses", [[inf] * 6, [nan] * 6, [1e308] * 6, [2.0, inf, 1.0, 1e300, 0.5, 0.1], [0.0] * 6])

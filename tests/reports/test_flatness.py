@@ -12,6 +12,7 @@ import pytest
 import fedflat as ff
 from fedflat.metrics.flatness import Curve, Finding, Flatness, Measured
 from fedflat.reports.flatness import correlations, curve_figures, flatness_columns, protocols
+from fedflat.reports.terminal import flatness_table
 
 METHODS = (ff.methods.FedAvg(), ff.methods.FedSAM(), ff.methods.FedProx(), ff.methods.FedAvgM(), ff.methods.FedDyn())
 
@@ -54,6 +55,13 @@ def test_what_was_not_measured_on_every_run_is_left_out(runs) -> None:
     assert flatness_columns(comparison) == []
     assert curve_figures(comparison) == []
     assert correlations(comparison) == []
+
+
+def test_numbers_of_single_layers_are_no_columns(runs) -> None:
+    own = {"error": Measured(1.0), "error/encoder.query": Measured(2.0)}
+    run = replace(runs[0], flatness=Flatness((Finding("Error", "an error", own),)))
+    assert [column.title for column in flatness_columns(ff.compare([run]))] == ["method", "error"]
+    assert [str(column.header) for column in flatness_table({"run": run.flatness}).columns] == ["run", "error"]
 
 
 def test_rank_correlation_is_spearmans(runs) -> None:

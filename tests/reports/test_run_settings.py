@@ -35,6 +35,25 @@ def test_data_and_every_partition_scheme_come_apart(name: str) -> None:
     assert own.items() <= found.items() or found["partition"] == str(scheme)
 
 
+def test_every_field_of_an_adapter_comes_back() -> None:
+    adapter = ff.LoRA(targets=("query", "value"), r=4, mode="freeze_a")
+    found = settings_by_name(Fake("FedAvg", 0, [0.1], more={"adapter": repr(adapter)}))
+    expected = {f"adapter.{name}": value for name, value in vars(adapter).items()}
+    assert expected | {"adapter.targets": "query+value"} == {n: x for n, x in found.items() if n.startswith("adapter.")}
+    assert not any(name.startswith("adapter") for name in settings_by_name(Fake("FedAvg", 0, [0.1])))
+
+
+def test_rows_of_one_method_are_called_by_the_mode_of_their_adapters() -> None:
+    """A fixed A has fewer parameters, which nobody needs to be told beside the mode."""
+    sizes = {"both": 50, "freeze_a": 38, "alternate": 50}
+    runs = [
+        Fake("FedAvg", 0, [0.1], more={"adapter": repr(ff.LoRA(targets=("0",), mode=mode)),
+                                       "model": f"Sequential, {size} parameters, torch.float32"})
+        for mode, size in sizes.items()
+    ]  # fmt: skip
+    assert [row.label for row in ff.compare(runs).rows] == [f"FedAvg(mode={mode})" for mode in sizes]
+
+
 def test_rules_of_participation_are_told_apart() -> None:
     rules = (Share(1.0), Number(1), Bernoulli(1.0), Explicit([[0]]), Explicit([[1]]))
     values = [settings_by_name(Fake("A", 0, [0.1], more={"participation": repr(r)}))["participation"] for r in rules]

@@ -20,6 +20,7 @@ class Known:
     matrices: np.ndarray
     dtype: torch.dtype = torch.float64
     samples: str = "known"
+    coordinates: str = ""  # it is no part of a model with adapters
 
     @property
     def pooled(self) -> Known:

@@ -2,6 +2,10 @@
 
 from .adapted import adapted, adapted_network, kept_parameters, network_of
 from .lora import LoRA
+from .merging import Factors, base_parameters, factors, merged
 from .turns import by_turns
 
-__all__ = ["LoRA", "adapted", "adapted_network", "by_turns", "kept_parameters", "network_of"]
+__all__ = [
+    "Factors", "LoRA", "adapted", "adapted_network", "base_parameters", "by_turns", "factors", "kept_parameters",
+    "merged", "network_of",
+]  # fmt: skip

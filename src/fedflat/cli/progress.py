@@ -131,4 +131,11 @@ def state(result: Round) -> str:
         parts.append(f"of the iterate {100 * result.metrics['test_accuracy_iterate']:.1f} %")
     if "train_loss" in result.metrics:
         parts.append(f"train loss {result.metrics['train_loss']:.4g}")
-    return "  ".join(parts + [f"{name} {value:.2f}" for name, value in result.metrics.items() if name not in SHARED])
+    # Of a probe's numbers, those of single layers have a slash in their names.
+    own = {name: value for name, value in result.metrics.items() if name not in SHARED and "/" not in name}
+    return "  ".join(parts + [f"{name} {_short(value)}" for name, value in own.items()])
+
+
+def _short(value: float) -> str:
+    """With two places after the point, or if only zeros would stand there with one digit."""
+    return f"{value:.1g}" if 0 < abs(value) < 0.005 else f"{value:.2f}"

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..adapters import LoRA, by_turns
+from ..adapters import LoRA, base_parameters, by_turns
 from ..core.errors import InputError, NonFiniteError
 from ..core.matrix_products import fix_product_rounding
 from ..core.method import Context, Method
@@ -23,7 +23,7 @@ from ..core.task import CROSS_ENTROPY, SampleLoss
 from ..core.wrapper import label_of, serves_another
 from ..data.federated import FederatedData, Index, digest
 from ..data.partition_statistics import partition_statistics
-from ..metrics.flatness import Flatness, Measure, ProgressCallback, Subject, measure, no_progress
+from ..metrics.flatness import Flatness, Measure, ProgressCallback, Subject, check_measures, measure, no_progress
 from ..metrics.flatness.subject import MAX_SAMPLES, NextRound, RoundObserver
 from ..rounds import checkpoint
 from ..rounds.aggregation import Weights, mean_weights
@@ -161,6 +161,7 @@ class Simulation:
         self.adapter, self._base_hash = adapter, None if adapter is None else frozen_hash(module)
         self.task = check_task(loss, data)
         self.objective = Objective(module, bf16=precision == "bf16", task=self.task)
+        self.probes, self.probe_every = tuple(check_measures(probes, module)), probe_every
         w = self.objective.space.flatten(module)
         method = by_turns(method, adapter, self.objective.space)
         self.data = data.to(self.device, w.dtype)
@@ -186,7 +187,6 @@ class Simulation:
         self._store = ClientStore(
             method, clients, w, store_budget, store_folder if ranks.number == 1 else None, ranks.owned
         )
-        self.probes, self.probe_every = tuple(probes), probe_every
         self._evaluated = self._evaluation(self.participation.held_out(data.clients))
         self.callbacks, self._stopped = check_callbacks(callbacks), False
 
@@ -298,6 +298,8 @@ class Simulation:
             raise InputError("there is no result before the first round")
         w = self.server.w
         summary = summarise(self._evaluated, len(w), w.element_size(), self.history, self.last)
+        if self.message_bytes is not None:
+            summary |= zip(("message_bytes", "message_bytes_full"), self.message_bytes, strict=True)
         return Run(
             method=label_of(self.method),
             seed=self.seed,
@@ -350,7 +352,7 @@ class Simulation:
         """
         measures = () if self.method.training == "local" else measures
         subject = Subject(self.objective, self._server.served, self._trained_on, max_samples,
-                          dry_round=self.dry_round, iterate=self.server.w)  # fmt: skip
+                          dry_round=self.dry_round, iterate=self.server.w, weights=self.weights)  # fmt: skip
         return measure(subject, measures, progress)
 
     def dry_round(self, clients: Index | None, observer: RoundObserver) -> NextRound:
@@ -485,6 +487,12 @@ class Simulation:
     def store_bytes(self) -> int:
         """The most memory that clients' records may come to take."""
         return self._store.most_bytes(self.executor.chunk)
+
+    @property
+    def message_bytes(self) -> tuple[int, int] | None:
+        """Bytes that a client sends in a round, and would send in full fine-tuning; None without adapters."""
+        full, size = base_parameters(self.objective.module), self.server.w.element_size()
+        return None if full is None else (size * self._cost.up, size * method_cost(self.method, full).up)
 
     def settings(self) -> dict[str, Any]:
         """What the rounds depend on, in words and numbers; how many there are only for a method that needs to know."""

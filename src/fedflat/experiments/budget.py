@@ -40,7 +40,7 @@ from ..files import make_folder, read_json, write_atomically
 from ..metrics.accuracy import SAMPLES_AT_ONCE, score
 from ..models import build, parameter_count
 from ..rounds.aggregation import RunningMean
-from ..rounds.cost import full_passes_per_round, gradients_per_step, method_cost
+from ..rounds.cost import compared_messages, full_passes_per_round, gradients_per_step, method_cost
 from ..rounds.device import device_name, usable_device
 from ..rounds.local_training import Client
 from ..rounds.randomness import Purpose, generator
@@ -70,6 +70,7 @@ class RunBudget:
     bytes_up: float
     client_state_bytes: int  # size of all clients' records, once every client has taken part
     peak_bytes: int | None = None  # largest memory of this process; None if it was not measured
+    message_bytes: tuple[int, int] | None = None  # sent by a client in a round, with an adapter and without
 
     def lines(self) -> list[str]:
         """The budget as text, one quantity a line."""
@@ -79,6 +80,11 @@ class RunBudget:
             f"minibatch gradients   {self.gradients:,.0f}",
             f"sent to clients       {self.bytes_down / 1e6:,.1f} MB",
             f"sent to the server    {self.bytes_up / 1e6:,.1f} MB",
+            *(
+                []
+                if self.message_bytes is None
+                else [f"by a client a round   {compared_messages(*self.message_bytes)}"]
+            ),
             f"kept for all clients  {self.client_state_bytes / 1e6:,.1f} MB",
             *([] if self.peak_bytes is None else [f"peak of memory        {self.peak_bytes / 1e6:,.0f} MB"]),
         ]
@@ -146,7 +152,7 @@ def simulation_budget(sim: Simulation) -> RunBudget:
     cohorts = [sim.participation.cohort(t, data.clients, generator(sim.seed, Purpose.COHORT, t)) for t in rounds]
     d, number_bytes = sim.objective.space.d, sim.w.element_size()
     budget = _budget(sim.method, sim.client, data.sizes, cohorts, sim.rounds, d, number_bytes, evaluated)
-    return replace(budget, peak_bytes=peak_bytes(sim))
+    return replace(budget, peak_bytes=peak_bytes(sim), message_bytes=sim.message_bytes)
 
 
 def _budget(

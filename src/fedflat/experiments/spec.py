@@ -43,7 +43,7 @@ from ..engine.arguments import check_weights, check_workers
 from ..engine.ranks import ALONE, Ranks
 from ..files import read_toml
 from ..methods import METHODS, all_methods, find, plain
-from ..metrics.flatness import LIGHT, Measure
+from ..metrics.flatness import LIGHT, Measure, check_measures
 from ..metrics.flatness.measures import MEASURES, all_measures, find_measure
 from ..metrics.protocols import Protocol
 from ..models import MODELS, known_model
@@ -297,6 +297,8 @@ class Experiment(Section):
         given = {name: value for name, value in self.decisive().items() if value != defaults.get(name)}
         if "data" in given:
             given["data"] = _without_later(given["data"], DataOptions)
+        for name in {"flatness", "probes"} & set(given):
+            given[name] = [_measure_without_later(section) for section in given[name]]
         if "method" in given:
             given["method"] = _method_without_later(given["method"])
         if "methods" in given:
@@ -418,7 +420,7 @@ class RunSpec(Experiment):
         """
         from ..engine.simulation import Simulation  # whoever only lists or checks settings needs no engine
 
-        return Simulation(
+        sim = Simulation(
             model=self.model.name,
             data=federated_data(self),
             method=build_method(self.method),
@@ -443,6 +445,8 @@ class RunSpec(Experiment):
             ranks=ranks,
             adapter=build_adapter(self.adapter),
         )
+        check_measures([build_measure(one) for one in self.flatness], sim.objective.module)  # now, not after training
+        return sim
 
 
 def distinct_seeds(seeds: list[int]) -> list[int]:
@@ -457,6 +461,11 @@ def _method_without_later(section: dict[str, Any]) -> dict[str, Any]:
     section = {name: _method_without_later(x) if isinstance(x, dict) and "name" in x else x
                for name, x in section.items()}  # fmt: skip
     return _without_later(section, method) if method else section
+
+
+def _measure_without_later(section: dict[str, Any]) -> dict[str, Any]:
+    measure = all_measures().get(section["name"])
+    return _without_later(section, measure) if measure else section
 
 
 def _without_later(section: dict[str, Any], cls: type[Any]) -> dict[str, Any]:

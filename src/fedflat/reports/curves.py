@@ -72,6 +72,18 @@ def loss_curves(comparison: ComparisonData) -> list[str]:
     return found
 
 
+def aggregation_curves(comparison: ComparisonData) -> list[str]:
+    """For each task, the aggregation error of adapters against rounds, as SVG; only if it was a probe of a run."""
+    found = []
+    for task, rows, names in panels(comparison.rows):
+        for name, title in (("largest", "largest of a layer"), ("mean", "mean over layers")):
+            lines = [_line(row, f"aggregation_error_{name}", _rounds, 1.0, window=1) for row in rows]
+            if any(lines):
+                drawn = Drawing(rows, names, lines, _titled(title, task), "aggregation error", may_be_logarithmic=True)
+                found.append(drawn.svg())
+    return found
+
+
 def cost_curves(comparison: ComparisonData) -> list[str]:
     """For each task, test accuracy against gradients computed and bytes sent by all clients so far, as SVG."""
     found = []

@@ -38,9 +38,9 @@ class Correlation:
 
 
 def measured(comparison: ComparisonData) -> list[str]:
-    """The names of the numbers that were measured on every run."""
+    """The names of the numbers that were measured on every run, but not those of single layers, with a slash."""
     runs = comparison.runs
-    return [name for name in runs[0].flatness if all(name in run.flatness for run in runs)]
+    return [name for name in runs[0].flatness if "/" not in name and all(name in run.flatness for run in runs)]
 
 
 def protocols(comparison: ComparisonData) -> list[str]:

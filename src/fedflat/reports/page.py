@@ -12,6 +12,7 @@ from ..core.errors import printable
 from ..data.partition_statistics import PartitionStatistics
 from ..files import make_folder, read_bytes, write_atomically
 from ..methods import all_methods
+from ..rounds.cost import compared_messages
 from . import curves, figures, flatness, wording
 from .columns import caption, columns, target_columns
 from .comparison_data import ComparisonData, FinishedRun, Row
@@ -87,6 +88,7 @@ def _content(chapter: Chapter) -> dict[str, Any]:
         "smoothing": curves.smoothing_in_words(curves.window_of(comparison)),
         "accuracy": curves.accuracy_curves(comparison),
         "losses": curves.loss_curves(comparison),
+        "aggregation": curves.aggregation_curves(comparison),
         "costs": curves.cost_curves(comparison),
         "differences": figures.differences(comparison),
         "partitions": partitions,
@@ -137,12 +139,19 @@ def _settings(comparison: ComparisonData) -> dict[str, str]:
         "weights of clients": [wording.weights_in_words(run.settings["weights"]) for run in runs],
         "local training": [wording.training_in_words(run.settings["client"]) for run in runs],
         "augmentation in training": [wording.augmentation_in_words(run.settings["augmentation"]) for run in runs],
+        "sent by a client in a round": [_message(run) for run in runs],
         "seeds": [", ".join(map(str, comparison.seeds))],
         "executor": [run.settings["executor"] for run in runs],
         "precision of training": [run.settings.get("precision", "fp32") for run in runs],
     }
     shown = {name: list(dict.fromkeys(filter(None, some))) for name, some in texts.items()}
     return {name: " | ".join(some) for name, some in shown.items() if some}
+
+
+def _message(run: FinishedRun) -> str:
+    """With an adapter, how much a client sends, beside full fine-tuning; otherwise empty."""
+    sent, full = (run.summary.get(name) for name in ("message_bytes", "message_bytes_full"))
+    return "" if sent is None or full is None else compared_messages(sent, full)
 
 
 def _own_settings(row: Row, comparison: ComparisonData) -> list[str]:

@@ -20,12 +20,16 @@ def settings_by_name(run: FinishedRun) -> dict[str, Any]:
     """All settings that the results of a run depend on except its seed, as numbers and words.
 
     Those of the method are called `method.rho`, those of local training `client.lr`, those of the partition scheme
-    `partition.alpha`. None stands for a value that is not used, such as no clipping. A text that cannot be taken
-    apart, because a later version or somebody else has written it, stays one value under the name that it has.
+    `partition.alpha`, those of an adapter `adapter.r`. None stands for a value that is not used, such as no clipping. A
+    text that cannot be taken apart, because a later version or somebody else has written it, stays one value under the
+    name that it has.
     """
     settings = run.settings
     values: dict[str, Any] = {f"method.{name}": value for name, value in settings["hyper"].items()}
     values |= _data(settings["data"]) | _model(settings["model"]) | client_settings(settings["client"])
+    if "adapter" in settings:
+        values |= _adapter(settings["adapter"])
+        values.pop("parameters", None)  # they follow from the adapter
     values["participation"] = _participation(settings["participation"])
     values |= {name: settings[name] for name in ("weights", "augmentation")}
     return values | {"precision": settings.get("precision", "fp32"), "rounds": int(run.summary["rounds"])}
@@ -90,6 +94,16 @@ def _model(text: str) -> dict[str, Any]:
     """Class, number of parameters and their type."""
     found = _MODEL.fullmatch(text)
     return {**found.groupdict(), "parameters": int(found["parameters"])} if found else {"model": text}
+
+
+def _adapter(text: str) -> dict[str, Any]:
+    """The fields of an adapter, called `adapter.r` and so on; targets as one text."""
+    fields = fields_of(text)
+    if fields is None:
+        return {"adapter": text}
+    found = {f"adapter.{name}": value for name, value in fields.items() if name != "class"}
+    targets = found.get("adapter.targets")
+    return found | ({"adapter.targets": "+".join(map(str, targets))} if isinstance(targets, tuple) else {})
 
 
 def _participation(text: str) -> Any:

@@ -53,11 +53,11 @@ def as_text(comparison: ComparisonData, width: int = 150) -> str:
 
 
 def flatness_table(flatness_of: Mapping[str, Flatness]) -> Table:
-    """One row per run, one column per number."""
+    """One row per run, one column per number that is not a single layer's (those have a slash in their names)."""
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, caption="± half of a 95 % interval, or the residual of an eigenvalue"
     )
-    names = dict.fromkeys(name for flatness in flatness_of.values() for name in flatness)
+    names = dict.fromkeys(name for flatness in flatness_of.values() for name in flatness if "/" not in name)
     for title in ("run", *map(measure_title, names)):
         table.add_column(literal(title), justify="left" if title == "run" else "right", no_wrap=True)
     for run, flatness in flatness_of.items():

@@ -36,6 +36,12 @@ def method_cost(method: Method, d: int) -> MethodCost:
     )
 
 
+def compared_messages(with_adapter: float, full: float) -> str:
+    """What a client sends in a round, in bytes, beside what it would send in full fine-tuning."""
+    share = f", {100 * with_adapter / full:.2g} % of the {full / 1e6:,.3g} MB of full fine-tuning" if full else ""
+    return f"{with_adapter / 1e6:,.3g} MB{share}"
+
+
 class VectorCost(MethodCost):
     """The same in model-sized vectors; scalars and short windows do not count, as in the papers."""
 

@@ -10,18 +10,19 @@ from functools import partial
 import torch
 from torch import nn
 
+from ...adapters import adapted_network
 from ...core.errors import InputError
 from ...core.matrix_products import fix_product_rounding
 from ...core.objective import Objective
 from ...core.task import SampleLoss, task_of
 from ...data.federated import FederatedData
-from .measure import Curve, Finding, Measure, Measured, no_progress
+from .measure import Curve, Finding, LossMeasure, Measure, Measured, no_progress
 from .measures import all_measures, find
 from .subject import MAX_SAMPLES, Subject
 
 __all__ = [
-    "Curve", "Finding", "Flatness", "Measure", "Measured", "ProgressCallback", "Subject", "all_measures", "find",
-    "flatness", "measure", "no_progress",
+    "Curve", "Finding", "Flatness", "LossMeasure", "Measure", "Measured", "ProgressCallback", "Subject", "all_measures",
+    "check_measures", "find", "flatness", "measure", "no_progress",
 ]  # fmt: skip
 
 ProgressCallback = Callable[[str, int, int], None]  # a measure's name, steps done, steps in all
@@ -85,9 +86,7 @@ def flatness(
 
 def measure(subject: Subject, measures: Sequence[str | Measure], progress: ProgressCallback = no_progress) -> Flatness:
     """All `measures` of one subject. Raises InputError as `flatness` does."""
-    if isinstance(measures, str):
-        raise InputError(f"measures must be a list of names, got {measures!r}")
-    chosen = [find(one) if isinstance(one, str) else one for one in measures]
+    chosen = check_measures(measures, subject.objective.module)
     for one in chosen:
         if one.needs_round and subject.dry_round is None:
             raise InputError(f"{type(one).__name__} looks at a round of training; measure a run, not a model alone")
@@ -97,8 +96,20 @@ def measure(subject: Subject, measures: Sequence[str | Measure], progress: Progr
     for one in chosen:
         name = type(one).__name__
         try:
-            of = subject.training() if one.needs_round else subject
-            findings.append(one.measure(of, partial(progress, name)))
+            findings.append(one.measure(one.of(subject), partial(progress, name)))
         except ArithmeticError as error:  # the round that it looks at diverges
             findings.append(Finding(name, f"{name}: not measured, {error}", {}))
     return Flatness(tuple(findings))
+
+
+def check_measures(measures: Sequence[str | Measure], module: nn.Module) -> list[Measure]:
+    """The measures. Raises InputError for an unknown name, or one that needs adapters, which `module` does not have."""
+    if isinstance(measures, str):
+        raise InputError(f"measures must be a list of names, got {measures!r}")
+    chosen = [find(one) if isinstance(one, str) else one for one in measures]
+    for one in chosen:
+        if one.needs_adapter and adapted_network(module) is None:
+            raise InputError(
+                f"{one!r} needs a model with adapters, which this one has not; set adapter, or leave it out"
+            )
+    return chosen

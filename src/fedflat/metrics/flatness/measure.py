@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, dataclass_transform
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.hyper import by_name, check, hyper
+from ...core.hyper import by_name, check, hyper, later_defaults
 from .subject import Subject
 
 Kind = Literal["interval", "residual"]  # half of a 95 % interval, or a bound on the distance to an exact value
@@ -76,7 +76,7 @@ class Finding:
 
     measure: str  # its name
     protocol: str  # how it was measured, in words, with the settings
-    values: dict[str, Measured]
+    values: dict[str, Measured]  # by name; one of a single layer is called `NAME/LAYER`, and tables leave it out
     curves: dict[str, Curve] = field(default_factory=dict)
 
 
@@ -87,11 +87,20 @@ class Measure(ABC):
     precision: ClassVar[tuple[str, ...]] = ()  # settings that change a number's error and not its definition
     needs_round: ClassVar[bool] = False  # it looks at the round that would follow: a method and its state
 
+    @property
+    def needs_adapter(self) -> bool:
+        """Whether it can only be taken of a model with adapters."""
+        return False
+
     def __init_subclass__(cls) -> None:
         by_name(dataclass(frozen=True, kw_only=True)(cls))
 
     def __post_init__(self) -> None:
         check(self)
+
+    def of(self, subject: Subject) -> Subject:
+        """What `measure` is given of a subject: with `needs_round` the model that is trained."""
+        return subject.training() if self.needs_round else subject
 
     @abstractmethod
     def measure(self, subject: Subject, progress: StepCallback) -> Finding:
@@ -111,7 +120,9 @@ class Measure(ABC):
         `samples` names the samples that were used, by default the subject's pooled ones; empty if none were used.
         """
         own = fields(self)  # type: ignore[arg-type]  # every subclass is a dataclass
-        settings = ", ".join(f"{f.name} = {getattr(self, f.name)}" for f in own)
+        later = later_defaults(type(self))  # a protocol stays the same text when a measure gets a field
+        said = [f.name for f in own if f.name not in later or getattr(self, f.name) != later[f.name]]
+        settings = ", ".join(f"{name} = {getattr(self, name)}" for name in said)
         first = (type(self).__doc__ or "").strip().splitlines()[0].rstrip(".")
         protocol = "; ".join(filter(None, (first, settings, subject.samples if samples is None else samples)))
         defining = [f for f in own if f.name not in self.precision]
@@ -119,3 +130,32 @@ class Measure(ABC):
         suffix = f"({','.join(other)})" if other else ""  # such as `(rho=0.1)`
         named = {f"{name}{suffix}": value for name, value in values.items()}
         return Finding(type(self).__name__, protocol, named, {f"{n}{suffix}": c for n, c in (curves or {}).items()})
+
+
+class LossMeasure(Measure):
+    """A measure of the loss around the model, over the trained parameters or over merged weights."""
+
+    space: Literal["trained", "merged"] = hyper(
+        "trained",
+        "what the loss is a function of: the trained parameters, with an adapter its factors and the head; or, with an "
+        "adapter, the weights W + alpha / r B A of the adapted layers",
+        later=True,
+    )
+
+    @property
+    def needs_adapter(self) -> bool:
+        return self.space == "merged"
+
+    def of(self, subject: Subject) -> Subject:
+        return subject.merged if self.space == "merged" else subject
+
+    def finding(
+        self,
+        subject: Subject,
+        values: dict[str, Measured],
+        curves: dict[str, Curve] | None = None,
+        samples: str | None = None,
+    ) -> Finding:
+        """As of any measure; of a model with adapters the protocol says over which parameters."""
+        samples = subject.samples if samples is None else samples
+        return super().finding(subject, values, curves, "; ".join(filter(None, (subject.coordinates, samples))))

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ...adapters import adapted_network, merged
 from ...core.errors import InputError
 from ...core.objective import Batch, Objective
 from ...data.federated import FederatedData, Index, Members
@@ -124,10 +126,29 @@ class Subject:
     memory: int = MEMORY
     dry_round: DryRound | None = None  # None: there is no run, only a model
     iterate: Tensor | None = None  # (d,) the model that the next round starts from, if that is another than `w`
+    weights: Literal["uniform", "samples"] = "uniform"  # of the clients in the server's mean
+    is_merged: bool = False  # whether `w` are the weights of adapted layers, see `merged`
 
     def training(self) -> Subject:
         """The subject of a measure that looks at the round that follows: with the model that is trained."""
         return self if self.iterate is None else replace(self, w=self.iterate)
+
+    @cached_property
+    def merged(self) -> Subject:
+        """The same model without adapters; `w` are the weights of the adapted layers, and all else is fixed.
+
+        It is alone, without a round. Holds a copy of the whole model.
+        """
+        objective = Objective(merged(self.objective.module, self.objective.space, self.w), task=self.objective.task)
+        w = objective.space.flatten(objective.module)
+        return replace(self, objective=objective, w=w, dry_round=None, iterate=None, is_merged=True)
+
+    @property
+    def coordinates(self) -> str:
+        """What `w` is of a model that has adapters, in words; empty of any other model."""
+        if self.is_merged:
+            return f"over the {len(self.w):,} weights of the adapted layers, adapters merged in"
+        return "" if adapted_network(self.objective.module) is None else f"over the {len(self.w):,} trained parameters"
 
     @cached_property
     def pooled(self) -> Landscape:

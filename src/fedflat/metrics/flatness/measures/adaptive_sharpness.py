@@ -5,12 +5,12 @@ from typing import Literal
 import torch
 
 from ....core.hyper import hyper
-from ..measure import Finding, Measure, Measured, StepCallback
+from ..measure import Finding, LossMeasure, Measured, StepCallback
 from ..subject import Subject
 from .sharpness import worst_rise
 
 
-class AdaptiveSharpness(Measure):
+class AdaptiveSharpness(LossMeasure):
     """The rise of the training loss at the worst point of a ball scaled by the weights: ||delta / T|| <= rho, T = |w|.
 
     ASAM's adaptive sharpness (Kwon et al., 2021, eq. 2), with steps = 1 at its first-order point

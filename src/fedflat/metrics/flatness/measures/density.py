@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from ....core.hyper import hyper
 from ..hessian import Hessian
 from ..lanczos import rademacher, tridiagonals
-from ..measure import Curve, Finding, Measure, Measured, StepCallback, mean_with_interval
+from ..measure import Curve, Finding, LossMeasure, Measured, StepCallback, mean_with_interval
 from ..subject import Subject
 
 Array = NDArray[np.float64]
 
 
-class Density(Measure):
+class Density(LossMeasure):
     """The density of the eigenvalues of the Hessian of the training loss.
 
     Stochastic Lanczos quadrature (Ghorbani et al., 2019): the mean over random signs z of Gauss quadratures of

@@ -5,11 +5,11 @@ import numpy as np
 from ....core.hyper import hyper
 from ..hessian import Hessian
 from ..lanczos import Krylov, gaussian
-from ..measure import Finding, Measure, Measured, StepCallback
+from ..measure import Finding, LossMeasure, Measured, StepCallback
 from ..subject import Subject
 
 
-class Eigenvalues(Measure):
+class Eigenvalues(LossMeasure):
     """The algebraically largest eigenvalues of the Hessian of the training loss.
 
     Thick-restart Lanczos (Wu and Simon, 2000) from a fixed random vector, until all their residuals

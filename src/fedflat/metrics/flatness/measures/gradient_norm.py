@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from ..measure import Finding, Measure, Measured, StepCallback
+from ..measure import Finding, LossMeasure, Measured, StepCallback
 from ..subject import Subject
 
 
-class GradientNorm(Measure):
+class GradientNorm(LossMeasure):
     """The length of the gradient of the training loss, ||grad F(w)||: how far w is from a stationary point.
 
     Measures of curvature say most about a model near a stationary point.

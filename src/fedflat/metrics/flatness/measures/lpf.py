@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from ....core.hyper import hyper
-from ..measure import Finding, Measure, StepCallback, mean_with_interval
+from ..measure import Finding, LossMeasure, StepCallback, mean_with_interval
 from ..subject import Subject
 
 
-class LPF(Measure):
+class LPF(LossMeasure):
     """The training loss averaged over Gaussian noise on the parameters: E F(w + tau), tau ~ N(0, sigma^2 I).
 
     The low-pass filter of Bisla et al. (2022), with their sigma and number of draws; the loss itself,

@@ -6,12 +6,12 @@ import numpy as np
 
 from ....core.hyper import hyper
 from ....core.oracle import unit
-from ..measure import Curve, Finding, Measure, StepCallback, mean_with_interval
+from ..measure import Curve, Finding, LossMeasure, StepCallback, mean_with_interval
 from ..subject import Subject
 from .lpf import gaussians
 
 
-class Radius(Measure):
+class Radius(LossMeasure):
     """The training loss over the distance from the model: F(w + r v), ||v|| = 1 (Lee & Yoon, 2024, Figs 5, 9, 14).
 
     The paper does not say which v: by default the mean over Gaussian directions of length 1, which depend on

@@ -5,11 +5,11 @@ from torch import Tensor
 
 from ....core.hyper import hyper
 from ....core.oracle import unit
-from ..measure import Finding, Measure, Measured, StepCallback
+from ..measure import Finding, LossMeasure, Measured, StepCallback
 from ..subject import Landscape, Subject
 
 
-class Sharpness(Measure):
+class Sharpness(LossMeasure):
     """The rise of the training loss at the worst point of a ball: max F(w + delta) - F(w), ||delta|| <= rho.
 
     With steps = 1 the first-order point w + rho unit(grad F(w)), FedLESAM's global sharpness (Fan et

@@ -12,13 +12,13 @@ from torch import Tensor
 from ....core.hyper import hyper
 from ..hessian import Hessian
 from ..lanczos import Krylov, gaussian, rademacher
-from ..measure import Finding, Measure, StepCallback, mean_with_interval
+from ..measure import Finding, LossMeasure, StepCallback, mean_with_interval
 from ..subject import Landscape, Subject
 
 Draws = NDArray[np.float64]
 
 
-class Trace(Measure):
+class Trace(LossMeasure):
     """The trace of the Hessian of the training loss, from random probes, with a 95 % interval.
 
     `hutchinson` is the mean of z' H z over random signs z (Hutchinson, 1990). Here every group of samples has its own
