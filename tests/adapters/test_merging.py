@@ -144,6 +144,7 @@ def test_sam_on_factors_is_sam_on_merged_weights_only_for_an_orthogonal_a(orthog
     x, y = torch.randn(9, 4, generator=g).double(), torch.randint(3, (9,), generator=g)
     A = torch.randn(4, 4, generator=g).double()
     A = torch.linalg.qr(A)[0] if orthogonal else A
+    torch.manual_seed(0)
     layer, rho, lr = nn.Linear(4, 3, bias=False).double(), 0.4, 0.3
     made = adapted(nn.Sequential(layer), ff.LoRA(targets=("0",), r=4, alpha=4, head="frozen", mode="freeze_a")).double()
     factor = next(p for name, p in made.named_parameters() if name.endswith("lora_A.default.weight"))
@@ -160,7 +161,7 @@ def test_sam_on_factors_is_sam_on_merged_weights_only_for_an_orthogonal_a(orthog
     on_factors = -lr * gradient(W + rho * G @ A.T @ A / (G @ A.T).norm()) @ A.T @ A
     on_merged = -lr * gradient(W + rho * G / G.norm())
     moved = sim.server.w.view(3, 4) @ A
-    torch.testing.assert_close(moved, on_factors, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(moved, on_factors, rtol=1e-11, atol=1e-12)  # SAM adds 1e-12 to a norm
     assert ((moved - on_merged).norm() < 1e-12) == orthogonal
 
 
