@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -59,7 +60,17 @@ class MetaDevice(TorchDispatchMode):
         super().__init__()
         self.waits: list[Wait] = []
         self.sent: list[Wait] = []
-        self._random = torch.Generator().manual_seed(0)
+        self.equal = True  # what `torch.equal` finds
+        self._from_numbers = _FromNumbers(self)
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._from_numbers.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._from_numbers.__exit__(*error)
+        super().__exit__(*error)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -81,8 +92,6 @@ class MetaDevice(TorchDispatchMode):
         name = func._schema.name
         if name in ("aten::_to_copy", "aten::copy_"):
             return self._copied(func, args, kwargs)
-        if name == "aten::lift_fresh" and on_device:  # the end of `torch.tensor(numbers, device=...)`
-            self._note("upload")
         if not on_device:
             return func(*args, **kwargs)
         if name == "aten::_local_scalar_dense":
@@ -137,8 +146,10 @@ class MetaDevice(TorchDispatchMode):
         return (x, found, *rest)
 
     def _made_up(self, name: str, args: Any) -> Any:
-        """The result of an operation that depends on numbers: nothing is equal or close, and nothing is found."""
-        if name in ("aten::equal", "aten::allclose"):
+        """The result of an operation that depends on numbers: nothing is close, and nothing is found."""
+        if name == "aten::equal":
+            return self.equal
+        if name == "aten::allclose":
             return False
         x = args[0]
         if name == "aten::nonzero":
@@ -148,16 +159,31 @@ class MetaDevice(TorchDispatchMode):
         raise NotImplementedError(f"{name} at {_place()[0]}")
 
     def _numbers(self, shape: Any, dtype: torch.dtype) -> Tensor:
-        """Numbers on the CPU: between 0.5 and 1.5, zero if they are whole, true if they are truth values."""
+        """Numbers on the CPU, the same for each shape: from 0.5 to 1.5, or zero if they are whole, or true."""
         if dtype == torch.bool:
             return torch.ones(shape, dtype=dtype)
         if not dtype.is_floating_point:
             return torch.zeros(shape, dtype=dtype)
-        return (torch.rand(shape, generator=self._random, dtype=torch.float64) + 0.5).to(dtype)
+        random = torch.Generator().manual_seed(0)
+        return (torch.rand(shape, generator=random, dtype=torch.float64) + 0.5).to(dtype)
 
     def _note(self, kind: Kind, waits: bool = True) -> None:
         place, within = _place()
         (self.waits if waits else self.sent).append(Wait(kind, place, within))
+
+
+class _FromNumbers(TorchFunctionMode):
+    """Sees tensors that are made of Python's numbers, which a GPU waits for and the other mode is not shown."""
+
+    def __init__(self, device: MetaDevice) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func in (torch.tensor, Tensor.new_tensor) and made.is_meta:
+            self._device._note("upload")
+        return made
 
 
 def _is_left_behind(x: Tensor, func: Any, args: Any) -> bool:

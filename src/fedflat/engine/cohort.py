@@ -117,7 +117,7 @@ def train(
     chunks = np.array_split(mine, -(-len(mine) // executor.chunk)) if len(mine) else []  # as even as possible
     down = down.map(lambda x: aligned(x.to(down.w.dtype)))
     tasks = _tasks(store, [clients[places] for places in chunks], down)
-    on_device = to_device(torch.from_numpy(mine), weights.device).split([len(places) for places in chunks])
+    on_device = torch.split(to_device(torch.from_numpy(mine), weights.device), [len(places) for places in chunks])
     with ranks.together(), closing(trainer.parts(tasks, down, ctx)) as parts:
         for places, rows, part in zip(chunks, on_device, parts, strict=True):
             mean.add(part.received, part.steps, weights[rows], part.lr_factors)
