@@ -6,7 +6,6 @@ most `PER_CHUNK`, and a round at most `PER_COHORT` and `PER_ROUND` beside.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +25,7 @@ from fedflat.engine.executors.stacked import Stacked
 from fedflat.methods import find
 from fedflat.metrics.flatness import all_measures
 from fedflat.models import vit_b_32
+from support.device_rounds import ROUNDS, Waits, counted
 from support.effort import chosen
 from support.federation import federation, simulation
 from support.meta_device import MetaDevice
@@ -37,23 +37,6 @@ PER_CHUNK = 2  # whether all is finite, and how large the numbers of the mean ar
 PER_CHUNK_WITH_FILE = 1  # more: clients' records are written to a file
 PER_COHORT = 1  # the mean training loss
 PER_ROUND = 10  # server, drift, numbers that it sends, evaluation of one or two models
-
-
-@dataclass(frozen=True)
-class Waits:
-    """How often the host waited in one round."""
-
-    steps: int  # inside local training
-    cohort: int  # from the first client's training until the sums of all are there
-    rest: int
-
-    @classmethod
-    def of_a_round(cls, sim: ff.Simulation, device: MetaDevice) -> Waits:
-        """Of the next round."""
-        device.waits.clear()
-        sim.round()
-        cohort = len(device.within("train"))
-        return cls(len(device.within("local_round")), cohort, len(device.waits) - cohort)
 
 
 def assert_within_budget(sim: ff.Simulation, device: MetaDevice, per_chunk: int = PER_CHUNK) -> None:
@@ -244,3 +227,13 @@ def test_nothing_that_never_ran_on_a_gpu_is_chosen_for_one(monkeypatch: pytest.M
         assert choice.choose("auto", sim._make, sim.cohort(0), 1e9).name == "stacked"
     sim = simulation(find("FedAvg")(), device="cpu")
     assert choice.choose("auto", sim._make, sim.cohort(0), 1e9).name == "compiled"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ROUNDS)
+def test_the_docs_state_what_is_counted(name: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "devices.md").read_text()
+    [row] = [line.split("|")[2:-1] for line in page.splitlines() if line.startswith(f"| {name} |")]
+    now = [int(cell.split(" to ")[1]) for cell in row]
+    found = [counted(name, executor) for executor in EXECUTORS]
+    assert now == [n for one in found for n in (one.steps, one.cohort + one.rest)]
