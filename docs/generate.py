@@ -15,6 +15,7 @@ from benchmarks.ranks_tables import aggregation_table, rounds_table
 from benchmarks.results import Results
 from benchmarks.tables import Table, circumstances, peers_table, target_table, times_table, vectors_table
 from docs import published, study
+from docs.gpu_lines import gpu_lines_table
 from docs.method_grid import grid
 from docs.method_pages import index_table, link, method_pages, page_problems
 from docs.study_analysis import Results as StudyResults
@@ -302,6 +303,7 @@ def main() -> int:
         ROOT / "docs" / "published.md": published_page(),
         ROOT / "docs" / "performance.md": performance_page(),
         ROOT / "docs" / "ranks.md": ranks_page(),
+        ROOT / "docs" / "howto" / "devices.md": between("docs/howto/devices.md", "gpu lines", gpu_lines_table()),
         ROOT / "docs" / "deploy.md": deploy_page(),
         ROOT / "docs" / "durability.md": durability_page(),
         ROOT / "docs" / "tests.md": between("docs/tests.md", "planted defects", defects_table(defects)),

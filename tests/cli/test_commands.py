@@ -9,7 +9,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 
+from fedflat.engine import device_trial
 from fedflat.methods import all_methods
 
 SMALL = "--data.clients 10 --client.epochs 1 --client.batch_size 20 --rounds 4 --checkpoint_every 2 --participation 0.5"
@@ -221,6 +223,27 @@ def test_doctor(fedflat) -> None:
     assert re.search(r"^device +\w", out, re.MULTILINE)
     assert "MISSING" not in out
     assert "extra dev" in out
+
+
+def test_doctor_of_a_device(fedflat, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line for each part, as soon as it is found; what is wrong makes the exit code 1."""
+    found = [device_trial.Finding("device", "cpu"), device_trial.Finding("agreement", "stacked 1e-16")]
+    monkeypatch.setattr(device_trial, "device_trial", lambda device: iter(found))
+    code, out, _ = fedflat("doctor --device cpu")
+    assert code == 0
+    assert "torch" in out.splitlines()[0]
+    assert out.splitlines()[1:3] == ["device: cpu", "agreement: stacked 1e-16"]
+    found.append(device_trial.Finding("speed", "RuntimeError: no kernel", passed=False))
+    code, out, _ = fedflat("doctor --device cpu")
+    assert code == 1
+    assert "WRONG: speed: RuntimeError: no kernel" in out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_doctor_without_a_gpu_is_one_line(fedflat) -> None:
+    code, out, err = fedflat("doctor --device cuda")
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"fedflat: device = 'cuda' cannot be used: .*\n", err)
 
 
 def test_help_teaches(fedflat) -> None:

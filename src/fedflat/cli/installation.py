@@ -34,7 +34,44 @@ def methods(
         console.say(*describe(find(name)).split("\n"))
 
 
-def doctor() -> None:
+def doctor(
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DEVICE", help="Try training on it for about a minute, e.g. cuda: agreement of executors, speed."
+        ),
+    ] = None,
+) -> None:
+    """Print versions, cores and device, and what each optional extra lacks; or try training on a device."""
+    if device is None:
+        _print_installation()
+    else:
+        _try_device(device)
+
+
+def _try_device(name: str) -> None:
+    """Print what a trial of the device called `name` finds. The exit code is 1 unless all of it is as it should be."""
+    import platform
+
+    import torch
+
+    from ..engine.device_trial import device_trial
+    from ..rounds.device import usable_device
+    from ..rounds.segments import versions
+
+    console, device, passed = Console(), usable_device(name), True
+    found = [f"{package} {version}" for package, version in versions(("fedflat", "torch", "numpy")).items()]
+    console.say(f"{', '.join(found)}, CUDA {torch.version.cuda or 'none'}, Python {platform.python_version()}, "
+                f"{platform.platform()}")  # fmt: skip
+    for finding in device_trial(device):
+        console.say(f"{'' if finding.passed else 'WRONG: '}{finding.part}: {finding.text}")
+        passed = passed and finding.passed
+    console.say("Please report these lines if the device is a GPU: the tests of fedflat have not run on one.")
+    if not passed:
+        raise typer.Exit(1)
+
+
+def _print_installation() -> None:
     """Print versions, cores and device, and what each optional extra lacks."""
     import os
     import platform

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -10,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
+
+from .device_copy import to_device
 
 PAD = 4  # pixels on each side that a crop may move by
 FIELD = 21  # bits of a 64-bit word that one random decision uses
@@ -30,8 +33,15 @@ class Preparation:
         x = x.to(self.dtype).div_(255)  # a copy, so that it may be changed in place
         if not self.mean:
             return x
-        mean, std = (x.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
+        mean, std = (_of_channels(values, x.dtype, x.device) for values in (self.mean, self.std))
         return x.sub_(mean).div_(std)
+
+
+@lru_cache(maxsize=16)
+def _of_channels(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """One number for each channel (channels, 1, 1), copied to a device once and not at every batch."""
+    with torch.inference_mode(False):  # evaluation may ask first, training takes the same tensor
+        return torch.tensor(values, dtype=dtype, device=device)[:, None, None]
 
 
 IMAGENET = Preparation(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))  # usual for photographs
@@ -60,7 +70,7 @@ class Augmentation:
     def _moved(self, x: Tensor, words: NDArray[np.uint64]) -> Tensor:
         """Pad the pictures `x` (n, channels, height, width) with zeros, move and flip them."""
         height, width = x.shape[-2:]
-        flipped, down, right = (torch.from_numpy(d)[:, None].to(x.device) for d in self.decisions(words))
+        flipped, down, right = (to_device(torch.from_numpy(d)[:, None], x.device) for d in self.decisions(words))
         right = torch.where(flipped, -right, right) if self.flip_first else right
         columns = torch.arange(width, device=x.device)
         columns = torch.where(flipped, columns.flip(-1), columns) + right + PAD

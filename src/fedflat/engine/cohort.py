@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..core.method import Context
 from ..core.method_check import check_record, method_errors_named
+from ..data.device_copy import to_device
 from ..data.federated import Index
 from ..metrics.drift import drift
 from ..metrics.flatness.subject import RoundObserver
@@ -115,12 +117,13 @@ def train(
     chunks = np.array_split(mine, -(-len(mine) // executor.chunk)) if len(mine) else []  # as even as possible
     down = down.map(lambda x: aligned(x.to(down.w.dtype)))
     tasks = _tasks(store, [clients[places] for places in chunks], down)
+    on_device = torch.split(to_device(torch.from_numpy(mine), weights.device), [len(places) for places in chunks])
     with ranks.together(), closing(trainer.parts(tasks, down, ctx)) as parts:
-        for places, part in zip(chunks, parts, strict=True):
-            mean.add(part.received, part.steps, weights[places], part.lr_factors)
+        for places, rows, part in zip(chunks, on_device, parts, strict=True):
+            mean.add(part.received, part.steps, weights[rows], part.lr_factors)
             if keep:
                 store.stage(clients[places], part.record)
-            drifts[places], losses[places] = part.drifts, part.losses
+            drifts[rows], losses[rows] = part.drifts, part.losses
             gradients += part.gradients
     ranks.add_up(mean, drifts, losses)
     loss = float((losses * weights[:, 0]).sum() / weights.sum())

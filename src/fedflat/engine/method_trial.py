@@ -30,11 +30,11 @@ def problem() -> FederatedData:
     return FederatedData.from_clients(clients, classes=3)
 
 
-def simulation(method: Method, executor: str) -> Simulation:
+def simulation(method: Method, executor: str, device: str = "cpu") -> Simulation:
     """Four rounds of `method`, or as many as it needs, of three of the clients, with clipping, decay and momentum."""
     client = Client(lr=0.1, lr_decay=0.9, epochs=2, batch_size=4, weight_decay=0.01, max_norm=1.0, momentum=0.5)
     return Simulation("mlp", problem(), method, client, rounds_for(method), 3, executor=executor, dtype=torch.float64,
-                      model_options={"hidden": [4]}, workers=1)  # fmt: skip
+                      model_options={"hidden": [4]}, workers=1, device=device)  # fmt: skip
 
 
 def rounds_for(method: Method) -> int:

@@ -189,10 +189,13 @@ class Ranks:
         return json.loads(text.numpy().tobytes())
 
     def _reduce(self, x: Tensor, how: Any = dist.ReduceOp.SUM) -> Tensor:
-        """The sum, or another reduction, of `x` over all ranks, in place."""
+        """The sum, or another reduction, of `x` over all ranks, in place; a GPU's numbers go through the host."""
         if self.number > 1:
+            on_host = x.cpu()
             with _connection_errors():
-                dist.all_reduce(x, how)
+                dist.all_reduce(on_host, how)
+            if on_host is not x:
+                x.copy_(on_host)
         return x
 
 
@@ -222,7 +225,7 @@ def joined(patience: float = PATIENCE) -> Iterator[Ranks]:
         return
     _end_with_agent()
     if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     with _connection_errors():
         dist.init_process_group(timeout=timedelta(seconds=patience), **_meeting_point(patience))
     try:
@@ -237,7 +240,7 @@ def _meeting_point(patience: float) -> dict[str, Any]:
     torchrun offers a store for that. When it starts the ranks again, this store still holds the addresses of those that
     died (pytorch#135712), so every attempt gets a prefix of its own. Attempts are counted on each machine.
     """
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    backend = "gloo"  # for GPUs, too: sums are exchanged once a round, and several ranks can share a GPU
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return {"backend": backend}
     if int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1 and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":

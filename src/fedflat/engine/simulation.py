@@ -163,7 +163,7 @@ class Simulation:
         self.objective = Objective(module, bf16=precision == "bf16", task=self.task)
         self.probes, self.probe_every = tuple(check_measures(probes, module)), probe_every
         w = self.objective.space.flatten(module)
-        method = by_turns(method, adapter, self.objective.space)
+        method = by_turns(method, adapter, self.objective.space, w.device)
         self.data = data.to(self.device, w.dtype)
         self._data_hash, self._model_hash = self.data.contents_hash(), digest([self.objective.space.row_major(w)])
         samples = self.data.inputs(torch.arange(min(2, len(data.y)), device=self.device))

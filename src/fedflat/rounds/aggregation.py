@@ -12,8 +12,9 @@ from torch import Tensor
 from ..core.local import has_schedule
 from ..core.method import Method
 from ..core.records import Record
+from ..data.device_copy import to_device
 from ..data.federated import Index
-from .exact_sum import ExactSum
+from .exact_sum import ExactSum, add_all
 
 Weights = Literal["uniform", "samples"]
 
@@ -21,7 +22,7 @@ Weights = Literal["uniform", "samples"]
 def mean_weights(kind: str, sizes: Index, device: torch.device) -> Tensor:
     """Weights in the mean of clients with `sizes` samples (c,): (c, 1), float64, ones or numbers of samples."""
     weights = np.ones(len(sizes)) if kind == "uniform" else sizes.astype(float)
-    return torch.from_numpy(weights).to(device)[:, None]
+    return to_device(torch.from_numpy(weights), device)[:, None]
 
 
 class RunningMean:
@@ -45,10 +46,13 @@ class RunningMean:
         Weights are numbers of samples, or ones: in single precision, products with whole numbers are exact.
         """
         ones = torch.ones_like(weights)
-        for name, value in received.tensors().items():
-            self._sums[name].add(value, ones if name in self._uniform else weights)
+        parts = [
+            (self._sums[name], value, ones if name in self._uniform else weights)
+            for name, value in received.tensors().items()
+        ]
         if self._lr_factors is not None:
-            self._lr_factors.add(steps if lr_factors is None else lr_factors, weights)
+            parts.append((self._lr_factors, steps if lr_factors is None else lr_factors, weights))
+        add_all(parts)
         self.counts += torch.cat([steps * weights, weights, ones], dim=1).sum(0)
 
     def sums(self) -> Iterator[ExactSum]:

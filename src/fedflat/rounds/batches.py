@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.objective import Batch
+from ..data.device_copy import to_device
 from ..data.federated import FederatedData, Index
 from .local_training import Client
 from .participation import Participation
@@ -95,7 +96,7 @@ class Batches:
         steps = self.steps(t, clients)
         samples = self._samples(t, clients, steps)
         by_step = np.ascontiguousarray(samples.swapaxes(0, 1))  # the indices of one step in one piece of memory
-        on_device = torch.from_numpy(by_step).to(self.data.y.device).transpose(0, 1)
+        on_device = to_device(torch.from_numpy(by_step), self.data.y.device).transpose(0, 1)
         return BatchPlan(t, clients, steps, on_device, np.count_nonzero(samples >= 0, axis=-1))
 
     def batch(self, samples: Tensor, t: int, clients: Index, k: int, full: bool = True) -> Batch:
@@ -130,8 +131,9 @@ class Batches:
             place = np.arange(first, first + size)
             exists = place < sizes[:, None]
             mine = self.data.held(starts[:, None] + np.where(exists, place, 0))
-            samples = torch.from_numpy(mine).to(self.data.y.device)
-            weight = torch.from_numpy(exists / sizes[:, None]).to(self.data.y.device, self.dtype)
+            device = self.data.y.device
+            samples = to_device(torch.from_numpy(mine), device)
+            weight = to_device(torch.from_numpy(exists / sizes[:, None]), device, self.dtype)
             if not stacked:
                 samples, weight = samples[0], weight[0]
             yield Batch(self.data.inputs(samples), self.data.y[samples], weight)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import frexp, isfinite
 
@@ -65,19 +65,16 @@ class ExactSum:
 
     def add(self, x: Tensor, weights: Tensor) -> None:
         """Add the rows of `x` (c, d), each times its weight (c, 1); the products are rounded to float64."""
-        if not x.shape[-1]:
-            return
-        weights = weights.double()
-        columns = max(1, AT_ONCE // len(x)) if x.device.type == "cpu" else x.shape[-1]
-        if x.shape[-1] <= columns:  # few calls of torch, whose number is what small vectors cost
-            products = x * weights
-            low, high = products.aminmax()
-            self.raise_to(self._grid.top(max(-float(low), float(high))))
-            return self._cut(products, self._rows)
-        largest = torch.maximum(x.amax(-1, keepdim=True), -x.amin(-1, keepdim=True))
-        self.raise_to(self._grid.top(float((largest * weights.abs()).max())))
+        add_all([(self, x, weights)])
+
+    def add_products(self, products: Products, low: float, high: float) -> None:
+        """Add the rows of `products`, which lie between `low` and `high`."""
+        self.raise_to(self._grid.top(max(-low, high)))
+        if products.all is not None:
+            return self._cut(products.all, self._rows)
+        x, columns = products.x, products.columns
         for some, sums in zip(torch.split(x, columns, -1), torch.split(self.sums, columns, -1), strict=True):
-            self._cut(some * weights, sums.unbind())
+            self._cut(some * products.weights, sums.unbind())
 
     def raise_to(self, top: int) -> None:
         """Make `top` the highest place, if it is higher than the one so far: the lowest ones are dropped.
@@ -107,3 +104,35 @@ class ExactSum:
             left -= piece
             total.add_(piece.sum(0))
         sums[-1].add_(left.add_(last).sub_(last).sum(0))
+
+
+class Products:
+    """The rows of `x` (c, d), each times its weight (c, 1), rounded to float64; many of them are computed twice."""
+
+    def __init__(self, x: Tensor, weights: Tensor) -> None:
+        self.x, self.weights = x, weights.double()
+        self.columns = max(1, AT_ONCE // len(x)) if x.device.type == "cpu" else x.shape[-1]
+        # All at once takes few calls of torch, whose number is what small vectors cost.
+        self.all = x * self.weights if x.shape[-1] <= self.columns else None
+
+    def extremes(self) -> tuple[Tensor, Tensor]:
+        """Two numbers between which the products lie; the larger absolute value is that of a product."""
+        if self.all is not None:
+            low, high = self.all.aminmax()
+            return low, high
+        largest = torch.maximum(self.x.amax(-1, keepdim=True), -self.x.amin(-1, keepdim=True))
+        bound = (largest * self.weights.abs()).max()
+        return bound, bound
+
+
+def add_all(parts: Iterable[tuple[ExactSum, Tensor, Tensor]]) -> None:
+    """To each sum in `parts` add the rows of a tensor (c, d), each times its weight (c, 1).
+
+    However many sums there are, the host waits for a device once, to know how large the numbers are.
+    """
+    found = [(total, Products(x, weights)) for total, x, weights in parts if x.shape[-1]]
+    if not found:
+        return
+    extremes = torch.stack([x for _, products in found for x in products.extremes()]).tolist()
+    for (total, products), low, high in zip(found, extremes[::2], extremes[1::2], strict=True):
+        total.add_products(products, low, high)

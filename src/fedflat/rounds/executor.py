@@ -20,6 +20,7 @@ from ..core.model_check import Randomness
 from ..core.objective import Batch, BatchOracle, Objective
 from ..core.oracle import ObservedOracle
 from ..core.records import is_finite
+from ..data.device_copy import to_device
 from ..data.federated import Index
 from ..metrics.flatness.subject import RoundObserver
 from .batches import Batches, BatchPlan
@@ -88,7 +89,7 @@ class Executor(ABC):
         if self.randomness is not Randomness.DROPOUT:
             return batch
         keys = np.asarray(words(self.seed, Purpose.DROPOUT, t, clients, *counters)).view(np.int64)
-        return replace(batch, key=torch.from_numpy(keys).to(batch.y.device))
+        return replace(batch, key=to_device(torch.from_numpy(keys), batch.y.device))
 
     def _seeded(self, device: torch.device, plan: BatchPlan, *counters: int) -> AbstractContextManager[None]:
         """Nothing to seed, unless a subclass runs models that draw other random numbers than dropout's."""
@@ -106,7 +107,7 @@ class Executor(ABC):
 
     def _local_steps(self, plan: BatchPlan) -> Tensor:
         """How many steps each client of `plan` will take, (c, 1)."""
-        return torch.from_numpy(plan.steps[:, None]).to(plan.samples.device, self.batches.dtype)
+        return to_device(torch.from_numpy(plan.steps[:, None]), plan.samples.device, self.batches.dtype)
 
     def _full_gradient(self, plan: BatchPlan, w: Tensor) -> Tensor:
         """The gradient at `w` (*clients, d) on all samples of each client, batch by batch."""

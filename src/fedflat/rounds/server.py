@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ..core.errors import NonFiniteError
@@ -95,8 +96,10 @@ class Server:
         ctx = replace(ctx, steps=mean.steps, lr_sum=mean.lr_factors * ctx.lr)
         found = self.method.update(self.state, mean.value(), ctx)
         state = check_record(self.method, "update", found, self.method.server)
-        for name, x in state.tensors().items():
-            if not is_finite(x):
+        tensors = state.tensors()
+        finite = torch.stack([is_finite(x) for x in tensors.values()]).tolist()  # a device is waited for once
+        for name, fine in zip(tensors, finite, strict=True):
+            if not fine:
                 raise NonFiniteError(f"the server's {name} became NaN or infinite in round {self.t}")
         return state
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...data.device_copy import to_device
 from .slot_index import Slots
 from .slots import SlotFile
 
@@ -58,7 +59,7 @@ class MemoryRows(Rows):
         self._rows[self._at(slots)] = rows
 
     def _at(self, slots: Slots) -> Tensor:
-        return torch.from_numpy(slots).to(self._rows.device)
+        return to_device(torch.from_numpy(slots), self._rows.device)
 
 
 class FileRows(Rows):
@@ -80,7 +81,7 @@ class FileRows(Rows):
     def read(self, slots: Slots) -> Tensor:
         ahead, self._ahead = self._ahead, None
         reading = ahead[1] if ahead and np.array_equal(ahead[0], slots) else self._begin_reading(slots)
-        return reading.result().to(self._like.device)
+        return to_device(reading.result(), self._like.device)
 
     def write(self, slots: Slots, rows: Tensor) -> None:
         while len(self._writes) >= WRITES_BEHIND:

@@ -14,6 +14,7 @@ from ...core.errors import InputError
 from ...core.method import Method
 from ...core.method_check import check_record
 from ...core.records import Record
+from ...data.device_copy import to_device
 from ...data.federated import Index
 from ...rounds.checkpoint import KEPT, Stream, rows_at_once
 from .rows import FileRows, MemoryRows, Rows
@@ -124,7 +125,7 @@ class ClientStore:
             return first
         kept = self._fields(self._rows.read(slots[known]))
         if len(known) < len(clients):
-            at = torch.from_numpy(known).to(self._like.device)
+            at = to_device(torch.from_numpy(known), self._like.device)
             kept = {name: getattr(first, name).index_copy(0, at, rows) for name, rows in kept.items()}
         return type(first)(**{**first.tensors(), **kept})
 

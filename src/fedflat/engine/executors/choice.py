@@ -64,15 +64,14 @@ def check_name(name: str, randomness_of: Randomness, device: torch.device) -> No
 def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index, steps: float) -> Choice:
     """The executor called `name`; for `auto` the one that is faster on the first steps of `cohort` (c,).
 
-    `steps` is the number of all clients' steps in the whole run, which decides whether compiling pays.
+    `steps` is the number of all clients' steps in the whole run, which decides whether compiling pays. CUDA graphs, and
+    compiling for a GPU, are only used where they are asked for: no test of ours has run them there.
     """
     one = make(Sequential)
     if name != "auto":
         return Choice(make(EXECUTORS[name]), ASKED)
     if one.randomness is Randomness.OTHER:
         return Choice(one, "the model draws random numbers other than dropout")
-    if one.batches.data.y.is_cuda:
-        one = make(Graphed)
     many = make(Stacked)
     if min(many.chunk, len(cohort)) == 1:
         return Choice(one, "only one client is stacked: there is one, or the model is large")
@@ -80,8 +79,13 @@ def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index,
         choice = _faster(one, many, cohort)
     except StackingError:
         return Choice(one, "torch cannot run this model for several clients at once")
-    seconds = choice.seconds
-    if choice.executor is one or one.randomness is Randomness.DROPOUT or steps * seconds[many.name] < COMPILING:
+    seconds, on_cpu = choice.seconds, one.batches.data.y.device.type == "cpu"
+    if (
+        choice.executor is one
+        or not on_cpu
+        or one.randomness is Randomness.DROPOUT
+        or steps * seconds[many.name] < COMPILING
+    ):
         return choice
     compiled = make(Compiled)
     seconds |= _step_times((many, compiled), cohort, LONG_TRIAL_STEPS, LONG_ENOUGH)

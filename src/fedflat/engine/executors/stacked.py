@@ -37,7 +37,8 @@ class Stacked(Executor):
 
         Without adapters the parameters bound the stack; an adapter is small beside what its model computes.
         """
-        one = Batch(self.batches.data.inputs(torch.zeros(1, dtype=torch.int64)), self.batches.data.y[:1])
+        data = self.batches.data
+        one = Batch(data.inputs(torch.zeros(1, dtype=torch.int64, device=data.y.device)), data.y[:1])
         with self.objective.evaluating():
             return int(self.bytes_at_once // (self.batches.size * Footprint(self.objective, one).gradient))
 

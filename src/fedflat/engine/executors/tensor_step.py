@@ -13,6 +13,7 @@ from ...core.local import Descent, LocalState, local_step
 from ...core.method import Context, Method
 from ...core.objective import Batch, BatchOracle, Objective
 from ...core.records import Record
+from ...data.device_copy import to_device
 
 NUMBERS = ("t", "share", "sampled", "steps", "lr")  # of a step; they change from step to step or round to round
 
@@ -69,7 +70,7 @@ class StepNumbers:
         while len(self._steps) <= steps:
             first = len(self._steps)
             rows = [(ctx.t, ctx.share, ctx.sampled, k, lr) for k in range(first, first + self.AT_ONCE)]
-            self._steps += torch.tensor(rows, dtype=torch.float64).to(device).unbind()
+            self._steps += to_device(torch.tensor(rows, dtype=torch.float64), device).unbind()
         return self._steps[steps]
 
 

@@ -1,0 +1,239 @@
+"""Training on a device, tried on a stand-in: nothing is left on the CPU, and the host rarely waits.
+
+A wait costs more than a local step of a small model. So none is inside local training, each chunk of clients has at
+most `PER_CHUNK`, and a round at most `PER_COHORT` and `PER_ROUND` beside.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedflat as ff
+from fedflat.adapters.lora import Mode
+from fedflat.core.method import Method
+from fedflat.data.federated import Holdings
+from fedflat.data.partition import Samples, all_partitions
+from fedflat.data.preparation import AUGMENTATIONS, IMAGENET
+from fedflat.engine import ranks
+from fedflat.engine.executors import choice
+from fedflat.engine.executors.stacked import Stacked
+from fedflat.methods import find
+from fedflat.metrics.flatness import all_measures
+from fedflat.models import vit_b_32
+from support.device_rounds import ROUNDS, Waits, counted
+from support.effort import chosen
+from support.federation import federation, simulation
+from support.meta_device import MetaDevice
+from support.transformers import SIZES, picture_folder, text_folder
+
+HARD = {"client": {"weight_decay": 0.05, "max_norm": 1.0, "momentum": 0.5}}
+EXECUTORS = ("sequential", "stacked")
+PER_CHUNK = 2  # whether all is finite, and how large the numbers of the mean are
+PER_CHUNK_WITH_FILE = 1  # more: clients' records are written to a file
+PER_COHORT = 1  # the mean training loss
+PER_ROUND = 10  # server, drift, numbers that it sends, evaluation of one or two models
+
+
+def assert_within_budget(sim: ff.Simulation, device: MetaDevice, per_chunk: int = PER_CHUNK) -> None:
+    """Of the second round: the first one sets up."""
+    sim.round()
+    device.equal = False  # so that a second model is evaluated, where there may be one
+    waits = Waits.of_a_round(sim, device)
+    device.equal = True
+    chunks = -(-len(sim.cohort(1)) // sim.executor.chunk)
+    assert waits.steps == 0, device.places()
+    assert 1 <= waits.cohort <= per_chunk * chunks + PER_COHORT, device.places()
+    assert waits.rest <= PER_ROUND, device.places()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_every_method(covering_method: Method, executor: str, tmp_path: Path) -> None:
+    """Two rounds, a checkpoint, and a round after it."""
+    with MetaDevice() as device:
+        sim = simulation(covering_method, device="meta", executor=executor, **HARD)
+        assert_within_budget(sim, device)
+        sim.save(tmp_path / "state.safetensors")
+        resumed = simulation(covering_method, device="meta", executor=executor, **HARD)
+        resumed.load(tmp_path / "state.safetensors")
+        resumed.round()
+    assert resumed.w.is_meta
+    assert all(x.is_meta for x in resumed.server.tensors().values())
+
+
+@pytest.mark.parametrize("name", ["Local", "Centralised"])
+def test_the_baselines(name: str) -> None:
+    """Of `Local` every client's model is evaluated, and each evaluation waits."""
+    with MetaDevice() as device:
+        sim = simulation(find(name)(), device="meta", executor="sequential")
+        sim.round()
+        waits = Waits.of_a_round(sim, device)
+    assert waits.steps == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_records_in_a_file(executor: str, tmp_path: Path) -> None:
+    """A chunk's records are copied to the host at once, however many fields they have."""
+    with MetaDevice() as device:
+        settings = {"device": "meta", "executor": executor, "store_budget": 0, "store_folder": tmp_path}
+        with simulation(find("Scaffold")(), **settings) as sim:
+            assert_within_budget(sim, device, PER_CHUNK + PER_CHUNK_WITH_FILE)
+            sim.save(tmp_path / "state.safetensors")
+        with simulation(find("Scaffold")(), **settings) as resumed:
+            resumed.load(tmp_path / "state.safetensors")
+            resumed.round()
+
+
+def samples(shape: tuple[int, ...], **settings) -> ff.FederatedData:
+    """Two clients with pictures, which are normalised, or with tokens."""
+    random = torch.Generator().manual_seed(0)
+    kind = torch.uint8 if len(shape) == 3 else torch.int64
+    clients = [
+        (torch.randint(100, (n, *shape), generator=random, dtype=kind), torch.randint(3, (n,), generator=random))
+        for n in (3, 2)
+    ]
+    data = ff.FederatedData.from_clients(clients, test=clients[1], classes=3, **settings)
+    if shape[0] == 3:
+        object.__setattr__(data, "preparation", IMAGENET)
+    return data
+
+
+def trained(model: str | nn.Module, data: ff.FederatedData, executor: str, device: MetaDevice, **settings) -> None:
+    sim = ff.Simulation(
+        model, data, find("FedAvg")(), ff.Client(batch_size=2), rounds=3, device="meta", executor=executor, **settings
+    )
+    assert_within_budget(sim, device)
+
+
+SHAPES = {"emnist-cnn": (1, 28, 28), "textcnn": (128,), "vit-b-32": (3, 16, 16), "mlp": (1, 8, 8), "cnn": (1, 8, 8)}
+MODELS = chosen(
+    ["cnn", "emnist-cnn", "lenet", "mlp", "resnet18-gn", "textcnn", "vit-b-32"],
+    [name for name in ff.models.model_names() if name != "transformer"],
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model(name: str, executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vit_b_32, "SIZES", {**SIZES, "patch_size": 8})
+    monkeypatch.setattr(Stacked, "numbers_at_once", 10**9)  # so that large models are stacked, too
+    with MetaDevice() as device:
+        trained(name, samples(SHAPES.get(name, (3, 32, 32))), executor, device)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("kind", ["texts", "pictures"])
+def test_transformers_from_folders(kind: str, executor: str, tmp_path: Path) -> None:
+    if kind == "texts":
+        folder, data = text_folder(tmp_path / "model", classes=3, length=12), samples((12,))
+        data = ff.FederatedData.from_clients([(data.x[:3] % 8, data.y[:3]), (data.x[3:] % 8, data.y[3:])], classes=3)
+    else:
+        folder, data = picture_folder(tmp_path / "model", classes=3), samples((1, 8, 8))
+    with MetaDevice() as device:
+        trained("transformer", data, executor, device, model_options={"path": str(folder)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("mode", Mode.__args__)
+def test_every_adapter(mode: str, executor: str) -> None:
+    module = nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 3))
+    with MetaDevice() as device:
+        trained(module, federation(), executor, device, adapter=ff.LoRA(targets=("0",), r=2, mode=mode))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("augment", AUGMENTATIONS)
+def test_every_augmentation(augment: str, executor: str) -> None:
+    with MetaDevice() as device:
+        trained("cnn", samples((3, 8, 8), augment=augment), executor, device)
+
+
+@pytest.mark.parametrize("task", ["multi-label", "regression"])
+def test_other_tasks(task: str) -> None:
+    random = torch.Generator().manual_seed(0)
+    clients = [(torch.randn(n, 6, generator=random), torch.ones(n, 3)) for n in (5, 2, 4)]
+    data = ff.FederatedData.from_clients(clients, test=clients[0], classes=3, task=task)
+    with MetaDevice() as device:
+        trained(nn.Linear(6, 3), data, "stacked", device)
+
+
+@pytest.mark.parametrize("name", all_partitions())
+def test_every_partition(name: str) -> None:
+    random = np.random.default_rng(0)
+    y = random.integers(3, size=120)
+    all_samples = Samples(y, 3, domain=np.arange(120) % 2, domains=("a", "b"), user=np.arange(120) % 10)
+    parts = Holdings.of(all_partitions()[name]().split(all_samples, 4, random))
+    x = torch.from_numpy(random.normal(size=(120, 6)).astype(np.float32))
+    data = ff.FederatedData(x, torch.from_numpy(y), parts.members, parts.offsets, 3)
+    with MetaDevice() as device:
+        trained(nn.Linear(6, 3), data, "stacked", device)
+
+
+FEW = {"eigenvalues": {"most": 5}, "trace": {"most": 20}, "density": {"probes": 2, "steps": 3}, "lpf": {"draws": 2}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", all_measures())
+def test_every_measure_of_flatness(name: str) -> None:
+    """Measures wait as often as they like: they are taken after training."""
+    with MetaDevice():
+        sim = simulation(find("Scaffold")(), device="meta", executor="stacked", rounds=2)
+        sim.round()
+        found = sim.flatness([all_measures()[name](**FEW.get(name, {}))])
+    assert len(found.findings) == 1
+
+
+def test_a_run_with_everything() -> None:
+    with MetaDevice():
+        sim = simulation(
+            find("FedSAM")(), device="meta", executor="stacked", rounds=2, probes=["gradient-norm"], probe_every=1
+        )
+        run = sim.run()
+    assert run.metrics["t"].to_pylist() == [0, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_dropout(executor: str) -> None:
+    module = nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Dropout(0.3), nn.Linear(7, 3))
+    with MetaDevice() as device:
+        trained(module, federation(), executor, device)
+
+
+def test_ranks_exchange_the_numbers_of_a_device_through_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    exchanged: list[str] = []
+    monkeypatch.setattr(ranks.dist, "all_reduce", lambda x, how: exchanged.append(x.device.type))
+    with MetaDevice():
+        found = ranks.Ranks(2, 0, alone=False)._reduce(torch.ones(3, device="meta"))
+    assert (exchanged, found.is_meta) == (["cpu"], True)
+
+
+def test_nothing_that_never_ran_on_a_gpu_is_chosen_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the run is: on the CPU, the same trial goes on with the compiled step."""
+    times = {"sequential": 2.0, "stacked": 1.0, "graphed": 0.1, "compiled": 0.1}
+    monkeypatch.setattr(choice, "_step_times", lambda some, *_: {one.name: times[one.name] for one in some})
+    with MetaDevice():
+        sim = simulation(find("FedAvg")(), device="meta")
+        assert choice.choose("auto", sim._make, sim.cohort(0), 1e9).name == "stacked"
+    sim = simulation(find("FedAvg")(), device="cpu")
+    assert choice.choose("auto", sim._make, sim.cohort(0), 1e9).name == "compiled"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ROUNDS)
+def test_the_docs_state_what_is_counted(name: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "devices.md").read_text()
+    [row] = [line.split("|")[2:-1] for line in page.splitlines() if line.startswith(f"| {name} |")]
+    now = [int(cell.split(" to ")[1]) for cell in row]
+    found = [counted(name, executor) for executor in EXECUTORS]
+    assert now == [n for one in found for n in (one.steps, one.cohort + one.rest)]
