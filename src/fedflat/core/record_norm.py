@@ -1,0 +1,35 @@
+"""How long a record is: one number for all its fields, in the unit of parameters, so that it can be bounded."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from .records import Record
+
+R = TypeVar("R", bound=Record)
+
+
+def record_norm(record: Record, lr_sum: Tensor) -> Tensor:
+    """The Euclidean norm of all fields of each client's record together, (*clients, 1), float64.
+
+    record: (*clients, width) in every field. A field with the scale of gradients counts as the move that it makes in the
+    client's local steps, whose step sizes sum to `lr_sum` (*clients, 1); all other fields are lengths as they are.
+    """
+    gradients = record.marked("gradient_scale")
+    squares = []
+    for name, x in record.tensors().items():
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64)
+        squares.append((length * lr_sum if name in gradients else length) ** 2)
+    return torch.stack(squares).sum(0).sqrt()
+
+
+def shortened_to(record: R, norm: Tensor, bound: float) -> R:
+    """`record` times min(1, bound / norm), every client's as a whole: its direction stays, its norm is at most `bound`.
+
+    norm: (*clients, 1), of `record_norm`.
+    """
+    factor = (bound / norm.clamp(min=bound)).nan_to_num(0.0)
+    return record.map(lambda x: (x * factor).to(x.dtype))
