@@ -15,8 +15,8 @@ R = TypeVar("R", bound=Record)
 def record_norm(record: Record, lr_sum: Tensor) -> Tensor:
     """The Euclidean norm of all fields of each client's record together, (*clients, 1), float64.
 
-    record: (*clients, width) in every field. A field with the scale of gradients counts as the move that it makes in the
-    client's local steps, whose step sizes sum to `lr_sum` (*clients, 1); all other fields are lengths as they are.
+    record: (*clients, width) in every field. A field with the scale of gradients counts as the move that it makes in
+    the client's local steps, whose step sizes sum to `lr_sum` (*clients, 1); other fields are lengths as they are.
     """
     gradients = record.marked("gradient_scale")
     squares = []
