@@ -32,15 +32,15 @@ print(next(int(line.split()[1]) for line in status.splitlines() if line.startswi
 
 
 def test_stacks_are_as_large_as_activations_allow() -> None:
-    """2,000 hidden units on 100 samples are 0.8 MB for a client, and there is more than one such vector."""
+    """2,000 hidden units on 5 samples are 40 kB for a client, and there is more than one such vector."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(6, 2000), nn.ReLU(), nn.Linear(2000, 2))
-    data = ff.FederatedData.from_clients([(torch.randn(100, 6), torch.arange(100) % 2)] * 50)
-    settings = {"client": ff.Client(steps=1, batch_size=100), "rounds": 1, "executor": "stacked"}
+    data = ff.FederatedData.from_clients([(torch.randn(5, 6), torch.arange(5) % 2)] * 50)
+    settings = {"client": ff.Client(steps=1, batch_size=5), "rounds": 1, "executor": "stacked"}
     adapter = ff.LoRA(targets=("0",), r=1, head="frozen")
     sim = ff.Simulation(module, data, ff.methods.FedAvg(), adapter=adapter, **settings)
     assert sim.executor.chunk > 50
-    activations = 4 * 2000 * 100  # bytes of one client's hidden units
+    activations = 4 * 2000 * 5  # bytes of one client's hidden units
     type(sim.executor).bytes_at_once, before = 20 * activations, type(sim.executor).bytes_at_once
     try:
         del sim.executor.chunk

@@ -3,9 +3,10 @@
 from .adapted import adapted, adapted_network, kept_parameters, network_of
 from .lora import LoRA
 from .merging import Factors, base_parameters, factors, merged
+from .precision import with_bfloat16_base
 from .turns import by_turns
 
 __all__ = [
     "Factors", "LoRA", "adapted", "adapted_network", "base_parameters", "by_turns", "factors", "kept_parameters",
-    "merged", "network_of",
+    "merged", "network_of", "with_bfloat16_base",
 ]  # fmt: skip

@@ -33,6 +33,9 @@ class LoRA:
         "is no target), frozen (nothing), or the name of a layer",
     )
     dropout: float = hyper(0.0, "share of an adapter's inputs that is dropped in training", low=0, high=0.99)
+    base_dtype: Literal["same", "bfloat16"] = hyper(
+        "same", "precision of the frozen parameters: the run's, or bfloat16, half as large; adapters keep the run's"
+    )
     start: str | None = hyper(
         None, "folder with an adapter in the format of peft, such as `fedflat export` writes, to start from"
     )

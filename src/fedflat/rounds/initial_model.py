@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from .. import models
-from ..adapters import LoRA, adapted
+from ..adapters import LoRA, adapted, with_bfloat16_base
 from ..core.errors import InputError
 from ..data.federated import FederatedData, digest
 from .randomness import Purpose, generator
@@ -39,7 +39,8 @@ def fresh_module(
     if not isinstance(adapter, LoRA):
         raise InputError(f"adapter must be a LoRA such as LoRA(targets=('query', 'value')), got {adapter!r}")
     with _seeded(seed, Purpose.ADAPTER):
-        return adapted(base, adapter).to(dtype=dtype)
+        made = adapted(base, adapter).to(dtype=dtype)
+    return with_bfloat16_base(made) if adapter.base_dtype == "bfloat16" else made
 
 
 def _base(
@@ -69,7 +70,8 @@ def frozen_hash(module: nn.Module) -> str:
     """Eight hexadecimal digits that differ between models with other frozen parameters; their names count, too."""
     frozen = {name: p.detach() for name, p in module.named_parameters() if not p.requires_grad}
     names = torch.tensor(bytearray("\n".join(frozen).encode()), dtype=torch.uint8)
-    return digest([names, *(p.cpu() for p in frozen.values())])
+    numbers = (p.cpu().view(torch.int16) if p.dtype == torch.bfloat16 else p.cpu() for p in frozen.values())
+    return digest([names, *numbers])
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from time import perf_counter, process_time
 import torch
 from torch import Tensor, nn
 
+from ...adapters import adapted_network
 from ...core.errors import InputError, StackingError
 from ...core.local import LocalResult
 from ...core.model_check import Randomness
@@ -121,11 +122,13 @@ def _faster(one: Executor, many: Executor, cohort: Index) -> Choice:
     """The faster of one client at a time and many at once, timed on the first steps of `cohort` (c,).
 
     By rule, models with convolutions go one client at a time, because stacked convolutions become grouped ones, which
-    are slower, and other models are stacked. A trial overrules this only if it says so clearly.
+    are slower, and so do models with adapters, whose base is large enough alone. Other models are stacked. A trial
+    overrules this only if it says so clearly.
     """
     seconds = _step_times((one, many), cohort)
-    layers = one.objective.module.modules()
-    by_rule, other = (one, many) if any(isinstance(x, nn.modules.conv._ConvNd) for x in layers) else (many, one)
+    module = one.objective.module
+    alone = adapted_network(module) is not None or any(isinstance(x, nn.modules.conv._ConvNd) for x in module.modules())
+    by_rule, other = (one, many) if alone else (many, one)
     if seconds[other.name] * CLEARLY < seconds[by_rule.name]:
         return Choice(other, "much faster on the first steps", seconds)
     return Choice(by_rule, "by model, and not slower", seconds)

@@ -23,7 +23,8 @@ class Stacked(Executor):
     """Many clients at once: their models are the rows of one tensor. Clients that are done leave the stack."""
 
     numbers_at_once = 2_000_000  # parameters, or numbers in a batch, in one tensor
-    bytes_at_once = 2**30  # of activations, where models have adapters
+    # Of activations by estimate, where models have adapters. On the CPU larger stacks of transformers are not faster.
+    bytes_at_once, bytes_on_gpu = 2**25, 2**30
 
     @cached_property
     def chunk(self) -> int:
@@ -38,9 +39,10 @@ class Stacked(Executor):
         Without adapters the parameters bound the stack; an adapter is small beside what its model computes.
         """
         data = self.batches.data
+        most = self.bytes_at_once if data.y.device.type == "cpu" else self.bytes_on_gpu
         one = Batch(data.inputs(torch.zeros(1, dtype=torch.int64, device=data.y.device)), data.y[:1])
         with self.objective.evaluating():
-            return int(self.bytes_at_once // (self.batches.size * Footprint(self.objective, one).gradient))
+            return int(most // (self.batches.size * Footprint(self.objective, one).gradient))
 
     def run(
         self, plan: BatchPlan, down: Any, client: Any, ctx: Context, descent: Descent, step: StepFunction
