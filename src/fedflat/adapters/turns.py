@@ -11,7 +11,7 @@ from .adapted import is_factor
 from .lora import LoRA
 
 
-def by_turns(method: Method, adapter: LoRA | None, space: Space, device: torch.device | str = "cpu") -> Method:
+def by_turns(method: Method, adapter: LoRA | None, space: Space, device: torch.device) -> Method:
     """`method`, or with the mode `alternate` the method that trains B in even rounds, A in odd ones, the head in all.
 
     B comes first, because A has no gradient while B is zero. `device` is that of the model. Raises InputError for a

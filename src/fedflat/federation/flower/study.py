@@ -95,4 +95,5 @@ class Study:
 
     def method(self, module: nn.Module) -> Method:
         """The method for `module`, whose adapters may be trained by turns."""
-        return by_turns(build_method(self.spec.method), build_adapter(self.spec.adapter), Space(module))
+        device = next(module.parameters()).device
+        return by_turns(build_method(self.spec.method), build_adapter(self.spec.adapter), Space(module), device)
