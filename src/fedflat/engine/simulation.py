@@ -534,7 +534,7 @@ class Simulation:
         unusual: dict[str, Any] = {} if self.task is CROSS_ENTROPY else {"loss": self.task.loss}
         planned = {"rounds": self.rounds} if self.method.depends_on_rounds else {}
         adapted = {} if self.adapter is None else {"adapter": repr(self.adapter), "base_hash": self._base_hash}
-        private = {} if self._private is None else {"privacy": repr(self._private.privacy)}
+        private = {} if self._private is None else self._private.settings()
         return (
             unusual
             | {

@@ -62,7 +62,9 @@ def test_a_long_record_keeps_its_direction_and_a_short_one_its_numbers() -> None
     bounded = private().bounded(long)
     for row in range(5):
         assert float(exact_square(bounded, row)) == pytest.approx(CLIP**2, rel=1e-5)
-        assert bounded.gradient[row] / bounded.delta[row] == pytest.approx(long.gradient[row] / long.delta[row], rel=1e-3)
+        assert bounded.gradient[row] / bounded.delta[row] == pytest.approx(
+            long.gradient[row] / long.delta[row], rel=1e-3
+        )
     torch.testing.assert_close(private().bounded(short).delta, short.delta, rtol=0, atol=CLIP * NOISE * 2**-20)
 
 

@@ -38,7 +38,7 @@ def test_keys_come_from_the_system() -> None:
 
 
 def test_the_number_of_participants_is_binomial_and_may_be_zero() -> None:
-    """In 4000 rounds of 20 clients with q = 0.1: each number of participants as often as independent clients have it."""
+    """In 4000 rounds of 20 clients with q = 0.1: each number as often as independent clients have it."""
     numbers = [len(poisson_sample(seeded_key(1, t), 0.1, 20)) for t in range(4000)]
     seen = np.bincount(numbers, minlength=21)
     expected = 4000 * binom.pmf(np.arange(21), 20, 0.1)

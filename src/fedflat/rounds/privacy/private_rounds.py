@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,9 +48,9 @@ class PrivateRounds:
         """
         _check(privacy, method, client, clients)
         noise = privacy.noise_multiplier or noise_for(privacy.epsilon, privacy.delta, privacy.rate, rounds)
-        self.privacy = replace(privacy, noise_multiplier=noise)
+        self.privacy, self._noise = privacy, noise
         self.rule, self.clients = Poisson(privacy.rate), clients
-        self._noise, self._seed, self._shared = noise, seed, shared
+        self._seed, self._shared = seed, shared
         self._client, self._steps = client, client.steps or 1
         self._drawn: tuple[int, bytes] | None = None  # the round that has been drawn, and its key
         self.check_budget(rounds)
@@ -82,6 +82,10 @@ class PrivateRounds:
     def forget(self) -> None:
         """Forget the key of the next round, so that another one is drawn."""
         self._drawn = None
+
+    def settings(self) -> dict[str, str]:
+        """What the rounds depend on; noise that was solved for depends on how many are planned."""
+        return {"privacy": repr(self.privacy), "noise_multiplier": f"{self._noise:g}"}
 
     def epsilon(self, rounds: int) -> float:
         """What so many rounds spend, for one client added or removed."""
