@@ -95,6 +95,13 @@ def test_the_noise_has_the_stated_deviation_in_the_unit_of_each_field() -> None:
         assert found == pytest.approx(NOISE * CLIP / unit, rel=5 / sqrt(2 * d))
 
 
+def test_no_difference_of_two_fields_is_without_noise() -> None:
+    """Where a method sends one vector twice, or in two units, noise that they shared would cancel."""
+    nobody = private(d=10_000, dtype=torch.float64).value()
+    both = torch.stack([nobody.delta, nobody.gradient])
+    assert abs(float(both.corrcoef()[0, 1])) < 5 / 100
+
+
 def test_the_divisor_does_not_depend_on_who_took_part() -> None:
     """With the same noise, the mean of some minus the mean of nobody is their sum over the expected number."""
     nobody = private(dtype=torch.float64).value()
