@@ -34,14 +34,15 @@ if TYPE_CHECKING:
     from .reports.comparison import compare
     from .rounds.local_training import Client
     from .rounds.participation import Bernoulli, HeldOut, Unreliable
+    from .rounds.privacy.settings import Privacy
 
 __version__ = "0.1.0"
 
 __all__ = [
     "IID", "BalancedDirichlet", "Bernoulli", "BestModel", "Callback", "Client", "Dirichlet", "DirichletRefill",
     "Domain", "EarlyStopping", "FederatedData", "HeldOut", "LabelDirichlet", "LoRA", "Method", "Natural",
-    "NonFiniteError", "Partition", "Pathological", "PathologicalRefill", "Run", "Shards", "Simulation", "Unreliable",
-    "allow_code", "compare", "data", "flatness", "joined", "load_run", "methods", "models", "study",
+    "NonFiniteError", "Partition", "Pathological", "PathologicalRefill", "Privacy", "Run", "Shards", "Simulation",
+    "Unreliable", "allow_code", "compare", "data", "flatness", "joined", "load_run", "methods", "models", "study",
 ]  # fmt: skip
 
 # Nothing is imported before it is used, so that the command line starts at once: torch alone takes two seconds.
@@ -55,6 +56,7 @@ _MODULES = {
     "LoRA": "adapters.lora",
     "Method": "core.method",
     "NonFiniteError": "core.errors",
+    "Privacy": "rounds.privacy.settings",
     "Run": "engine.run",
     "Simulation": "engine.simulation",
     "Unreliable": "rounds.participation",

@@ -27,7 +27,7 @@ from fedflat.engine.executors.choice import agreed, stands_alone
 from fedflat.engine.ranks import ALONE, Ranks
 from fedflat.methods import find
 from fedflat.rounds.sequential import Sequential
-from support.as_rank import EXECUTORS, digest, every_setting, mean_of_cancelling_messages, rounds
+from support.as_rank import EXECUTORS, digest, every_setting, mean_of_cancelling_messages, private_rounds, rounds
 from support.effort import chosen, covering_methods, for_few_rounds
 from support.federation import simulation
 from support.processes import PATIENCE
@@ -41,7 +41,7 @@ TASKS = {
     1: ("every_method", "unreadable"),
     2: ("every_method", "unreadable"),
     3: ("every_method", "every_setting", "idle", "checkpoints", "refused", "shares", "cancelling", "unreadable",
-        "diverging"),
+        "diverging", "private"),
     4: ("every_method",),
 }  # fmt: skip
 
@@ -119,6 +119,13 @@ def test_one_client_a_round_leaves_the_others_idle(started: Callable[[int], Foun
     sim = rounds(find("Scaffold")(), "sequential", participation=1)
     list(sim)
     assert started(3).of["idle"] == {"end": digest(sim)}
+
+
+@pytest.mark.slow
+def test_private_rounds_have_the_same_cohorts_and_noise_on_all_ranks(started: Callable[[int], Found]) -> None:
+    sim = private_rounds(ALONE)
+    list(sim)
+    assert started(3).of["private"] == {"end": digest(sim)}
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from fedflat.experiments.config_errors import validated
 from fedflat.experiments.spec import RunSpec, StudySpec, build_method, participation_of
 from fedflat.rounds.participation import Bernoulli, Explicit, HeldOut, Number, Participation, Share, Unreliable
 from support.effort import FEW_ROUNDS
-from support.studies import run_spec, study_spec
+from support.studies import SMALL, run_spec, study_spec
 
 
 def test_toml_comes_back_the_same(method: Method) -> None:
@@ -46,6 +46,7 @@ CHANGED = {
     "rounds": 7, "participation": 0.4, "weights": "samples", "device": "cpu", "dtype": "float64", "precision": "bf16",
     "executor": "stacked", "eval_every": 2, "last": 2, "flatness": [], "probes": ["gradient-norm"], "probe_every": 3,
     "method": "fedsam", "seed": 1, "loss": "regression", "adapter": {"targets": ["1"]},
+    "privacy": {"epsilon": 8, "delta": 1e-3, "clip": 1, "rate": 0.1},
 }  # fmt: skip
 # unless no result depends on it: where data lie, how state is kept, who computes, and what is read off the curve.
 WITHOUT_EFFECT = {"data_dir": "/data", "workers": 2, "targets": [0.5], "checkpoint_every": 3, "store_megabytes": 1}
@@ -181,3 +182,37 @@ def test_a_participation_that_cannot_be_is_named(table: dict, message: str) -> N
     with pytest.raises(InputError) as error:
         validated(RunSpec, {"participation": table})
     assert str(error.value).startswith(message)
+
+
+PRIVATE = {"privacy": {"epsilon": 100, "delta": 1e-3, "clip": 0.5, "rate": 0.5, "noise_multiplier": 2}}
+
+
+def private_spec(**changes) -> RunSpec:
+    shared = {name: value for name, value in SMALL.items() if name not in ("participation", "flatness")}
+    return validated(RunSpec, shared | changes)
+
+
+def test_a_private_run_is_built_with_its_rate_and_takes_no_measure_by_default() -> None:
+    spec = private_spec(**PRIVATE, client={"steps": 2})
+    sim = spec.build()
+    assert sim.settings()["participation"] == "Poisson(rate=0.5)"
+    assert (spec.flatness, spec.decisive()["privacy"]["clip"]) == ([], 0.5)
+    assert RunSpec.model_validate(spec.table()).digest() == spec.digest()
+
+
+def test_participation_and_privacy_exclude_each_other() -> None:
+    with pytest.raises(InputError, match="participation = 3 does not go with privacy"):
+        private_spec(**PRIVATE, participation=3)
+
+
+@pytest.mark.parametrize("missing", ["epsilon", "delta", "clip", "rate"])
+def test_what_privacy_needs_is_asked_for(missing: str) -> None:
+    table = {name: value for name, value in PRIVATE["privacy"].items() if name != missing}
+    with pytest.raises(InputError, match=rf"privacy\.{missing}"):
+        private_spec(privacy=table)
+
+
+def test_noise_that_was_solved_for_belongs_to_the_planned_rounds() -> None:
+    solved = {name: value for name, value in PRIVATE["privacy"].items() if name != "noise_multiplier"}
+    assert private_spec(**PRIVATE).planned_by_rounds() is None
+    assert private_spec(privacy=solved).planned_by_rounds() == "FedAvg with so much noise"

@@ -71,6 +71,24 @@ def every_setting(folder: Path, ranks: Ranks) -> dict[str, str]:
     return found
 
 
+def private(folder: Path, ranks: Ranks) -> dict[str, str]:
+    """Private rounds, of which some have fewer clients than there are ranks, and noise that all ranks must share."""
+    sim = private_rounds(ranks)
+    list(sim)
+    found = digest(sim)
+    sim = private_rounds(ranks, noise="system")
+    list(sim)
+    ranks.same(digest(sim).split()[0], "the model under the system's noise")
+    return {"end": found}
+
+
+def private_rounds(ranks: Ranks, noise: str = "seeded-not-private") -> ff.Simulation:
+    """Five private rounds of one in six clients, on average."""
+    privacy = ff.Privacy(epsilon=100.0, delta=0.01, clip=0.5, rate=0.2, noise_multiplier=1.0, noise=noise)
+    return rounds(find("Scaffold")(), "stacked", ranks, participation=1.0, privacy=privacy,
+                  client={"epochs": None, "steps": 3})  # fmt: skip
+
+
 def checkpoints(folder: Path, ranks: Ranks) -> dict[str, str]:
     """From a checkpoint of one process, whose records are in a file, on, and to one of all ranks."""
     sim = rounds(find("FedSMOO")(), "stacked", ranks)

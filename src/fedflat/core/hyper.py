@@ -6,7 +6,7 @@ declaration.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache, wraps
 from math import inf
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -40,6 +40,7 @@ def hyper(
 ) -> Any:
     """Declare a hyper-parameter: its default, its meaning (with unit), and the interval of its values.
 
+    default: MISSING for one that must be given.
     later: the method was there before this field, so folders of its runs are named as if the default were not there.
     """
     metadata = {"meaning": meaning, "interval": Interval(low, high, open_low), "later": later}
@@ -59,6 +60,7 @@ def by_name(cls: type[Made], first_by_place: bool = False) -> type[Made]:
     described: Any = cls
     made = described.__init__
     names = [f.name for f in fields(described) if f.init]
+    needed = [f.name for f in fields(described) if f.init and f.default is f.default_factory is MISSING]
 
     @wraps(made)
     def checked(self: Any, *given: Any, **named: Any) -> None:
@@ -67,6 +69,8 @@ def by_name(cls: type[Made], first_by_place: bool = False) -> type[Made]:
         unknown = [name for name in named if name not in names]
         if given or unknown:
             raise InputError(_misnamed(cls.__name__, names, unknown))
+        if missing := [name for name in needed if name not in named]:
+            raise InputError(f"{cls.__name__} needs {', '.join(missing)}")
         made(self, **named)
 
     described.__init__ = checked

@@ -78,8 +78,8 @@ class Trainer(Protocol):
     def executor(self) -> Executor:
         """The executor that runs the clients."""
 
-    def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context) -> Generator[ChunkResult]:
-        """The result of each task, in their order; each is valid until the next is asked for."""
+    def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context, chunks: int) -> Generator[ChunkResult]:
+        """The result of each of so many tasks, in their order; each is valid until the next is asked for."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class InTurn:
     executor: Executor
     observer: RoundObserver | None = None
 
-    def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context) -> Generator[ChunkResult]:
+    def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context, chunks: int = 0) -> Generator[ChunkResult]:
         """The result of each task, in their order."""
         for task in tasks:
             yield train_chunk(self.executor, task, down, ctx, self.observer)
@@ -104,21 +104,23 @@ def train(
     ctx: Context,
     keep: bool,
     ranks: Ranks = ALONE,
+    mean: RunningMean | None = None,
 ) -> CohortResult:
     """Train `clients` (c,), longest work first, with weights (c, 1) in the mean; each of several ranks trains a part.
 
     With `keep` the new records of the clients are staged in the store, chunk by chunk, and the caller has to commit
-    them. Raises NonFiniteError if a client's model or message is not finite.
+    them. mean: what adds up the records, default a new `RunningMean`. Raises NonFiniteError if a client's model or
+    message is not finite.
     """
     executor, gradients = trainer.executor, 0
-    mean = RunningMean(executor.method, down.w)
+    mean = RunningMean(executor.method, down.w) if mean is None else mean
     drifts, losses = down.w.new_zeros(2, len(clients)).unbind()
     mine = ranks.share(executor.batches.steps(ctx.t, clients), ranks.owners(clients) if store.keeps else None)
     chunks = np.array_split(mine, -(-len(mine) // executor.chunk)) if len(mine) else []  # as even as possible
     down = down.map(lambda x: aligned(x.to(down.w.dtype)))
     tasks = _tasks(store, [clients[places] for places in chunks], down)
     on_device = torch.split(to_device(torch.from_numpy(mine), weights.device), [len(places) for places in chunks])
-    with ranks.together(), closing(trainer.parts(tasks, down, ctx)) as parts:
+    with ranks.together(), closing(trainer.parts(tasks, down, ctx, len(chunks))) as parts:
         for places, rows, part in zip(chunks, on_device, parts, strict=True):
             mean.add(part.received, part.steps, weights[rows], part.lr_factors)
             if keep:

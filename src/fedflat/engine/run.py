@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +87,7 @@ def summarise(
     values: dict[str, float] = {"rounds": len(history), "parameters": parameters, "vector_bytes": vector_bytes}
     values |= _tested(history, last, vector_bytes) | evaluated.final_scores()
     loss = values.pop("train_loss")
-    values |= {name: history[-1][name] for name in ("gradients", "bytes_down", "bytes_up", "drift")}
+    values |= {name: history[-1].get(name, nan) for name in ("gradients", "bytes_down", "bytes_up", "drift")}
     return values | {"train_loss": loss, "seconds": sum(row["seconds"] for row in history)}
 
 

@@ -36,6 +36,7 @@ from ..rounds.initial_model import architecture_of, fresh_module, frozen_hash
 from ..rounds.local_training import Client
 from ..rounds.participation import participation as as_rule
 from ..rounds.pooled_cohort import pooled
+from ..rounds.privacy.settings import Privacy
 from ..rounds.segments import Segment
 from ..rounds.server import Server
 from ..rounds.settings import described, first_difference, flat_fields
@@ -55,6 +56,7 @@ from .client_store import BUDGET, ClientStore
 from .cohort import CohortResult, InTurn, Trainer, train
 from .evaluation import Evaluated, OwnModels, ServerModel
 from .executors import Choice, agreed, check_name, choose
+from .private import private_rounds, without_client_values
 from .ranks import ALONE, Ranks
 from .run import Run, summarise
 from .workers import Workers
@@ -110,6 +112,7 @@ class Simulation:
         ranks: Ranks = ALONE,
         callbacks: Sequence[Callback] = (),
         adapter: LoRA | None = None,
+        privacy: Privacy | None = None,
     ) -> None:
         """Set up round 0. The same arguments always give the same rounds.
 
@@ -139,6 +142,8 @@ class Simulation:
         callbacks: called after every round and at the end of a run, such as `fedflat.EarlyStopping()`.
         adapter: `fedflat.LoRA(targets=("query", "value"))`: low-rank adapters and the head are trained and sent, all
             else of the model is frozen and held once. Needs the package peft.
+        privacy: `fedflat.Privacy(epsilon=8, delta=1e-4, clip=1, rate=0.1)`: client-level differential privacy, in place
+            of `participation`; see docs/privacy.md. Needs the package dp-accounting.
 
         Raises ValueError, naming the argument, for anything that cannot work.
         """
@@ -152,6 +157,9 @@ class Simulation:
         self.client, self.weights, self.seed = client or Client(), weights, seed
         self.participation = rule = as_rule(participation)
         self.rounds = rounds if rounds is not None else default_rounds(rule)
+        self._private = private_rounds(privacy, method, self.client, data.clients, self.rounds, seed, ranks, weights,
+                                       participation, adapter)  # fmt: skip
+        self.participation = rule = rule if self._private is None else self._private.rule
         rule.check(data.clients, self.rounds)
         self.device, self.eval_every, self.last = usable_device(device), eval_every, last
         self._ranks = ranks
@@ -197,7 +205,7 @@ class Simulation:
         """
         if self._choice is None:
             with one_thread(self.device), method_errors_named(self.method):
-                cohort = self.cohort(0)
+                cohort = self.trial_cohort
                 steps = float(self.client.local_steps(self._trained_on.sizes_of(cohort)).sum()) * self.rounds
                 self._choice = agreed(
                     self._ranks, self._make, cohort, lambda: choose(self._asked, self._make, cohort, steps)
@@ -243,6 +251,11 @@ class Simulation:
     def model(self) -> nn.Module:
         """A new module with the server's model in it."""
         return self._server.model
+
+    @property
+    def trial_cohort(self) -> Index:
+        """The clients with whom steps are taken on trial: those of round 0, which nobody may know with privacy."""
+        return self.cohort(0) if self._private is None else np.arange(max(1, round(self._private.expected)))
 
     def own_model(self, client: int) -> Tensor:
         """The model (d,) that a client keeps, where clients train alone; before its first round, the initial one.
@@ -300,6 +313,8 @@ class Simulation:
         summary = summarise(self._evaluated, len(w), w.element_size(), self.history, self.last)
         if self.message_bytes is not None:
             summary |= zip(("message_bytes", "message_bytes_full"), self.message_bytes, strict=True)
+        if self._private is not None:
+            summary = without_client_values(summary) | self._private.spent(self.t)
         return Run(
             method=label_of(self.method),
             seed=self.seed,
@@ -321,6 +336,8 @@ class Simulation:
         counters as they were.
         """
         started = perf_counter()
+        if self._private is not None:
+            self._private.check_budget(self.t + 1)
         try:
             trainer = self._workers if self._ranks.number == 1 else InTurn(self.executor)
             computed = self._compute(self.cohort(self.t), trainer, keep=True, ranks=self._ranks)
@@ -331,11 +348,15 @@ class Simulation:
             raise
         self._server.take(computed.state)
         clients = computed.clients
-        metrics = {"lr": computed.ctx.lr, "clients": float(len(clients.drifts)), "drift": float(clients.drifts.mean())}
-        metrics["train_loss"] = clients.loss
+        metrics = {"lr": computed.ctx.lr}
+        if self._private is None:  # these say who took part, or what clients' samples are like
+            metrics |= {"clients": float(len(clients.drifts)), "drift": float(clients.drifts.mean())}
+            metrics["train_loss"] = clients.loss
         # Numbers that the server sends beside vectors, such as FedGF's c, are worth watching.
         metrics |= {name: float(x) for name, x in computed.down.tensors().items() if x.numel() == 1 and name != "w"}
         metrics |= self._evaluate() if self._ranks.index == 0 else {}
+        if self._private is not None and self._is_evaluated():
+            metrics["epsilon"] = self._private.epsilon(self.t)
         metrics |= self._spent(clients) | {"seconds": perf_counter() - started} | self._probed()
         self._server.report(metrics)
         return Round(computed.ctx.t, metrics)
@@ -376,10 +397,13 @@ class Simulation:
         """The next round with `cohort`, which the server has not taken yet; with `keep` clients' records are staged."""
         clients = self.executor.batches.longest_first(self.t, cohort)
         weights = mean_weights(self.weights, self._trained_on.sizes_of(clients), self.device)
-        ctx = self._server.context(len(clients))
+        private, mean = self._private, None
+        ctx = self._server.context(*((len(clients),) if private is None else private.known_of_a_round))
         with one_thread(self.device), method_errors_named(self.method):
             down = self._server.broadcast()
-            trained = train(trainer, self._store, clients, weights, down, ctx, keep, ranks)
+            if private is not None:
+                mean = private.mean(self._server.method, down.w, ctx)
+            trained = train(trainer, self._store, clients, weights, down, ctx, keep, ranks, mean)
             try:
                 state = self._server.updated(trained.mean, ctx)
             except NonFiniteError as error:
@@ -387,8 +411,15 @@ class Simulation:
         return _Computed(ctx, down, trained, state)
 
     def cohort(self, t: int) -> Index:
-        """The clients of round `t`, in rising order; known before the round is computed."""
-        return self._server.cohort(t)
+        """The clients of round `t`, in rising order; known before the round is computed.
+
+        Raises InputError, with privacy, for any other round than the next one.
+        """
+        if self._private is None:
+            return self._server.cohort(t)
+        if t != self.t:
+            raise InputError(f"privacy: who takes part in round {t} is drawn when that round is the next one")
+        return self._private.cohort(t)
 
     def save(self, path: str | Path) -> None:
         """Write everything that the next round depends on to `path`, atomically.
@@ -405,6 +436,7 @@ class Simulation:
                 meta = self._server.meta() | {"settings": self.settings() | compared}
                 # Callbacks are not kept: a run that one has ended stays as it is, unless it is to have more rounds.
                 meta |= {"stopped of": self.rounds} if self._stopped and self.t < self.rounds else {}
+                meta |= {} if self._private is None else {"privacy": {"rounds": self.t} | self._private.spent(self.t)}
                 checkpoint.save(path, tensors, meta)
         self._store.saved()
 
@@ -436,6 +468,8 @@ class Simulation:
             except InputError as error:
                 raise type(error)(f"checkpoint {path}: {error}") from error
         self._server.restore(snapshot)
+        if self._private is not None:
+            self._private.forget()
         self._stopped = meta.get("stopped of") == self.rounds
         if self.t < self.rounds:
             self._forget_last_evaluation()
@@ -500,6 +534,7 @@ class Simulation:
         unusual: dict[str, Any] = {} if self.task is CROSS_ENTROPY else {"loss": self.task.loss}
         planned = {"rounds": self.rounds} if self.method.depends_on_rounds else {}
         adapted = {} if self.adapter is None else {"adapter": repr(self.adapter), "base_hash": self._base_hash}
+        private = {} if self._private is None else self._private.settings()
         return (
             unusual
             | {
@@ -521,6 +556,7 @@ class Simulation:
             }
             | planned
             | adapted
+            | private
         )
 
     def _reported_settings(self) -> dict[str, Any]:
@@ -531,9 +567,10 @@ class Simulation:
         return self.settings() | label | more
 
     def _evaluate(self) -> dict[str, float]:
-        if self.t % self.eval_every and self.t != self.rounds:
-            return {}
-        return self._evaluated.round_scores()
+        return self._evaluated.round_scores() if self._is_evaluated() else {}
+
+    def _is_evaluated(self) -> bool:
+        return self.t % self.eval_every == 0 or self.t == self.rounds
 
     def _evaluation(self, held_out: Index) -> Evaluated:
         """What this simulation evaluates."""
@@ -554,9 +591,12 @@ class Simulation:
     def _spent(self, clients: CohortResult) -> dict[str, float]:
         """Totals so far: minibatch gradients, and bytes each way."""
         before = self.history[-1] if self.history else {"gradients": 0.0, "bytes_down": 0.0, "bytes_up": 0.0}
-        size = len(clients.drifts) * self.server.w.element_size()
+        private, sent, gradients = self._private, float(len(clients.drifts)), float(clients.gradients)
+        if private is not None:  # on average, for how many there were is secret
+            sent, gradients = private.expected, private.expected_gradients(self.method, self.data.sizes)
+        size = sent * self.server.w.element_size()
         return {
-            "gradients": before["gradients"] + clients.gradients,
+            "gradients": before["gradients"] + gradients,
             "bytes_down": before["bytes_down"] + size * self._cost.down,
             "bytes_up": before["bytes_up"] + size * self._cost.up,
         }

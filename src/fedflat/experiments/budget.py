@@ -137,7 +137,8 @@ def run_budget(spec: RunSpec) -> RunBudget:
     sizes = np.full(clients, max(1, round((1 - share) * train / clients)), dtype=np.int64)
     method, client = build_method(spec.method), build_client(spec.client)
     evaluated = -(-spec.rounds // spec.eval_every) * (_models(method, clients) * test + share * train) + train
-    cohorts = _cohorts(json.dumps(spec.participation), clients, spec.seed, min(spec.rounds, SPEC_ROUNDS))
+    rule = spec.participation if spec.privacy is None else {"bernoulli": spec.privacy.values()["rate"]}
+    cohorts = _cohorts(json.dumps(rule), clients, spec.seed, min(spec.rounds, SPEC_ROUNDS))
     known = spec.known_data
     d = _trained_parameters(spec) if _is_made_for_real(spec) else _model_parameters(spec, known)
     return _budget(method, client, sizes, cohorts, spec.rounds, d, spec.torch_dtype.itemsize, evaluated)
@@ -241,7 +242,7 @@ def peak_bytes(sim: Simulation) -> int | None:
     """
     if not sys.platform.startswith("linux"):
         return None
-    Trial(sim.executor, sim.cohort(0)).run()
+    Trial(sim.executor, sim.trial_cohort).run()
     if sim.data.test is not None:
         x, y = (part[:SAMPLES_AT_ONCE] for part in sim.data.test)
         score(sim.objective, sim.server.w, x, y, sim.data.preparation)

@@ -93,6 +93,8 @@ class ShownRun:
 
     def next_cohort(self) -> Index:
         """The clients of the round after the last one; of an explicit participation, those of its last round."""
+        if self.spec.privacy is not None:  # any client may be
+            return np.arange(self.spec.data.clients)
         rule, t = participation_of(self.spec.participation), int(self.stored.summary["rounds"])
         t = min(t, len(rule.cohorts) - 1) if isinstance(rule, Explicit) else t
         return rule.cohort(t, self.spec.data.clients, generator(self.spec.seed, Purpose.COHORT, t))

@@ -5,7 +5,7 @@ Every reader raises InputError, one line that names the file and the key.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -140,6 +140,7 @@ FURTHER_NUMBERS = {
         validation_accuracy_mean=Share, validation_accuracy_std=Share, validation_accuracy_worst=Share,
         validation_accuracy_best=Share,
     ),
+    "epsilon": _required(epsilon=Amount, epsilon_replace_one=Amount, delta=Share, noise_multiplier=Amount),
     "best_validation_round": _required(best_validation_round=Rounds, test_accuracy_best_validation=Share),
 }  # fmt: skip
 _FINDINGS = TypeAdapter(list[Finding])
@@ -150,13 +151,20 @@ def read_summary(path: Path) -> tuple[dict[str, float], dict[str, Any]]:
     """The numbers and the settings, in words, of summary.json."""
     content = _validated(path, lambda: _Summary.model_validate_json(read_bytes(path, MAX_JSON_BYTES)))
     numbers = content.summary
-    # Settings name the loss only if it is not cross-entropy; then there may be no accuracy.
-    expected = set(numbers) | (set() if "loss" in (content.settings.model_extra or {}) else {"client_accuracy_mean"})
+    expected = set(numbers) | _expected(content.settings.model_extra or {})
     kinds: list[type[_FilePart]] = [_Numbers, *(kind for name, kind in FURTHER_NUMBERS.items() if name in expected)]
     for kind in kinds:
         _validated(path, partial(kind.model_validate, numbers), "summary")
     split = _validated(path, lambda: _SPLIT.validate_python(content.settings.split), "settings", "split")
     return numbers, content.settings.model_dump() | {"split": vars(split)}
+
+
+def _expected(settings: Mapping[str, Any]) -> set[str]:
+    """The first of the further numbers that a summary must have, from the settings that not all runs have."""
+    if "privacy" in settings:
+        return {"epsilon"}
+    # Settings name the loss only if it is not cross-entropy; then there may be no accuracy.
+    return set() if "loss" in settings else {"client_accuracy_mean"}
 
 
 def read_architecture(path: Path) -> dict[str, Any] | None:

@@ -241,6 +241,7 @@ def _definitions(cls: type[Any], nested: NestedClass | None = None) -> dict[str,
             bounds["gt" if interval.open_low else "ge"] = interval.low
         if interval.high < inf:
             bounds["le"] = interval.high
-        info = Field(default=field.default, description=field.metadata.get("meaning"), **bounds)
+        default = ... if field.default is dataclasses.MISSING else field.default
+        info = Field(default=default, description=field.metadata.get("meaning"), **bounds)
         found[field.name] = (hints[field.name], info)
     return found

@@ -52,11 +52,13 @@ from ..rounds.initial_model import fresh_module
 from ..rounds.local_training import Client
 from ..rounds.participation import Bernoulli, HeldOut, Participation, Unreliable
 from ..rounds.participation import participation as as_rule
+from ..rounds.privacy.settings import Privacy
 from .config_errors import check_bounds, short_repr, validated
 from .grid import SettingsGrid, checked_grid, variants, with_values
 from .schema import NamedSection, Section, UnloadedSection, choice_of, section_named, section_of
 
 MAX_FILE_BYTES = 2**24  # of a configuration; a million clients in listed cohorts have 12 million
+ALL_CLIENTS = 1.0  # the default of a `Simulation`, in whose place privacy has a rate
 MAX_ROUNDS = 999_999  # checkpoints are named with six digits and found in the order of their names
 MAX_CLIENTS = 2**31 - 1  # the client of a sample is kept in 32 bits
 MAX_STORE_MEGABYTES = 10**9  # a petabyte, so that bytes fit in 50 bits
@@ -71,10 +73,12 @@ if TYPE_CHECKING:  # the fields of sections are those of classes that are found 
     ClientSection = Section
     MethodSection = NamedSection
     PartitionSection = NamedSection
+    PrivacySection = Section
     MeasureSection = NamedSection
 else:
     AdapterSection = section_named("lora", LoRA)
     ClientSection = section_of(Client)
+    PrivacySection = section_of(Privacy)
     MethodSection = choice_of(all_methods(), plain, "FedAvg", METHODS, common=Method)
     PartitionSection = choice_of(all_partitions(), plain, "dirichlet", PARTITIONS)
     MeasureSection = choice_of(all_measures(), plain, "sharpness", MEASURES)
@@ -175,6 +179,9 @@ class Experiment(Section):
     adapter: AdapterSection | None = Field(
         default=None, description="adapters that are trained in place of the model, see docs/howto/adapters.md"
     )
+    privacy: PrivacySection | None = Field(
+        default=None, description="client-level differential privacy, see docs/privacy.md"
+    )
     client: ClientSection = ClientSection()
     rounds: int = Field(default=100, ge=1, le=MAX_ROUNDS, description="communication rounds")
     participation: Any = Field(
@@ -226,6 +233,21 @@ class Experiment(Section):
         except InputError as error:
             raise InputError(str(error).removeprefix("adapter.")) from error
         return adapter
+
+    @model_validator(mode="before")
+    @classmethod
+    def _measures_of_private_runs_are_asked_for(cls, table: Any) -> Any:
+        """With privacy no measure is taken by default: measures look at clients' samples."""
+        has_privacy = isinstance(table, dict) and table.get("privacy") is not None
+        return {"flatness": [], **table} if has_privacy else table
+
+    @model_validator(mode="after")
+    def _privacy_says_who_takes_part(self) -> Self:
+        given = type(self).model_fields["participation"].default
+        if self.privacy is not None and self.participation != given:
+            raise InputError(f"participation = {self.participation!r} does not go with privacy, whose clients take "
+                             "part independently with the chance privacy.rate; leave participation out")  # fmt: skip
+        return self
 
     @field_validator("loss", mode="before")
     @classmethod
@@ -312,7 +334,8 @@ class Experiment(Section):
         """
         ignored = {"checkpoint_every", "data_dir", "store_megabytes", "targets", "workers"}
         ignored -= {"data_dir"} if is_folder(self.data.name) else set()
-        ignored |= {"adapter"} if self.adapter is None else set()  # a federation's digest is older than adapters
+        # A federation's digest is older than these.
+        ignored |= {name for name in ("adapter", "privacy") if getattr(self, name) is None}
         table = with_names(self.model_dump(exclude=ignored), portable)
         if self.data.tokenizer is None:
             table["data"].pop("tokenizer", None)  # it is not in the table of a set from outside
@@ -324,6 +347,8 @@ class Experiment(Section):
 
     def planned_by_rounds(self) -> str | None:
         """The label of a method whose runs cannot get more rounds than were planned, if there is one."""
+        if self.privacy is not None and self.privacy.values()["noise_multiplier"] is None:
+            return f"{self.method_sections()[0].label} with so much noise"
         loaded = (one for one in self.method_sections() if is_loaded(one))
         return next((one.label for one in loaded if build_method(one).depends_on_rounds), None)
 
@@ -426,7 +451,7 @@ class RunSpec(Experiment):
             method=build_method(self.method),
             client=build_client(self.client),
             rounds=self.rounds,
-            participation=participation_of(self.participation),
+            participation=participation_of(self.participation) if self.privacy is None else ALL_CLIENTS,
             weights=self.weights,
             loss=self.loss,
             seed=self.seed,
@@ -444,6 +469,7 @@ class RunSpec(Experiment):
             store_folder=store_folder,
             ranks=ranks,
             adapter=build_adapter(self.adapter),
+            privacy=build_privacy(self.privacy),
         )
         check_measures([build_measure(one) for one in self.flatness], sim.objective.module)  # now, not after training
         return sim
@@ -634,6 +660,11 @@ def build_client(section: Section) -> Client:
 def build_adapter(section: NamedSection | None) -> LoRA | None:
     """The adapter that a section describes, if there is one."""
     return None if section is None else LoRA(**section.arguments())
+
+
+def build_privacy(section: Section | None) -> Privacy | None:
+    """The privacy that a section describes, if there is one."""
+    return None if section is None else Privacy(**section.values())
 
 
 def is_loaded(section: NamedSection) -> bool:

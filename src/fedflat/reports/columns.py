@@ -56,6 +56,7 @@ def columns(comparison: ComparisonData) -> list[Column]:
                _measure("lambda_max")),
         Column(measure_title("sharpness"), "F(w + ρ ∇F/‖∇F‖) − F(w) of the training loss, ρ = 0.05, final model",
                _measure("sharpness")),
+        Column("ε", "differential privacy that the run has spent, for one client added or removed", _epsilon),
         Column("gradients", "minibatch gradients computed by all clients, per run", _gradients),
         Column("MB sent", "to and from all clients, per run, from the sizes of the records", _megabytes),
     ]  # fmt: skip
@@ -217,6 +218,10 @@ def _measure(name: str) -> Callable[[Row], str]:
         return str(row.runs[0].flatness[name]) if name in row.runs[0].flatness else f"{value.mean:.3g}"
 
     return cell
+
+
+def _epsilon(row: Row) -> str:
+    return f"{row.estimates['epsilon'].mean:.3g}" if "epsilon" in row.estimates else NOTHING
 
 
 def _gradients(row: Row) -> str:

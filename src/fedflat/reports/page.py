@@ -136,6 +136,7 @@ def _settings(comparison: ComparisonData) -> dict[str, str]:
         "model": [wording.model_in_words(run.settings["model"]) for run in runs],
         "rounds": [f"{int(run.summary['rounds'])}" for run in runs],
         "participation": [wording.participation_in_words(run.settings["participation"]) for run in runs],
+        "differential privacy": [_privacy(run) for run in runs],
         "weights of clients": [wording.weights_in_words(run.settings["weights"]) for run in runs],
         "local training": [wording.training_in_words(run.settings["client"]) for run in runs],
         "augmentation in training": [wording.augmentation_in_words(run.settings["augmentation"]) for run in runs],
@@ -152,6 +153,18 @@ def _message(run: FinishedRun) -> str:
     """With an adapter, how much a client sends, beside full fine-tuning; otherwise empty."""
     sent, full = (run.summary.get(name) for name in ("message_bytes", "message_bytes_full"))
     return "" if sent is None or full is None else compared_messages(sent, full)
+
+
+def _privacy(run: FinishedRun) -> str:
+    """What a private run promises; otherwise empty."""
+    if "epsilon" not in run.summary:
+        return ""
+    one, replaced, delta, noise = (
+        run.summary[name] for name in ("epsilon", "epsilon_replace_one", "delta", "noise_multiplier")
+    )
+    seeded = "" if "not-private" not in str(run.settings.get("privacy")) else "; NOT PRIVATE: the noise is the seed's"
+    return (f"ε = {one:.3g} for one client added or removed, {replaced:.3g} for one replaced, δ = {delta:g}; "
+            f"noise {noise:g} clips{seeded}")  # fmt: skip
 
 
 def _own_settings(row: Row, comparison: ComparisonData) -> list[str]:

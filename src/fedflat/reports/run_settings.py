@@ -30,6 +30,8 @@ def settings_by_name(run: FinishedRun) -> dict[str, Any]:
     if "adapter" in settings:
         values |= _adapter(settings["adapter"])
         values.pop("parameters", None)  # they follow from the adapter
+    if "privacy" in settings:
+        values |= _privacy(str(settings["privacy"]))
     values["participation"] = _participation(settings["participation"])
     values |= {name: settings[name] for name in ("weights", "augmentation")}
     return values | {"precision": settings.get("precision", "fp32"), "rounds": int(run.summary["rounds"])}
@@ -104,6 +106,12 @@ def _adapter(text: str) -> dict[str, Any]:
     found = {f"adapter.{name}": value for name, value in fields.items() if name != "class"}
     targets = found.get("adapter.targets")
     return found | ({"adapter.targets": "+".join(map(str, targets))} if isinstance(targets, tuple) else {})
+
+
+def _privacy(text: str) -> dict[str, Any]:
+    """The fields of `Privacy`, called `privacy.epsilon` and so on."""
+    fields = fields_of(text)
+    return {"privacy": text} if fields is None else {f"privacy.{k}": x for k, x in fields.items() if k != "class"}
 
 
 def _participation(text: str) -> Any:

@@ -33,7 +33,7 @@ def _participation(fields: dict[str, Any]) -> str:
         return f"{100 * fields['share']:g} % of the clients each round"
     if "number" in fields:
         return "1 client each round" if fields["number"] == 1 else f"{fields['number']:d} clients each round"
-    return f"each client with probability {100 * fields['p']:g} % in each round"
+    return f"each client with probability {100 * fields['p' if 'p' in fields else 'rate']:g} % in each round"
 
 
 def training_in_words(text: str) -> str:

@@ -80,9 +80,9 @@ class Server:
         """The clients of round `t`, in rising order; known before the round is computed."""
         return self._participation.cohort(t, self.clients, generator(self._seed, Purpose.COHORT, t))
 
-    def context(self, sampled: int) -> Context:
-        """What every party may know of the next round, in which `sampled` clients take part."""
-        return self._contexts.of(self.t, sampled / self._population, sampled)
+    def context(self, sampled: int, share: float | None = None) -> Context:
+        """What every party may know of the next round, in which `sampled` clients take part, a `share` of all."""
+        return self._contexts.of(self.t, sampled / self._population if share is None else share, sampled)
 
     def broadcast(self) -> Any:
         """The message of the next round, (width,) in every field."""

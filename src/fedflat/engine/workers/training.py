@@ -42,9 +42,8 @@ class Workers:
         """The executor that trains a chunk; it is chosen in the first round, possibly by a trial."""
         return self._executor()
 
-    def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context) -> Generator[ChunkResult]:
-        """The result of each task, in their order; each is valid until the next is asked for."""
-        chunks = -(-ctx.sampled // self.executor.chunk)
+    def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context, chunks: int) -> Generator[ChunkResult]:
+        """The result of each of so many tasks, in their order; each is valid until the next is asked for."""
         while chunks and not self._use_workers(chunks, down, ctx):
             task, started = next(tasks), perf_counter()
             result = train_chunk(self.executor, task, down, ctx)

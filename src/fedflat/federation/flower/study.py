@@ -55,6 +55,9 @@ class Study:
         if self.own_samples and self.spec.data.validation:
             raise InputError("data.validation is for named sets; leave samples out of a client's own instead")
         participation_of(self.spec.participation).check(self.settings.clients, self.spec.rounds)
+        if self.spec.privacy is not None:
+            raise InputError("privacy is for simulations: a federation's server sees what each client sends; "
+                             "leave [privacy] out")  # fmt: skip
         if self.spec.probes:
             raise InputError("probes need all clients' samples in one place; set probes = []")
 

@@ -1,0 +1,82 @@
+"""The mean that the server of a private run sees: of bounded records, with noise, over a number that is fixed."""
+
+from __future__ import annotations
+
+from math import floor, log2
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...core.local import lr_factors_of
+from ...core.method import Context, Method
+from ...core.record_norm import record_norm, shortened_to
+from ...core.records import Record
+from ..aggregation import RunningMean
+from .randomness import normal_deviates
+
+FINENESS = 20  # binary digits of the grid below the deviation of the noise
+SLACK = 2.0**-20  # by which records are shorter than the bound, more than all roundings can add
+
+
+class PrivateMean(RunningMean):
+    """Bounds every record that is added, sums them on a grid, and tells the sum with noise over the expected clients.
+
+    A record is taken as a whole: all fields in the unit of parameters, a field with the scale of gradients as the move
+    it makes in a round, have a norm of at most `clip`. Coordinates are then cut, towards zero, to a grid that depends
+    on the settings alone. So a client moves the sum by at most `clip`, to the last bit, and the noise, rounded to the
+    same grid, has no pattern in its last bits: what is told is the ideal noised sum, rounded.
+    """
+
+    def __init__(
+        self, method: Method, like: Tensor, ctx: Context, steps: int, clip: float, noise_multiplier: float,
+        expected: float, key: bytes,
+    ) -> None:  # fmt: skip
+        """`like` (d,); `steps` is the number of local steps of every client; `expected` of clients is the divisor."""
+        super().__init__(method, like)
+        self._clip, self._expected, self._key = clip, expected, key
+        self._steps = like.new_full((1, 1), float(steps))
+        self._factors = lr_factors_of(method, ctx, self._steps)
+        self._lr_sum = self._factors * ctx.lr
+        gradients = self._record.marked("gradient_scale")
+        units = {name: float(self._lr_sum) if name in gradients else 1.0 for name in self._sums}
+        self._deviations = {name: noise_multiplier * clip / unit for name, unit in units.items()}
+
+    def add(self, received: Record, steps: Tensor, weights: Tensor, lr_factors: Tensor | None = None) -> None:
+        """Add the bounded records of clients (c, width), all with equal weights."""
+        super().add(self.bounded(received), steps, torch.ones_like(weights), lr_factors)
+
+    def bounded(self, received: Record) -> Any:
+        """`received` (c, width) as it is added; the record of a client that is not finite is zero."""
+        norm = record_norm(received, self._lr_sum.expand(len(next(iter(received.tensors().values()))), 1))
+        shorter = shortened_to(received, norm, self._clip * (1 - SLACK))
+        fields = {}
+        for name, x in shorter.tensors().items():
+            unit = self._grid_unit(name)
+            fields[name] = torch.where(norm.isfinite(), torch.trunc(x / unit) * unit, 0.0).to(x.dtype)
+        return self._record(**fields)
+
+    def value(self) -> Any:
+        """The noised sum over the expected number of clients; however often it is asked for, the same."""
+        means = {name: self._noised(name) / self._expected for name in self._sums}
+        return self._record(**{name: mean.to(self.like.dtype) for name, mean in means.items()})
+
+    @property
+    def steps(self) -> Tensor:
+        """The local steps that every client takes, (1,)."""
+        return self._steps[0]
+
+    @property
+    def lr_factors(self) -> Tensor:
+        """The sum of the factors on the step size over these steps, (1,)."""
+        return self._factors[0]
+
+    def _noised(self, name: str) -> Tensor:
+        """The sum of a field with noise, (width,), float64: multiples of the grid's unit, so nothing is rounded."""
+        total, unit = self._sums[name].value(), self._grid_unit(name)
+        deviates = normal_deviates(self._key, f"noise of {name}", len(total)) * self._deviations[name]
+        return total + torch.from_numpy(np.rint(deviates / unit) * unit).to(total.device)
+
+    def _grid_unit(self, name: str) -> float:
+        return 2.0 ** (floor(log2(self._deviations[name])) - FINENESS)

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import sys
+from math import exp, sqrt
+
+import pytest
+from scipy.stats import norm
+
+from fedflat.core.errors import InputError
+from fedflat.rounds.privacy import accountant
+from fedflat.rounds.privacy.accountant import epsilon, noise_for
+
+# rate, noise multiplier, rounds, delta
+SETTINGS = [
+    (0.1, 1.0, 1, 1e-3), (0.1, 1.0, 50, 1e-3), (0.05, 0.8, 300, 1e-4), (0.01, 0.7, 100, 1e-5), (0.2, 3.0, 200, 1e-5),
+    (0.5, 5.0, 20, 1e-3), (0.9, 10.0, 10, 1e-6), (1.0, 4.0, 1, 1e-5), (1.0, 20.0, 64, 1e-5), (0.02, 2.0, 1000, 2e-3),
+]  # fmt: skip
+
+
+def directly(rate: float, noise: float, rounds: int, delta: float, neighbours: str) -> float:
+    """The same by Google's accountant, which is given events and not distributions."""
+    import dp_accounting as dp
+
+    event = dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(noise)) if rate < 1 else dp.GaussianDpEvent(noise)
+    found = dp.pld.PLDAccountant(getattr(dp.NeighboringRelation, neighbours)).compose(event, rounds)
+    return found.get_epsilon(delta)
+
+
+def delta_of_gaussian(mu: float, eps: float) -> float:
+    """The exact delta of a Gaussian mechanism whose means are mu deviations apart (Balle and Wang, 2018)."""
+    return norm.cdf(mu / 2 - eps / mu) - exp(eps) * norm.cdf(-mu / 2 - eps / mu)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_epsilon_is_that_of_dp_accounting_called_directly(setting: tuple[float, float, int, float]) -> None:
+    for neighbours in ("ADD_OR_REMOVE_ONE", "REPLACE_ONE"):
+        assert epsilon(*setting, neighbours) == pytest.approx(directly(*setting, neighbours), rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("neighbours", "distance"), [("ADD_OR_REMOVE_ONE", 1), ("REPLACE_ONE", 2)])
+def test_without_sampling_epsilon_is_the_exact_one_from_above(neighbours: str, distance: int) -> None:
+    """One client more moves the sum by a clip, another client in its place by two."""
+    noise, rounds, delta = 8.0, 16, 1e-5
+    mu = distance * sqrt(rounds) / noise
+    found = epsilon(1.0, noise, rounds, delta, neighbours)
+    assert delta_of_gaussian(mu, found) <= delta <= delta_of_gaussian(mu, found - 2e-3)
+
+
+def test_no_round_spends_nothing() -> None:
+    assert epsilon(0.1, 1.0, 0, 1e-5) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", [(1.0, 1e-5, 1.0, 10), (4.0, 1e-3, 0.1, 30)], ids=str)
+def test_the_noise_is_the_least_that_keeps_to_epsilon(setting: tuple[float, float, float, int]) -> None:
+    wanted, delta, rate, rounds = setting
+    noise = noise_for(*setting)
+    assert directly(rate, noise, rounds, delta, "ADD_OR_REMOVE_ONE") <= wanted * (1 + 1e-9)
+    assert directly(rate, noise * 0.998, rounds, delta, "ADD_OR_REMOVE_ONE") > wanted
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    accountant._losses.cache_clear()
+    with pytest.raises(InputError, match=r"pip install 'fedflat\[dp\]'"):
+        epsilon(0.123, 1.0, 3, 1e-5)
