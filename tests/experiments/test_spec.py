@@ -46,6 +46,7 @@ CHANGED = {
     "rounds": 7, "participation": 0.4, "weights": "samples", "device": "cpu", "dtype": "float64", "precision": "bf16",
     "executor": "stacked", "eval_every": 2, "last": 2, "flatness": [], "probes": ["gradient-norm"], "probe_every": 3,
     "method": "fedsam", "seed": 1, "loss": "regression", "adapter": {"targets": ["1"]},
+    "guard": {"bound": 1.0}, "attack": {"kind": "noise"},
 }  # fmt: skip
 # unless no result depends on it: where data lie, how state is kept, who computes, and what is read off the curve.
 WITHOUT_EFFECT = {"data_dir": "/data", "workers": 2, "targets": [0.5], "checkpoint_every": 3, "store_megabytes": 1}

@@ -60,6 +60,8 @@ def setting_names(study: bool = False) -> list[str]:
         "client": HYPER.findall(_text("rounds/local_training")),
         "model": FIELD.findall(_class(spec, "ModelSection")),
         "adapter": ["name", *HYPER.findall(_text("adapters/lora"))],
+        "attack": HYPER.findall(_text("rounds/attack")),
+        "guard": HYPER.findall(_text("rounds/guard")),
         "partition": ["name", *_hyper_fields("data/partition")],
         "method": ["name", *_method_fields()],
     }

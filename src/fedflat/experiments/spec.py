@@ -48,6 +48,8 @@ from ..metrics.flatness.measures import MEASURES, all_measures, find_measure
 from ..metrics.protocols import Protocol
 from ..models import MODELS, known_model
 from ..models.transformer import TOKENIZER, folder_of
+from ..rounds.attack import Attack
+from ..rounds.guard import Guard
 from ..rounds.initial_model import fresh_module
 from ..rounds.local_training import Client
 from ..rounds.participation import Bernoulli, HeldOut, Participation, Unreliable
@@ -68,13 +70,17 @@ if TYPE_CHECKING:  # the fields of sections are those of classes that are found 
     from ..engine.simulation import Simulation
 
     AdapterSection = NamedSection
+    AttackSection = Section
     ClientSection = Section
+    GuardSection = Section
     MethodSection = NamedSection
     PartitionSection = NamedSection
     MeasureSection = NamedSection
 else:
     AdapterSection = section_named("lora", LoRA)
+    AttackSection = section_of(Attack)
     ClientSection = section_of(Client)
+    GuardSection = section_of(Guard)
     MethodSection = choice_of(all_methods(), plain, "FedAvg", METHODS, common=Method)
     PartitionSection = choice_of(all_partitions(), plain, "dirichlet", PARTITIONS)
     MeasureSection = choice_of(all_measures(), plain, "sharpness", MEASURES)
@@ -176,6 +182,12 @@ class Experiment(Section):
         default=None, description="adapters that are trained in place of the model, see docs/howto/adapters.md"
     )
     client: ClientSection = ClientSection()
+    guard: GuardSection | None = Field(
+        default=None, description="bounds on what one client can do to the mean, see docs/guards.md"
+    )
+    attack: AttackSection | None = Field(
+        default=None, description="what a share of the clients does to the mean, an experiment, see docs/guards.md"
+    )
     rounds: int = Field(default=100, ge=1, le=MAX_ROUNDS, description="communication rounds")
     participation: Any = Field(
         default=0.2,
@@ -226,6 +238,15 @@ class Experiment(Section):
         except InputError as error:
             raise InputError(str(error).removeprefix("adapter.")) from error
         return adapter
+
+    @field_validator("guard", "attack")
+    @classmethod
+    def _bounds_or_attacks(cls, section: Any, info: ValidationInfo) -> Any:
+        try:
+            _ = build_guard(section) if info.field_name == "guard" else build_attack(section)
+        except InputError as error:
+            raise InputError(str(error).removeprefix(f"{info.field_name}.")) from error
+        return section
 
     @field_validator("loss", mode="before")
     @classmethod
@@ -312,7 +333,8 @@ class Experiment(Section):
         """
         ignored = {"checkpoint_every", "data_dir", "store_megabytes", "targets", "workers"}
         ignored -= {"data_dir"} if is_folder(self.data.name) else set()
-        ignored |= {"adapter"} if self.adapter is None else set()  # a federation's digest is older than adapters
+        # A federation's digest is older than these.
+        ignored |= {name for name in ("adapter", "attack", "guard") if getattr(self, name) is None}
         table = with_names(self.model_dump(exclude=ignored), portable)
         if self.data.tokenizer is None:
             table["data"].pop("tokenizer", None)  # it is not in the table of a set from outside
@@ -444,6 +466,8 @@ class RunSpec(Experiment):
             store_folder=store_folder,
             ranks=ranks,
             adapter=build_adapter(self.adapter),
+            guard=build_guard(self.guard),
+            attack=build_attack(self.attack),
         )
         check_measures([build_measure(one) for one in self.flatness], sim.objective.module)  # now, not after training
         return sim
@@ -634,6 +658,16 @@ def build_client(section: Section) -> Client:
 def build_adapter(section: NamedSection | None) -> LoRA | None:
     """The adapter that a section describes, if there is one."""
     return None if section is None else LoRA(**section.arguments())
+
+
+def build_guard(section: Section | None) -> Guard | None:
+    """The guard that a section describes, if there is one."""
+    return None if section is None else Guard(**section.values())
+
+
+def build_attack(section: Section | None) -> Attack | None:
+    """The attack that a section describes, if there is one."""
+    return None if section is None else Attack(**section.values())
 
 
 def is_loaded(section: NamedSection) -> bool:
