@@ -21,7 +21,7 @@ class WmsamClient(Record):
 
 
 class WmsamUp(Delta):
-    likeness: Scalar = in_range(0, 2)  # 1 + cos(w_i - w, m), with `rising_weight` 1 - cos; 0 while m = 0
+    likeness: Scalar = in_range(0, 2)  # 1 + cos(w_i - w, m), with `rising_weight` 1 - cos, in [0, 2]; 0 while m = 0
 
 
 class WmsamMean(WmsamUp):
