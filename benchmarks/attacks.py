@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import os
 import sys
+import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
@@ -83,9 +84,9 @@ def with_method(run: RunSpec, name: str) -> RunSpec:
     return validated(RunSpec, run.table() | {"method": {"name": name} | FIELDS.get(name, {}), "workers": 1})
 
 
-def measured(task: tuple[Row, RunSpec]) -> Row:
-    """The row with the accuracy of its run."""
-    row, spec = task
+def measured(task: tuple[Row, str]) -> Row:
+    """The row with the accuracy of its run, which comes as TOML."""
+    row, spec = task[0], validated(RunSpec, tomllib.loads(task[1]))
     try:
         with spec.build() as sim:
             accuracy = 100 * sim.run().summary["test_accuracy"]
@@ -100,7 +101,7 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     seeds, jobs = ([int(word) for word in sys.argv[1:]] + [1, 2][len(sys.argv) - 1 :])[:2]
     rows = {row.key: row for row in read()} if FILE.exists() else {}
-    missing = [(row, spec) for row, spec in planned(tuple(range(seeds))) if row.key not in rows]
+    missing = [(row, spec.to_toml()) for row, spec in planned(tuple(range(seeds))) if row.key not in rows]
     missing.sort(key=lambda task: (task[0].method not in FEW, task[0].share % 20))
     with ProcessPoolExecutor(jobs) as pool:
         for done, row in enumerate(pool.map(measured, missing), start=1):
