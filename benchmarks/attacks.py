@@ -45,9 +45,9 @@ class Row:
         return tuple(str(value) for name, value in asdict(self).items() if name != "accuracy")
 
 
-def read(file: Path = FILE) -> list[Row]:
+def read(file: Path | None = None) -> list[Row]:
     """The rows that were measured."""
-    with file.open(newline="") as text:
+    with (file or FILE).open(newline="") as text:
         return [
             Row(one["recipe"], one["method"], one["attack"], int(one["share"]), one["guard"], int(one["seed"]),
                 float(one["accuracy"]) if one["accuracy"] else None)
@@ -106,7 +106,7 @@ def main() -> None:
     with ProcessPoolExecutor(jobs) as pool:
         for done, row in enumerate(pool.map(measured, missing), start=1):
             rows[row.key] = row
-            if done % 50 == 0 or done == len(missing):
+            if done % 10 == 0 or done == len(missing):
                 write(list(rows.values()))
                 print(f"{done} of {len(missing)}", flush=True)
 
