@@ -127,12 +127,16 @@ def wrong(cell: Cell, labels: list[str]) -> dict[str, tuple[Any, Any]]:
     return {name: (paper.get(name), ours.get(name)) for name in paper | ours if paper.get(name) != ours.get(name)}
 
 
+# No paper states the settings of our own experiments.
+OF_PAPERS = [recipe for recipe in all_recipes().values() if recipe.paper != "ours"]
+
+
 def test_every_recipe_has_a_row_and_every_row_a_recipe() -> None:
     rows = {f"{paper}/{name}" for paper, stated in STATED.items() for name in stated["recipes"]}
-    assert rows == set(all_recipes())
+    assert rows == {recipe.name for recipe in OF_PAPERS}
 
 
-@pytest.mark.parametrize("recipe", all_recipes().values(), ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("recipe", OF_PAPERS, ids=lambda recipe: recipe.name)
 def test_a_recipe_has_the_papers_settings(recipe: Recipe) -> None:
     stated = STATED[recipe.paper]["recipes"][recipe.name.split("/")[1]]
     assert recipe.item.use == stated["methods"]

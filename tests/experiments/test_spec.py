@@ -182,3 +182,26 @@ def test_a_participation_that_cannot_be_is_named(table: dict, message: str) -> N
     with pytest.raises(InputError) as error:
         validated(RunSpec, {"participation": table})
     assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"guard": {"bound": -1.0}}, "guard.bound: "), ({"guard": {"action": "clip"}}, "guard: nothing is bounded"),
+     ({"guard": {"limit": 1.0}}, "guard.limit"), ({"attack": {"kind": "lie"}}, "attack.kind: "),
+     ({"attack": {"scale": float("inf")}}, "attack: scale and deviations are finite")],
+)  # fmt: skip
+def test_guards_and_attacks_that_cannot_be_are_named(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError) as error:
+        validated(RunSpec, settings)
+    assert str(error.value).startswith(said)
+    assert "\n" not in str(error.value)
+
+
+def test_guard_and_attack_go_to_toml_and_back_and_rename_no_folder_where_they_are_not() -> None:
+    spec = run_spec(guard={"multiple": 2.0, "max_weight": 3.0}, attack={"kind": "noise", "share": 0.3})
+    again = RunSpec(**tomllib.loads(spec.to_toml()))
+    assert again == spec
+    assert (again.build().guard, again.build().attack) == (
+        ff.Guard(multiple=2.0, max_weight=3.0), ff.Attack(kind="noise", share=0.3),
+    )  # fmt: skip
+    assert {"guard", "attack"}.isdisjoint(run_spec().decisive())

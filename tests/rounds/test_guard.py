@@ -42,9 +42,11 @@ def guarded(start: float = 1.0, **settings) -> GuardState:
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [({}, "guard bounds nothing"), ({"bound": inf}, "guard bounds nothing"), ({"bound": 0.0}, "guard.bound must be"),
+    [({}, "guard: nothing is bounded"), ({"bound": inf}, "guard: nothing is bounded"),
+     ({"bound": 0.0}, "guard.bound must be"),
      ({"bound": nan}, "guard.bound must be"), ({"multiple": 0.9}, "guard.multiple must be"),
-     ({"max_weight": 0.5}, "guard.max_weight must be"), ({"bound": 1.0, "action": "drop"}, "guard.action must be")],
+     ({"max_weight": 0.5}, "guard.max_weight must be"),
+     ({"bound": 1.0, "action": "drop"}, "guard.action must be")],
 )  # fmt: skip
 def test_a_guard_that_would_be_none_is_refused(settings: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=said):

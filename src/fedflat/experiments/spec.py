@@ -245,7 +245,8 @@ class Experiment(Section):
         try:
             _ = build_guard(section) if info.field_name == "guard" else build_attack(section)
         except InputError as error:
-            raise InputError(str(error).removeprefix(f"{info.field_name}.")) from error
+            name = info.field_name
+            raise InputError(str(error).removeprefix(f"{name}.").removeprefix(f"{name}: ")) from error
         return section
 
     @field_validator("loss", mode="before")

@@ -53,7 +53,7 @@ class Attack:
         except InputError as error:
             raise InputError(str(error).replace("Attack.", "attack.")) from error
         if inf in (self.scale, self.deviations):
-            raise InputError("attack.scale and attack.deviations are finite numbers")
+            raise InputError("attack: scale and deviations are finite numbers")
 
     def attackers(self, clients: Index, seed: int) -> Index:
         """Who of `clients` (c,) are attackers, in rising order."""

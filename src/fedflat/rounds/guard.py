@@ -50,7 +50,9 @@ class Guard:
         except InputError as error:
             raise InputError(str(error).replace("Guard.", "guard.")) from error
         if not self.bounds_norms and (self.max_weight is None or self.max_weight == inf):
-            raise InputError("guard bounds nothing; give bound (such as 3.0), multiple (such as 3.0) or max_weight")
+            raise InputError(
+                "guard: nothing is bounded; give bound (such as 3.0), multiple (such as 3.0) or max_weight"
+            )
 
     @property
     def bounds_norms(self) -> bool:
