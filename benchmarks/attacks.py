@@ -12,7 +12,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from fedflat.core.errors import InputError, NonFiniteError
@@ -29,7 +29,7 @@ FIELDS = {"SWA": {"cycle": 1}}  # its default of 10 rounds is for longer runs
 
 @dataclass(frozen=True)
 class Row:
-    """One run, and the mean of its last five test accuracies; none if it diverged, or all clients were refused."""
+    """One run, and the mean of its last five test accuracies, or what has ended it before."""
 
     recipe: str
     method: str
@@ -38,11 +38,12 @@ class Row:
     guard: str
     seed: int
     accuracy: float | None = None  # percent
+    ended: str = ""  # "diverged", or "refused": all clients of a round were
 
     @property
     def key(self) -> tuple[str, ...]:
         """What tells it from other rows, as text."""
-        return tuple(str(value) for name, value in asdict(self).items() if name != "accuracy")
+        return tuple(str(value) for name, value in asdict(self).items() if name not in ("accuracy", "ended"))
 
 
 def read(file: Path | None = None) -> list[Row]:
@@ -50,7 +51,7 @@ def read(file: Path | None = None) -> list[Row]:
     with (file or FILE).open(newline="") as text:
         return [
             Row(one["recipe"], one["method"], one["attack"], int(one["share"]), one["guard"], int(one["seed"]),
-                float(one["accuracy"]) if one["accuracy"] else None)
+                float(one["accuracy"]) if one["accuracy"] else None, one["ended"])
             for one in csv.DictReader(text)
         ]  # fmt: skip
 
@@ -92,8 +93,8 @@ def measured(task: tuple[Row, str]) -> Row:
             accuracy = 100 * sim.run().summary["test_accuracy"]
     except (NonFiniteError, InputError) as error:
         print(f"{row.key}: {error}", file=sys.stderr)
-        return row
-    return Row(*list(asdict(row).values())[:-1], round(accuracy, 2))
+        return replace(row, ended="diverged" if isinstance(error, NonFiniteError) else "refused")
+    return replace(row, accuracy=round(accuracy, 2))
 
 
 def main() -> None:

@@ -10,15 +10,14 @@ from benchmarks.tables import Table
 GUARDS = ("unguarded", "clip", "refuse")
 SHARES = (10, 20, 30)
 NOTHING = "–"  # not measured
-DIVERGED = "diverged"
 
 
 def cell(rows: Iterable[Row]) -> str:
-    """The mean accuracy of these runs over seeds; what happened if one has none."""
+    """The mean accuracy of these runs over seeds, or what has ended one of them."""
     found = list(rows)
     known = [row.accuracy for row in found if row.accuracy is not None]
     if len(known) < len(found):
-        return DIVERGED
+        return next(row.ended for row in found if row.ended)
     return f"{sum(known) / len(known):.1f}" if found else NOTHING
 
 
@@ -59,14 +58,13 @@ def cost_table(rows: Sequence[Row]) -> Table:
 
 
 def _difference(rows: Sequence[Row], guard: str) -> str:
-    """How many points the guard changes, over the seeds that have both."""
-    plain, with_it = ({row.seed: row.accuracy for row in rows if row.guard == name} for name in ("unguarded", guard))
-    both = [seed for seed in plain if seed in with_it]
-    if not both:
-        return NOTHING
-    changes = [(with_it[seed], plain[seed]) for seed in both]
-    known = [new - old for new, old in changes if new is not None and old is not None]
-    return f"{sum(known) / len(known):+.1f}" if len(known) == len(changes) else DIVERGED
+    """How many points the guard changes, over the seeds that have both; or what has ended a run."""
+    plain, with_it = ({row.seed: row for row in rows if row.guard == name} for name in ("unguarded", guard))
+    both = [(with_it[seed], plain[seed]) for seed in plain if seed in with_it]
+    if ended := [new.ended or old.ended for new, old in both if new.ended or old.ended]:
+        return ended[0]
+    changes = [(new.accuracy or 0.0) - (old.accuracy or 0.0) for new, old in both]
+    return f"{sum(changes) / len(changes):+.1f}" if changes else NOTHING
 
 
 def claims_table(rows: Sequence[Row]) -> Table:
@@ -82,13 +80,15 @@ def claims_table(rows: Sequence[Row]) -> Table:
 
 
 def worst_cost(rows: Sequence[Row]) -> str:
-    """The largest cost of a guard without attackers, in a sentence."""
-    table = cost_table(rows)
-    found = [(float(text), line[0], guard) for line in table.rows
-             for guard, text in zip(GUARDS[1:], line[2:], strict=True) if text not in (NOTHING, DIVERGED)]  # fmt: skip
-    if not found:
+    """The largest cost of a guard without attackers, and whose runs one has ended, in a sentence or two."""
+    cells = [(line[0], guard, text) for line in cost_table(rows).rows
+             for guard, text in zip(GUARDS[1:], line[2:], strict=True) if text != NOTHING]  # fmt: skip
+    measured = [(float(text), method, guard) for method, guard, text in cells if text[-1].isdigit()]
+    if not measured:
         return "Not measured yet."
-    change, method, guard = min(found)
-    above = sum(change < -1 for change, _, _ in found)
-    return (f"Of {len(found)} pairs of method and guard {above} cost more than one point; the most is {-change:.1f}, "
-            f"{method} with `{guard}`.")  # fmt: skip
+    change, method, guard = min(measured)
+    above = sum(change < -1 for change, _, _ in measured)
+    found = (f"Of {len(cells)} pairs of method and guard {above} cost more than one point; the most is {-change:.1f}, "
+             f"{method} with `{guard}`.")  # fmt: skip
+    ended = [f"{method} with `{guard}` ({text})" for method, guard, text in cells if not text[-1].isdigit()]
+    return found + (f" The guard ended the run of {', '.join(ended)}." if ended else "")

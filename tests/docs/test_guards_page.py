@@ -12,7 +12,7 @@ from docs.attack_tables import attack_table, claims_table, cost_table, method_ta
 def row(
     method: str, attack: str, share: int, guard: str, accuracy: float | None, seed: int = 0, recipe="attacks"
 ) -> Row:
-    return Row(recipe, method, attack, share, guard, seed, accuracy)
+    return Row(recipe, method, attack, share, guard, seed, accuracy, "" if accuracy else "refused")
 
 
 ROWS = [
@@ -26,17 +26,17 @@ ROWS = [
 
 def test_cells_are_means_over_seeds_or_say_what_happened() -> None:
     line = {tuple(found[:2]): found[2:] for found in attack_table(ROWS).rows}
-    assert line["sign-flip", "FedAvg"] == ("–", "–", "–", "10.0", "diverged", "–", "–", "–", "–")
+    assert line["sign-flip", "FedAvg"] == ("–", "–", "–", "10.0", "refused", "–", "–", "–", "–")
     assert len(line) == 4, "the recipe's methods alone"
     assert method_table(ROWS).rows[1] == ("sign-flip", "FedCM", "–", "–", "12.3", *["–"] * 6)
-    assert cost_table(ROWS).rows == [("FedAvg", "85.0", "-0.8", "diverged")]
+    assert cost_table(ROWS).rows == [("FedAvg", "85.0", "-0.8", "refused")]
     assert claims_table(ROWS).rows == [("FedSAM", *["–"] * 7, "77.7")]
 
 
 def test_the_worst_cost_is_in_a_sentence() -> None:
-    assert (
-        worst_cost(ROWS)
-        == "Of 1 pairs of method and guard 0 cost more than one point; the most is 0.8, FedAvg with `clip`."
+    assert worst_cost(ROWS) == (
+        "Of 2 pairs of method and guard 0 cost more than one point; the most is 0.8, FedAvg with `clip`. "
+        "The guard ended the run of FedAvg with `refuse` (refused)."
     )
     assert worst_cost([]) == "Not measured yet."
 
