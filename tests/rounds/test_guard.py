@@ -152,8 +152,9 @@ def test_a_shortened_record_is_that_of_a_shortened_message(method: Method) -> No
     """What the server makes of a message keeps what it means: FedExP's square is that of the shortened move."""
     up = honest_messages(method)
     whole = received(method, up)
-    norm = record_norm(whole, STEPS_TAKEN * LR, without=frozenset(whole.ranges()))
-    short = shortened_to(whole, norm, 0.5 * float(norm.min()))
+    squared = whole.marked("squared_length")
+    norm = record_norm(whole, STEPS_TAKEN * LR, frozenset(whole.ranges()), squared)
+    short = shortened_to(whole, norm, 0.5 * float(norm.min()), squared)
     factor = 0.5 * float(norm.min()) / norm
     expected = received(method, up.map(lambda x: (x * factor).float()))
     for name, x in short.tensors().items():

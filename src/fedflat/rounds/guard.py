@@ -111,14 +111,15 @@ class GuardState:
     def screen(self, received: Record, lr_sum: Tensor) -> Screened:
         """Bound the records (c, width) of clients whose step sizes sum to `lr_sum` (c, 1)."""
         ranges, bound = received.ranges(), self.bound
-        sent = record_norm(received, lr_sum, without=frozenset(ranges))
+        squared = received.marked("squared_length")
+        sent = record_norm(received, lr_sum, frozenset(ranges), squared)
         finite = torch.stack([is_finite(x) for x in received.tensors().values()]).all(0)
         clamped = {name: getattr(received, name).clamp(*limits) for name, limits in ranges.items()}
         beyond = [(x != getattr(received, name)).any(-1) for name, x in clamped.items()]
         wrong = torch.stack([sent[:, 0] > bound, *beyond]).any(0)
         if self.guard.action == "refuse":
             return Screened(received, finite & ~wrong, torch.zeros_like(finite), sent[:, 0], sent[:, 0])
-        short = shortened_to(received, sent, bound) if bound < inf else received
+        short = shortened_to(received, sent, bound, squared) if bound < inf else received
         return Screened(replace(short, **clamped), finite, finite & wrong, sent[:, 0], sent[:, 0].clamp(max=bound))
 
     def updated(self, norms: Sequence[float]) -> Self:
