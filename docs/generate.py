@@ -9,12 +9,13 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from benchmarks import attacks
 from benchmarks.federation_tables import cost_table, kills_table, settings_table
 from benchmarks.growth_tables import growth_table, read_growth
 from benchmarks.ranks_tables import aggregation_table, rounds_table
 from benchmarks.results import Results
 from benchmarks.tables import Table, circumstances, peers_table, target_table, times_table, vectors_table
-from docs import published, study
+from docs import attack_tables, published, study
 from docs.gpu_lines import gpu_lines_table
 from docs.method_grid import grid
 from docs.method_pages import index_table, link, method_pages, page_problems
@@ -251,6 +252,19 @@ def deploy_page() -> str:
     return text
 
 
+def guards_page() -> str:
+    """docs/guards.md with what attacks and guards did."""
+    rows = attacks.read() if attacks.FILE.exists() else []
+    tables = {
+        "attacks": attack_tables.attack_table, "methods": attack_tables.method_table,
+        "costs": attack_tables.cost_table, "claims": attack_tables.claims_table,
+    }  # fmt: skip
+    text = renewed((ROOT / "docs" / "guards.md").read_text(), "worst cost", attack_tables.worst_cost(rows))
+    for what, table in tables.items():
+        text = renewed(text, what, table(rows).markdown() if rows else "Not measured yet.")
+    return text
+
+
 def defects_table(content: dict[str, Any]) -> str:
     """Every planted defect with the test that caught it, before and after."""
     rows = [
@@ -306,6 +320,7 @@ def main() -> int:
         ROOT / "docs" / "howto" / "devices.md": between("docs/howto/devices.md", "gpu lines", gpu_lines_table()),
         ROOT / "docs" / "deploy.md": deploy_page(),
         ROOT / "docs" / "durability.md": durability_page(),
+        ROOT / "docs" / "guards.md": guards_page(),
         ROOT / "docs" / "tests.md": between("docs/tests.md", "planted defects", defects_table(defects)),
         **study_page(STUDY),
     }

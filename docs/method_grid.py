@@ -56,6 +56,7 @@ SETTINGS = (
     Setting("clipping", "`client.max_norm`", client={"max_norm": 0.01}),
     Setting("bf16", '`precision = "bf16"`', changes={"precision": "bf16", "dtype": "float32"}),
     Setting("weights", '`weights = "samples"`', changes={"weights": "samples"}),
+    Setting("guard", "`guard = {bound = 0.1, multiple = 1.0}`", changes={"guard": {"bound": 0.1, "multiple": 1.0}}),
     Setting("Bernoulli", "`participation = {bernoulli = 0.6}`", changes={"participation": {"bernoulli": 0.6}}),
 )
 

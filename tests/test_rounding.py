@@ -26,6 +26,7 @@ from fedflat.data.sources import source
 from fedflat.engine.executors.stacked import Stacked
 from fedflat.engine.shared_memory import TensorAllocator
 from fedflat.experiments import budget, parallel, runner, studies
+from fedflat.experiments import spec as specs
 from fedflat.experiments.budget import run_budget
 from fedflat.experiments.recipe import find_recipe
 from fedflat.experiments.run_directory import RunDirectory
@@ -368,7 +369,7 @@ def test_a_budget_of_a_held_out_domain_takes_equal_domains(train: int, test: int
     """PACS has four: one is for the test, three are for training, and what is over is nobody's."""
     known = replace(source("pacs"), sizes={"train": train, "test": test})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(budget, "described", lambda *_: known)
+        patch.setattr(specs, "described", lambda *_: known)
         spec = run_spec(data={"name": "pacs", "clients": 3, "test_domain": "photo"})
         ours, apart = budget._sample_counts(spec)
     assert 0 <= train + test - 4 * apart < 4

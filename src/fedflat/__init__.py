@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from .experiments.python_interface import load_run, study
     from .metrics.flatness import flatness
     from .reports.comparison import compare
+    from .rounds.attack import Attack
+    from .rounds.guard import Guard
     from .rounds.local_training import Client
     from .rounds.participation import Bernoulli, HeldOut, Unreliable
     from .rounds.privacy.settings import Privacy
@@ -39,19 +41,22 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "IID", "BalancedDirichlet", "Bernoulli", "BestModel", "Callback", "Client", "Dirichlet", "DirichletRefill",
-    "Domain", "EarlyStopping", "FederatedData", "HeldOut", "LabelDirichlet", "LoRA", "Method", "Natural",
-    "NonFiniteError", "Partition", "Pathological", "PathologicalRefill", "Privacy", "Run", "Shards", "Simulation",
-    "Unreliable", "allow_code", "compare", "data", "flatness", "joined", "load_run", "methods", "models", "study",
+    "IID", "Attack", "BalancedDirichlet", "Bernoulli", "BestModel", "Callback", "Client", "Dirichlet",
+    "DirichletRefill", "Domain", "EarlyStopping", "FederatedData", "Guard", "HeldOut", "LabelDirichlet", "LoRA",
+    "Method", "Natural", "NonFiniteError", "Partition", "Pathological", "PathologicalRefill", "Privacy", "Run",
+    "Shards", "Simulation", "Unreliable", "allow_code", "compare", "data", "flatness", "joined", "load_run",
+    "methods", "models", "study",
 ]  # fmt: skip
 
 # Nothing is imported before it is used, so that the command line starts at once: torch alone takes two seconds.
 _MODULES = {
+    "Attack": "rounds.attack",
     "Bernoulli": "rounds.participation",
     "BestModel": "engine.callbacks",
     "Callback": "engine.callbacks",
     "Client": "rounds.local_training",
     "EarlyStopping": "engine.callbacks",
+    "Guard": "rounds.guard",
     "HeldOut": "rounds.participation",
     "LoRA": "adapters.lora",
     "Method": "core.method",

@@ -68,3 +68,4 @@ def test_variants_have_names_of_their_own_and_results_their_protocol(tmp_path) -
 def test_small_numbers_of_probes_are_told_and_those_of_layers_are_not() -> None:
     metrics = {"c": 0.25, "a": 0.0, "aggregation_error_mean": 3.2e-16, "aggregation_error/0": 0.5, "sharpness": 0.005}
     assert state(Round(0, metrics)) == "c 0.25  a 0.00  aggregation_error_mean 3e-16  sharpness 0.01"
+    assert state(Round(0, {"c": 1.0, "clipped": 3.0, "refused": 0.0})) == "c 1.00  clipped 3  refused 0"

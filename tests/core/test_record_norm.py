@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedflat.core.record_norm import record_norm, shortened_to
-from fedflat.core.records import Record, Vector, gradient_scale
+from fedflat.core.records import Record, Scalar, Vector, gradient_scale, squared_length
 
 
 class MoveAndControl(Record):
@@ -37,3 +37,21 @@ def test_only_what_is_too_long_is_shortened_and_as_a_whole() -> None:
 def test_zero_stays_zero() -> None:
     found = record(([0.0, 0.0], [0.0, 0.0]))
     assert shortened_to(found, record_norm(found, torch.ones(1, 1)), 1.0).delta.tolist() == [[0.0, 0.0]]
+
+
+class MoveAndSquare(Record):
+    delta: Vector
+    square: Scalar = squared_length()
+
+
+def test_a_squared_length_counts_as_its_root_only_if_asked() -> None:
+    """(3, 4) and 25: plainly sqrt(25 + 625), as lengths sqrt(25 + 25); half as long, the square is a quarter."""
+    found = MoveAndSquare(torch.tensor([[3.0, 4.0]], dtype=torch.float64), torch.tensor([[25.0]], dtype=torch.float64))
+    ones, squared = torch.ones(1, 1), found.marked("squared_length")
+    assert float(record_norm(found, ones)) == pytest.approx(650**0.5)
+    norm = record_norm(found, ones, squared=squared)
+    assert float(norm) == pytest.approx(50**0.5)
+    short = shortened_to(found, norm, float(norm) / 2, squared)
+    assert short.delta.tolist() == [[1.5, 2.0]]
+    assert short.square.tolist() == [[6.25]]
+    assert float(record_norm(found, ones, without=frozenset({"square"}))) == 5.0

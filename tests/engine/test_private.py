@@ -213,6 +213,8 @@ REFUSED = {
     "Centralised is centralised": {"method": find("Centralised")()},
     "privacy.delta = 0.2": {"privacy": changed(delta=0.2)},
     "privacy must be": {"privacy": 8.0},
+    "privacy does not go with guard": {"guard": ff.Guard(multiple=2.0)},
+    "privacy does not go with guard or attack": {"attack": ff.Attack(kind="noise", share=0.2)},
 }
 
 

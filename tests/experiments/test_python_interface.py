@@ -39,11 +39,12 @@ def test_a_study_from_python_is_the_one_from_toml(tmp_path: Path) -> None:
     """Objects, dictionaries and names mean the same as their tables."""
     runs = ff.study(
         out=tmp_path / "python", methods=["fedavg", ff.methods.FedSAM(rho=0.05)], partition=ff.Dirichlet(alpha=0.5),
-        client=ff.Client(lr=0.1, epochs=1, batch_size=20), seeds=[0], **SETTINGS,
+        client=ff.Client(lr=0.1, epochs=1, batch_size=20), seeds=[0], guard=ff.Guard(multiple=2.0),
+        attack=ff.Attack(kind="noise"), **SETTINGS,
     )  # fmt: skip
     toml = StudySpec(
         **SETTINGS, methods=["fedavg", {"name": "fedsam", "rho": 0.05}], partition={"name": "dirichlet", "alpha": 0.5},
-        client={"lr": 0.1, "epochs": 1, "batch_size": 20}, seeds=[0],
+        client={"lr": 0.1, "epochs": 1, "batch_size": 20}, seeds=[0], guard={"multiple": 2.0}, attack={"kind": "noise"},
     )  # fmt: skip
     expected = carry_out(toml, tmp_path / "toml")
     assert [run.directory.path.name for run in runs] == [run.directory.path.name for run in expected]

@@ -47,6 +47,7 @@ CHANGED = {
     "executor": "stacked", "eval_every": 2, "last": 2, "flatness": [], "probes": ["gradient-norm"], "probe_every": 3,
     "method": "fedsam", "seed": 1, "loss": "regression", "adapter": {"targets": ["1"]},
     "privacy": {"epsilon": 8, "delta": 1e-3, "clip": 1, "rate": 0.1},
+    "guard": {"bound": 1.0}, "attack": {"kind": "noise"},
 }  # fmt: skip
 # unless no result depends on it: where data lie, how state is kept, who computes, and what is read off the curve.
 WITHOUT_EFFECT = {"data_dir": "/data", "workers": 2, "targets": [0.5], "checkpoint_every": 3, "store_megabytes": 1}
@@ -216,3 +217,26 @@ def test_noise_that_was_solved_for_belongs_to_the_planned_rounds() -> None:
     solved = {name: value for name, value in PRIVATE["privacy"].items() if name != "noise_multiplier"}
     assert private_spec(**PRIVATE).planned_by_rounds() is None
     assert private_spec(privacy=solved).planned_by_rounds() == "FedAvg with so much noise"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"guard": {"bound": -1.0}}, "guard.bound: "), ({"guard": {"action": "clip"}}, "guard: nothing is bounded"),
+     ({"guard": {"limit": 1.0}}, "guard.limit"), ({"attack": {"kind": "lie"}}, "attack.kind: "),
+     ({"attack": {"scale": float("inf")}}, "attack: scale and deviations are finite")],
+)  # fmt: skip
+def test_guards_and_attacks_that_cannot_be_are_named(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError) as error:
+        validated(RunSpec, settings)
+    assert str(error.value).startswith(said)
+    assert "\n" not in str(error.value)
+
+
+def test_guard_and_attack_go_to_toml_and_back_and_rename_no_folder_where_they_are_not() -> None:
+    spec = run_spec(guard={"multiple": 2.0, "max_weight": 3.0}, attack={"kind": "noise", "share": 0.3})
+    again = RunSpec(**tomllib.loads(spec.to_toml()))
+    assert again == spec
+    assert (again.build().guard, again.build().attack) == (
+        ff.Guard(multiple=2.0, max_weight=3.0), ff.Attack(kind="noise", share=0.3),
+    )  # fmt: skip
+    assert {"guard", "attack"}.isdisjoint(run_spec().decisive())

@@ -9,6 +9,7 @@ import pytest
 import fedflat as ff
 from fedflat.data.partition import all_partitions
 from fedflat.reports.run_settings import fields_of, settings_by_name, settings_of_all
+from fedflat.reports.wording import screening_in_words
 from fedflat.rounds.participation import Bernoulli, Explicit, Number, Share
 from support.finished_runs import Fake
 
@@ -41,6 +42,17 @@ def test_every_field_of_an_adapter_comes_back() -> None:
     expected = {f"adapter.{name}": value for name, value in vars(adapter).items()}
     assert expected | {"adapter.targets": "query+value"} == {n: x for n, x in found.items() if n.startswith("adapter.")}
     assert not any(name.startswith("adapter") for name in settings_by_name(Fake("FedAvg", 0, [0.1])))
+
+
+def test_guard_and_attack_are_taken_apart_and_what_is_not_set_is_left_out() -> None:
+    more = {"guard": repr(ff.Guard(multiple=3.0)), "attack": repr(ff.Attack(kind="noise", share=0.2))}
+    found = settings_by_name(Fake("FedAvg", 0, [0.1], more=more))
+    assert {name: value for name, value in found.items() if name.startswith(("guard", "attack"))} == {
+        "guard.multiple": 3.0, "guard.action": "clip", "attack.kind": "noise", "attack.share": 0.2,
+        "attack.scale": 10.0, "attack.claims": 1,
+    }  # fmt: skip
+    assert screening_in_words(more["guard"]) == "multiple = 3.0, action = clip"
+    assert (screening_in_words(None), screening_in_words("Guard(of another kind)")) == ("", "Guard(of another kind)")
 
 
 def test_rows_of_one_method_are_called_by_the_mode_of_their_adapters() -> None:

@@ -10,7 +10,9 @@ NAMED = {setting.title: setting for setting in SETTINGS}
 # By their derivation, which the specification of each method gives: a mean over clients of what is not the model.
 EQUAL_WEIGHTS = ("FedDyn", "FedGAMMA", "FedLESAM_D", "FedLESAM_S", "FedMoSWA", "FedSMOO", "FedSpeed", "FedWMSAM",
                  "Scaffold")  # fmt: skip
-REFUSED = {(name, "weights") for name in EQUAL_WEIGHTS} | {("Local", "SWA"), ("SWA", "SWA")}
+REFUSED = {(name, "weights") for name in EQUAL_WEIGHTS} | {
+    ("Local", "SWA"), ("SWA", "SWA"), ("Local", "guard"), ("Centralised", "guard"),
+}  # fmt: skip
 
 ALL = [(name, title) for name in all_methods() for title in NAMED if (name, title) not in REFUSED]
 _COVERING = [(i + j, (name, title)) for i, name in enumerate(COVERING.values()) for j, title in enumerate(NAMED)]

@@ -61,6 +61,8 @@ def setting_names(study: bool = False) -> list[str]:
         "model": FIELD.findall(_class(spec, "ModelSection")),
         "adapter": ["name", *HYPER.findall(_text("adapters/lora"))],
         "privacy": HYPER.findall(_text("rounds/privacy/settings")),
+        "attack": HYPER.findall(_text("rounds/attack")),
+        "guard": HYPER.findall(_text("rounds/guard")),
         "partition": ["name", *_hyper_fields("data/partition")],
         "method": ["name", *_method_fields()],
     }

@@ -37,6 +37,8 @@ SHARED = {
     "seconds",
 }
 
+COUNTS = ("attackers", "clipped", "refused")  # numbers of clients
+
 
 def watcher(
     console: Console, runs: Sequence[RunSpec], protocol: Protocol = "last"
@@ -133,7 +135,8 @@ def state(result: Round) -> str:
         parts.append(f"train loss {result.metrics['train_loss']:.4g}")
     # Of a probe's numbers, those of single layers have a slash in their names.
     own = {name: value for name, value in result.metrics.items() if name not in SHARED and "/" not in name}
-    return "  ".join(parts + [f"{name} {_short(value)}" for name, value in own.items()])
+    texts = {name: f"{value:.0f}" if name in COUNTS else _short(value) for name, value in own.items()}
+    return "  ".join(parts + [f"{name} {text}" for name, text in texts.items()])
 
 
 def _short(value: float) -> str:

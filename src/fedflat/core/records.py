@@ -32,7 +32,19 @@ def gradient_scale() -> Any:
     return field(metadata={"gradient_scale": True})
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(per_round, uniform_mean, gradient_scale))
+def squared_length() -> Any:
+    """Mark a field that is the square of a length: its unit is that of parameters, squared."""
+    return field(metadata={"squared_length": True})
+
+
+def in_range(low: float, high: float) -> Any:
+    """Mark a field without a unit whose numbers are from `low` to `high`, such as a cosine: it has no length."""
+    return field(metadata={"in_range": (low, high)})
+
+
+@dataclass_transform(
+    frozen_default=True, field_specifiers=(per_round, uniform_mean, gradient_scale, squared_length, in_range)
+)
 @dataclass(frozen=True)
 class Record:
     """A frozen set of named tensors with the same leading axes. Subclasses only list fields.
@@ -67,8 +79,13 @@ class Record:
 
     @classmethod
     def marked(cls, mark: str) -> frozenset[str]:
-        """Names of the fields that carry `mark` ("per_round", "uniform_mean" or "gradient_scale")."""
+        """Names of the fields that carry `mark`, the name of the function that made it, such as "per_round"."""
         return frozenset(f.name for f in fields(cls) if f.metadata.get(mark))
+
+    @classmethod
+    def ranges(cls) -> dict[str, tuple[float, float]]:
+        """The least and the largest number of each field that is `in_range`, by name."""
+        return {f.name: f.metadata["in_range"] for f in fields(cls) if f.metadata.get("in_range")}
 
     @classmethod
     def _marks(cls) -> dict[str, tuple[str, ...]]:

@@ -20,6 +20,7 @@ from ..metrics.flatness.subject import RoundObserver
 from ..rounds.aggregation import RunningMean
 from ..rounds.executor import Executor, stacked
 from ..rounds.memory_layout import aligned
+from .arrivals import Arrivals
 from .client_store import ClientStore
 from .ranks import ALONE, Ranks
 
@@ -69,6 +70,7 @@ class CohortResult:
     drifts: Tensor  # ||w_i - w^t|| of each client, (c,)
     loss: float  # the weighted mean of the clients' training losses
     gradients: int  # minibatch gradients taken, by all clients together
+    arrivals: Arrivals | None = None  # what became of the clients' records, where some attack, or a guard checks them
 
 
 class Trainer(Protocol):
@@ -105,31 +107,58 @@ def train(
     keep: bool,
     ranks: Ranks = ALONE,
     mean: RunningMean | None = None,
+    arrivals: Arrivals | None = None,
 ) -> CohortResult:
     """Train `clients` (c,), longest work first, with weights (c, 1) in the mean; each of several ranks trains a part.
 
     With `keep` the new records of the clients are staged in the store, chunk by chunk, and the caller has to commit
-    them. mean: what adds up the records, default a new `RunningMean`. Raises NonFiniteError if a client's model or
-    message is not finite.
+    them; not those of clients that a guard refuses. mean: what adds up the records, default a new `RunningMean`.
+    Raises NonFiniteError if a client's model or message is not finite.
     """
     executor, gradients = trainer.executor, 0
     mean = RunningMean(executor.method, down.w) if mean is None else mean
     drifts, losses = down.w.new_zeros(2, len(clients)).unbind()
     mine = ranks.share(executor.batches.steps(ctx.t, clients), ranks.owners(clients) if store.keeps else None)
-    chunks = np.array_split(mine, -(-len(mine) // executor.chunk)) if len(mine) else []  # as even as possible
+    groups = [mine] if arrivals is None else arrivals.in_order(clients, mine)
+    chunks = [chunk for places in groups for chunk in _chunks(places, executor.chunk)]
     down = down.map(lambda x: aligned(x.to(down.w.dtype)))
     tasks = _tasks(store, [clients[places] for places in chunks], down)
-    on_device = torch.split(to_device(torch.from_numpy(mine), weights.device), [len(places) for places in chunks])
+    ordered = np.concatenate(groups)
+    on_device = torch.split(to_device(torch.from_numpy(ordered), weights.device), [len(places) for places in chunks])
     with ranks.together(), closing(trainer.parts(tasks, down, ctx, len(chunks))) as parts:
         for places, rows, part in zip(chunks, on_device, parts, strict=True):
-            mean.add(part.received, part.steps, weights[rows], part.lr_factors)
-            if keep:
-                store.stage(clients[places], part.record)
+            if arrivals is None:
+                mean.add(part.received, part.steps, weights[rows], part.lr_factors)
+                stays, record = clients[places], part.record
+            else:
+                stays, record = _screened(arrivals, mean, clients, places, weights[rows], part)
+            if keep and len(stays):
+                store.stage(stays, record)
             drifts[rows], losses[rows] = part.drifts, part.losses
             gradients += part.gradients
-    ranks.add_up(mean, drifts, losses)
+    ranks.add_up(mean, drifts, losses, *(() if arrivals is None else arrivals.of_clients))
+    if arrivals is not None:
+        accepted = arrivals.accepted()
+        drifts, losses, weights = drifts[accepted], losses[accepted], weights[accepted]
     loss = float((losses * weights[:, 0]).sum() / weights.sum())
-    return CohortResult(mean, drifts, loss, ranks.total(gradients))
+    return CohortResult(mean, drifts, loss, ranks.total(gradients), arrivals)
+
+
+def _chunks(places: Index, most: int) -> list[Index]:
+    """`places` in chunks of at most so many, as even as possible."""
+    return np.array_split(places, -(-len(places) // most)) if len(places) else []
+
+
+def _screened(
+    arrivals: Arrivals, mean: RunningMean, clients: Index, places: Index, weights: Tensor, part: ChunkResult
+) -> tuple[Index, Any]:
+    """Add to the mean what the server accepts of a chunk; those of its clients (c,), and what they keep (c, width)."""
+    arrived = arrivals.take(clients, places, part.received, part.steps, part.lr_factors)
+    rows = arrived.accepted
+    if len(rows):
+        received = arrived.received.map(lambda x: x[rows])
+        mean.add(received, arrived.steps[rows], weights[rows], arrived.lr_factors[rows])
+    return clients[places[rows.cpu().numpy()]], part.record.map(lambda x: x[rows])
 
 
 def _tasks(store: ClientStore, chunks: Sequence[Index], down: Any) -> Iterator[ChunkInput]:

@@ -9,6 +9,8 @@ from typing import Any
 from ..adapters import LoRA
 from ..core.errors import InputError
 from ..core.method import Method
+from ..rounds.attack import Attack
+from ..rounds.guard import Guard
 from ..rounds.local_training import Client
 from ..rounds.privacy.private_rounds import PrivateRounds
 from ..rounds.privacy.settings import Privacy
@@ -19,7 +21,7 @@ DEFAULT_PARTICIPATION = 1.0  # of a `Simulation`
 
 def private_rounds(
     privacy: Any, method: Method, client: Client, clients: int, rounds: int, seed: int, ranks: Ranks, weights: str,
-    participation: Any, adapter: LoRA | None,
+    participation: Any, adapter: LoRA | None, screening: Guard | Attack | None = None,
 ) -> PrivateRounds | None:  # fmt: skip
     """The sampler, noise and accountant of a private run; None for another one.
 
@@ -37,6 +39,9 @@ def private_rounds(
     if adapter is not None and adapter.mode == "alternate":
         raise InputError("adapter.mode = 'alternate' does not go with privacy: the factor at rest would get noise; "
                          "set mode = 'both' or 'freeze_a'")  # fmt: skip
+    if screening is not None:
+        raise InputError("privacy does not go with guard or attack: what is refused depends on single records, which "
+                         "no accountant counts; privacy.clip bounds every record")  # fmt: skip
     shared = (lambda key: key) if ranks.number == 1 else ranks.first
     return PrivateRounds(privacy, method, client, clients, rounds, seed, shared)
 

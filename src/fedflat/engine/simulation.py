@@ -27,10 +27,12 @@ from ..metrics.flatness import Flatness, Measure, ProgressCallback, Subject, che
 from ..metrics.flatness.subject import MAX_SAMPLES, NextRound, RoundObserver
 from ..rounds import checkpoint
 from ..rounds.aggregation import Weights, mean_weights
+from ..rounds.attack import Attack, Attackers, with_flipped_labels
 from ..rounds.batches import Batches
 from ..rounds.cost import method_cost
 from ..rounds.device import one_thread, usable_device
 from ..rounds.executor import Executor, stacked
+from ..rounds.guard import Guard
 from ..rounds.history import metrics_table
 from ..rounds.initial_model import architecture_of, fresh_module, frozen_hash
 from ..rounds.local_training import Client
@@ -51,6 +53,7 @@ from .arguments import (
     default_rounds,
     wants_to_stop,
 )
+from .arrivals import Arrivals
 from .callbacks import Callback
 from .client_store import BUDGET, ClientStore
 from .cohort import CohortResult, InTurn, Trainer, train
@@ -113,6 +116,8 @@ class Simulation:
         callbacks: Sequence[Callback] = (),
         adapter: LoRA | None = None,
         privacy: Privacy | None = None,
+        guard: Guard | None = None,
+        attack: Attack | None = None,
     ) -> None:
         """Set up round 0. The same arguments always give the same rounds.
 
@@ -144,6 +149,8 @@ class Simulation:
             else of the model is frozen and held once. Needs the package peft.
         privacy: `fedflat.Privacy(epsilon=8, delta=1e-4, clip=1, rate=0.1)`: client-level differential privacy, in place
             of `participation`; see docs/privacy.md. Needs the package dp-accounting.
+        guard: `fedflat.Guard(multiple=3.0)`: bounds on the norm of what is averaged of a client, and on its weight.
+        attack: `fedflat.Attack(kind="sign-flip", share=0.2)`: what a share of the clients does to the mean.
 
         Raises ValueError, naming the argument, for anything that cannot work.
         """
@@ -158,7 +165,7 @@ class Simulation:
         self.participation = rule = as_rule(participation)
         self.rounds = rounds if rounds is not None else default_rounds(rule)
         self._private = private_rounds(privacy, method, self.client, data.clients, self.rounds, seed, ranks, weights,
-                                       participation, adapter)  # fmt: skip
+                                       participation, adapter, guard or attack)  # fmt: skip
         self.participation = rule = rule if self._private is None else self._private.rule
         rule.check(data.clients, self.rounds)
         self.device, self.eval_every, self.last = usable_device(device), eval_every, last
@@ -180,6 +187,8 @@ class Simulation:
         self._trained_on = self.data
         if method.training == "centralised":
             self._trained_on, rule = pooled(self.data, self.client, rule)
+        self.guard, self.attack = guard, attack
+        self._attackers = None if attack is None else self._made_attackers(attack, method)
         batches = Batches(self._trained_on, self.client, seed, w.dtype, rule)
         check_name(executor, self._randomness, self.device)
         check_precision(precision)
@@ -191,7 +200,7 @@ class Simulation:
         self.precision = precision
         clients = self._trained_on.clients
         with method_errors_named(method):
-            self._server = Server(method, self.objective, w, self.client, rule, clients, seed, self.rounds)
+            self._server = Server(method, self.objective, w, self.client, rule, clients, seed, self.rounds, guard)
         self._store = ClientStore(
             method, clients, w, store_budget, store_folder if ranks.number == 1 else None, ranks.owned
         )
@@ -346,12 +355,13 @@ class Simulation:
         except BaseException:
             self._store.discard()
             raise
-        self._server.take(computed.state)
         clients = computed.clients
+        self._server.take(computed.state, clients.arrivals.next_guard() if clients.arrivals else None)
         metrics = {"lr": computed.ctx.lr}
         if self._private is None:  # these say who took part, or what clients' samples are like
             metrics |= {"clients": float(len(clients.drifts)), "drift": float(clients.drifts.mean())}
             metrics["train_loss"] = clients.loss
+        metrics |= clients.arrivals.metrics() if clients.arrivals else {}
         # Numbers that the server sends beside vectors, such as FedGF's c, are worth watching.
         metrics |= {name: float(x) for name, x in computed.down.tensors().items() if x.numel() == 1 and name != "w"}
         metrics |= self._evaluate() if self._ranks.index == 0 else {}
@@ -397,18 +407,41 @@ class Simulation:
         """The next round with `cohort`, which the server has not taken yet; with `keep` clients' records are staged."""
         clients = self.executor.batches.longest_first(self.t, cohort)
         weights = mean_weights(self.weights, self._trained_on.sizes_of(clients), self.device)
-        private, mean = self._private, None
+        private, mean, arrivals = self._private, None, None
         ctx = self._server.context(*((len(clients),) if private is None else private.known_of_a_round))
+        if self.guard is not None or self._attackers is not None:
+            weights, arrivals = self._screening(clients, weights, ctx)
         with one_thread(self.device), method_errors_named(self.method):
             down = self._server.broadcast()
             if private is not None:
                 mean = private.mean(self._server.method, down.w, ctx)
-            trained = train(trainer, self._store, clients, weights, down, ctx, keep, ranks, mean)
+            trained = train(trainer, self._store, clients, weights, down, ctx, keep, ranks, mean, arrivals)
             try:
                 state = self._server.updated(trained.mean, ctx)
             except NonFiniteError as error:
                 raise NonFiniteError(f"training diverged: {error}") from error
         return _Computed(ctx, down, trained, state)
+
+    def _screening(self, clients: Index, weights: Tensor, ctx: Context) -> tuple[Tensor, Arrivals]:
+        """The weights (c, 1) of `clients` (c,) that the server has, and what it does with their records."""
+        if self._attackers is not None and self.weights == "samples":
+            weights = self._attackers.claimed(clients, weights)
+        if self.guard is not None:
+            weights = self.guard.limited(weights)
+        follows = self.client.steps is None  # local steps follow from the samples that a client claims
+        guard = self._server.guard
+        return weights, Arrivals(self.method, ctx, clients, weights, guard, self._attackers, follows)
+
+    def _made_attackers(self, attack: Attack, method: Method) -> Attackers:
+        """The attackers among the clients, whose labels are flipped if they do that."""
+        candidates = np.setdiff1d(np.arange(self.data.clients), self.participation.held_out(self.data.clients))
+        found = Attackers(attack, method, candidates, self.seed)
+        if found.collude and self._ranks.number > 1:
+            raise InputError(f"attack.kind = {attack.kind!r} must know all messages of a round, which no one of "
+                             f"{self._ranks.number} ranks does; use workers")  # fmt: skip
+        if attack.kind == "label-flip":
+            self._trained_on = with_flipped_labels(self._trained_on, found.clients)
+        return found
 
     def cohort(self, t: int) -> Index:
         """The clients of round `t`, in rising order; known before the round is computed.
@@ -488,7 +521,8 @@ class Simulation:
     def _check_same(self, before: Mapping[str, Any], path: Path) -> None:
         """Raise InputError, naming the first difference, unless the settings `before` are those of this simulation."""
         compared = {"method": self.method, "client": self.client}
-        for name, value in ({"loss": CROSS_ENTROPY.loss} | self.settings()).items():
+        none = {"loss": CROSS_ENTROPY.loss, "guard": None, "attack": None}
+        for name, value in (none | self.settings()).items():
             if name == "loss":  # only other losses than the usual one are written
                 before = {name: CROSS_ENTROPY.loss, **before}
             if name in compared:
@@ -535,6 +569,8 @@ class Simulation:
         planned = {"rounds": self.rounds} if self.method.depends_on_rounds else {}
         adapted = {} if self.adapter is None else {"adapter": repr(self.adapter), "base_hash": self._base_hash}
         private = {} if self._private is None else self._private.settings()
+        screened = {"guard": self.guard, "attack": self.attack}
+        unusual |= {name: repr(one) for name, one in screened.items() if one is not None}
         return (
             unusual
             | {
@@ -591,7 +627,8 @@ class Simulation:
     def _spent(self, clients: CohortResult) -> dict[str, float]:
         """Totals so far: minibatch gradients, and bytes each way."""
         before = self.history[-1] if self.history else {"gradients": 0.0, "bytes_down": 0.0, "bytes_up": 0.0}
-        private, sent, gradients = self._private, float(len(clients.drifts)), float(clients.gradients)
+        sent = float(len(clients.drifts) if clients.arrivals is None else len(clients.arrivals.of_clients[0]))
+        private, gradients = self._private, float(clients.gradients)
         if private is not None:  # on average, for how many there were is secret
             sent, gradients = private.expected, private.expected_gradients(self.method, self.data.sizes)
         size = sent * self.server.w.element_size()

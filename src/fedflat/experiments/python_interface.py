@@ -18,6 +18,8 @@ from .spec import Experiment, StudySpec
 from .studies import Jobs
 from .studies import study as carry_out_study
 
+UNNAMED = ("attack", "client", "guard")  # settings that are tables without a name
+
 
 def load_run(folder: str | Path) -> StoredRun:
     """The finished run in a folder of `fedflat run`, of a study (runs/NAME), or of `Run.save`.
@@ -69,7 +71,7 @@ def _as_table(value: Any, key: str) -> Any:
     if not is_dataclass(value) or isinstance(value, type):
         return value
     table = {f.name: _as_table(getattr(value, f.name), key) for f in fields(value) if f.init}
-    return table if key == "client" else {"name": _name(value, key), **table}
+    return table if key in UNNAMED else {"name": _name(value, key), **table}
 
 
 def _name(value: Any, key: str) -> str:

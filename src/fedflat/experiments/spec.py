@@ -48,6 +48,8 @@ from ..metrics.flatness.measures import MEASURES, all_measures, find_measure
 from ..metrics.protocols import Protocol
 from ..models import MODELS, known_model
 from ..models.transformer import TOKENIZER, folder_of
+from ..rounds.attack import Attack
+from ..rounds.guard import Guard
 from ..rounds.initial_model import fresh_module
 from ..rounds.local_training import Client
 from ..rounds.participation import Bernoulli, HeldOut, Participation, Unreliable
@@ -70,14 +72,18 @@ if TYPE_CHECKING:  # the fields of sections are those of classes that are found 
     from ..engine.simulation import Simulation
 
     AdapterSection = NamedSection
+    AttackSection = Section
     ClientSection = Section
+    GuardSection = Section
     MethodSection = NamedSection
     PartitionSection = NamedSection
     PrivacySection = Section
     MeasureSection = NamedSection
 else:
     AdapterSection = section_named("lora", LoRA)
+    AttackSection = section_of(Attack)
     ClientSection = section_of(Client)
+    GuardSection = section_of(Guard)
     PrivacySection = section_of(Privacy)
     MethodSection = choice_of(all_methods(), plain, "FedAvg", METHODS, common=Method)
     PartitionSection = choice_of(all_partitions(), plain, "dirichlet", PARTITIONS)
@@ -183,6 +189,12 @@ class Experiment(Section):
         default=None, description="client-level differential privacy, see docs/privacy.md"
     )
     client: ClientSection = ClientSection()
+    guard: GuardSection | None = Field(
+        default=None, description="bounds on what one client can do to the mean, see docs/guards.md"
+    )
+    attack: AttackSection | None = Field(
+        default=None, description="what a share of the clients does to the mean, an experiment, see docs/guards.md"
+    )
     rounds: int = Field(default=100, ge=1, le=MAX_ROUNDS, description="communication rounds")
     participation: Any = Field(
         default=0.2,
@@ -248,6 +260,16 @@ class Experiment(Section):
             raise InputError(f"participation = {self.participation!r} does not go with privacy, whose clients take "
                              "part independently with the chance privacy.rate; leave participation out")  # fmt: skip
         return self
+
+    @field_validator("guard", "attack")
+    @classmethod
+    def _bounds_or_attacks(cls, section: Any, info: ValidationInfo) -> Any:
+        try:
+            _ = build_guard(section) if info.field_name == "guard" else build_attack(section)
+        except InputError as error:
+            name = info.field_name
+            raise InputError(str(error).removeprefix(f"{name}.").removeprefix(f"{name}: ")) from error
+        return section
 
     @field_validator("loss", mode="before")
     @classmethod
@@ -335,7 +357,7 @@ class Experiment(Section):
         ignored = {"checkpoint_every", "data_dir", "store_megabytes", "targets", "workers"}
         ignored -= {"data_dir"} if is_folder(self.data.name) else set()
         # A federation's digest is older than these.
-        ignored |= {name for name in ("adapter", "privacy") if getattr(self, name) is None}
+        ignored |= {name for name in ("adapter", "attack", "guard", "privacy") if getattr(self, name) is None}
         table = with_names(self.model_dump(exclude=ignored), portable)
         if self.data.tokenizer is None:
             table["data"].pop("tokenizer", None)  # it is not in the table of a set from outside
@@ -470,6 +492,8 @@ class RunSpec(Experiment):
             ranks=ranks,
             adapter=build_adapter(self.adapter),
             privacy=build_privacy(self.privacy),
+            guard=build_guard(self.guard),
+            attack=build_attack(self.attack),
         )
         check_measures([build_measure(one) for one in self.flatness], sim.objective.module)  # now, not after training
         return sim
@@ -665,6 +689,16 @@ def build_adapter(section: NamedSection | None) -> LoRA | None:
 def build_privacy(section: Section | None) -> Privacy | None:
     """The privacy that a section describes, if there is one."""
     return None if section is None else Privacy(**section.values())
+
+
+def build_guard(section: Section | None) -> Guard | None:
+    """The guard that a section describes, if there is one."""
+    return None if section is None else Guard(**section.values())
+
+
+def build_attack(section: Section | None) -> Attack | None:
+    """The attack that a section describes, if there is one."""
+    return None if section is None else Attack(**section.values())
 
 
 def is_loaded(section: NamedSection) -> bool:

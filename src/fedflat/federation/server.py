@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from ..data.federated import Index
 from ..rounds import checkpoint
 from ..rounds.aggregation import mean_weights
 from ..rounds.device import one_thread
+from ..rounds.guard import Guard
 from ..rounds.local_training import Client
 from ..rounds.participation import Participation
 from ..rounds.server import Server
@@ -78,9 +79,11 @@ class FederatedServer(Server):
         shape: tuple[int, ...],
         terms: RoundTerms | None = None,
         rounds: int = 0,
+        guard: Guard | None = None,
     ) -> None:
         """federation: all clients. A client's number is its place among their names, sorted. shape: of a sample.
-        rounds: that are planned, for a method that must know.
+        rounds: that are planned, for a method that must know. guard: bounds the whole record in place of the terms'
+        `norm_multiple`, which bounds its fields.
         Raises InputError for a client without samples."""
         fix_product_rounding()
         members = federation.members
@@ -92,13 +95,16 @@ class FederatedServer(Server):
         self._weights, self._digest, self._terms = weights, digest, terms or RoundTerms()
         objective = Objective(module)
         w = objective.space.flatten(module)
-        super().__init__(method.fitted(shape), objective, w, client, participation, len(self.names), seed, rounds)
+        super().__init__(
+            method.fitted(shape), objective, w, client, participation, len(self.names), seed, rounds, guard
+        )
         self._counted: dict[str, int] = {}  # the last round in which each client's reply was accepted, if there is one
         self._saved: dict[int, dict[str, int]] = {}  # the same in the checkpoints that are kept, by their `t`
         with one_thread(w.device):  # or bits of the norm would depend on the number of threads
             norm = float(torch.linalg.vector_norm(w, dtype=torch.float64))
         # The norm of an initial model may be zero, and every bound with it.
-        self._norms = NormBounds(self._terms.norm_multiple, max(norm, 1.0))
+        multiple = inf if guard is not None and guard.bounds_norms else self._terms.norm_multiple
+        self._norms = NormBounds(multiple, max(norm, 1.0))
 
     def round(self, transport: Transport) -> RoundReport:
         """One round.
@@ -108,7 +114,7 @@ class FederatedServer(Server):
         """
         cohort = self.cohort(self.t)
         ctx, before = self.context(len(cohort)), self.history[-1]["gradients"] if self.history else 0.0
-        aggregator = UpdateAggregator(self.method, self.state.w, ctx, self._expected(cohort), self._norms)
+        aggregator = UpdateAggregator(self.method, self.state.w, ctx, self._expected(cohort), self._norms, self.guard)
         with one_thread(self.state.w.device):
             for name, reply in transport.exchange(self._requests(cohort, ctx), self._terms.deadline):
                 aggregator.add(name, reply)
@@ -118,7 +124,7 @@ class FederatedServer(Server):
             except NonFiniteError as error:
                 reason = f"{error}; the model is unchanged; the largest numbers came from {aggregator.largest}"
                 raise RoundFailedError(reason) from error
-        self.take(state)
+        self.take(state, aggregator.next_guard)
         self._norms = aggregator.next_bounds
         self._counted |= dict.fromkeys(aggregator.accepted, ctx.t)
         metrics = aggregator.metrics()
@@ -177,6 +183,7 @@ class FederatedServer(Server):
         sizes = self._samples[cohort]
         steps = self._participation.steps_taken(self._seed, self.t, cohort, self.client.local_steps(sizes))
         weights = mean_weights(self._weights, sizes, torch.device("cpu"))
+        weights = weights if self.guard is None else self.guard.guard.limited(weights)
         known = zip(cohort, sizes, steps, weights, strict=True)
         return {self.names[i]: ExpectedReply(int(size), int(count), float(weight)) for i, size, count, weight in known}
 

@@ -13,6 +13,7 @@ from ..core.local import lr_factors_of
 from ..core.method import Context, Method
 from ..core.records import Record
 from ..rounds.aggregation import RunningMean
+from ..rounds.guard import GuardState, Screened
 from .codec import RefusedError, quoted, unpack
 from .messages import Failure, Reply, TrainReply
 
@@ -37,6 +38,8 @@ class AcceptedReply:
     gradients: int
     norms: Mapping[str, float]  # of each field that is averaged
     largest: float  # absolute value of the largest number sent
+    norm: float = 0.0  # of the whole record as it is averaged, where there is a guard
+    clipped: bool = False  # whether the guard has shortened it
 
 
 @dataclass(frozen=True)
@@ -92,15 +95,19 @@ class UpdateAggregator:
     """
 
     def __init__(
-        self, method: Method, like: Tensor, ctx: Context, expected: Mapping[str, ExpectedReply], bounds: NormBounds
-    ) -> None:
+        self, method: Method, like: Tensor, ctx: Context, expected: Mapping[str, ExpectedReply], bounds: NormBounds,
+        guard: GuardState | None = None,
+    ) -> None:  # fmt: skip
         """`like` (d,) gives size, precision and device; `expected` lists the clients that were asked, by name;
-        `bounds` are those at the beginning of the round, so that it does not matter whose reply comes first."""
+        `bounds` and `guard` are those at the beginning of the round, so that no reply depends on another.
+        """
         self._method, self._like, self._ctx, self._expected, self._bounds = method, like, ctx, expected, bounds
+        self._guard = guard
         self._widths = method.up.widths(like.shape[-1], method)
         self.mean = RunningMean(method, like)  # of the accepted replies
         self._accepted: dict[str, AcceptedReply] = {}
         self._rejected: dict[str, str] = {}  # with the reason
+        self._refused = 0  # by the guard
 
     def add(self, client: str, reply: Reply) -> None:
         """Accept or reject a reply. One that was not asked for, or a client's second one, is ignored."""
@@ -126,10 +133,24 @@ class UpdateAggregator:
         received = self._method.receive(up.map(lambda x: x[None].to(self._like.device)), ctx)
         received = received.map(lambda x: x.to(self._like.dtype))
         norms = self._bounds.check(received, float(factors) * self._ctx.lr)
+        screened = self._screened(received, factors * self._ctx.lr)
         largest = max(float(x.abs().max()) for x in up.tensors().values() if x.numel())
         weight = self._like.new_full((1, 1), expected.weight, dtype=torch.float64)
-        self.mean.add(received, steps, weight, factors)
-        return AcceptedReply(reply.drift, reply.gradients, norms, largest)
+        self.mean.add(received if screened is None else screened.record, steps, weight, factors)
+        accepted = AcceptedReply(reply.drift, reply.gradients, norms, largest)
+        if screened is None:
+            return accepted
+        return replace(accepted, norm=float(screened.norms), clipped=bool(screened.clipped))
+
+    def _screened(self, received: Record, lr_sum: Tensor) -> Screened | None:
+        """What the guard makes of one client's record (1, width). Raises RefusedError if it refuses that."""
+        if self._guard is None:
+            return None
+        found = self._guard.screen(received, lr_sum)
+        if not bool(found.accepted):
+            self._refused += 1
+            raise RefusedError(f"guard: norm is {float(found.sent):.3g}, at most {self._guard.bound:.3g} is allowed")
+        return found
 
     def _check_numbers(self, reply: TrainReply, expected: ExpectedReply) -> None:
         """Raise RefusedError, naming the field, if a number of the reply is not what it must be."""
@@ -160,6 +181,12 @@ class UpdateAggregator:
         return self._bounds.updated(reply.norms for reply in self._accepted.values())
 
     @property
+    def next_guard(self) -> GuardState | None:
+        """The guard for the next round."""
+        accepted = [reply.norm for reply in self._accepted.values()]
+        return None if self._guard is None else self._guard.updated(accepted)
+
+    @property
     def largest(self) -> str:
         """The client that sent the largest number, and that number, for a message."""
         client = max(self._accepted, key=lambda name: self._accepted[name].largest)
@@ -168,9 +195,11 @@ class UpdateAggregator:
     def metrics(self) -> dict[str, float]:
         """The round's row in the history; `gradients` are those of this round alone."""
         replies = [self._accepted[client] for client in self.accepted]
+        clipped = float(sum(reply.clipped for reply in replies))
+        guarded = {} if self._guard is None else {"clipped": clipped, "refused": float(self._refused)}
         return {
             "lr": self._ctx.lr,
             "clients": float(len(replies)),
             "drift": sum(reply.drift for reply in replies) / len(replies),
             "gradients": float(sum(reply.gradients for reply in replies)),
-        }
+        } | guarded

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core.method import Citation, Context, Method, Oracle, Sources, hyper
-from ..core.records import Delta, Model, Nothing, Scalar
+from ..core.records import Delta, Model, Nothing, Scalar, squared_length
 
 
 class AveragedServer(Model):
@@ -15,7 +15,7 @@ class AveragedServer(Model):
 
 
 class MoveAndSquare(Delta):
-    square: Scalar  # ||w_i - w||^2, parameters squared; the server measures it
+    square: Scalar = squared_length()  # ||w_i - w||^2, parameters squared; the server measures it
 
 
 class FedExP(Method, server=AveragedServer, down=Model, up=Delta, mean=MoveAndSquare):

@@ -6,7 +6,7 @@ from typing import Annotated
 from torch import Tensor
 
 from ..core.method import Citation, Context, Oracle, Sources, hyper, shifted, unit
-from ..core.records import Delta, Model, Record, Scalar, Vector, gradient_scale
+from ..core.records import Delta, Model, Record, Scalar, Vector, gradient_scale, in_range
 from .fedavg import FedAvg
 
 
@@ -21,7 +21,7 @@ class WmsamClient(Record):
 
 
 class WmsamUp(Delta):
-    likeness: Scalar  # 1 + cos(w_i - w, m), with `rising_weight` 1 - cos, in [0, 2]; 0 while m = 0
+    likeness: Scalar = in_range(0, 2)  # 1 + cos(w_i - w, m), with `rising_weight` 1 - cos, in [0, 2]; 0 while m = 0
 
 
 class WmsamMean(WmsamUp):

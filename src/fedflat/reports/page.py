@@ -141,6 +141,8 @@ def _settings(comparison: ComparisonData) -> dict[str, str]:
         "local training": [wording.training_in_words(run.settings["client"]) for run in runs],
         "augmentation in training": [wording.augmentation_in_words(run.settings["augmentation"]) for run in runs],
         "sent by a client in a round": [_message(run) for run in runs],
+        "guard": [wording.screening_in_words(run.settings.get("guard")) for run in runs],
+        "attack": [wording.screening_in_words(run.settings.get("attack")) for run in runs],
         "seeds": [", ".join(map(str, comparison.seeds))],
         "executor": [run.settings["executor"] for run in runs],
         "precision of training": [run.settings.get("precision", "fp32") for run in runs],

@@ -20,9 +20,9 @@ def settings_by_name(run: FinishedRun) -> dict[str, Any]:
     """All settings that the results of a run depend on except its seed, as numbers and words.
 
     Those of the method are called `method.rho`, those of local training `client.lr`, those of the partition scheme
-    `partition.alpha`, those of an adapter `adapter.r`. None stands for a value that is not used, such as no clipping. A
-    text that cannot be taken apart, because a later version or somebody else has written it, stays one value under the
-    name that it has.
+    `partition.alpha`, those of an adapter `adapter.r`, those of guard and attack `guard.bound` and `attack.kind`. None
+    stands for a value that is not used, such as no clipping. A text that cannot be taken apart, because a later version
+    or somebody else has written it, stays one value under the name that it has.
     """
     settings = run.settings
     values: dict[str, Any] = {f"method.{name}": value for name, value in settings["hyper"].items()}
@@ -30,8 +30,8 @@ def settings_by_name(run: FinishedRun) -> dict[str, Any]:
     if "adapter" in settings:
         values |= _adapter(settings["adapter"])
         values.pop("parameters", None)  # they follow from the adapter
-    if "privacy" in settings:
-        values |= _privacy(str(settings["privacy"]))
+    for name in ("attack", "guard", "privacy"):
+        values |= _prefixed(name, str(settings[name])) if name in settings else {}
     values["participation"] = _participation(settings["participation"])
     values |= {name: settings[name] for name in ("weights", "augmentation")}
     return values | {"precision": settings.get("precision", "fp32"), "rounds": int(run.summary["rounds"])}
@@ -108,10 +108,12 @@ def _adapter(text: str) -> dict[str, Any]:
     return found | ({"adapter.targets": "+".join(map(str, targets))} if isinstance(targets, tuple) else {})
 
 
-def _privacy(text: str) -> dict[str, Any]:
-    """The fields of `Privacy`, called `privacy.epsilon` and so on."""
+def _prefixed(name: str, text: str) -> dict[str, Any]:
+    """The fields that a `repr` spells and that are not None, each called `name.field`."""
     fields = fields_of(text)
-    return {"privacy": text} if fields is None else {f"privacy.{k}": x for k, x in fields.items() if k != "class"}
+    if fields is None:
+        return {name: text}
+    return {f"{name}.{key}": value for key, value in fields.items() if key != "class" and value is not None}
 
 
 def _participation(text: str) -> Any:

@@ -100,6 +100,15 @@ def weights_in_words(text: str) -> str:
     return {"uniform": "equal", "samples": "by their number of samples"}.get(text, text)
 
 
+def screening_in_words(text: object) -> str:
+    """A guard or an attack: the fields that are set; nothing for none."""
+
+    def say(fields: dict[str, Any]) -> str:
+        return hyper_in_words({name: value for name, value in fields.items() if name != "class"})
+
+    return "" if text is None else _said(str(text), say)
+
+
 def hyper_in_words(hyper: dict[str, Any]) -> str:
     """The fields of a method; those that are not set are not said."""
     return ", ".join(f"{name} = {_word(value)}" for name, value in hyper.items() if value is not None)

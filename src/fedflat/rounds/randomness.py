@@ -25,6 +25,7 @@ class Purpose(IntEnum):
     AUGMENTATION = 5
     STRAGGLERS = 6
     ADAPTER = 7
+    ATTACK = 8
 
 
 def generator(seed: int, purpose: Purpose, *counters: int) -> np.random.Generator:

@@ -19,6 +19,7 @@ from ..core.records import is_finite
 from ..data.federated import Index
 from .aggregation import RunningMean
 from .checkpoint import DamagedError
+from .guard import Guard, GuardState
 from .local_training import Client, ContextFactory
 from .participation import Participation
 from .randomness import Purpose, generator
@@ -33,6 +34,7 @@ class Snapshot:
     t: int
     history: list[dict[str, float]]
     segments: list[Segment]
+    guard: GuardState | None = None
 
 
 class Server:
@@ -43,9 +45,10 @@ class Server:
 
     def __init__(
         self, method: Method, objective: Objective, w: Tensor, client: Client, participation: Participation,
-        clients: int, seed: int, rounds: int,
+        clients: int, seed: int, rounds: int, guard: Guard | None = None,
     ) -> None:  # fmt: skip
         """`w` (d,) is the initial model; `client` says how all `clients` of the run train; `rounds` are planned.
+        guard: what is done about records that are too long.
 
         Raises InputError if the method comes to nothing in these.
         """
@@ -55,6 +58,7 @@ class Server:
         self._population = clients - len(participation.held_out(clients))  # how many may take part
         self._contexts = ContextFactory(method, objective.space, client, rounds, w.device)
         self.state = check_record(method, "init_server", method.init_server(w), method.server)
+        self.guard = None if guard is None else GuardState.new(guard, method, w)  # that of the next round
         self.t = 0  # rounds that are over
         self.history: list[dict[str, float]] = []  # what each of them reported
         self.segments = [Segment.now(0, method)]  # with which versions and code they were carried out
@@ -103,9 +107,9 @@ class Server:
                 raise NonFiniteError(f"the server's {name} became NaN or infinite in round {self.t}")
         return state
 
-    def take(self, state: Any) -> None:
-        """Go to the next round with `state`."""
-        self.state, self.t = state, self.t + 1
+    def take(self, state: Any, guard: GuardState | None = None) -> None:
+        """Go to the next round with `state` and `guard`."""
+        self.state, self.guard, self.t = state, guard, self.t + 1
 
     def report(self, metrics: Mapping[str, float]) -> None:
         """Add what the last round reports to the history."""
@@ -117,7 +121,9 @@ class Server:
 
     def meta(self) -> dict[str, Any]:
         """What a checkpoint holds besides tensors, as JSON-able values."""
-        return {"t": self.t, "history": self.history, "segments": [asdict(segment) for segment in self.segments]}
+        guard = {} if self.guard is None else {"guard": list(self.guard.medians)}
+        segments = [asdict(segment) for segment in self.segments]
+        return {"t": self.t, "history": self.history, "segments": segments} | guard
 
     def read(self, tensors: Mapping[str, Any], meta: Mapping[str, Any], path: Path, strict: bool) -> Snapshot:
         """The server in the content of the checkpoint `path`; give it to `restore` to continue from it.
@@ -128,6 +134,7 @@ class Server:
         try:
             t, history, stored = int(meta["t"]), list(meta["history"]), meta.get("segments") or ()
             segments = [Segment(int(one["start"]), dict(one["versions"]), str(one["code"])) for one in stored]
+            guard = None if self.guard is None else self.guard.restored(meta["guard"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DamagedError(f"checkpoint {path} is no state of a run: {error!r} is missing or wrong") from error
         segments = following(segments, Segment.now(t, self.method), path, strict)
@@ -137,9 +144,9 @@ class Server:
             if not isinstance(x, Tensor) or (x.shape, x.dtype) != (like.shape, like.dtype):
                 raise DamagedError(f"checkpoint {path} has no server.{name} of {tuple(like.shape)}")
             state[name] = x.to(like.device)
-        return Snapshot(type(self.state)(**state), t, history, segments)
+        return Snapshot(type(self.state)(**state), t, history, segments, guard)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Continue from `snapshot`."""
-        self.state, self.t = snapshot.state, snapshot.t
+        self.state, self.t, self.guard = snapshot.state, snapshot.t, snapshot.guard
         self.history, self.segments = snapshot.history, snapshot.segments

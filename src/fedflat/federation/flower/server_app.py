@@ -14,7 +14,7 @@ from ...core.object_references import allow_code
 from ...core.wrapper import serves_another
 from ...data import FederatedData
 from ...experiments.run_directory import difference
-from ...experiments.spec import build_client, participation_of
+from ...experiments.spec import build_client, build_guard, participation_of
 from ...metrics.accuracy import score
 from ..client_registry import ClientRegistry
 from ..membership import Membership
@@ -140,6 +140,7 @@ class FederationRun:
             shape=study.shape,
             terms=RoundTerms(study.settings.deadline, study.settings.quorum, study.settings.norm_multiple),
             rounds=spec.rounds,
+            guard=build_guard(spec.guard),
         )
 
     def _round(self, server: FederatedServer) -> RoundReport:

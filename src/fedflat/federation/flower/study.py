@@ -52,6 +52,8 @@ class Study:
             raise InputError(
                 f"method.name = {self.spec.method.name!r} is {training} training, not that of a federation"
             )
+        if self.spec.attack is not None:
+            raise InputError("attack is an experiment of `fedflat run`, not for a federation; leave it out")
         if self.own_samples and self.spec.data.validation:
             raise InputError("data.validation is for named sets; leave samples out of a client's own instead")
         participation_of(self.spec.participation).check(self.settings.clients, self.spec.rounds)

@@ -1,0 +1,181 @@
+"""Attacks by some of the clients, as an experiment: which clients they are, and what they send."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+from statistics import NormalDist
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.errors import InputError
+from ..core.hyper import by_name, check, hyper
+from ..core.method import Method
+from ..core.records import Record
+from ..data.federated import FederatedData, Index
+from .randomness import Purpose, generator
+
+COLLUDING = ("inner-product", "little-is-enough")  # attackers who know what the honest clients of the round send
+
+
+@by_name
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """A share of the clients are attackers, the same ones in all rounds, chosen by the experiment's seed.
+
+    They train as honest clients do, and send something else. None knows the guard. Those of `inner-product` and
+    `little-is-enough` know, coordinate by coordinate, mean and deviation of what the honest clients of the round send.
+    """
+
+    kind: Literal["sign-flip", "scaling", "noise", "label-flip", "inner-product", "little-is-enough"] = hyper(
+        "sign-flip", "what attackers send, see docs/guards.md"
+    )
+    share: float = hyper(0.1, "of the clients that are attackers; at least one is", low=0, high=1, open_low=True)
+    scale: float = hyper(
+        10.0, "factor on the own record (sign-flip, scaling), on its size as noise (noise), or on the mean of the "
+        "honest ones (inner-product)", low=0, open_low=True,
+    )  # fmt: skip
+    deviations: float | None = hyper(
+        None, "little-is-enough: standard deviations away from the honest mean; none takes the paper's number", low=0
+    )
+    claims: int = hyper(
+        1, "samples that attackers claim to have, as a multiple of theirs; weights and steps follow",
+        low=1, high=1_000_000,
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        """Raises InputError, naming the field."""
+        try:
+            check(self)
+        except InputError as error:
+            raise InputError(str(error).replace("Attack.", "attack.")) from error
+        if inf in (self.scale, self.deviations):
+            raise InputError("attack: scale and deviations are finite numbers")
+
+    def attackers(self, clients: Index, seed: int) -> Index:
+        """Who of `clients` (c,) are attackers, in rising order."""
+        number = max(1, round(self.share * len(clients)))
+        return np.sort(generator(seed, Purpose.ATTACK).choice(clients, number, replace=False))
+
+
+def with_flipped_labels(data: FederatedData, attackers: Index) -> FederatedData:
+    """`data` in which each attacker has copies of its samples, of class C - 1 - y in place of y.
+
+    Raises InputError for data without classes.
+    """
+    if data.task != "classification":
+        raise InputError(f"attack: label-flip is for classes, and the data have {data.task}")
+    places = np.concatenate([np.arange(*data.offsets[i : i + 2]) for i in attackers])
+    owned = torch.from_numpy(data.members[places].astype(np.int64)).to(data.x.device)
+    members = data.members.astype(np.int64)
+    members[places] = len(data.y) + np.arange(len(places))
+    x, y = torch.cat([data.x, data.x[owned]]), torch.cat([data.y, data.classes - 1 - data.y[owned]])
+    return replace(data, x=x, y=y, members=members, contents=None)
+
+
+class Attackers:
+    """The attackers of a run, and what they send in place of what they have computed."""
+
+    def __init__(self, attack: Attack, method: Method, clients: Index, seed: int) -> None:
+        """`clients` (c,) may take part. Raises InputError for a method in which attackers could not send that."""
+        if not isinstance(attack, Attack):
+            raise InputError(f"attack must be an Attack such as Attack(kind='sign-flip', share=0.2), got {attack!r}")
+        if method.training != "federated":
+            raise InputError(f"attack: {type(method).__name__} is {method.training} training, in which no client sends")
+        if not set(method.up.__match_args__) <= set(method.mean.__match_args__):
+            raise InputError(f"attack: {type(method).__name__} averages something else than clients send")
+        self.attack, self._method, self._seed = attack, method, seed
+        self.clients = attack.attackers(clients, seed)
+
+    @property
+    def collude(self) -> bool:
+        """Whether they must know what the honest clients of the round send."""
+        return self.attack.kind in COLLUDING
+
+    def among(self, clients: Index) -> Index:
+        """The places in `clients` (c,) that have an attacker."""
+        return np.flatnonzero(np.isin(clients, self.clients))
+
+    def claimed(self, clients: Index, numbers: Tensor) -> Tensor:
+        """`numbers` (c, 1), which follow from how many samples each of `clients` (c,) claims to have."""
+        factors = np.where(np.isin(clients, self.clients), self.attack.claims, 1)
+        return numbers * torch.from_numpy(factors)[:, None].to(numbers)
+
+    def sent(self, computed: Record, t: int, clients: Index, known: HonestMoments) -> Any:
+        """What the attackers `clients` (c,) send in round `t`: the method's `up`, (c, width).
+
+        computed: what the server would average of them if they were honest, (c, width).
+        """
+        up, kind, scale = self.message(computed), self.attack.kind, self.attack.scale
+        if kind in ("sign-flip", "scaling"):
+            return up.map(lambda x: (-scale if kind == "sign-flip" else scale) * x)
+        if kind == "noise":
+            return self._noise(up, t, clients)
+        if self.collude:
+            wanted = {name: self._against(known, name) for name in up.tensors()}
+            return replace(up, **{name: wanted[name].to(x).expand_as(x) for name, x in up.tensors().items()})
+        return up
+
+    def message(self, received: Record) -> Any:
+        """The message of which the server has made `received`."""
+        return self._method.up(**{name: getattr(received, name) for name in self._method.up.__match_args__})
+
+    def _noise(self, up: Record, t: int, clients: Index) -> Any:
+        """Gaussian noise that is `scale` times as long as each field of each client would be."""
+        draws = [generator(self._seed, Purpose.ATTACK, t, int(client)) for client in clients]
+        found = {}
+        for name, x in up.tensors().items():
+            noise = np.stack([draw.standard_normal(x.shape[-1]) for draw in draws])
+            size = x.double().square().mean(-1, keepdim=True).sqrt() if x.shape[-1] else x.double()
+            found[name] = (self.attack.scale * size * torch.from_numpy(noise).to(x.device)).to(x.dtype)
+        return replace(up, **found)
+
+    def _against(self, known: HonestMoments, name: str) -> Tensor:
+        """One field of what colluding attackers send, all the same, (width,)."""
+        if self.attack.kind == "inner-product":
+            return -self.attack.scale * known.mean(name)
+        z = known.deviations if self.attack.deviations is None else self.attack.deviations
+        return known.mean(name) - z * known.std(name)
+
+
+class HonestMoments:
+    """Mean and deviation, coordinate by coordinate, of what the honest clients of a round send, with equal weights."""
+
+    def __init__(self, clients: int, attackers: int) -> None:
+        """Of so many clients of the round so many are attackers."""
+        self.clients, self.attackers, self._number = clients, attackers, 0
+        self._sums: dict[str, Tensor] = {}
+        self._squares: dict[str, Tensor] = {}
+
+    def add(self, up: Record) -> None:
+        """Add the messages (c, width) of honest clients."""
+        for name, x in up.tensors().items():
+            wide = x.double()
+            self._sums[name] = self._sums.get(name, torch.zeros_like(wide[0])) + wide.sum(0)
+            self._squares[name] = self._squares.get(name, torch.zeros_like(wide[0])) + wide.square().sum(0)
+        self._number += len(x)
+
+    def mean(self, name: str) -> Tensor:
+        """The mean of a field, (width,); zero if there is no honest client."""
+        return self._sums[name] / self._number if self._number else torch.zeros(1, dtype=torch.float64)
+
+    def std(self, name: str) -> Tensor:
+        """The population standard deviation of a field, (width,)."""
+        if not self._number:
+            return torch.zeros(1, dtype=torch.float64)
+        return (self._squares[name] / self._number - self.mean(name).square()).clamp(min=0).sqrt()
+
+    @property
+    def deviations(self) -> float:
+        """How many deviations away attackers of "A Little Is Enough" (Baruch et al., NeurIPS 2019) can go.
+
+        With n clients and m attackers they need s = n // 2 + 1 - m supporters: the largest z with a share of at least
+        s / (n - m) of the honest clients farther away, if these are normal. Few attackers find none: not below 0.
+        """
+        honest = self.clients - self.attackers
+        supporters = max(1, self.clients // 2 + 1 - self.attackers)
+        share = (honest - supporters) / honest if honest else 0.0
+        return NormalDist().inv_cdf(share) if share > 0.5 else 0.0
