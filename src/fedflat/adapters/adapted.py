@@ -11,7 +11,6 @@ from torch import nn
 
 from ..core.errors import InputError, MissingPackageError, shortened
 from .lora import AUTO, FROZEN, LoRA
-from .start import load_start
 
 SHOWN = 6  # layers in a message
 
@@ -35,6 +34,8 @@ def adapted(module: nn.Module, adapter: LoRA) -> nn.Module:
         except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
             raise InputError(f"adapter: {shortened(str(error).strip().splitlines()[0], 200)}") from error
     if adapter.start is not None:
+        from .start import load_start  # here, because it imports safetensors
+
         load_start(made, adapter, adapter.start)
     if adapter.mode == "freeze_a":
         for name, p in made.named_parameters():
