@@ -31,14 +31,16 @@ CLIENTS, STEPS, CLASSES, VOCABULARY, LR = 10, 5, 4, 8_000, 0.1
 EXECUTORS = ("sequential", "stacked", "auto")
 
 
-def folder_with_encoder(folder: Path, hidden: int, layers: int, tokens: int) -> Path:
+def folder_with_encoder(folder: Path, hidden: int, layers: int, tokens: int, dropout: float) -> Path:
     """A BERT with random weights, as `transformers` saves it."""
     import transformers
 
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=VOCABULARY, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=hidden // 32,
-        intermediate_size=4 * hidden, max_position_embeddings=tokens, pad_token_id=0, num_labels=CLASSES,
+        intermediate_size=4 * hidden,
+        hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, max_position_embeddings=tokens,
+        pad_token_id=0, num_labels=CLASSES,
     )  # fmt: skip
     with quiet("transformer"):
         transformers.BertForSequenceClassification(config).save_pretrained(folder)
@@ -119,13 +121,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("hidden", 128), ("layers", 2), ("tokens", 64), ("batch", 16), ("repeats", 7)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--dropout", type=float, default=0.1, help="of BERT; its masks are hashes in fedflat")
     parser.add_argument("--base-dtype", choices=("same", "bfloat16"), default="same")
     parser.add_argument("--memory", action="store_true", help="peaks of memory in place of times")
     parser.add_argument("--peak-of", type=int, help="used by --memory itself")
     parser.add_argument("--folder", type=Path, help="used by --memory itself")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
-        folder = given.folder or folder_with_encoder(Path(made), given.hidden, given.layers, given.tokens)
+        sizes = given.hidden, given.layers, given.tokens, given.dropout
+        folder = given.folder or folder_with_encoder(Path(made), *sizes)
         if given.peak_of:
             return peak(folder, given, given.peak_of)
         if not given.memory:
