@@ -27,7 +27,7 @@ demo: $(PLAIN)  ## compare nine methods on 50 clients; writes runs/digits/report
 check: $(INSTALLED) lint types imports docs-check  ## while you work, a minute and a half: without the tests that are marked slow
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
-test: $(INSTALLED) lint types imports docs-check  ## everything that can break, as CI does: nine minutes on two cores
+test: $(INSTALLED) lint types imports docs-check  ## everything that can break, as CI does: eleven minutes on two cores
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-all: $(INSTALLED)  ## every method on every axis, each file operation, thousands of mutations: some hours

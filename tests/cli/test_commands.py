@@ -227,13 +227,13 @@ def test_doctor(fedflat) -> None:
 
 def test_doctor_of_a_device(fedflat, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line for each part, as soon as it is found; what is wrong makes the exit code 1."""
-    found = [device_trial.Finding("device", "cpu"), device_trial.Finding("agreement", "stacked 1e-16")]
+    found = [device_trial.DeviceCheck("device", "cpu"), device_trial.DeviceCheck("agreement", "stacked 1e-16")]
     monkeypatch.setattr(device_trial, "device_trial", lambda device: iter(found))
     code, out, _ = fedflat("doctor --device cpu")
     assert code == 0
     assert "torch" in out.splitlines()[0]
     assert out.splitlines()[1:3] == ["device: cpu", "agreement: stacked 1e-16"]
-    found.append(device_trial.Finding("speed", "RuntimeError: no kernel", passed=False))
+    found.append(device_trial.DeviceCheck("speed", "RuntimeError: no kernel", passed=False))
     code, out, _ = fedflat("doctor --device cpu")
     assert code == 1
     assert "WRONG: speed: RuntimeError: no kernel" in out

@@ -19,7 +19,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "ENOUGH", 0.0)
 
 
-def found(device: str) -> dict[str, trial.Finding]:
+def found(device: str) -> dict[str, trial.DeviceCheck]:
     return {finding.part: finding for finding in trial.device_trial(torch.device(device))}
 
 
@@ -62,6 +62,6 @@ def test_a_part_that_raises_has_not_passed() -> None:
     def fail() -> tuple[str, bool]:
         raise RuntimeError("no kernel image is available\nfor execution on the device")
 
-    assert trial._tried("a part", fail) == trial.Finding(
+    assert trial._tried("a part", fail) == trial.DeviceCheck(
         "a part", "RuntimeError: no kernel image is available", passed=False
     )

@@ -74,6 +74,19 @@ def test_the_seed_alone_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert files[0] == files[1] != files[2]
 
 
+def test_an_interruption_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedflat.experiments.pretraining.TRAINED_LENGTH", 4)
+    news(tmp_path, 4, per_class=8)
+    before = sorted(tmp_path.iterdir())
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pretrain("ag-news", tmp_path / "encoder", str(tmp_path), True, 0, stop)
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_what_no_encoder_can_be_made_of_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^data.name = 'digits' has no texts to train an encoder on$"):
         pretrain("digits", tmp_path / "encoder")

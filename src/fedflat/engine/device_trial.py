@@ -33,7 +33,7 @@ WORKLOADS = {  # of docs/performance.md: model, samples of a client, batch
 
 
 @dataclass(frozen=True)
-class Finding:
+class DeviceCheck:
     """What one part of the trial has found."""
 
     part: str
@@ -41,9 +41,9 @@ class Finding:
     passed: bool = True
 
 
-def device_trial(device: torch.device) -> Iterator[Finding]:
+def device_trial(device: torch.device) -> Iterator[DeviceCheck]:
     """Try training on `device`; a part that raises has not passed, and the next one is tried."""
-    yield Finding("device", device_name(device))
+    yield DeviceCheck("device", device_name(device))
     for name in METHODS:
         yield _tried(f"agreement, {name}", partial(_dense_agreement, name, device))
     yield _tried("agreement, pictures", partial(_picture_agreement, device))
@@ -53,13 +53,13 @@ def device_trial(device: torch.device) -> Iterator[Finding]:
         yield _tried(title, partial(_speed, device, *workload))
 
 
-def _tried(part: str, run: Callable[[], tuple[str, bool]]) -> Finding:
+def _tried(part: str, run: Callable[[], tuple[str, bool]]) -> DeviceCheck:
     """What `run` finds: a text, and whether it is as it should be."""
     try:
-        return Finding(part, *run())
+        return DeviceCheck(part, *run())
     except Exception as error:
         reason = (str(error).strip().splitlines() or [""])[0]
-        return Finding(part, f"{type(error).__name__}: {reason}", passed=False)
+        return DeviceCheck(part, f"{type(error).__name__}: {reason}", passed=False)
 
 
 def _executors(device: torch.device) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -52,17 +53,20 @@ def pretrain(
         raise InputError(f"data.name = {name!r} has no texts to train an encoder on")
     if words.classes < 4:
         raise InputError(f"data.name = {name!r} has {words.classes} classes, and a half needs at least two")
-    make_folder(folder)
-    with torch.random.fork_rng(devices=[]), quiet(NAME):
+    make_folder(folder.parent)
+    with TemporaryDirectory(prefix=".tmp-", dir=folder.parent) as made, torch.random.fork_rng(devices=[]), quiet(NAME):
+        unfinished = Path(made) / "encoder"  # so that what was interrupted leaves nothing behind
+        make_folder(unfinished)
         torch.manual_seed(seed)
         network = _fresh(len(words.vocabulary[:WORDS]) + 1, words.classes // 2)
-        network.config.save_pretrained(folder)
-        _write_tokenizer(words.vocabulary[:WORDS], folder / TOKENIZER)
-        data = load(name, 1, data_dir=data_dir, partial=partial, tokenizer=str(folder), text_length=TRAINED_LENGTH)
+        network.config.save_pretrained(unfinished)
+        _write_tokenizer(words.vocabulary[:WORDS], unfinished / TOKENIZER)
+        data = load(name, 1, data_dir=data_dir, partial=partial, tokenizer=str(unfinished), text_length=TRAINED_LENGTH)
         scores = TextScores(network, padding=0)
         x, y = _half(data.x, data.y, data.classes)
         _train(scores, x, y, step or (lambda done, total: None))
-        network.save_pretrained(folder)
+        network.save_pretrained(unfinished)
+        unfinished.replace(folder)
     accuracy = None if data.test is None else _accuracy(scores, *_half(*data.test, data.classes))
     return PretrainedEncoder(
         tuple(range(data.classes // 2)), len(y), accuracy, sum(p.numel() for p in network.parameters())
