@@ -16,7 +16,7 @@ from fedflat.core.method import Method
 from fedflat.core.wrapper import Wrapper
 from fedflat.methods import find
 from fedflat.metrics.flatness.subject import RoundObserver
-from support.effort import covering_methods, for_few_rounds
+from support.effort import chosen, covering_methods, for_few_rounds
 from support.federation import federation
 
 HARD = {"weight_decay": 0.05, "max_norm": 1.0, "momentum": 0.5}
@@ -171,7 +171,7 @@ def test_methods_without_turns_are_refused_in_one_line(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["both", "alternate"])
+@pytest.mark.parametrize("mode", chosen(["alternate"], ["both", "alternate"]))
 def test_a_compiled_step_is_a_stacked_one(mode: str, recwarn: pytest.WarningsRecorder) -> None:
     runs = {}
     for executor in ("stacked", "compiled"):

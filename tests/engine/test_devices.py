@@ -15,7 +15,6 @@ from torch import nn
 
 import fedflat as ff
 from fedflat.adapters.lora import Mode
-from fedflat.core.method import Method
 from fedflat.data.federated import Holdings
 from fedflat.data.partition import Samples, all_partitions
 from fedflat.data.preparation import AUGMENTATIONS, IMAGENET
@@ -26,12 +25,12 @@ from fedflat.methods import find
 from fedflat.metrics.flatness import all_measures
 from fedflat.models import vit_b_32
 from support.device_rounds import ROUNDS, Waits, counted
-from support.effort import chosen
+from support.effort import chosen, covering_methods, for_few_rounds, in_turns
 from support.federation import federation, simulation
 from support.meta_device import MetaDevice
 from support.transformers import SIZES, picture_folder, text_folder
 
-HARD = {"client": {"weight_decay": 0.05, "max_norm": 1.0, "momentum": 0.5}}
+HARD = {"client": {"weight_decay": 0.05, "max_norm": 1.0, "momentum": 0.5, "epochs": None, "steps": 2}}
 EXECUTORS = ("sequential", "stacked")
 PER_CHUNK = 2  # whether all is finite, and how large the numbers of the mean are
 PER_CHUNK_WITH_FILE = 1  # more: clients' records are written to a file
@@ -52,14 +51,15 @@ def assert_within_budget(sim: ff.Simulation, device: MetaDevice, per_chunk: int 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_every_method(covering_method: Method, executor: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "executor"), in_turns(covering_methods(), EXECUTORS))
+def test_every_method(name: str, executor: str, tmp_path: Path) -> None:
     """Two rounds, a checkpoint, and a round after it."""
+    method = for_few_rounds(find(name))
     with MetaDevice() as device:
-        sim = simulation(covering_method, device="meta", executor=executor, **HARD)
+        sim = simulation(method, device="meta", executor=executor, **HARD)
         assert_within_budget(sim, device)
         sim.save(tmp_path / "state.safetensors")
-        resumed = simulation(covering_method, device="meta", executor=executor, **HARD)
+        resumed = simulation(method, device="meta", executor=executor, **HARD)
         resumed.load(tmp_path / "state.safetensors")
         resumed.round()
     assert resumed.w.is_meta
@@ -119,8 +119,7 @@ MODELS = chosen(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "executor"), in_turns(MODELS, EXECUTORS))
 def test_every_model(name: str, executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vit_b_32, "SIZES", {**SIZES, "patch_size": 8})
     monkeypatch.setattr(Stacked, "numbers_at_once", 10**9)  # so that large models are stacked, too
@@ -129,8 +128,7 @@ def test_every_model(name: str, executor: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("kind", ["texts", "pictures"])
+@pytest.mark.parametrize(("kind", "executor"), in_turns(["texts", "pictures"], ["stacked", "sequential"]))
 def test_transformers_from_folders(kind: str, executor: str, tmp_path: Path) -> None:
     if kind == "texts":
         folder, data = text_folder(tmp_path / "model", classes=3, length=12), samples((12,))
@@ -142,8 +140,7 @@ def test_transformers_from_folders(kind: str, executor: str, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("mode", Mode.__args__)
+@pytest.mark.parametrize(("mode", "executor"), in_turns(Mode.__args__, EXECUTORS))
 def test_every_adapter(mode: str, executor: str) -> None:
     module = nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 3))
     with MetaDevice() as device:
@@ -151,8 +148,7 @@ def test_every_adapter(mode: str, executor: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("augment", AUGMENTATIONS)
+@pytest.mark.parametrize(("augment", "executor"), in_turns(AUGMENTATIONS, EXECUTORS))
 def test_every_augmentation(augment: str, executor: str) -> None:
     with MetaDevice() as device:
         trained("cnn", samples((3, 8, 8), augment=augment), executor, device)
@@ -188,7 +184,7 @@ def test_every_measure_of_flatness(name: str) -> None:
     """Measures wait as often as they like: they are taken after training."""
     with MetaDevice():
         adapted = {"model": nn.Sequential(nn.Linear(6, 3)), "adapter": ff.LoRA(targets=("0",), r=2)}
-        sim = simulation(find("Scaffold")(), device="meta", executor="stacked", rounds=2,
+        sim = simulation(find("Scaffold")(), device="meta", executor="stacked", rounds=2, **HARD,
                          **(adapted if name == "aggregation-error" else {}))  # fmt: skip
         sim.round()
         found = sim.flatness([all_measures()[name](**FEW.get(name, {}))])

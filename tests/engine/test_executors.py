@@ -15,7 +15,7 @@ from fedflat.engine.executors import Stacked
 from fedflat.methods import find
 from fedflat.rounds.cost import full_passes_per_round, gradients_per_step
 from fedflat.rounds.sequential import Sequential
-from support.effort import chosen
+from support.effort import chosen, covering_methods, for_few_rounds, in_turns
 from support.federation import federation, simulation, tanh_network
 
 HARD = {"client": {"weight_decay": 0.05, "max_norm": 1.0, "momentum": 0.5}}
@@ -43,15 +43,16 @@ def test_chunks_do_not_matter(covering_method: Method, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("executor", ["sequential", "stacked"])
-def test_resumed_is_uninterrupted_to_the_last_bit(covering_method: Method, executor: str, tmp_path) -> None:
+@pytest.mark.parametrize(("name", "executor"), in_turns(covering_methods(), ["sequential", "stacked"]))
+def test_resumed_is_uninterrupted_to_the_last_bit(name: str, executor: str, tmp_path) -> None:
     """A new simulation goes on from the file: same weights and same reported metrics, in every later round."""
-    whole, first = simulation(covering_method, executor=executor), simulation(covering_method, executor=executor)
+    method = for_few_rounds(find(name))
+    whole, first = simulation(method, executor=executor), simulation(method, executor=executor)
     expected = trajectory(whole)
     for _ in range(3):
         first.round()
     first.save(tmp_path / "state.safetensors")
-    resumed = simulation(covering_method, executor=executor)
+    resumed = simulation(method, executor=executor)
     resumed.load(tmp_path / "state.safetensors")
     assert torch.equal(trajectory(resumed), expected[3:])
     without_time = [[{k: v for k, v in row.items() if k != "seconds"} for row in s.history] for s in (whole, resumed)]
@@ -276,13 +277,13 @@ def test_the_users_module_is_not_touched() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("network", [dropout_network, noisy_network])
-def test_every_forward_of_a_random_model_is_seeded(covering_method: Method, network) -> None:
+@pytest.mark.parametrize(("name", "network"), in_turns(covering_methods(), [dropout_network, noisy_network]))
+def test_every_forward_of_a_random_model_is_seeded(name: str, network) -> None:
     """Teachers, full gradients and input shifts included: the user's random state changes nothing and is left alone."""
-    runs = []
-    executor = simulation(covering_method, model=network()).choice.name  # chosen once
+    runs, method = [], for_few_rounds(find(name))
+    executor = simulation(method, model=network()).choice.name  # chosen once
     for user_seed in (1, 2):
-        sim = simulation(covering_method, model=network(), rounds=2, executor=executor)
+        sim = simulation(method, model=network(), rounds=2, executor=executor)
         torch.manual_seed(user_seed)
         state = torch.get_rng_state()
         runs.append(trajectory(sim))

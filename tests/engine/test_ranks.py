@@ -27,8 +27,8 @@ from fedflat.engine.executors.choice import agreed, stands_alone
 from fedflat.engine.ranks import ALONE, Ranks
 from fedflat.methods import find
 from fedflat.rounds.sequential import Sequential
-from support.as_rank import EXECUTORS, digest, every_setting, mean_of_cancelling_messages, private_rounds, rounds
-from support.effort import chosen, covering_methods, for_few_rounds
+from support.as_rank import digest, every_method, every_setting, mean_of_cancelling_messages, private_rounds, rounds
+from support.effort import chosen
 from support.federation import simulation
 from support.processes import PATIENCE
 
@@ -91,13 +91,7 @@ def begin(folder: Path) -> None:
 @cache
 def alone() -> dict[str, str]:
     """What one process without ranks finds."""
-    found = {}
-    for name, kind in covering_methods().items():
-        for executor in EXECUTORS:
-            sim = rounds(for_few_rounds(kind), executor)
-            list(sim)
-            found[f"{name} {executor}"] = digest(sim)
-    return found
+    return every_method(Path(), ALONE)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from fedflat.engine.client_store import ClientStore
 from fedflat.engine.ranks import ALONE, Ranks, joined
 from fedflat.methods import all_methods, find
 from fedflat.rounds.aggregation import RunningMean
-from support.effort import covering_methods, for_few_rounds
+from support.effort import covering_methods, for_few_rounds, in_turns
 from support.federation import federation, simulation
 from support.method_grid import FEW, NAMED
 from support.processes import MARK, DivergingNetwork
@@ -52,11 +52,10 @@ def digest(sim: ff.Simulation) -> str:
 
 def every_method(folder: Path, ranks: Ranks) -> dict[str, str]:
     found = {}
-    for name, kind in covering_methods().items():
-        for executor in EXECUTORS:
-            sim = rounds(for_few_rounds(kind), executor, ranks)
-            list(sim)
-            found[f"{name} {executor}"] = digest(sim)
+    for name, executor in in_turns(covering_methods(), EXECUTORS):
+        sim = rounds(for_few_rounds(find(name)), executor, ranks)
+        list(sim)
+        found[f"{name} {executor}"] = digest(sim)
     return found
 
 

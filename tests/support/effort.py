@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import TypeVar
 
 import pytest
@@ -11,6 +13,7 @@ from fedflat.core.method import Method
 from fedflat.methods import all_methods
 
 T = TypeVar("T")
+U = TypeVar("U")
 ALL = bool(os.environ.get("FEDFLAT_TEST_ALL"))
 # What can go wrong between a method and an engine, and a method that has it; `tests/test_effort.py` holds that they do.
 COVERING = {
@@ -40,6 +43,12 @@ def effort(usual: int, everything: int) -> int:
 def chosen(usual: T, everything: T) -> T:
     """The cases of a test: `usual`, or `everything` in `make test-all`."""
     return everything if ALL else usual
+
+
+def in_turns(cases: Iterable[T], others: Sequence[U]) -> list[tuple[T, U]]:
+    """Each case with one of the others, in turns, or in `make test-all` with all of them."""
+    listed = list(cases)
+    return chosen([(case, others[i % len(others)]) for i, case in enumerate(listed)], list(product(listed, others)))
 
 
 def covering_methods() -> dict[str, type[Method]]:
