@@ -109,7 +109,7 @@ def test_a_client_cannot_raise_the_bound_by_sending_as_much_as_it_may(tmp_path: 
 @pytest.mark.slow
 def test_honest_clients_are_never_refused(covering_method: Method, tmp_path: Path) -> None:
     """Rounds of three in six, from one step a round to many."""
-    method, rounds = covering_method, effort(6, 12)
+    method, rounds = covering_method, effort(4, 12)
     for name, settings in {"few": {"steps": 1}, "many": {"epochs": 10, "batch_size": 1}}.items():
         client = ff.Client(lr=0.05, lr_decay=0.9, **settings)
         server = federated_server(method, client)

@@ -46,7 +46,7 @@ class SeededDropout(TorchFunctionMode):
             return func(*args, **kwargs)
         keep = kept(self._key, self.calls, shape, call.p)
         self.calls += 1
-        scale = keep.to(call.input.dtype) / (1 - call.p)
+        scale = keep.to(call.input.dtype).div_(1 - call.p)
         return call.input.mul_(scale) if call.inplace else call.input * scale
 
 
@@ -81,23 +81,30 @@ def kept(key: Tensor, call: int, shape: tuple[int, ...], p: float) -> Tensor:
 
     SplitMix64's finaliser chained over (key, call, coordinates), as in `rounds.randomness.words`.
     """
-    state = _mixed(key ^ _mixed(torch.full_like(key, call)))
+    state = _mix(key ^ _mix(torch.full_like(key, call)))
     for length in shape:
-        state = _mixed(state[..., None] ^ _mixed(torch.arange(length, device=key.device)))
+        state = _mix(state[..., None] ^ _mix(torch.arange(length, device=key.device)))
     return torch.ge(state, int(p * 2**64) - 2**63)  # the words are uniform from -2^63
 
 
-def _mixed(x: Tensor) -> Tensor:
-    """A bijection of 64-bit words in which every input bit moves every output bit; int64 multiplies modulo 2^64."""
-    x = x + _signed(0x9E3779B97F4A7C15)
-    x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
-    x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
-    return torch.bitwise_xor(x, _shifted(x, 31))
+def _mix(x: Tensor) -> Tensor:
+    """Change 64-bit words in place by a bijection in which every input bit moves every output bit.
+
+    int64 multiplies modulo 2^64. A mask is as large as what is masked: with a new tensor for each operation it takes
+    up to four times as long.
+    """
+    x += _signed(0x9E3779B97F4A7C15)
+    x ^= _shifted(x, 30)
+    x *= _signed(0xBF58476D1CE4E5B9)
+    x ^= _shifted(x, 27)
+    x *= _signed(0x94D049BB133111EB)
+    x ^= _shifted(x, 31)
+    return x
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
     """`x` shifted right by `bits`, filled with zeros: torch's own shift repeats the sign bit."""
-    return torch.bitwise_and(x >> bits, 2 ** (64 - bits) - 1)
+    return (x >> bits).bitwise_and_(2 ** (64 - bits) - 1)
 
 
 def _signed(word: int) -> int:
