@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PLAIN := .venv/.plain
 INSTALLED := .venv/.installed
+CHECKS = $(MAKE) --jobs=2 --output-sync --no-print-directory lint types imports docs-check
 
 .PHONY: help install demo check test test-all trials lint types imports docs-check docs clean
 
@@ -24,10 +25,12 @@ $(INSTALLED): $(PLAIN)
 demo: $(PLAIN)  ## compare nine methods on 50 clients; writes runs/digits/report.html
 	$(BIN)/fedflat compare examples/digits.toml --out runs/digits --jobs auto
 
-check: $(INSTALLED) lint types imports docs-check  ## while you work, a minute and a half: without the tests that are marked slow
+check: $(INSTALLED)  ## while you work, a minute and a half: without the tests that are marked slow
+	$(CHECKS)
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
-test: $(INSTALLED) lint types imports docs-check  ## everything that can break, as CI does: eleven minutes on two cores
+test: $(INSTALLED)  ## everything that can break, as CI does: ten minutes on two cores
+	$(CHECKS)
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-all: $(INSTALLED)  ## every method on every axis, each file operation, thousands of mutations: some hours

@@ -170,8 +170,9 @@ def test_a_study_under_torchrun_is_refused(fedflat, monkeypatch: pytest.MonkeyPa
     assert stderr.startswith("fedflat: a study is carried out by one process")
 
 
+@in_test_all
 def test_a_run_goes_on_under_torchrun(tmp_path: Path) -> None:
-    """With any number of ranks."""
+    """With any number of ranks. `make test` has checkpoints of one process and of three in `engine/test_ranks.py`."""
     whole = spec(flatness=[])
     runner.run(whole, tmp_path / "whole")
     with pytest.raises(Interrupted):

@@ -18,7 +18,7 @@ from fedflat.experiments.recipe import Cell, all_recipes, find_recipe
 from fedflat.experiments.spec import ModelSection, RunSpec, federated_data
 from fedflat.models import vit_b_32
 from support.effort import chosen
-from support.transformers import text_folder
+from support.transformers import SIZES, text_folder
 
 # Tables and figures that are experiments, as the papers number them.
 WANTED = {
@@ -147,7 +147,8 @@ COMBINATIONS = combinations()
 @pytest.mark.slow
 @pytest.mark.usefixtures("synthetic_sets")
 @pytest.mark.parametrize("run", chosen(covering(COMBINATIONS), COMBINATIONS).values(), ids=_words)
-def test_every_combination_trains_for_a_round(run: RunSpec, tmp_path: Path) -> None:
+def test_every_combination_trains_for_a_round(run: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vit_b_32, "SIZES", chosen(vit_b_32.SIZES | SIZES, vit_b_32.SIZES))
     if run.model.name == "transformer":
         options = {"path": str(text_folder(tmp_path / "bert", tokens=128))}
         run = run.model_copy(update={"model": run.model.model_copy(update={"options": options})})
