@@ -24,7 +24,7 @@ from fedflat.experiments.spec import (
     build_partition,
     participation_of,
 )
-from fedflat.rounds.initial_model import fresh_module
+from fedflat.rounds.initial_model import InitialModel
 from fedflat.rounds.local_training import Client
 from support.effort import chosen, effort
 from support.hostile_toml import mutations
@@ -43,7 +43,7 @@ def build(spec: RunSpec) -> None:
     rule.check(spec.data.clients, spec.rounds)
     for measure in (*spec.flatness, *spec.probes):
         build_measure(measure)
-    fresh_module(spec.model.name, 10, (1, 8, 8), spec.seed, spec.model.options, None)
+    InitialModel(spec.model.name, 10, (1, 8, 8), spec.seed, spec.model.options).module()
     spec.to_toml()
     spec.digest()
 

@@ -34,7 +34,7 @@ from ..rounds.device import one_thread, usable_device
 from ..rounds.executor import Executor, stacked
 from ..rounds.guard import Guard
 from ..rounds.history import metrics_table
-from ..rounds.initial_model import architecture_of, fresh_module, frozen_hash
+from ..rounds.initial_model import InitialModel, frozen_hash
 from ..rounds.local_training import Client
 from ..rounds.participation import participation as as_rule
 from ..rounds.pooled_cohort import pooled
@@ -158,54 +158,67 @@ class Simulation:
         check_arguments(method, data, client, weights, rounds=rounds, seed=seed, eval_every=eval_every, last=last,
                         probe_every=probe_every, store_budget=store_budget)  # fmt: skip
         check_workers(workers)
+        check_precision(precision)
         check_tokens(model, model_options or {}, data)
-        self.method = method = method.fitted(data.shape)
-        check_ranks(ranks.number, workers, probes, method)
-        self.client, self.weights, self.seed = client or Client(), weights, seed
-        self.participation = rule = as_rule(participation)
+        self.method = method.fitted(data.shape)
+        check_ranks(ranks.number, workers, probes, self.method)
+        self.client, self.weights, self.seed, self._ranks = client or Client(), weights, seed, ranks
+        self.eval_every, self.last, self.probe_every = eval_every, last, probe_every
+        self.device, self.precision = usable_device(device), precision
+        self.adapter, self.guard, self.attack = adapter, guard, attack
+        self._plan_rounds(rounds, participation, privacy, data.clients)
+        initial = InitialModel(model, data.classes, data.shape, seed, model_options or {}, dtype, adapter)
+        self._architecture = initial.architecture()
+        w = self._make_model(initial, loss, data)
+        self.probes = tuple(check_measures(probes, self.objective.module))
+        check_name(executor, self._randomness, self.device)
+        self._asked = executor
+        self._choice: Choice | None = None
+        self._workers = Workers(lambda: self.executor, workers, self.device)
+        self._make_server(w, store_budget, store_folder)
+        self._evaluated = self._evaluation(self.participation.held_out(data.clients))
+        self.callbacks, self._stopped = check_callbacks(callbacks), False
+
+    def _plan_rounds(self, rounds: int | None, participation: Any, privacy: Privacy | None, clients: int) -> None:
+        """How many rounds there are, and who takes part in them."""
+        rule = as_rule(participation)
         self.rounds = rounds if rounds is not None else default_rounds(rule)
-        self._private = private_rounds(privacy, method, self.client, data.clients, self.rounds, seed, ranks, weights,
-                                       participation, adapter, guard or attack)  # fmt: skip
-        self.participation = rule = rule if self._private is None else self._private.rule
-        rule.check(data.clients, self.rounds)
-        self.device, self.eval_every, self.last = usable_device(device), eval_every, last
-        self._ranks = ranks
-        self._architecture = architecture_of(model, data, model_options or {}, dtype, seed, adapter)
-        module = fresh_module(model, data.classes, data.shape, seed, model_options or {}, dtype, adapter)
-        module = module.to(self.device)
-        self.adapter, self._base_hash = adapter, None if adapter is None else frozen_hash(module)
+        self._private = private_rounds(
+            privacy, self.method, self.client, clients, self.rounds, self.seed, self._ranks, self.weights,
+            participation, self.adapter, self.guard or self.attack,
+        )  # fmt: skip
+        self.participation = rule if self._private is None else self._private.rule
+        self.participation.check(clients, self.rounds)
+
+    def _make_model(self, initial: InitialModel, loss: str | SampleLoss | None, data: FederatedData) -> Tensor:
+        """The model's loss, and the samples on its device; returns the initial parameters (d,)."""
+        module = initial.module().to(self.device)
+        self._base_hash = None if self.adapter is None else frozen_hash(module)
         self.task = check_task(loss, data)
-        self.objective = Objective(module, bf16=precision == "bf16", task=self.task)
-        self.probes, self.probe_every = tuple(check_measures(probes, module)), probe_every
+        self.objective = Objective(module, bf16=self.precision == "bf16", task=self.task)
         w = self.objective.space.flatten(module)
-        method = by_turns(method, adapter, self.objective.space, w.device)
         self.data = data.to(self.device, w.dtype)
         self._data_hash, self._model_hash = self.data.contents_hash(), digest([self.objective.space.row_major(w)])
         samples = self.data.inputs(torch.arange(min(2, len(data.y)), device=self.device))
         self._randomness = randomness_of(module, samples, data.classes, self.task)
         self.task.check(data.classes, self.data.y[: len(samples)], w.dtype)
-        self._trained_on = self.data
+        return w
+
+    def _make_server(self, w: Tensor, store_budget: int, store_folder: str | Path | None) -> None:
+        """The server with the initial parameters `w` (d,), and what clients are trained on, and keep."""
+        method = by_turns(self.method, self.adapter, self.objective.space, w.device)
+        rule, self._trained_on = self.participation, self.data
         if method.training == "centralised":
             self._trained_on, rule = pooled(self.data, self.client, rule)
-        self.guard, self.attack = guard, attack
-        self._attackers = None if attack is None else self._made_attackers(attack, method)
-        batches = Batches(self._trained_on, self.client, seed, w.dtype, rule)
-        check_name(executor, self._randomness, self.device)
-        check_precision(precision)
-        self._asked = executor
-        self._choice: Choice | None = None
-        self._make = lambda kind: kind(method, self.objective, batches, seed, self._randomness)
-        self._workers = Workers(lambda: self.executor, workers, self.device)
-        self._cost = method_cost(method, len(w))
-        self.precision = precision
-        clients = self._trained_on.clients
+        self._attackers = None if self.attack is None else self._made_attackers(self.attack, method)
+        batches = Batches(self._trained_on, self.client, self.seed, w.dtype, rule)
+        self._make = lambda kind: kind(method, self.objective, batches, self.seed, self._randomness)
+        self._cost, clients = method_cost(method, len(w)), self._trained_on.clients
         with method_errors_named(method):
-            self._server = Server(method, self.objective, w, self.client, rule, clients, seed, self.rounds, guard)
-        self._store = ClientStore(
-            method, clients, w, store_budget, store_folder if ranks.number == 1 else None, ranks.owned
-        )
-        self._evaluated = self._evaluation(self.participation.held_out(data.clients))
-        self.callbacks, self._stopped = check_callbacks(callbacks), False
+            self._server = Server(method, self.objective, w, self.client, rule, clients, self.seed, self.rounds,
+                                  self.guard)  # fmt: skip
+        folder = store_folder if self._ranks.number == 1 else None
+        self._store = ClientStore(method, clients, w, store_budget, folder, self._ranks.owned)
 
     def prepare(self) -> Choice:
         """Choose the executor, unless that has been done; `auto` tries a few steps with each.

@@ -41,7 +41,7 @@ from ..rounds.checkpoint import kept_in, path_of, retire
 from ..rounds.checksums import Checksums
 from ..rounds.device import device_name
 from ..rounds.history import metrics_table
-from ..rounds.initial_model import frozen_hash, module_of
+from ..rounds.initial_model import InitialModel, frozen_hash
 from ..rounds.model_file import load_model
 from ..rounds.segments import versions
 from .commit import commit_of_code
@@ -328,7 +328,7 @@ class StoredRun:
                 f"{self.directory.path} was saved from Python and holds the parameters alone; make the module and call "
                 "load_into(module)"
             )
-        return self.load_into(self._with_known_base(module_of(architecture)))
+        return self.load_into(self._with_known_base(InitialModel.of_architecture(architecture).module()))
 
     def _with_known_base(self, module: nn.Module) -> nn.Module:
         """`module`. Raises InputError if its frozen parameters are not those that adapters were trained on."""

@@ -50,7 +50,7 @@ from ..models import MODELS, known_model
 from ..models.transformer import TOKENIZER, folder_of
 from ..rounds.attack import Attack
 from ..rounds.guard import Guard
-from ..rounds.initial_model import fresh_module
+from ..rounds.initial_model import InitialModel
 from ..rounds.local_training import Client
 from ..rounds.participation import Bernoulli, HeldOut, Participation, Unreliable
 from ..rounds.participation import participation as as_rule
@@ -457,8 +457,10 @@ class RunSpec(Experiment):
 
     def module_for(self, classes: int, shape: tuple[int, ...]) -> nn.Module:
         """The initial model, with its adapters if it has any, for samples of this `shape`."""
-        model, adapter = self.model, build_adapter(self.adapter)
-        return fresh_module(model.name, classes, shape, self.seed, model.options, self.torch_dtype, adapter)
+        adapter = build_adapter(self.adapter)
+        return InitialModel(
+            self.model.name, classes, shape, self.seed, self.model.options, self.torch_dtype, adapter
+        ).module()
 
     def build(self, store_folder: Path | None = None, ranks: Ranks = ALONE) -> Simulation:
         """The simulation that these settings describe; it may keep a file of clients' records in `store_folder`.
