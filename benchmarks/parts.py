@@ -16,7 +16,7 @@ from .workloads import Workload, workloads
 
 
 @dataclass(frozen=True)
-class Part:
+class BenchmarkPart:
     """Implementations that take turns."""
 
     name: str
@@ -28,18 +28,18 @@ class Part:
         return next(one for one in self.implementations if one.name == name)
 
 
-def parts(quick: bool) -> dict[str, Part]:
+def parts(quick: bool) -> dict[str, BenchmarkPart]:
     """Every part whose implementations take turns, by name."""
     known = workloads(quick)
-    raced = {name: Part(name, implementations(name, work), work.settings()) for name, work in known.items()}
+    raced = {name: BenchmarkPart(name, implementations(name, work), work.settings()) for name, work in known.items()}
     for name in ("W1", "W4"):
         raced[f"{name} vectors"] = _vectors(f"{name} vectors", known[name])
-    raced["augmentation"] = Part("augmentation", [Augmented(known["W1a"])])
+    raced["augmentation"] = BenchmarkPart("augmentation", [Augmented(known["W1a"])])
     return raced
 
 
-def _vectors(name: str, work: Workload) -> Part:
-    return Part(name, vector_contestants(work), {"model": work.model})
+def _vectors(name: str, work: Workload) -> BenchmarkPart:
+    return BenchmarkPart(name, vector_contestants(work), {"model": work.model})
 
 
 def part_names() -> list[str]:

@@ -13,7 +13,7 @@ import torch
 from .host import Elsewhere, Here, in_a_process_of_its_own
 from .implementations import Implementation
 from .measurement import Measurement
-from .parts import Part, parts
+from .parts import BenchmarkPart, parts
 from .record_store import PART as STORE
 from .record_store import measure_store
 from .results import Results, Settings, now
@@ -45,7 +45,7 @@ def measure_part(
     return race(part, settings, lambda who, done, total: told(f"{name}: {who}", done, total)), part.settings
 
 
-def race(part: Part, settings: Settings, told: Progress = no_progress) -> list[Measurement]:
+def race(part: BenchmarkPart, settings: Settings, told: Progress = no_progress) -> list[Measurement]:
     """All implementations of a part in turns."""
     with _threads(settings.threads), _hosts(part, settings) as hosts:
         facts = {one.name: hosts[one.tuned].facts(part.name, one.name) for one in part.implementations}
@@ -61,7 +61,7 @@ def _measurement(part: str, one: Implementation, times: list[Seconds], facts: di
 
 
 @contextmanager
-def _hosts(part: Part, settings: Settings) -> Iterator[dict[bool, Here | Elsewhere]]:
+def _hosts(part: BenchmarkPart, settings: Settings) -> Iterator[dict[bool, Here | Elsewhere]]:
     """Where implementations run, by whether the allocator is tuned; the other process only if somebody needs it."""
     hosts: dict[bool, Here | Elsewhere] = {True: Here(settings.quick)}
     if not all(one.tuned for one in part.implementations):

@@ -106,6 +106,10 @@ class Measure(ABC):
     def measure(self, subject: Subject, progress: StepCallback) -> Finding:
         """Measure `subject`, which is not changed, and report progress: `progress(steps done, steps in all)`."""
 
+    def coordinates(self, subject: Subject) -> str:
+        """Over which parameters it measures, for the protocol; empty where that goes without saying."""
+        return ""
+
     def finding(
         self,
         subject: Subject,
@@ -124,7 +128,8 @@ class Measure(ABC):
         said = [f.name for f in own if f.name not in later or getattr(self, f.name) != later[f.name]]
         settings = ", ".join(f"{name} = {getattr(self, name)}" for name in said)
         first = (type(self).__doc__ or "").strip().splitlines()[0].rstrip(".")
-        protocol = "; ".join(filter(None, (first, settings, subject.samples if samples is None else samples)))
+        samples = subject.samples if samples is None else samples
+        protocol = "; ".join(filter(None, (first, settings, self.coordinates(subject), samples)))
         defining = [f for f in own if f.name not in self.precision]
         other = [f"{f.name}={getattr(self, f.name)}" for f in defining if getattr(self, f.name) != f.default]
         suffix = f"({','.join(other)})" if other else ""  # such as `(rho=0.1)`
@@ -149,13 +154,5 @@ class LossMeasure(Measure):
     def of(self, subject: Subject) -> Subject:
         return subject.merged if self.space == "merged" else subject
 
-    def finding(
-        self,
-        subject: Subject,
-        values: dict[str, Measured],
-        curves: dict[str, Curve] | None = None,
-        samples: str | None = None,
-    ) -> Finding:
-        """As of any measure; of a model with adapters the protocol says over which parameters."""
-        samples = subject.samples if samples is None else samples
-        return super().finding(subject, values, curves, "; ".join(filter(None, (subject.coordinates, samples))))
+    def coordinates(self, subject: Subject) -> str:
+        return subject.coordinates
