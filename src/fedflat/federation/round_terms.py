@@ -37,4 +37,6 @@ class RoundTerms:
             raise InputError("guard: the server sees no client's norm under secure-sum; set bound alone, to which "
                              "clients shorten what they send, with action = 'clip'")  # fmt: skip
         if not norms and isfinite(self.norm_multiple):
-            raise InputError("norm-multiple: the server sees no client's norm under secure-sum; set norm-multiple = inf")
+            raise InputError(
+                "norm-multiple: under secure-sum the server sees no client's norm; set norm-multiple = inf"
+            )

@@ -42,7 +42,9 @@ class RunSettings(FlowerSection):
     out: str = Field("runs/federation", min_length=1, description="the server's folder; a federation in it is resumed")
     clients: int = Field(1, ge=1, description="number of clients with which the federation begins")
     wait: float = Field(600.0, gt=0, description="seconds until all clients must have registered")
-    deadline: float = Field(600.0, gt=0, description="seconds for a round; with `secure-sum` for each of its four steps")
+    deadline: float = Field(
+        600.0, gt=0, description="seconds for a round; with `secure-sum` for each of its four steps"
+    )
     quorum: float = Field(0.5, gt=0, le=1, description="share of a round's clients that must reply")
     members: str = Field(
         "",

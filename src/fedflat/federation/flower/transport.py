@@ -13,9 +13,9 @@ from flwr.serverapp import Grid
 from ..client_registry import ClientRegistry
 from ..codec import RefusedError
 from ..membership import FederationError
-from ..messages import Failure, Request
+from ..messages import Failure, TrainRequest
 from .message_queue import NODE_GONE, MessageQueue, SentMessage
-from .records import read_client_info, read_reply, to_records
+from .records import SumRequest, read_client_info, read_reply, to_records
 
 POLL_SECONDS = 0.25  # between two checks for replies
 SCAN_SECONDS = 2.0  # between two requests for the list of connected nodes
@@ -33,7 +33,7 @@ class GatheringError(FederationError):
 class PendingRequest:
     """A request of the current round whose reply has not arrived."""
 
-    message: Request
+    message: TrainRequest | SumRequest
     node: int | None = None  # to which it was sent last
     sends: int = 0  # how many times it was sent
     absent_since: float | None = None  # when the client was first seen to have no node

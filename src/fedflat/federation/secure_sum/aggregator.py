@@ -26,7 +26,6 @@ from .masks import WORD, Words, add_mask, sign_of
 from .messages import (
     KeysReply,
     KeysRequest,
-    MaskReply,
     MaskRequest,
     SharesReply,
     SharesRequest,
@@ -114,36 +113,34 @@ class SecureAggregator:
         first = {name: self._keys_request(name, request, session) for name, request in requests.items()}
         keys = self._step(transport, first, deadline, self._check_keys)
         number = {name: requests[name].number for name in keys}
-        places, common = _highest(keys.values()), (self._ctx.t, _federation(requests), session)
-        shares_request = SharesRequest(
-            *common,
-            tuple(number.values()),
-            tuple(one.channel_key for one in keys.values()),
-            tuple(one.mask_key for one in keys.values()),
-            places,
-        )
+        common = self._ctx.t, _federation(requests), session
 
-        def check_shares(name: str, reply: SharesReply) -> tuple[bytes, ...]:
+        def check_shares(name: str, reply: SharesReply) -> dict[str, bytes]:
             _check_lengths(reply.shares, len(keys), {SEAL_BYTES + 2 * SHARE_BYTES})
-            return reply.shares
+            return dict(zip(keys, reply.shares, strict=True))
 
-        shares = self._step(transport, dict.fromkeys(keys, shares_request), deadline, check_shares, session)
-        order = {name: i for i, name in enumerate(keys)}
+        participants = SharesRequest(
+            *common, tuple(number.values()), tuple(one.channel_key for one in keys.values()),
+            tuple(one.mask_key for one in keys.values()), _highest(keys.values()),
+        )  # fmt: skip
+        shares = self._step(transport, dict.fromkeys(keys, participants), deadline, check_shares, session)
         senders = tuple(number[name] for name in shares)
-        masks = {
-            name: MaskRequest(*common, senders, tuple(sent[order[name]] for sent in shares.values())) for name in shares
-        }
+        masks = {name: MaskRequest(*common, senders, tuple(one[name] for one in shares.values())) for name in shares}
         words = np.zeros(sum(a * b for a, b in self._layout.shapes.values()), WORD)
+        survivors = self._step(
+            transport, masks, deadline, lambda _, reply: self._add_masked(words, reply.masked), session
+        )
+        return MaskedSum(session, keys, participants.places, tuple(shares), tuple(survivors), words)
 
-        def add_masked(name: str, reply: MaskReply) -> None:
-            self._check_masked(reply.masked)
-            for total, (field, shape) in zip(
-                separated(words, self._layout.shapes).values(), self._layout.shapes.items(), strict=True
-            ):
-                total += np.frombuffer(reply.masked[field].data, WORD).reshape(shape)
-
-        survivors = self._step(transport, masks, deadline, add_masked, session)
-        return MaskedSum(session, keys, places, tuple(shares), tuple(survivors), words)
+    def _add_masked(self, words: Words, masked: Mapping[str, PackedTensor]) -> None:
+        """Add a client's masked sums to `words`. Raises RefusedError, before anything is added, for other shapes."""
+        shapes = self._layout.shapes
+        found = {name: (x.dtype, tuple(x.shape), len(x.data)) for name, x in masked.items()}
+        expected = {name: (WORD.str, shape, 8 * shape[0] * shape[1]) for name, shape in shapes.items()}
+        if found != expected:
+            raise RefusedError(f"the masked sums are {quoted(found)}, expected {quoted(expected)}")
+        for name, total in separated(words, shapes).items():
+            np.add(total, np.frombuffer(masked[name].data, WORD).reshape(total.shape), out=total)
 
     def _keys_request(self, name: str, request: TrainRequest, session: str) -> KeysRequest:
         plain = {one.name: getattr(request, one.name) for one in fields(request)}
@@ -249,12 +246,6 @@ class SecureAggregator:
         ):
             raise RefusedError(f"places are {quoted(reply.places)}, expected one for each of {len(grids)} sums")
         return reply
-
-    def _check_masked(self, masked: Mapping[str, PackedTensor]) -> None:
-        found = {name: (x.dtype, tuple(x.shape), len(x.data)) for name, x in masked.items()}
-        expected = {name: (WORD.str, shape, 8 * shape[0] * shape[1]) for name, shape in self._layout.shapes.items()}
-        if found != expected:
-            raise RefusedError(f"the masked sums are {quoted(found)}, expected {quoted(expected)}")
 
     def _failure(self, reason: str) -> RoundFailedError:
         return RoundFailedError(f"round {self._ctx.t}: {reason}")

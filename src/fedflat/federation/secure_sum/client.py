@@ -91,9 +91,7 @@ class SumClient:
             create_shares(secret, session.threshold, count) for secret in (session.seed, session.mask_secret)
         )
         shares = []
-        for other, public, one, two in zip(
-            request.participants, request.channel_keys, of_seed, of_key, strict=True
-        ):
+        for other, public, one, two in zip(request.participants, request.channel_keys, of_seed, of_key, strict=True):
             key = agreed_key(session.channel_secret, public, CHANNEL)
             shares.append(sealed(key, one + two, _tied(session.about, session.number, other)))
         return SharesReply(session.name, tuple(shares))

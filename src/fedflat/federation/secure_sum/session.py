@@ -51,14 +51,15 @@ class Session:
         plain = dict(table)
         kinds: dict[str, type[Any]] = {"shares_request": SharesRequest, "mask_request": MaskRequest}
         requests = {name: _revived(kind, plain.pop(name)) for name, kind in kinds.items()}
-        return _revived(cls, plain | dict.fromkeys(kinds), requests)
+        session: Self = _revived(cls, plain, requests)
+        return session
 
 
 def _revived(kind: type[Any], table: Any, others: Mapping[str, Any] | None = None) -> Any:
     """A dataclass in which bytes were written as hexadecimal digits, with `others` as they are; None stays None."""
     if table is None:
         return None
-    found = {name: value for name, value in table.items() if others is None or name not in others}
+    found = dict(table)
     for one in fields(kind):
         if "bytes" in str(one.type) and one.name in found:
             value = found[one.name]
