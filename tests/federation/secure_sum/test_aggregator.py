@@ -34,6 +34,7 @@ from support.secure_sums import CLIENT, dropping, summing_federation
 from support.transports import InProcessTransport, client_names, federated_clients, federated_server
 
 NAMES = client_names(federation())
+GONE = {NAMES[0], NAMES[3]}
 STEPS = (KeysRequest, SharesRequest, MaskRequest, UnmaskRequest)
 FedAvg, Scaffold = find("FedAvg"), find("Scaffold")
 
@@ -63,25 +64,40 @@ def assert_same(one: FederatedServer, other: FederatedServer) -> None:
 
 @pytest.mark.slow
 def test_every_method_has_the_bits_of_a_federation_without_masks(covering_method: Method, tmp_path: Path) -> None:
-    """Two rounds of all six clients; two of them drop out of the second one after they have trained."""
-    method, gone = covering_method, {NAMES[1], NAMES[4]}
-    server, transport = summing_federation(method, tmp_path / "sum", change=dropping(MaskRequest, *gone, t=1))
-    reports = [server.round(transport) for _ in range(2)]
-    assert [set(report.missing) for report in reports] == [set(), gone]
-    assert_same(server, plain(method, tmp_path / "plain", {1: gone}, rounds=2))
+    """Two rounds of three in six clients, one of whom drops out of the second round after it has trained."""
+    method = covering_method
+    server, transport = summing_federation(method, tmp_path / "sum", rule=3)
+    server.round(transport)
+    last = {server.names[server.cohort(1)[-1]]}
+    transport.change = dropping(MaskRequest, *last, t=1)
+    assert set(server.round(transport).missing) == last
+    assert_same(server, plain(method, tmp_path / "plain", {1: last}, rounds=2, rule=3))
 
 
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, FederatedServer]:
+    """Scaffold without masks after two rounds, by whether two clients are missing in the first one."""
+    folder = tmp_path_factory.mktemp("references")
+    return {some: plain(Scaffold(), folder / str(some), {0: GONE if some else set()}, 2) for some in (True, False)}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
-def test_a_third_may_drop_out_at_any_step(step: type[Any], tmp_path: Path) -> None:
-    """Whoever is gone before its masked sum came is missing, and whoever goes after it is in the mean."""
-    gone = {NAMES[0], NAMES[3]}
-    server, transport = summing_federation(Scaffold(), tmp_path / "sum", change=dropping(step, *gone, t=1))
-    reports = [server.round(transport) for _ in range(3)]
-    missing = set() if step is UnmaskRequest else gone
-    assert [set(report.missing) for report in reports] == [set(), missing, set()]
-    assert_same(server, plain(Scaffold(), tmp_path / "plain", {1: missing}, rounds=3))
+def test_a_third_may_drop_out_at_any_step(
+    step: type[Any], references: dict[bool, FederatedServer], tmp_path: Path
+) -> None:
+    """Whoever is gone before its masked sum came is missing, and whoever goes after it is in the mean.
+
+    They are back in the next round, with the records that they had.
+    """
+    server, transport = summing_federation(Scaffold(), tmp_path, change=dropping(step, *GONE))
+    reports = [server.round(transport) for _ in range(2)]
+    missing = set() if step is UnmaskRequest else GONE
+    assert [set(report.missing) for report in reports] == [missing, set()]
+    assert_same(server, references[bool(missing)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "line"),
     [
@@ -91,16 +107,19 @@ def test_a_third_may_drop_out_at_any_step(step: type[Any], tmp_path: Path) -> No
         (UnmaskRequest, "3 of 6 clients have answered, 4 must (clinic-00: unmasking: no answer"),
     ],
 )
-def test_if_more_drop_out_the_round_fails_and_may_be_tried_again(step: type[Any], line: str, tmp_path: Path) -> None:
-    server, transport = summing_federation(Scaffold(), tmp_path / "sum", change=dropping(step, *NAMES[:3]))
+def test_if_more_drop_out_the_round_fails_and_may_be_tried_again(
+    step: type[Any], line: str, references: dict[bool, FederatedServer], tmp_path: Path
+) -> None:
+    server, transport = summing_federation(Scaffold(), tmp_path, change=dropping(step, *NAMES[:3]))
     before = server.w.clone()
     with pytest.raises(RoundFailedError) as e:
         server.round(transport)
     assert str(e.value).startswith(f"round 0: {line}")
     assert torch.equal(server.w, before)
     transport.change = lambda client, request, reply: reply
-    assert server.round(transport).missing == {}
-    assert_same(server, plain(Scaffold(), tmp_path / "plain", {}, rounds=1))
+    for _ in range(2):
+        assert server.round(transport).missing == {}
+    assert_same(server, references[False])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -203,6 +222,12 @@ def wrong(kind: type[Any], client: str, **changes: Any) -> Any:
     return change
 
 
+@pytest.fixture(scope="module")
+def without_the_second(tmp_path_factory: pytest.TempPathFactory) -> FederatedServer:
+    """FedAvg without masks after a round in which the second client is missing."""
+    return plain(FedAvg(), tmp_path_factory.mktemp("reference"), {0: {NAMES[1]}}, rounds=1)
+
+
 @pytest.mark.parametrize(
     ("kind", "changes", "reason"),
     [
@@ -221,14 +246,15 @@ def wrong(kind: type[Any], client: str, **changes: Any) -> Any:
     ids=lambda x: next(iter(x)) if isinstance(x, dict) else None,
 )
 def test_a_malformed_reply_costs_its_sender_alone(
-    kind: type[Any], changes: dict[str, Any], reason: str, tmp_path: Path
+    kind: type[Any], changes: dict[str, Any], reason: str, without_the_second: FederatedServer, tmp_path: Path
 ) -> None:
     bad = NAMES[1]
-    server, transport = summing_federation(FedAvg(), tmp_path / "sum", change=wrong(kind, bad, **changes))
+    server, transport = summing_federation(FedAvg(), tmp_path, change=wrong(kind, bad, **changes))
     report = server.round(transport)
     assert list(report.missing) == [bad]
     assert report.missing[bad].startswith(reason)
-    assert_same(server, plain(FedAvg(), tmp_path / "plain", {0: {bad}}, rounds=1))
+    assert report.metrics["clients"] == 5
+    assert torch.equal(server.w, without_the_second.w)
 
 
 def test_wrong_shares_are_found_out_before_the_model_changes(tmp_path: Path) -> None:
