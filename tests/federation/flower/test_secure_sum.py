@@ -25,7 +25,7 @@ from fedflat.federation.secure_sum.messages import (
     UnmaskRequest,
 )
 from support.flower_fixtures import GridFederation, failing, simulated, study_of
-from support.local_grid import Node
+from support.local_grid import LocalGrid, Node
 
 SECURE = {"secure-sum": 0.6, "norm-multiple": inf}
 COMMON = (3, "f" * 16, "session")
@@ -87,10 +87,11 @@ def test_two_of_five_drop_out_after_they_have_shared_keys(tmp_path: Path) -> Non
 
 def answered(federation: GridFederation, request: Any) -> RecordDict:
     """What client 0 replies to a request."""
-    context = Context(7, 100, dict(federation.nodes[100].config), RecordDict(), dict(federation.config))
-    message = Message(to_records(request), 100, "train")
-    message.metadata.__dict__["_message_id"] = "1"
-    return federation.nodes[100].app(message, context).content
+    grid = LocalGrid(federation.nodes, federation.config)
+    (number,) = grid.push_messages([Message(to_records(request), 100, "train")])
+    assert number is not None
+    (reply,) = grid.pull_messages([number])
+    return reply.content
 
 
 @pytest.mark.parametrize(
@@ -120,6 +121,27 @@ def test_messages_come_back_as_they_were(request_: Any, reply: Any) -> None:
     assert read_sum_request(to_records(request_)) == request_
     assert read_reply(to_records(reply), request_) == reply
     assert read_reply(to_records(Failure("tired")), request_) == Failure("tired")
+
+
+def test_names_on_the_network_do_not_change() -> None:
+    """Nodes of other versions read them too."""
+    common = {"t", "federation", "session"}
+    names = [
+        {*common, "since", "safe", "number", "share", "sampled", "digest", "weight"},
+        {*common, "participants", "channel_keys", "mask_keys", "places"},
+        {*common, "senders", "shares"},
+        {*common, "survivors"},
+        {"t", "samples", "steps", "channel_key", "mask_key", "seed_digest", "places"},
+        {"session", "shares"},
+        {"session"},
+        {"session", "shares"},
+    ]
+    records = [f"{step}-{kind}" for kind in ("order", "answer") for step in ("keys", "shares", "mask", "unmask")]
+    vectors = {"keys-order": {"down"}, "mask-answer": {"masked"}}
+    for message, record, fields in zip((*REQUESTS, *REPLIES), records, names, strict=True):
+        content = to_records(message)
+        assert set(content) == {record} | vectors.get(record, set())
+        assert set(content[record]) == fields
 
 
 @pytest.mark.parametrize("message", [*REQUESTS, *REPLIES], ids=lambda x: type(x).__name__)
