@@ -71,11 +71,12 @@ def spec_of(hidden: list[int], rounds: int) -> RunSpec:
     )  # fmt: skip
 
 
-def timed(hidden: list[int], rounds: int) -> dict[str, Any]:
-    """Seconds of the rounds after the first."""
+def timed(hidden: list[int], rounds: int, **settings: Any) -> dict[str, Any]:
+    """Seconds of the rounds after the first, with some of the run's settings changed."""
     sizes = [64, *hidden, 10]
     parameters = sum((before + 1) * after for before, after in pairwise(sizes))
-    with tempfile.TemporaryDirectory() as place, submitted(Path(place), spec_of(hidden, rounds), True) as (_, events):
+    spec = spec_of(hidden, rounds)
+    with tempfile.TemporaryDirectory() as place, submitted(Path(place), spec, True, **settings) as (_, events):
         times = [seconds_of(event) for event in printed(events) if event["event"] == "round"]
     return {"parameters": parameters, "seconds": [after - before for before, after in pairwise(times)]}
 
@@ -131,10 +132,12 @@ def supervise(federation: LocalFederation, name: str, over: threading.Event) -> 
 
 
 @contextmanager
-def submitted(folder: Path, spec: RunSpec, secure: bool) -> Iterator[tuple[LocalFederation, Iterator[dict[str, Any]]]]:
+def submitted(
+    folder: Path, spec: RunSpec, secure: bool, **settings: Any
+) -> Iterator[tuple[LocalFederation, Iterator[dict[str, Any]]]]:
     """A federation to which a run of `spec` is submitted, and the events of the run."""
     out = folder / "out"
-    export(spec, RunSettings(clients=CLIENTS, out=str(out), deadline=DEADLINE), folder / "app")
+    export(spec, RunSettings(clients=CLIENTS, out=str(out), deadline=DEADLINE, **settings), folder / "app")
     nodes = {f"client-{i}": {"partition-id": i, "state": str(folder / "state")} for i in range(CLIENTS)}
     with LocalFederation(folder / "flower", nodes, secure) as federation:
         federation.submit(folder / "app", out)

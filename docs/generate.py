@@ -14,6 +14,8 @@ from benchmarks.federation_tables import cost_table, kills_table, settings_table
 from benchmarks.growth_tables import growth_table, read_growth
 from benchmarks.ranks_tables import aggregation_table, rounds_table
 from benchmarks.results import Results
+from benchmarks.secure_sum_tables import rounds_table as sum_rounds_table
+from benchmarks.secure_sum_tables import sums_table
 from benchmarks.tables import Table, circumstances, peers_table, target_table, times_table, vectors_table
 from docs import attack_tables, published, study
 from docs.gpu_lines import gpu_lines_table
@@ -252,6 +254,15 @@ def deploy_page() -> str:
     return text
 
 
+def secure_sum_page() -> str:
+    """docs/secure_sum.md with what was measured."""
+    file, text = ROOT / "docs" / "secure_sum.json", (ROOT / "docs" / "secure_sum.md").read_text()
+    content = json.loads(file.read_text()) if file.exists() else {}
+    for what, table in {"sums": sums_table, "rounds": sum_rounds_table}.items():
+        text = renewed(text, what, table(content).markdown() if what in content else "Not measured yet.")
+    return text
+
+
 def guards_page() -> str:
     """docs/guards.md with what attacks and guards did."""
     rows = attacks.read() if attacks.FILE.exists() else []
@@ -321,6 +332,7 @@ def main() -> int:
         ROOT / "docs" / "deploy.md": deploy_page(),
         ROOT / "docs" / "durability.md": durability_page(),
         ROOT / "docs" / "guards.md": guards_page(),
+        ROOT / "docs" / "secure_sum.md": secure_sum_page(),
         ROOT / "docs" / "tests.md": between("docs/tests.md", "planted defects", defects_table(defects)),
         **study_page(STUDY),
     }

@@ -23,9 +23,20 @@ def test_export_with_flags_on_top(fedflat, tmp_path: Path) -> None:
     assert "def samples(node)" in Path("own/federated/client.py").read_text()
 
 
+def test_a_secure_sum_is_in_the_app(fedflat) -> None:
+    Path("run.toml").write_text(RUN)
+    assert fedflat("flower export run.toml app --secure-sum 0.6 --norm-multiple inf")[0] == 0
+    config = tomllib.loads(Path("app/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert (config["secure-sum"], config["norm-multiple"]) == (0.6, float("inf"))
+    assert fedflat("flower export run.toml other")[0] == 0
+    assert "secure-sum" not in Path("other/pyproject.toml").read_text()
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [("export run.toml app --quorum 2", "fedflat: flower export: quorum: Input should be less than or equal to 1"),
+     ("export run.toml app --secure-sum 0.5", "fedflat: flower export: secure-sum: Input should be greater than 0.5"),
+     ("export run.toml app --secure-sum 0.6", "fedflat: norm-multiple: under secure-sum the server sees no client's"),
      ("export run.toml app --shape 3x3", "fedflat: --clients is missing"),
      ("export run.toml app --shape 3x3 --clients 2", "shape and classes go together"),
      ("export none.toml app", "configuration none.toml cannot be read"),

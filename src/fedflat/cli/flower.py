@@ -40,6 +40,10 @@ MaxSamplesOption = Annotated[
 NormMultipleOption = Annotated[
     float, typer.Option(help="Of the largest norm seen before, which no client's vector may be beyond.")
 ]
+SecureSumOption = Annotated[
+    float | None,
+    typer.Option(help="Let the server see sums alone: share of a round's clients needed to unmask one, e.g. 0.6."),
+]
 OutOption = Annotated[
     Path | None, typer.Option(help="Folder for the results; default runs/METHOD-seedN-HASH-federation.")
 ]
@@ -62,6 +66,7 @@ def export_study(
     members: MembersOption = "",
     max_samples: MaxSamplesOption = 1_000_000,
     norm_multiple: NormMultipleOption = 100.0,
+    secure_sum: SecureSumOption = None,
 ) -> None:
     """Write a Flower app that carries out one run, for `flwr run`.
 
@@ -80,7 +85,8 @@ def export_study(
         from ..federation.flower.settings import RunSettings
     context.with_resource(allow_code())  # what the user's own command line and file name
     spec = resolve(RunSpec, [str(study), *context.args])
-    given = {"shape": shape, "classes": classes, **_terms(deadline, quorum, wait, members, max_samples, norm_multiple)}
+    terms = _terms(deadline, quorum, wait, members, max_samples, norm_multiple, secure_sum)
+    given = {"shape": shape, "classes": classes, **terms}
     known = len(members.split()) or (spec.data.clients if shape is None else None)
     number = known if clients is None else clients
     if number is None:
@@ -101,6 +107,7 @@ def run_here(
     members: MembersOption = "",
     max_samples: MaxSamplesOption = 1_000_000,
     norm_multiple: NormMultipleOption = 100.0,
+    secure_sum: SecureSumOption = None,
 ) -> None:
     """Try a study out as a whole federation on this machine: SuperLink, a SuperNode for each client, and the app.
 
@@ -124,7 +131,7 @@ def run_here(
         from ..federation.launch.local_deployment import local_deployment
     prepare_data(console, spec)
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}-federation"
-    settings = _terms(deadline, quorum, wait, members, max_samples, norm_multiple)
+    settings = _terms(deadline, quorum, wait, members, max_samples, norm_multiple, secure_sum)
     with (
         signals_handled_by(_stop),
         local_deployment(spec, path, settings, secure=not insecure) as events,
@@ -179,11 +186,12 @@ def make_certificates(
 
 
 def _terms(
-    deadline: float, quorum: float, wait: float, members: str, max_samples: int, norm_multiple: float
-) -> dict[str, Any]:
+    deadline: float, quorum: float, wait: float, members: str, max_samples: int, norm_multiple: float,
+    secure_sum: float | None,
+) -> dict[str, Any]:  # fmt: skip
     """The settings that both commands have, by their keys."""
     terms = {"deadline": deadline, "quorum": quorum, "wait": wait, "members": members}
-    return {**terms, "max-samples": max_samples, "norm-multiple": norm_multiple}
+    return {**terms, "max-samples": max_samples, "norm-multiple": norm_multiple, "secure-sum": secure_sum}
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

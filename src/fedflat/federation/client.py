@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from ..data.federated import FederatedData
 from ..metrics.drift import drift
 from ..rounds.batches import Batches
 from ..rounds.device import one_thread
+from ..rounds.exact_sum import ExactSum
+from ..rounds.guard import Guard, GuardState
 from ..rounds.local_training import Client, ContextFactory
 from ..rounds.memory_layout import aligned
 from ..rounds.participation import Participation
@@ -25,6 +28,9 @@ from ..rounds.sequential import Sequential
 from .client_state import ClientState
 from .codec import RefusedError, pack, unpack
 from .messages import TrainReply, TrainRequest
+from .secure_sum.messages import KeysRequest
+from .secure_sum.summand import summand
+from .update_aggregator import ExpectedReply, NormBounds, UpdateAggregator
 
 
 class FederatedClient:
@@ -86,6 +92,22 @@ class FederatedClient:
             drift=float(drift(result.w, down.w)),
             up=pack(result.up.map(lambda x: x[0].to(down.w.dtype))),
         )
+
+    def summand(self, request: KeysRequest, guard: Guard | None) -> tuple[TrainReply, dict[str, ExactSum]]:
+        """Train, and make of the reply what the server would add of it, shortened to the bound of `guard`.
+
+        Raises what `train` does.
+        """
+        reply = self.train(request)
+        expected = {"": ExpectedReply(reply.samples, reply.steps, request.weight)}
+        ctx = self._contexts.of(request.t, request.share, request.sampled)
+        state = None if guard is None else GuardState.new(guard, self._method, self._like)
+        aggregator = UpdateAggregator(self._method, self._like, ctx, expected, NormBounds(inf, 1.0), state)
+        with one_thread(self._like.device):
+            aggregator.add("", reply)
+        for reason in aggregator.missing.values():
+            raise RefusedError(reason)
+        return reply, summand(aggregator.mean, aggregator.metrics())
 
     def _check(self, request: TrainRequest) -> None:
         """Raise RefusedError unless the request is for this study and this client."""

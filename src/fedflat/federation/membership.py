@@ -19,6 +19,10 @@ class FederationError(RuntimeError):
     """A federation cannot continue; the message is one line."""
 
 
+class RoundFailedError(FederationError):
+    """A round has no result, such as when too few clients replied; the model is as it was before the round."""
+
+
 @dataclass(frozen=True)
 class Membership:
     """The clients of a federation and its random name, which differs between two federations of the same study."""

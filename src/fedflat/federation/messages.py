@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from .codec import PackedTensor
 
@@ -60,11 +60,21 @@ class Failure:
 Reply = TrainReply | Failure
 
 
+class Request(Protocol):
+    """What a client is asked in a round: to train, or a step of a secure sum."""
+
+    @property
+    def t(self) -> int:
+        """The round."""
+
+
 class Transport(Protocol):
     """Sends requests to clients and returns their replies."""
 
-    def exchange(self, requests: Mapping[str, TrainRequest], deadline: float) -> Iterator[tuple[str, Reply]]:
-        """Send each client, by name, its request, and yield names and replies as they arrive, for `deadline` seconds.
+    def exchange(self, requests: Mapping[str, Any], deadline: float) -> Iterator[tuple[str, Any]]:
+        """Send each client, by name, its `Request`, and yield names and replies as they arrive, for `deadline` seconds.
+
+        A reply is of the type that belongs to the request's, `TrainReply` to `TrainRequest`, or a `Failure`.
 
         A client that does not reply is not yielded. The name is the one that the transport identified the sender by,
         whatever the reply claims.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,32 +26,15 @@ from ..rounds.local_training import Client
 from ..rounds.participation import Participation
 from ..rounds.server import Server
 from .codec import pack
-from .membership import FederationError, Membership
+from .membership import Membership, RoundFailedError
 from .messages import TrainRequest, Transport
+from .round_terms import RoundTerms
 from .update_aggregator import ExpectedReply, NormBounds, UpdateAggregator
 
+if TYPE_CHECKING:
+    from .secure_sum.aggregator import SecureAggregator
+
 NAMED = 3  # clients in a message
-
-
-class RoundFailedError(FederationError):
-    """A round has no result, such as when too few clients replied; the model is as it was before the round."""
-
-
-@dataclass(frozen=True)
-class RoundTerms:
-    """When a round ends, and which replies it accepts."""
-
-    deadline: float = 600.0  # seconds for the replies of a round
-    quorum: float = 0.5  # share of the cohort whose replies must be accepted, more than 0
-    norm_multiple: float = 100.0  # `NormBounds.multiple`: at least 1, infinity is no bound
-
-    def __post_init__(self) -> None:
-        if not self.deadline > 0:
-            raise InputError(f"deadline must be more than 0 seconds, got {self.deadline}")
-        if not 0 < self.quorum <= 1:
-            raise InputError(f"quorum must be in (0, 1], got {self.quorum}")
-        if not self.norm_multiple >= 1:
-            raise InputError(f"norm-multiple must be at least 1, got {self.norm_multiple}")
 
 
 @dataclass(frozen=True)
@@ -93,6 +76,7 @@ class FederatedServer(Server):
         if empty or not self.names:
             raise InputError(f"client {empty[0]} has no samples" if empty else "there is no client")
         self._weights, self._digest, self._terms = weights, digest, terms or RoundTerms()
+        self._terms.check(guard)
         objective = Objective(module)
         w = objective.space.flatten(module)
         super().__init__(
@@ -114,10 +98,9 @@ class FederatedServer(Server):
         """
         cohort = self.cohort(self.t)
         ctx, before = self.context(len(cohort)), self.history[-1]["gradients"] if self.history else 0.0
-        aggregator = UpdateAggregator(self.method, self.state.w, ctx, self._expected(cohort), self._norms, self.guard)
+        aggregator = self._aggregator(cohort, ctx)
         with one_thread(self.state.w.device):
-            for name, reply in transport.exchange(self._requests(cohort, ctx), self._terms.deadline):
-                aggregator.add(name, reply)
+            aggregator.collect(transport, self._requests(cohort, ctx), self._terms.deadline)
             self._check_quorum(aggregator, len(cohort))
             try:
                 state = self.updated(aggregator.mean, ctx)
@@ -187,10 +170,22 @@ class FederatedServer(Server):
         known = zip(cohort, sizes, steps, weights, strict=True)
         return {self.names[i]: ExpectedReply(int(size), int(count), float(weight)) for i, size, count, weight in known}
 
-    def _check_quorum(self, aggregator: UpdateAggregator, asked: int) -> None:
+    def _aggregator(self, cohort: Index, ctx: Context) -> UpdateAggregator | SecureAggregator:
+        """What checks and adds up the replies of a cohort."""
+        common = self.method, self.state.w, ctx, self._expected(cohort), self._norms, self.guard
+        if self._terms.secure_sum is None:
+            return UpdateAggregator(*common)
+        from .secure_sum.aggregator import SecureAggregator  # imports Flower, which looking at a folder does not need
+
+        return SecureAggregator(*common, self._terms.secure_sum, self._quorum(len(cohort)), self._digest)
+
+    def _quorum(self, asked: int) -> int:
+        """How many of the clients that were asked must have replies that are accepted."""
+        return ceil(Fraction(str(self._terms.quorum)) * asked)  # as written: the float 0.55 * 20 is more than 11
+
+    def _check_quorum(self, aggregator: UpdateAggregator | SecureAggregator, asked: int) -> None:
         """Raise RoundFailedError if fewer replies were accepted than the quorum of the clients that were asked."""
-        needed = ceil(Fraction(str(self._terms.quorum)) * asked)  # as written: the float 0.55 * 20 is more than 11
-        counted = len(aggregator.accepted)
+        counted, needed = len(aggregator.accepted), self._quorum(asked)
         if counted < needed:
             why = "; ".join(f"{name}: {reason}" for name, reason in list(aggregator.missing.items())[:NAMED])
             raise RoundFailedError(f"round {self.t}: {counted} of {asked} clients have answered, {needed} must ({why})")

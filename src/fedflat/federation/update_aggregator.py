@@ -15,7 +15,7 @@ from ..core.records import Record
 from ..rounds.aggregation import RunningMean
 from ..rounds.guard import GuardState, Screened
 from .codec import RefusedError, quoted, unpack
-from .messages import Failure, Reply, TrainReply
+from .messages import Failure, Reply, TrainReply, TrainRequest, Transport
 
 NO_REPLY = "no answer before the deadline"
 MAX_DRIFT = 1e150  # the sum of as many drifts as there can be clients is still finite
@@ -108,6 +108,11 @@ class UpdateAggregator:
         self._accepted: dict[str, AcceptedReply] = {}
         self._rejected: dict[str, str] = {}  # with the reason
         self._refused = 0  # by the guard
+
+    def collect(self, transport: Transport, requests: Mapping[str, TrainRequest], deadline: float) -> None:
+        """Send the requests, by the clients' names, and add the replies that come within `deadline` seconds."""
+        for name, reply in transport.exchange(requests, deadline):
+            self.add(name, reply)
 
     def add(self, client: str, reply: Reply) -> None:
         """Accept or reject a reply. One that was not asked for, or a client's second one, is ignored."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -50,10 +50,24 @@ class RunningMean:
             (self._sums[name], value, ones if name in self._uniform else weights)
             for name, value in received.tensors().items()
         ]
+        self._add(parts, steps, weights, lr_factors)
+
+    def count(self, steps: Tensor, weights: Tensor, lr_factors: Tensor) -> None:
+        """Add what `add` does but the records, which are added to `record_sums` elsewhere."""
+        self._add([], steps, weights, lr_factors)
+
+    def _add(
+        self, parts: list[tuple[ExactSum, Tensor, Tensor]], steps: Tensor, weights: Tensor, lr_factors: Tensor | None
+    ) -> None:
         if self._lr_factors is not None:
             parts.append((self._lr_factors, steps if lr_factors is None else lr_factors, weights))
         add_all(parts)
-        self.counts += torch.cat([steps * weights, weights, ones], dim=1).sum(0)
+        self.counts += torch.cat([steps * weights, weights, torch.ones_like(weights)], dim=1).sum(0)
+
+    @property
+    def record_sums(self) -> Mapping[str, ExactSum]:
+        """The sums of the record's fields, by name."""
+        return self._sums
 
     def sums(self) -> Iterator[ExactSum]:
         """The sums of the record's fields, in an order that is the same everywhere."""

@@ -45,6 +45,11 @@ GRIDS = {torch.float64: Grid(places=3, step=26)}
 USUAL = Grid(places=2, step=36)
 
 
+def grid_of(dtype: torch.dtype) -> Grid:
+    """Where sums of numbers of a precision are cut."""
+    return GRIDS.get(dtype, USUAL)
+
+
 class ExactSum:
     """The sum of vectors (d,), the same bits in whatever order and groups they are added.
 
@@ -57,7 +62,7 @@ class ExactSum:
 
     def __init__(self, like: Tensor) -> None:
         """`like` (*, d) gives width, precision and device of what will be added."""
-        self._grid = GRIDS.get(like.dtype, USUAL)
+        self._grid = grid_of(like.dtype)
         # The highest place first.
         self.sums = torch.zeros(self._grid.places, like.shape[-1], dtype=torch.float64, device=like.device)
         self._rows = self.sums.unbind()  # one for each place
@@ -95,6 +100,26 @@ class ExactSum:
         for sums in lower:
             value = value + sums
         return value
+
+    def integers(self) -> Tensor:
+        """The sums as whole numbers of the units of their places, (places, d), int64; of one vector at most half of
+        2**step in absolute value."""
+        return (self.sums / self._units()).to(torch.int64)
+
+    def add_integers(self, top: int, integers: Tensor) -> None:
+        """Add what `integers` is of other sums, or of the sum of several, whose highest place is `top`.
+
+        Raises ValueError if that is below the highest place so far.
+        """
+        if top < self.top:
+            raise ValueError(f"the highest place is {self.top} already, above {top}")
+        self.raise_to(top)
+        self.sums += integers.to(self.sums) * self._units()
+
+    def _units(self) -> Tensor:
+        """The unit of each place, (places, 1), from the highest."""
+        units = [2.0 ** (self._grid.step * (self.top - place)) for place in range(self._grid.places)]
+        return self.sums.new_tensor(units)[:, None]
 
     def _cut(self, left: Tensor, sums: Sequence[Tensor]) -> None:
         """Add the pieces of `left` (c, n), which is used up, to `sums` (n,), one for each place from the highest."""

@@ -12,17 +12,20 @@ from flwr.clientapp import ClientApp
 from ...core.errors import InputError, NonFiniteError, printable
 from ...core.object_references import allow_code
 from ...data import FederatedData
-from ...experiments.spec import build_client, participation_of
+from ...experiments.spec import build_client, build_guard, participation_of
 from ..client import FederatedClient
 from ..codec import RefusedError
 from ..membership import checked_federation
-from ..messages import ClientInfo, Failure, TrainReply
-from .records import read_train_request, to_records
+from ..messages import ClientInfo, Failure, TrainReply, TrainRequest
+from ..secure_sum.client import SumClient
+from ..secure_sum.messages import KeysReply, KeysRequest, LaterReply
+from .records import read_sum_request, read_train_request, to_records
 from .samples import SampleLoader, own_samples, partition_samples, stored
 from .settings import NodeSettings, RunSettings
 from .study import Study, version
 
 log = logging.getLogger("flwr")
+ClientMessage = ClientInfo | TrainReply | KeysReply | LaterReply
 
 
 def client_app(folder: Path, samples: SampleLoader = stored) -> ClientApp:
@@ -59,23 +62,41 @@ class ClientSession:
         data = self._data(0)
         return ClientInfo(self._name, len(data.y), data.shape, self._study.digest, version())
 
-    def train(self, message: Message) -> TrainReply:
-        """Train as the request in `message` says. Raises what `FederatedClient.train` does."""
-        request, study, spec = read_train_request(message.content), self._study, self._study.spec
+    def train(self, message: Message) -> ClientMessage:
+        """Train, or do a step of a secure sum, as the request in `message` says.
+
+        Raises what `FederatedClient.train` and `SumClient.answer` do.
+        """
+        share, request = self._study.settings.secure_sum, read_sum_request(message.content)
+        if share is None:
+            return self._client(plain := read_train_request(message.content)).train(plain)
+        if request is None:
+            raise RefusedError("this federation has secure-sum; its clients send nothing else")
+        folder = self._state_folder(request.federation) / "secure-sum"
+        summing = SumClient(folder, share, self._study.digest)
+        if not isinstance(request, KeysRequest):
+            return summing.answer(request)
+        reply, summand = self._client(request).summand(request, build_guard(self._study.spec.guard))
+        return summing.begin(request, reply.samples, reply.steps, summand)
+
+    def _state_folder(self, federation: str) -> Path:
+        return self._node.state_folder / checked_federation(federation) / self._name
+
+    def _client(self, request: TrainRequest) -> FederatedClient:
+        study, spec = self._study, self._study.spec
         module = study.module()
-        client = FederatedClient(
+        return FederatedClient(
             method=study.method(module),
             module=module,
             data=self._data(request.number),
             client=build_client(spec.client),
             seed=spec.seed,
-            folder=self._node.state_folder / checked_federation(request.federation) / self._name,
+            folder=self._state_folder(request.federation),
             digest=study.digest,
             bf16=spec.precision == "bf16",
             participation=participation_of(spec.participation),
             rounds=spec.rounds,
         )
-        return client.train(request)
 
     def _data(self, number: int) -> FederatedData:
         """This client's samples. Own samples get `number`, which the server assigns; parts of a named set have one."""
@@ -84,12 +105,12 @@ class ClientSession:
         return partition_samples(self._study, self._node)
 
 
-def _reply(message: Message, work: Callable[[], ClientInfo | TrainReply]) -> Message:
+def _reply(message: Message, work: Callable[[], ClientMessage]) -> Message:
     """Reply with the result of `work`, or with the reason why it failed.
 
     The text of an unexpected error stays in the client's log, because it might contain values of samples.
     """
-    result: ClientInfo | TrainReply | Failure
+    result: ClientMessage | Failure
     try:
         with allow_code():  # the app's own
             result = work()

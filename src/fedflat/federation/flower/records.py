@@ -10,12 +10,32 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from ..codec import PackedTensor, RefusedError, cut
 from ..messages import ClientInfo, Failure, Reply, TrainReply, TrainRequest
+from ..secure_sum.messages import (
+    REPLIES,
+    KeysReply,
+    KeysRequest,
+    LaterReply,
+    LaterRequest,
+    MaskReply,
+    MaskRequest,
+    SharesReply,
+    SharesRequest,
+    UnmaskReply,
+    UnmaskRequest,
+    typed,
+)
 
-AnyMessage = TrainRequest | TrainReply | Failure | ClientInfo
+SumRequest = KeysRequest | LaterRequest
+AnyMessage = TrainRequest | TrainReply | Failure | ClientInfo | SumRequest | KeysReply | LaterReply
 # What the record with a message's plain fields is called. All versions use these names, so that a node of another
 # version can read that its version does not fit.
-RECORD = {TrainRequest: "order", TrainReply: "answer", Failure: "failure", ClientInfo: "introduction"}
-VECTORS = {TrainRequest: "down", TrainReply: "up"}  # the field with vectors; their record has the field's name
+RECORD: dict[type[Any], str] = {
+    TrainRequest: "order", TrainReply: "answer", Failure: "failure", ClientInfo: "introduction",
+    KeysRequest: "keys-order", KeysReply: "keys-answer", SharesRequest: "shares-order", SharesReply: "shares-answer",
+    MaskRequest: "mask-order", MaskReply: "mask-answer", UnmaskRequest: "unmask-order", UnmaskReply: "unmask-answer",
+}  # fmt: skip
+# The field with vectors; their record has the field's name.
+VECTORS: dict[type[Any], str] = {TrainRequest: "down", TrainReply: "up", KeysRequest: "down", MaskReply: "masked"}
 SERIALIZATION = "fedflat.plain"  # of arrays: the numbers one after another, without a header
 REASON_LENGTH = 300  # characters of a client's reason
 
@@ -42,6 +62,23 @@ def read_train_request(content: RecordDict) -> TrainRequest:
     return replace(request, safe=tuple(safe))
 
 
+def read_sum_request(content: RecordDict) -> SumRequest | None:
+    """The request for a step of a secure sum, None for any other message. Raises RefusedError for a malformed one."""
+    for kind in REPLIES:
+        if RECORD[kind] in content:
+            found: SumRequest = _typed(_read(content, kind))
+            return found
+    return None
+
+
+def read_reply(content: RecordDict, request: object) -> Any:
+    """The reply to `request` in a message, or a Failure. Raises RefusedError."""
+    kind = REPLIES.get(type(request))
+    if kind is None or RECORD[Failure] in content:
+        return read_train_reply(content)
+    return _typed(_read(content, kind))
+
+
 def read_train_reply(content: RecordDict) -> Reply:
     """The reply in a message; only the names of its fields are checked. Raises RefusedError."""
     if RECORD[Failure] in content:
@@ -56,6 +93,12 @@ def read_client_info(content: RecordDict) -> ClientInfo:
         raise RefusedError(_quoted(_read(content, Failure).reason))
     info: ClientInfo = _read(content, ClientInfo)
     return replace(info, shape=tuple(info.shape)) if isinstance(info.shape, list) else info
+
+
+def _typed(message: Any) -> Any:
+    """A message with its plain fields checked. Raises RefusedError."""
+    plain = {f.name: getattr(message, f.name) for f in fields(message) if f.name != VECTORS.get(type(message))}
+    return replace(message, **typed(type(message), plain))
 
 
 def _read(content: RecordDict, kind: type[Any]) -> Any:

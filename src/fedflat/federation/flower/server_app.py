@@ -18,7 +18,7 @@ from ...experiments.spec import build_client, build_guard, participation_of
 from ...metrics.accuracy import score
 from ..client_registry import ClientRegistry
 from ..membership import Membership
-from ..server import FederatedServer, RoundFailedError, RoundReport, RoundTerms
+from ..server import FederatedServer, RoundFailedError, RoundReport
 from .directory import EventLog, FederationDirectory
 from .limits import array_limit
 from .samples import evaluation_data
@@ -28,6 +28,7 @@ from .transport import FlowerTransport
 
 ATTEMPTS = 3  # at a round to which too few clients reply
 ARRAY_FACTOR = 2  # a received array may have this many times the bytes of the model
+SUM_FACTOR = 5  # the same with secure-sum: at least 16 bytes for each number
 
 
 def server_app(folder: Path) -> ServerApp:
@@ -85,7 +86,8 @@ class FederationRun:
             # The previous process may have ended after writing the checkpoint and before writing the metrics.
             self._directory.write_metrics(server.history)
         self._events.append("begun", rounds=rounds, done=server.t, clients=len(server.names))
-        with array_limit(ARRAY_FACTOR * server.w.nbytes):
+        factor = ARRAY_FACTOR if self._study.settings.secure_sum is None else SUM_FACTOR
+        with array_limit(factor * server.w.nbytes):
             while server.t < rounds:
                 report = self._round(server)
                 scores = self._evaluate(server)
@@ -138,7 +140,7 @@ class FederationRun:
             seed=spec.seed,
             digest=study.digest,
             shape=study.shape,
-            terms=RoundTerms(study.settings.deadline, study.settings.quorum, study.settings.norm_multiple),
+            terms=study.terms,
             rounds=spec.rounds,
             guard=build_guard(spec.guard),
         )

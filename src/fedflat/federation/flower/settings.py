@@ -42,7 +42,9 @@ class RunSettings(FlowerSection):
     out: str = Field("runs/federation", min_length=1, description="the server's folder; a federation in it is resumed")
     clients: int = Field(1, ge=1, description="number of clients with which the federation begins")
     wait: float = Field(600.0, gt=0, description="seconds until all clients must have registered")
-    deadline: float = Field(600.0, gt=0, description="seconds for a round")
+    deadline: float = Field(
+        600.0, gt=0, description="seconds for a round; with `secure-sum` for each of its four steps"
+    )
     quorum: float = Field(0.5, gt=0, le=1, description="share of a round's clients that must reply")
     members: str = Field(
         "",
@@ -56,6 +58,13 @@ class RunSettings(FlowerSection):
         100.0,
         ge=1,
         description="largest allowed norm of a client's vector, as a multiple of the largest norm seen before",
+    )
+    secure_sum: float | None = Field(
+        None,
+        gt=0.5,
+        le=1,
+        description="share of a round's clients, such as 0.6, without whose help the server can unmask nothing: it "
+        "then sees the sum of their records alone; without it, each record",
     )
     shape: str | None = Field(None, description="shape of clients' own samples, such as 3x32x32")
     classes: int | None = Field(None, ge=1, description="number of classes of clients' own samples")

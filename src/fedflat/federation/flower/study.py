@@ -15,9 +15,10 @@ from ...core.method import Method
 from ...core.object_references import allow_code
 from ...core.space import Space
 from ...data.sources import is_folder
-from ...experiments.spec import RunSpec, build_adapter, build_method, participation_of
+from ...experiments.spec import RunSpec, build_adapter, build_guard, build_method, participation_of
 from ...rounds.device import usable_device
 from ...rounds.segments import versions
+from ..round_terms import RoundTerms
 from .settings import RunSettings
 
 FILE = "study.toml"
@@ -63,11 +64,19 @@ class Study:
         if self.spec.probes:
             raise InputError("probes need all clients' samples in one place; set probes = []")
 
+        self.terms.check(build_guard(self.spec.guard))
+
     @classmethod
     def load(cls, folder: Path, settings: RunSettings) -> Study:
         """Read the study of the app in `folder`, whose code it may name. Raises InputError, naming file or field."""
         with allow_code():  # whoever runs the app runs its programs
             return cls(RunSpec.load(folder / FILE), settings)
+
+    @property
+    def terms(self) -> RoundTerms:
+        """When a round ends, and which replies it accepts."""
+        settings = self.settings
+        return RoundTerms(settings.deadline, settings.quorum, settings.norm_multiple, settings.secure_sum)
 
     @property
     def own_samples(self) -> bool:

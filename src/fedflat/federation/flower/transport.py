@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from time import monotonic, sleep
+from typing import Any
 
 from flwr.app import MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -12,9 +13,9 @@ from flwr.serverapp import Grid
 from ..client_registry import ClientRegistry
 from ..codec import RefusedError
 from ..membership import FederationError
-from ..messages import Failure, Reply, TrainRequest
+from ..messages import Failure, TrainRequest
 from .message_queue import NODE_GONE, MessageQueue, SentMessage
-from .records import read_client_info, read_train_reply, to_records
+from .records import SumRequest, read_client_info, read_reply, to_records
 
 POLL_SECONDS = 0.25  # between two checks for replies
 SCAN_SECONDS = 2.0  # between two requests for the list of connected nodes
@@ -32,7 +33,7 @@ class GatheringError(FederationError):
 class PendingRequest:
     """A request of the current round whose reply has not arrived."""
 
-    message: TrainRequest
+    message: TrainRequest | SumRequest
     node: int | None = None  # to which it was sent last
     sends: int = 0  # how many times it was sent
     absent_since: float | None = None  # when the client was first seen to have no node
@@ -61,7 +62,7 @@ class FlowerTransport:
                 self._register(sent.node, content)
             sleep(POLL_SECONDS)
 
-    def exchange(self, requests: Mapping[str, TrainRequest], deadline: float) -> Iterator[tuple[str, Reply]]:
+    def exchange(self, requests: Mapping[str, Any], deadline: float) -> Iterator[tuple[str, Any]]:
         """Send each client its request, and yield names and replies as they arrive, for `deadline` seconds.
 
         A client that moves to another node gets its request again. One without a node for `ABSENT_SECONDS` fails.
@@ -95,7 +96,7 @@ class FlowerTransport:
                 else:
                     self._last_scan = -SCAN_SECONDS
 
-    def _reply(self, sent: SentMessage, content: RecordDict | Failure, request: PendingRequest | None) -> Reply | None:
+    def _reply(self, sent: SentMessage, content: RecordDict | Failure, request: PendingRequest | None) -> Any:
         """The reply of a client, or None if it does not count: the request was sent elsewhere meanwhile, or the node
         has gone and the request will be sent again."""
         if request is None or request.node != sent.node:
@@ -105,7 +106,7 @@ class FlowerTransport:
             self._last_scan = -SCAN_SECONDS
             return None
         try:
-            return content if isinstance(content, Failure) else read_train_reply(content)
+            return content if isinstance(content, Failure) else read_reply(content, request.message)
         except RefusedError as error:
             return Failure(str(error))
 

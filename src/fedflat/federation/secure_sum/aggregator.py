@@ -1,0 +1,266 @@
+"""The server's part in a secure sum: it passes on what clients tell each other, and takes the masks off the sum."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from flwr.common.secure_aggregation.crypto.shamir import combine_shares
+from torch import Tensor
+
+from ...core.local import lr_factors_of
+from ...core.method import Context, Method
+from ...rounds.aggregation import RunningMean
+from ...rounds.guard import GuardState
+from ..codec import PackedTensor, RefusedError, quoted
+from ..membership import RoundFailedError
+from ..messages import Failure, TrainRequest, Transport
+from ..update_aggregator import NO_REPLY, ExpectedReply, NormBounds
+from .client import MASK, SELF, SHARE_BYTES, about_round
+from .keys import KEY_BYTES, SEAL_BYTES, agreed_key, derived, digest, new_secret, public_key
+from .masks import WORD, Words, add_mask, sign_of
+from .messages import (
+    KeysReply,
+    KeysRequest,
+    MaskRequest,
+    SharesReply,
+    SharesRequest,
+    UnmaskReply,
+    UnmaskRequest,
+    threshold,
+)
+from .summand import FIGURES, FIGURES_FIELD, Integers, Layout, figures_sum, separated
+
+STEPS = {KeysRequest: "training", SharesRequest: "sharing keys", MaskRequest: "masking", UnmaskRequest: "unmasking"}
+NAMED = 3  # clients in a message
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class MaskedSum:
+    """What the server knows of an attempt before the masks are taken off."""
+
+    session: str
+    keys: Mapping[str, KeysReply]  # of the participants
+    places: tuple[int, ...]
+    senders: tuple[str, ...]  # the participants that have sent shares
+    survivors: tuple[str, ...]  # those of them whose masked sums are in `words`
+    words: Words
+
+
+class SecureAggregator:
+    """What an `UpdateAggregator` is, without seeing replies: it knows the mean over the clients that stayed, alone.
+
+    All of a round's sums are the same bits as without masks: whole numbers at the places of the clients that stayed.
+    """
+
+    def __init__(
+        self, method: Method, like: Tensor, ctx: Context, expected: Mapping[str, ExpectedReply], bounds: NormBounds,
+        guard: GuardState | None, share: float, needed: int, study: str,
+    ) -> None:  # fmt: skip
+        """The first six are those of an `UpdateAggregator`. share: see `threshold`; needed: replies of the quorum;
+        study: its digest."""
+        self._method, self._like, self._ctx, self._expected = method, like, ctx, expected
+        self.next_bounds, self.next_guard, self._study = bounds, guard, study  # no norm is seen, so both stay
+        self._threshold = threshold(share, len(expected))
+        self._needed = max(self._threshold, needed)
+        self._layout = Layout(method, like)
+        self.mean = RunningMean(method, like)
+        self._figures = figures_sum()
+        self.accepted: list[str] = []  # the clients that are in the mean, sorted
+        self.missing: dict[str, str] = {}  # the others, with the reason
+
+    @property
+    def largest(self) -> str:
+        """For a message: unlike an `UpdateAggregator`, it has not seen who sent the largest number."""
+        return "a client that the secure sum hides"
+
+    def collect(self, transport: Transport, requests: Mapping[str, TrainRequest], deadline: float) -> None:
+        """Carry out the steps, each within `deadline` seconds; `requests` are those to train, by the clients' names.
+
+        If a client that drops out was the only one with numbers at the highest place, the others' sums have been cut
+        too high: they begin again without it, and nothing is unmasked before. Raises RoundFailedError if fewer clients
+        stay than are needed, or if the sum cannot be unmasked.
+        """
+        asked = dict(requests)
+        while True:
+            found = self._masked_sum(transport, asked, deadline)
+            if _highest(found.keys[name] for name in found.survivors) == found.places:
+                break
+            asked = {name: requests[name] for name in found.survivors}
+        self._unmask(transport, requests, found, deadline)
+        self._add(found)
+        self.accepted = sorted(found.survivors)
+        self.missing = dict(sorted((name, why) for name, why in self.missing.items() if name not in found.survivors))
+
+    def metrics(self) -> dict[str, float]:
+        """The round's row in the history; `gradients` are those of this round alone."""
+        sums = dict(zip(FIGURES, self._figures.value().tolist(), strict=True))
+        guarded = {} if self.next_guard is None else {"clipped": sums["clipped"], "refused": 0.0}
+        number = len(self.accepted)
+        return {
+            "lr": self._ctx.lr, "clients": float(number), "drift": sums["drift"] / number,
+            "gradients": sums["gradients"],
+        } | guarded  # fmt: skip
+
+    def _masked_sum(self, transport: Transport, requests: Mapping[str, TrainRequest], deadline: float) -> MaskedSum:
+        """Steps 1 to 3, in a session of its own."""
+        session = secrets.token_hex(16)
+        first = {name: self._keys_request(name, request, session) for name, request in requests.items()}
+        keys = self._step(transport, first, deadline, self._check_keys)
+        number = {name: requests[name].number for name in keys}
+        common = self._ctx.t, _federation(requests), session
+
+        def check_shares(name: str, reply: SharesReply) -> dict[str, bytes]:
+            _check_lengths(reply.shares, len(keys), {SEAL_BYTES + 2 * SHARE_BYTES})
+            return dict(zip(keys, reply.shares, strict=True))
+
+        participants = SharesRequest(
+            *common, tuple(number.values()), tuple(one.channel_key for one in keys.values()),
+            tuple(one.mask_key for one in keys.values()), _highest(keys.values()),
+        )  # fmt: skip
+        shares = self._step(transport, dict.fromkeys(keys, participants), deadline, check_shares, session)
+        senders = tuple(number[name] for name in shares)
+        masks = {name: MaskRequest(*common, senders, tuple(one[name] for one in shares.values())) for name in shares}
+        words = np.zeros(sum(a * b for a, b in self._layout.shapes.values()), WORD)
+        survivors = self._step(
+            transport, masks, deadline, lambda _, reply: self._add_masked(words, reply.masked), session
+        )
+        return MaskedSum(session, keys, participants.places, tuple(shares), tuple(survivors), words)
+
+    def _add_masked(self, words: Words, masked: Mapping[str, PackedTensor]) -> None:
+        """Add a client's masked sums to `words`. Raises RefusedError, before anything is added, for other shapes."""
+        shapes = self._layout.shapes
+        found = {name: (x.dtype, tuple(x.shape), len(x.data)) for name, x in masked.items()}
+        expected = {name: (WORD.str, shape, 8 * shape[0] * shape[1]) for name, shape in shapes.items()}
+        if found != expected:
+            raise RefusedError(f"the masked sums are {quoted(found)}, expected {quoted(expected)}")
+        for name, total in separated(words, shapes).items():
+            np.add(total, np.frombuffer(masked[name].data, WORD).reshape(total.shape), out=total)
+
+    def _keys_request(self, name: str, request: TrainRequest, session: str) -> KeysRequest:
+        plain = {one.name: getattr(request, one.name) for one in fields(request)}
+        return KeysRequest(**plain, session=session, weight=self._expected[name].weight)
+
+    def _unmask(
+        self, transport: Transport, requests: Mapping[str, TrainRequest], found: MaskedSum, deadline: float
+    ) -> None:
+        """Step 4, and the masks off `found.words`."""
+        number = {name: requests[name].number for name in found.keys}
+        survivors = tuple(number[name] for name in found.survivors)
+        request = UnmaskRequest(self._ctx.t, _federation(requests), found.session, survivors)
+
+        def check(name: str, reply: UnmaskReply) -> list[bytes]:
+            _check_lengths(reply.shares, len(found.senders), {0, SHARE_BYTES})
+            index = (1 + list(found.keys).index(name)).to_bytes(4, "little")  # Flower's, the place among participants
+            return [share if share.startswith(index) else b"" for share in reply.shares]
+
+        told = self._step(transport, dict.fromkeys(found.survivors, request), deadline, check, found.session)
+        about = about_round(self._study, _federation(requests), self._ctx.t, found.session)
+        for place, name in enumerate(found.senders):
+            secret = self._combined(name, [shares[place] for shares in told.values() if shares[place]])
+            keys = found.keys[name]
+            if name in found.survivors:
+                self._check_secret(name, digest(secret) == keys.seed_digest)
+                add_mask(found.words, derived(secret, SELF), -1)
+                continue
+            self._check_secret(name, len(secret) == KEY_BYTES and public_key(secret) == keys.mask_key)
+            for other in found.survivors:  # who has added it with the other sign
+                key = agreed_key(secret, found.keys[other].mask_key, f"{MASK} {about}")
+                add_mask(found.words, key, sign_of(number[name], number[other]))
+
+    def _combined(self, name: str, shares: list[bytes]) -> bytes:
+        """A secret of the client `name` from shares of it; empty if they do not fit together."""
+        if len(shares) < self._threshold:
+            raise self._failure(f"{len(shares)} shares of {name}'s secret are known, {self._threshold} must be")
+        try:
+            return combine_shares(shares[: self._threshold])
+        except ValueError:
+            return b""
+
+    def _check_secret(self, name: str, fits: bool) -> None:
+        if not fits:
+            raise self._failure(f"the shares of {name}'s secret are not what it was split into: a client sent others")
+
+    def _add(self, found: MaskedSum) -> None:
+        """Add the sums, now without masks, to the mean, with what the server knows of the survivors itself."""
+        sums = {f"mean.{name}": one for name, one in self.mean.record_sums.items()} | {FIGURES_FIELD: self._figures}
+        totals = separated(found.words, self._layout.shapes)
+        for (name, (grid, _)), place in zip(self._layout.sums.items(), found.places, strict=True):
+            integers: Integers = totals[name].astype(WORD).view("<i8").astype(np.int64)
+            if np.abs(integers).max() > len(found.survivors) << (grid.step - 1):
+                raise self._failure(f"the sum of {name} is beyond its range: a client has sent what is no record")
+            sums[name].add_integers(place, torch.from_numpy(integers).to(self._like.device))
+        for name in found.survivors:
+            expected = self._expected[name]
+            steps = self._like.new_full((1, 1), float(expected.steps))
+            weight = self._like.new_full((1, 1), expected.weight, dtype=torch.float64)
+            self.mean.count(steps, weight, lr_factors_of(self._method, self._ctx, steps))
+
+    def _step(
+        self, transport: Transport, requests: Mapping[str, Any], deadline: float, check: Callable[[str, Any], T],
+        session: str | None = None,
+    ) -> dict[str, T]:  # fmt: skip
+        """Send the requests of one step; what `check` makes of each good reply, by name, in the order of `requests`.
+
+        Raises RoundFailedError if there are too few.
+        """
+        step = STEPS[type(next(iter(requests.values())))]
+        needed = self._threshold if step == STEPS[UnmaskRequest] else self._needed
+        found: dict[str, T] = {}
+        refused: dict[str, str] = {}
+        for name, reply in transport.exchange(requests, deadline):
+            if name not in requests or name in found or name in refused:
+                continue
+            try:
+                if isinstance(reply, Failure):
+                    raise RefusedError(reply.reason)
+                if session is not None and reply.session != session:
+                    raise RefusedError("its reply is of another session")
+                found[name] = check(name, reply)
+            except RefusedError as error:
+                refused[name] = str(error)
+        gone = {name: f"{step}: {refused.get(name, NO_REPLY)}" for name in requests if name not in found}
+        self.missing |= gone
+        if len(found) < needed:
+            why = "; ".join(f"{name}: {reason}" for name, reason in list(self.missing.items())[:NAMED])
+            raise self._failure(f"{len(found)} of {len(self._expected)} clients have answered, {needed} must ({why})")
+        return {name: found[name] for name in requests if name in found}
+
+    def _check_keys(self, name: str, reply: KeysReply) -> KeysReply:
+        """Raises RefusedError, naming the field, for anything that other clients would stumble over."""
+        expected = self._expected[name]
+        for field, value in {"t": self._ctx.t, "samples": expected.samples, "steps": expected.steps}.items():
+            if getattr(reply, field) != value:
+                raise RefusedError(f"{field} is {quoted(getattr(reply, field))}, expected {value}")
+        for key in (reply.channel_key, reply.mask_key):
+            agreed_key(new_secret(), key, MASK)
+        grids = [grid for grid, _ in self._layout.sums.values()]
+        _check_lengths((reply.seed_digest,), 1, {KEY_BYTES})
+        if len(reply.places) != len(grids) or not all(
+            grid.lowest <= place <= grid.highest for place, grid in zip(reply.places, grids, strict=True)
+        ):
+            raise RefusedError(f"places are {quoted(reply.places)}, expected one for each of {len(grids)} sums")
+        return reply
+
+    def _failure(self, reason: str) -> RoundFailedError:
+        return RoundFailedError(f"round {self._ctx.t}: {reason}")
+
+
+def _highest(keys: Iterable[KeysReply]) -> tuple[int, ...]:
+    """The highest place of each sum among some clients."""
+    return tuple(map(max, zip(*(one.places for one in keys), strict=True)))
+
+
+def _federation(requests: Mapping[str, TrainRequest]) -> str:
+    return next(iter(requests.values())).federation
+
+
+def _check_lengths(found: tuple[bytes, ...], number: int, lengths: set[int]) -> None:
+    """Raise RefusedError unless there are `number` of them, each with one of these lengths."""
+    if len(found) != number or not {len(one) for one in found} <= lengths:
+        raise RefusedError(f"there are {len(found)} shares or keys, expected {number} of {sorted(lengths)} bytes")

@@ -1,0 +1,174 @@
+"""A client's part in a secure sum. It believes the server's order of events, and checks what would unmask it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from flwr.common.secure_aggregation.crypto.shamir import create_shares
+
+from ...rounds.exact_sum import ExactSum
+from ..codec import PackedTensor, RefusedError
+from .keys import KEY_BYTES, agreed_key, derived, digest, new_secret, opened, public_key, sealed
+from .masks import WORD, add_mask, sign_of
+from .messages import (
+    KeysReply,
+    KeysRequest,
+    LaterReply,
+    LaterRequest,
+    MaskReply,
+    MaskRequest,
+    SharesReply,
+    SharesRequest,
+    UnmaskReply,
+    UnmaskRequest,
+    threshold,
+)
+from .session import Session, SessionFolder
+from .summand import joined, lowered, separated
+
+SHARE_BYTES = 52  # of one secret: Flower's 4 of an index, and a multiple of 16
+MASK = "fedflat secure sum: mask"  # purposes of keys
+CHANNEL = "fedflat secure sum: channel"
+SELF = "fedflat secure sum: own mask"
+
+
+def about_round(study: str, federation: str, t: int, session: str) -> str:
+    """What everything that clients tell each other in a session is tied to."""
+    return f"{study}/{federation}/{t}/{session}"
+
+
+class SumClient:
+    """Answers the steps of a session; what it must remember is in its folder.
+
+    Each step is answered for one request only, so that nothing is masked twice with the same masks, and nobody learns
+    of one client both a share of its seed and one of its key.
+    """
+
+    def __init__(self, folder: Path, share: float, study: str) -> None:
+        """share: of a round's clients without whose help nothing is unmasked; study: its digest."""
+        self._folder, self._share, self._study = SessionFolder(folder), share, study
+
+    def begin(self, request: KeysRequest, samples: int, steps: int, summand: Mapping[str, ExactSum]) -> KeysReply:
+        """Step 1, after training: keep the client's sums, and make keys for them."""
+        session = Session(
+            name=request.session,
+            about=about_round(self._study, request.federation, request.t, request.session),
+            number=request.number,
+            threshold=threshold(self._share, request.sampled),
+            channel_secret=new_secret(),
+            mask_secret=new_secret(),
+            seed=new_secret(),
+            names=tuple(summand),
+            places=tuple(one.top for one in summand.values()),
+            numbers=sum(one.sums.numel() for one in summand.values()),
+        )
+        self._folder.begin(session, {name: one.integers().cpu().numpy() for name, one in summand.items()})
+        return KeysReply(
+            t=request.t, samples=samples, steps=steps, channel_key=public_key(session.channel_secret),
+            mask_key=public_key(session.mask_secret), seed_digest=digest(session.seed), places=session.places,
+        )  # fmt: skip
+
+    def answer(self, request: LaterRequest) -> LaterReply:
+        """Steps 2 to 4. Raises RefusedError, and tells nothing, for a request that does not fit the session."""
+        with self._folder.locked():
+            session = self._folder.load(request.session)
+            if about_round(self._study, request.federation, request.t, request.session) != session.about:
+                raise RefusedError("the session is of another round")
+            if isinstance(request, SharesRequest):
+                return self._shares(session, request)
+            if isinstance(request, MaskRequest):
+                return self._masked(session, request)
+            return self._unmask(session, request)
+
+    def _shares(self, session: Session, request: SharesRequest) -> SharesReply:
+        _check_participants(session, request)
+        _check_repeated(session.shares_request, request)
+        self._folder.save(replace(session, shares_request=request))
+        count = len(request.participants)
+        of_seed, of_key = (
+            create_shares(secret, session.threshold, count) for secret in (session.seed, session.mask_secret)
+        )
+        shares = []
+        for other, public, one, two in zip(request.participants, request.channel_keys, of_seed, of_key, strict=True):
+            key = agreed_key(session.channel_secret, public, CHANNEL)
+            shares.append(sealed(key, one + two, _tied(session.about, session.number, other)))
+        return SharesReply(session.name, tuple(shares))
+
+    def _masked(self, session: Session, request: MaskRequest) -> MaskReply:
+        agreed = session.shares_request
+        if agreed is None:
+            raise RefusedError("masked sums come after shares")
+        _check_subset("senders", request.senders, agreed.participants, session)
+        if len(request.shares) != len(request.senders):
+            raise RefusedError("there is not one share for each sender")
+        _check_repeated(session.mask_request, request)
+        sums = self._folder.summand(session)
+        self._folder.save(replace(session, mask_request=request))
+        places = zip(sums.values(), agreed.places, session.places, strict=True)
+        words = joined([lowered(one, high - own) for one, high, own in places])
+        add_mask(words, derived(session.seed, SELF), 1)
+        publics = dict(zip(agreed.participants, agreed.mask_keys, strict=True))
+        for other in request.senders:
+            if other != session.number:
+                key = agreed_key(session.mask_secret, publics[other], f"{MASK} {session.about}")
+                add_mask(words, key, sign_of(session.number, other))
+        parts = separated(words, {name: one.shape for name, one in sums.items()})
+        masked = {name: PackedTensor(WORD.str, x.shape, x.tobytes()) for name, x in parts.items()}
+        return MaskReply(session.name, masked)
+
+    def _unmask(self, session: Session, request: UnmaskRequest) -> UnmaskReply:
+        """The session ends here: its secrets are removed before anything is told."""
+        agreed, masked = session.shares_request, session.mask_request
+        if agreed is None or masked is None:
+            raise RefusedError("unmasking comes after masked sums")
+        _check_subset("survivors", request.survivors, masked.senders, session)
+        self._folder.end()
+        publics = dict(zip(agreed.participants, agreed.channel_keys, strict=True))
+        shares = []
+        for sender, message in zip(masked.senders, masked.shares, strict=True):
+            try:
+                key = agreed_key(session.channel_secret, publics[sender], CHANNEL)
+                both = opened(key, message, _tied(session.about, sender, session.number))
+            except RefusedError:
+                both = b""  # its sender's fault; others may have theirs
+            survived = sender in request.survivors
+            shares.append(both[:SHARE_BYTES] if survived else both[SHARE_BYTES : 2 * SHARE_BYTES])
+        return UnmaskReply(session.name, tuple(shares))
+
+
+def _tied(about: str, sender: int, receiver: int) -> str:
+    return f"{about}/{sender}/{receiver}"
+
+
+def _check_participants(session: Session, request: SharesRequest) -> None:
+    """Raise RefusedError unless the participants are enough, and this client is one of them with its own keys."""
+    participants, keys = request.participants, (*request.channel_keys, *request.mask_keys)
+    _check_subset("participants", participants, participants, session)
+    if len(participants) >= 2 * session.threshold:  # two halves could be asked for both shares of one client
+        raise RefusedError(f"{len(participants)} participants are too many for a threshold of {session.threshold}")
+    lengths = {len(request.channel_keys), len(request.mask_keys)}
+    if lengths != {len(participants)} or {len(key) for key in keys} != {KEY_BYTES} or len(set(keys)) != len(keys):
+        raise RefusedError("the participants' keys are not one of each kind for each of them")
+    me = participants.index(session.number)
+    mine = public_key(session.channel_secret), public_key(session.mask_secret)
+    if (request.channel_keys[me], request.mask_keys[me]) != mine:
+        raise RefusedError("this client's keys are others")
+    highest = list(zip(request.places, session.places, strict=False))
+    if len(request.places) != len(session.places) or any(high < own for high, own in highest):
+        raise RefusedError("the places are lower than this client's")
+
+
+def _check_subset(what: str, numbers: tuple[int, ...], of: tuple[int, ...], session: Session) -> None:
+    """Raise RefusedError unless `numbers` are some of `of`, each once, enough of them, and this client is there."""
+    if list(numbers) != sorted(set(numbers)) or not set(numbers) <= set(of) or session.number not in numbers:
+        raise RefusedError(f"the {what} are not what they must be")
+    if len(numbers) < session.threshold:
+        raise RefusedError(f"{len(numbers)} {what} are fewer than {session.threshold}, which must take part")
+
+
+def _check_repeated(answered: LaterRequest | None, request: LaterRequest) -> None:
+    """Raise RefusedError if the step was answered for another request."""
+    if answered is not None and answered != request:
+        raise RefusedError("this step was answered for another request")

@@ -1,0 +1,131 @@
+"""What a client remembers between the steps of a secure sum, each of which is a process of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from ...core.errors import InputError
+from ...files import create_folder, locked, read_bytes, read_json, sweep, system_errors, write_atomically
+from ..codec import RefusedError
+from .messages import MaskRequest, SharesRequest, typed
+from .summand import Integers
+
+OWNER_ONLY = 0o700
+SESSION, SUMMAND, LOCK = "session.json", "summand.safetensors", ".lock"
+HEADER = 2**16  # bytes that the file may have besides its numbers
+MOST = 2**26  # bytes of a session
+
+
+@dataclass(frozen=True)
+class Session:
+    """A client's part in one attempt at a sum. Whoever reads it can take this client's masks off."""
+
+    name: str
+    about: str  # study, federation and round, to which everything that is sent is tied
+    number: int  # of the client
+    threshold: int  # clients that must take part
+    channel_secret: bytes
+    mask_secret: bytes
+    seed: bytes
+    names: tuple[str, ...]  # of the sums
+    places: tuple[int, ...]  # the highest of each of them
+    numbers: int  # of all of them
+    shares_request: SharesRequest | None = None  # the one that was answered
+    mask_request: MaskRequest | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), default=bytes.hex)
+
+    @classmethod
+    def from_json(cls, table: Mapping[str, Any]) -> Self:
+        """Raises ValueError, TypeError or KeyError for anything that `to_json` does not write."""
+        plain = dict(table)
+        kinds: dict[str, type[Any]] = {"shares_request": SharesRequest, "mask_request": MaskRequest}
+        requests = {name: _revived(kind, plain.pop(name)) for name, kind in kinds.items()}
+        session: Self = _revived(cls, plain, requests)
+        return session
+
+
+def _revived(kind: type[Any], table: Any, others: Mapping[str, Any] | None = None) -> Any:
+    """A dataclass in which bytes were written as hexadecimal digits, with `others` as they are; None stays None."""
+    if table is None:
+        return None
+    found = dict(table)
+    for one in fields(kind):
+        if "bytes" in str(one.type) and one.name in found:
+            value = found[one.name]
+            found[one.name] = [bytes.fromhex(x) for x in value] if isinstance(value, list) else bytes.fromhex(value)
+    return kind(**typed(kind, found), **(others or {}))
+
+
+class SessionFolder:
+    """The files of a client's session, at most one; they can be read by their owner alone."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is created at the first `begin`."""
+        self._folder = folder
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One step at a time. Raises InputError if another process is in one, or if there is no session."""
+        if not self._folder.is_dir():
+            raise InputError("there is no session of a secure sum")
+        with locked(self._folder / LOCK, f"{self._folder} is in use by another process"):
+            yield
+
+    def begin(self, session: Session, summand: Mapping[str, Integers]) -> None:
+        """Replace whatever session there was. Raises InputError if it cannot be written."""
+        with system_errors(self._folder, "written"):
+            create_folder(self._folder, OWNER_ONLY)
+            self._folder.chmod(OWNER_ONLY)
+            sweep(self._folder)
+            (self._folder / SESSION).unlink(missing_ok=True)
+        content = save({name: np.ascontiguousarray(x) for name, x in summand.items()})
+        write_atomically(self._folder / SUMMAND, lambda path: path.write_bytes(content), private=True)
+        self.save(session)
+
+    def save(self, session: Session) -> None:
+        """Write the session after a step. Raises InputError if it cannot be written."""
+        text = session.to_json()
+        write_atomically(self._folder / SESSION, lambda path: path.write_text(text), private=True)
+
+    def load(self, name: str) -> Session:
+        """The session of this name. Raises RefusedError if it is over or has never been, InputError if damaged."""
+        path = self._folder / SESSION
+        if not path.exists():
+            raise RefusedError("this session of a secure sum is over")
+        table = read_json(path, MOST)
+        try:
+            session = Session.from_json(table)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InputError(f"{path} is damaged") from error
+        if session.name != name:
+            raise RefusedError("this session of a secure sum is over")
+        return session
+
+    def summand(self, session: Session) -> dict[str, Integers]:
+        """The client's sums (places, width), in the session's order. Raises InputError if they are damaged."""
+        path = self._folder / SUMMAND
+        content = read_bytes(path, HEADER + 8 * session.numbers)
+        try:
+            found: dict[str, Integers] = load(content)
+        except SafetensorError as error:
+            raise InputError(f"{path} is damaged") from error
+        if set(found) != set(session.names) or any(x.dtype != np.int64 or x.ndim != 2 for x in found.values()):
+            raise InputError(f"{path} is damaged")
+        return {name: found[name] for name in session.names}
+
+    def end(self) -> None:
+        """Remove secrets and sums."""
+        with system_errors(self._folder, "removed"):
+            for name in (SESSION, SUMMAND):
+                (self._folder / name).unlink(missing_ok=True)

@@ -1,0 +1,84 @@
+"""The files of a session: their owner's alone, whole or named in one line, and gone when it is over."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedflat.core.errors import InputError
+from fedflat.federation.codec import RefusedError
+from fedflat.federation.secure_sum.messages import MaskRequest, SharesRequest
+from fedflat.federation.secure_sum.session import SESSION, SUMMAND, Session, SessionFolder
+
+SHARES = SharesRequest(3, "f" * 16, "s", (0, 2, 5), (b"a" * 32,) * 3, (b"b" * 32,) * 3, (0, -1))
+MASKS = MaskRequest(3, "f" * 16, "s", (0, 2), (b"x" * 132, b""))
+BEGUN = Session("s", "about", 2, 2, b"c" * 32, b"m" * 32, b"e" * 32, ("mean.delta", "figures"), (0, -1), 12)
+SUMS = {"mean.delta": np.arange(6).reshape(2, 3), "figures": -np.arange(6).reshape(3, 2)}
+
+
+@pytest.mark.parametrize(
+    "session",
+    [BEGUN, replace(BEGUN, shares_request=SHARES), replace(BEGUN, shares_request=SHARES, mask_request=MASKS)],
+)
+def test_what_is_written_is_read(session: Session, tmp_path: Path) -> None:
+    folder = SessionFolder(tmp_path / "a" / "b")
+    folder.begin(session, SUMS)
+    assert folder.load("s") == session
+    found = folder.summand(session)
+    assert list(found) == ["mean.delta", "figures"]
+    assert all(np.array_equal(found[name], x) for name, x in SUMS.items())
+
+
+def test_only_the_owner_can_read_it_and_nothing_is_left_at_the_end(tmp_path: Path) -> None:
+    folder = SessionFolder(tmp_path / "a")
+    folder.begin(BEGUN, SUMS)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes == {"a": 0o700, SESSION: 0o600, SUMMAND: 0o600}
+    with folder.locked():
+        folder.end()
+    assert [path.name for path in (tmp_path / "a").iterdir()] == [".lock"]
+
+
+def test_a_session_that_is_over_is_refused(tmp_path: Path) -> None:
+    folder = SessionFolder(tmp_path / "a")
+    with pytest.raises(InputError, match="there is no session of a secure sum"), folder.locked():
+        pass
+    folder.begin(BEGUN, SUMS)
+    with pytest.raises(RefusedError, match="this session of a secure sum is over"):
+        folder.load("another")
+    folder.end()
+    with pytest.raises(RefusedError, match="this session of a secure sum is over"):
+        folder.load("s")
+
+
+def test_two_steps_at_once_are_refused(tmp_path: Path) -> None:
+    folder = SessionFolder(tmp_path / "a")
+    folder.begin(BEGUN, SUMS)
+    with folder.locked(), pytest.raises(InputError, match="is in use by another process"), folder.locked():
+        pass
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"name": "s"}', BEGUN.to_json().replace('"number": 2', '"number": "2"'),
+             BEGUN.to_json().replace("6363", "zz"), BEGUN.to_json().replace('"about"', '"more"')],
+)  # fmt: skip
+def test_a_damaged_session_is_one_line(text: str, tmp_path: Path) -> None:
+    folder = SessionFolder(tmp_path)
+    folder.begin(BEGUN, SUMS)
+    (tmp_path / SESSION).write_text(text)
+    with pytest.raises(InputError, match=SESSION) as e:
+        folder.load("s")
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 90, b"x" * 2**17])
+def test_damaged_sums_are_one_line(content: bytes, tmp_path: Path) -> None:
+    folder = SessionFolder(tmp_path)
+    folder.begin(BEGUN, SUMS)
+    (tmp_path / SUMMAND).write_bytes(content)
+    with pytest.raises(InputError, match=SUMMAND):
+        folder.summand(BEGUN)
