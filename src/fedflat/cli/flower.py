@@ -208,7 +208,7 @@ def event_lines(event: dict[str, Any]) -> list[str]:
     """An event as a line, and a line for every client that is missing."""
     words = [f"{event['time'][11:19]} {event['event']}"]
     for key, value in event.items():
-        if key not in ("time", "event", "missing"):
+        if key not in ("time", "event", "missing", "counted"):
             words.append(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}")
     return ["  ".join(words), *(f"  {name}: {reason}" for name, reason in event.get("missing", {}).items())]
 

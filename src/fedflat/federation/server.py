@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, inf
@@ -61,6 +61,7 @@ class RoundReport:
     t: int
     metrics: dict[str, float]  # of the round; `gradients` is the sum over all rounds so far
     missing: Mapping[str, str]  # clients whose reply was not accepted, with the reason
+    accepted: Sequence[str] = ()  # clients whose reply was accepted, sorted
 
 
 class FederatedServer(Server):
@@ -130,10 +131,10 @@ class FederatedServer(Server):
         metrics = aggregator.metrics()
         metrics["gradients"] += before
         self.report(metrics)
-        return RoundReport(ctx.t, metrics, aggregator.missing)
+        return RoundReport(ctx.t, metrics, aggregator.missing, aggregator.accepted)
 
-    def save(self, path: Path) -> None:
-        """Write all that the next round depends on to `path`, atomically.
+    def save(self, path: Path, further: Mapping[str, Any] | None = None) -> None:
+        """Write all that the next round depends on to `path`, atomically, and `further` JSON-able facts.
 
         Raises InputError if it cannot be written.
         """
@@ -141,7 +142,7 @@ class FederatedServer(Server):
         saved = {t: known[t] for t in sorted(known)[-checkpoint.KEPT :]}
         meta = self.meta() | {
             "counted": self._counted, "saved": list(saved.items()), "norms": dict(self._norms.seen),
-            "settings": self._settings(),
+            "settings": self._settings(), **(further or {}),
         }  # fmt: skip
         checkpoint.save(path, self.tensors(), meta)
         self._saved = saved

@@ -19,7 +19,8 @@ from ...metrics.accuracy import score
 from ..client_registry import ClientRegistry
 from ..membership import Membership
 from ..server import FederatedServer, RoundFailedError, RoundReport, RoundTerms
-from .directory import EventLog, FederationDirectory
+from .directory import FederationDirectory, log_problem
+from .event_log import EventLog
 from .limits import array_limit
 from .samples import evaluation_data
 from .settings import RunSettings
@@ -50,7 +51,10 @@ def serve(study: Study, grid: Grid) -> None:
     """
     directory = FederationDirectory(Path(study.settings.out).expanduser())
     with directory.writing(study):
-        events = EventLog(directory.path)
+        changed = log_problem(directory.path, study.digest)
+        events = EventLog(directory.path, study.digest)
+        if changed:
+            events.append("damaged log", reason=changed)
         try:
             FederationRun(study, grid, directory, events).run()
         except Exception as error:
@@ -90,9 +94,10 @@ class FederationRun:
                 report = self._round(server)
                 scores = self._evaluate(server)
                 server.history[-1] |= scores
-                self._directory.save(server)
-                self._events.append("round", t=report.t, **report.metrics, **scores, missing=dict(report.missing))
-        digest = self._directory.finish(server)
+                self._directory.save(server, self._events.head)
+                self._events.append("round", t=report.t, **report.metrics, **scores, counted=list(report.accepted),
+                                    missing=dict(report.missing))  # fmt: skip
+        digest = self._directory.finish(server, self._events.head)
         self._events.append("finished", rounds=rounds, model_sha256=digest)
 
     def _client_registry(self) -> ClientRegistry:

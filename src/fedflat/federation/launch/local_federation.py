@@ -17,7 +17,7 @@ import httpx
 import tomli_w
 
 from ...files import locked, system_errors, write_atomically
-from ..flower.directory import read_events
+from ..flower.event_log import read_events
 from ..membership import FederationError
 from .certificates import Certificates
 from .processes import Processes
