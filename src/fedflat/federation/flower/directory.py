@@ -183,6 +183,11 @@ def log_problem(path: Path, study: str) -> str:
         return str(error)
 
 
+def log_head(path: Path) -> LogHead:
+    """How far the log of a federation's folder has come. Raises InputError if a line is wrong."""
+    return check_log(path / EVENTS, {})
+
+
 def _check_state(file: Path, heads: dict[str, LogHead]) -> None:
     """Check a checkpoint, and put into `heads` what it knows of the log."""
     _, meta = checkpoint.load(file)
