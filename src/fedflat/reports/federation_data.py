@@ -11,6 +11,7 @@ from typing import Any
 from ..core.errors import InputError, printable
 from ..experiments.spec import RunSpec
 from ..federation.flower.directory import MODEL, RESULT, STUDY, FederationDirectory, check
+from ..federation.flower.ejections import Ejections
 from ..federation.flower.event_log import read_events
 from ..federation.membership import Membership
 
@@ -31,11 +32,17 @@ class ClientFacts:
     """One client over all rounds that count."""
 
     name: str
-    samples: int | None  # None if only the log of an earlier version knows of it
+    samples: int | None  # None if the log does not say it
+    ejected: bool = False  # at present
     counted: int | None = None
     missing: int = 0
     last: int | None = None  # the last round in which it counted, from 1
     reasons: Counter[str] = field(default_factory=Counter)  # for which it was missing
+
+    @property
+    def title(self) -> str:
+        """The name, and whether the client is ejected."""
+        return f"{self.name} (ejected)" if self.ejected else self.name
 
     @property
     def reason(self) -> str:
@@ -73,7 +80,10 @@ class FederationData:
         known = dict(Membership.load(state.path).members) if state else {}
         rounds = {t: facts for t, facts in _rounds(events).items() if t < len(history)}
         finished = (path / RESULT).exists() and (path / MODEL).exists()
-        return cls(path, spec.label, spec.rounds, finished, history, rounds, _clients(events, known, rounds),
+        clients, ejected = _clients(events, known, rounds), Ejections(path).read()
+        for client in clients:
+            client.ejected = client.name in ejected
+        return cls(path, spec.label, spec.rounds, finished, history, rounds, clients,
                    _refused(events), _happened(events), damaged)  # fmt: skip
 
     @property

@@ -46,7 +46,7 @@ def clients_table(data: FederationData) -> Table:
     for title in ("client", "samples", "took part", "missing", "last in round", "mostly because"):
         table.add_column(title, justify="left" if title in ("client", "mostly because") else "right")
     for one in data.clients:
-        cells = (one.name, one.samples, one.counted, one.missing, one.last, one.reason)
+        cells = (one.title, one.samples, one.counted, one.missing, one.last, one.reason)
         table.add_row(*(literal("–" if cell is None else printable(str(cell))) for cell in cells))
     return table
 

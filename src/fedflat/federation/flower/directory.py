@@ -23,8 +23,9 @@ from ...rounds import checkpoint
 from ...rounds.checksums import digest_of
 from ...rounds.history import metrics_table
 from ...rounds.model_file import save_model
+from ..membership import Membership
 from ..server import FederatedServer
-from .event_log import EVENTS, HEAD, EventLog, LogHead, check_log, head_in
+from .event_log import EVENTS, HEAD, EventLog, LogHead, check_log, head_in, read_events
 from .study import Study
 
 STUDY, METRICS, MODEL, RESULT = "federated-study.toml", "metrics.parquet", "model.safetensors", "result.json"
@@ -67,6 +68,18 @@ class FederationDirectory:
         if damaged:
             raise InputError(damaged[0] + (f" (nor can {len(damaged) - 1} older)" if damaged[1:] else ""))
         return None
+
+    @property
+    def members(self) -> dict[str, int]:
+        """Numbers of samples of the members by name; of those that have registered, as long as no round is over.
+
+        Raises InputError if there is no federation, or all of its checkpoints are damaged.
+        """
+        if not (self.path / STUDY).exists():
+            raise InputError(f"{self.path} holds no federation")
+        if state := self.newest():
+            return dict(Membership.load(state.path).members)
+        return {event["client"]: event["samples"] for event in read_events(self.path) if event["event"] == "client"}
 
     def refuse_other(self, study: Study) -> None:
         """Raise InputError if the folder holds anything but a federation of `study`; nothing is written."""

@@ -20,6 +20,7 @@ from ..client_registry import ClientRegistry
 from ..membership import Membership
 from ..server import FederatedServer, RoundFailedError, RoundReport, RoundTerms
 from .directory import FederationDirectory, log_problem
+from .ejections import Ejections
 from .event_log import EventLog
 from .limits import array_limit
 from .samples import evaluation_data
@@ -151,6 +152,7 @@ class FederationRun:
     def _round(self, server: FederatedServer) -> RoundReport:
         """Carry out a round, with several attempts if too few clients reply."""
         for attempt in range(1, ATTEMPTS + 1):
+            self._take_up_ejections(server)
             try:
                 return server.round(self._transport)
             except RoundFailedError as error:
@@ -158,6 +160,15 @@ class FederationRun:
                 if attempt == ATTEMPTS:
                     raise
         raise AssertionError("the last attempt returns or raises")
+
+    def _take_up_ejections(self, server: FederatedServer) -> None:
+        """Do what the operator has said since the last round about members. Raises InputError for a damaged file."""
+        ejected = {name: why for name, why in Ejections(self._directory.path).read().items() if name in server.names}
+        for name in sorted(ejected.keys() - server.ejected):
+            self._events.append("ejected", client=name, t=server.t, reason=ejected[name])
+        for name in sorted(server.ejected - ejected.keys()):
+            self._events.append("admitted", client=name, t=server.t)
+        server.ejected = frozenset(ejected)
 
     def _evaluate(self, server: FederatedServer) -> Mapping[str, float]:
         """Accuracy and loss on the test samples; empty in rounds without a test."""
