@@ -271,12 +271,13 @@ def _flower_imports() -> Iterator[None]:
 
 
 def event_lines(event: dict[str, Any]) -> list[str]:
-    """An event as a line, and a line for every client that is missing."""
+    """An event as a line, and a line for every client that is missing or waited for."""
     words = [f"{event['time'][11:19]} {event['event']}"]
     for key, value in event.items():
-        if key not in ("time", "event", "missing", "counted"):
+        if key not in ("time", "event", "missing", "waiting", "counted"):
             words.append(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}")
-    return ["  ".join(words), *(f"  {name}: {reason}" for name, reason in event.get("missing", {}).items())]
+    clients = {**event.get("missing", {}), **event.get("waiting", {})}
+    return ["  ".join(words), *(f"  {name}: {reason}" for name, reason in clients.items())]
 
 
 def _activity(event: dict[str, Any], rounds: int) -> str:
