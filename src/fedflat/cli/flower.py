@@ -244,6 +244,21 @@ def make_certificates(
     Console().say(*(map(str, made) if made else ["nothing was missing"]))
 
 
+@app.command("units")
+def write_unit_files(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder, to be copied to /etc/systemd/system.")],
+) -> None:
+    """Write systemd units for SuperLink, SuperExec and a SuperNode that runs one app only; each has a sandbox.
+
+    They expect this package in /opt/fedflat, keys in /etc/fedflat and a user fedflat: docs/deploy.md.
+
+    fedflat flower units units
+    """
+    from ..federation.launch.unit_files import write_units
+
+    Console().say(*map(str, write_units(folder)))
+
+
 def _terms(
     deadline: float, quorum: float, wait: float, members: str, max_samples: int, norm_multiple: float
 ) -> dict[str, Any]:
