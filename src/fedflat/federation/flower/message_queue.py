@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from ...core.errors import printable
+from ..client_registry import NodeKey
 from ..messages import Failure
 from .limits import pull_deadline
 
@@ -49,9 +50,12 @@ class MessageQueue:
         self._partial: dict[str, Future[list[Message]]] = {}  # replies of which only a part has arrived
         self._pulls: list[tuple[SentMessage, Future[list[Message]]]] = []  # running threads, also for closed messages
 
-    def nodes(self) -> dict[int, str | None]:
-        """The connected nodes, with the name that each one's key was registered with, if any."""
-        return {node.node_id: node.name if node.HasField("name") else None for node in self._grid.get_nodes()}
+    def nodes(self) -> dict[int, NodeKey]:
+        """The connected nodes with their keys."""
+        return {
+            node.node_id: NodeKey(node.name if node.HasField("name") else None, node.public_key)
+            for node in self._grid.get_nodes()
+        }
 
     def send(self, sent: SentMessage, content: RecordDict) -> bool:
         """Send a message, which the network deletes with its reply when it expires; returns whether it was accepted.

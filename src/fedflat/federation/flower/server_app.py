@@ -23,6 +23,7 @@ from .directory import FederationDirectory, log_problem
 from .ejections import Ejections
 from .event_log import EventLog
 from .limits import array_limit
+from .operator_registry import OperatorRegistry
 from .samples import evaluation_data
 from .settings import RunSettings
 from .study import Study, version
@@ -104,13 +105,17 @@ class FederationRun:
     def _client_registry(self) -> ClientRegistry:
         """Raises InputError if the federation has begun with other members than the run-config names."""
         study, settings = self._study, self._study.settings
-        named, begun = settings.named_members, self._membership.members if self._membership else None
+        registry = OperatorRegistry(Path(settings.registry).expanduser()) if settings.registry else None
+        named = registry.samples() if registry else settings.named_members
+        begun = self._membership.members if self._membership else None
         found = difference(dict(begun), named) if begun and named else None
         if found:
             raise InputError(f"out {self._directory.path} has begun with other run-config members: {found}")
+        if named and len(named) != settings.clients:
+            raise InputError(f"clients is {settings.clients}, and {len(named)} are named as members: not equal")
         return ClientRegistry(
             study.shape, study.digest, version(), members=begun or named, max_clients=settings.clients,
-            begun=begun is not None, max_samples=settings.max_samples,
+            begun=begun is not None, max_samples=settings.max_samples, keys_of=registry.keys_of if registry else None,
         )  # fmt: skip
 
     def _load_evaluation_data(self) -> FederatedData | None:

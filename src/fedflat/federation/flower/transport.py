@@ -10,7 +10,7 @@ from time import monotonic, sleep
 from flwr.app import MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from ..client_registry import ClientRegistry
+from ..client_registry import ClientRegistry, NodeKey
 from ..codec import RefusedError
 from ..membership import FederationError
 from ..messages import Failure, Reply, TrainRequest
@@ -59,7 +59,7 @@ class FlowerTransport:
 
     def __init__(self, grid: Grid, registry: ClientRegistry, log_event: Callable[..., None]) -> None:
         self._queue, self._registry, self._log_event = MessageQueue(grid), registry, log_event
-        self._nodes: dict[int, str | None] = {}  # connected nodes, with the names their keys were registered with
+        self._nodes: dict[int, NodeKey] = {}  # connected nodes with their keys
         self._asked: dict[int, float] = {}  # when each node was asked for its ClientInfo
         self._last_scan = -SCAN_SECONDS
 
@@ -144,9 +144,8 @@ class FlowerTransport:
         """The clients that have had no node for too long."""
         now, registry, absent = monotonic(), self._registry, list[str]()
         # A node that has not replied with its ClientInfo may be busy with a request of an earlier server process.
-        busy = {
-            n for node, n in self._nodes.items() if node not in registry.nodes.values() and node not in registry.refused
-        }
+        nodes = (node for node in self._nodes if node not in registry.nodes.values() and node not in registry.refused)
+        busy = {self._nodes[node].name for node in nodes}
         for client, request in pending.items():
             if client in registry.nodes or client in busy or None in busy:
                 request.absent_since = None
