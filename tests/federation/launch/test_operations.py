@@ -7,12 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import tomli_w
 
+from fedflat.experiments.spec import RunSpec, federated_data
 from fedflat.federation.flower.approved_app import app_digest
 from fedflat.federation.flower.directory import check
 from fedflat.federation.flower.export import export
 from fedflat.federation.flower.settings import RunSettings
-from fedflat.federation.launch.local_federation import CONNECTION, LocalFederation
+from fedflat.federation.launch.certificates import Certificates
+from fedflat.federation.launch.local_federation import CONNECTION, HOST, LocalFederation
 from fedflat.federation.membership import FederationError
 from support.effort import in_test_all
 from support.flower_fixtures import events_of, wait_for
@@ -28,12 +31,25 @@ LIMIT = 300.0  # seconds; machines are busy
 ROUNDS = 12
 
 
-def exported(folder: Path, name: str, wait: float) -> Path:
-    """An app of 12 rounds, with state at clients."""
-    spec = run_spec(method="scaffold", data={"name": "digits", "clients": 2}, participation=1.0, rounds=ROUNDS,
+def study() -> RunSpec:
+    """Twelve rounds, with state at clients."""
+    return run_spec(method="scaffold", data={"name": "digits", "clients": 2}, participation=1.0, rounds=ROUNDS,
                     executor="sequential", flatness=[])  # fmt: skip
-    export(spec, RunSettings(clients=2, out=str(folder / name), wait=wait, deadline=LIMIT), folder / f"{name}-app")
+
+
+def exported(folder: Path, name: str, wait: float) -> Path:
+    settings = {"clients": 2, "out": str(folder / name), "wait": wait, "deadline": LIMIT}
+    export(study(), RunSettings(**settings, registry=str(folder / "members.toml")), folder / f"{name}-app")
     return folder / f"{name}-app"
+
+
+def write_registry(folder: Path, keys: Certificates) -> None:
+    """The operator's file of members, with the keys that they have now."""
+    sizes = federated_data(study()).counts().sum(axis=1)
+    lines = [keys.node_key(name).with_name(f"{name}.pub").read_text().strip() for name in NAMES]
+    members = zip(NAMES, sizes, lines, strict=True)
+    table = {name: {"samples": int(size), "keys": [line]} for name, size, line in members}
+    (folder / "members.toml").write_text(tomli_w.dumps(table))
 
 
 def node_of(out: Path, name: str) -> str:
@@ -52,6 +68,9 @@ def test_another_app_does_not_run_and_a_revoked_key_is_replaced(tmp_path: Path) 
     with (changed / "federated" / "client.py").open("a") as file:
         file.write(f"\nPath({str(tmp_path / 'seen')!r}).write_text('this code has run')\n")
     nodes = {name: {"partition-id": i, "state": str(tmp_path / "state")} for i, name in enumerate(NAMES)}
+    certificates = Certificates(tmp_path / "flower" / "certificates")
+    certificates.make([HOST], NAMES)
+    write_registry(tmp_path, certificates)
     with LocalFederation(tmp_path / "flower", nodes, approved=[app_digest(approved)]) as federation:
         with pytest.raises(FederationError, match="0 of 2 clients came within 25 seconds"):
             list(federation.events(federation.submit(changed, tmp_path / "changed"), LIMIT))
@@ -86,6 +105,7 @@ def revoke_and_replace(federation: LocalFederation, out: Path) -> None:
     for file in (key, key.with_name("client-1.pub")):
         file.rename(file.with_name(f"{file.name}.old"))
     federation.certificates.make([], ["client-1"])
+    write_registry(out.parent, federation.certificates)
     assert "already in use" not in register(federation, key, "client-1")
     federation.start_node("client-1")
     wait_for("its return", lambda: len(events_of(out, "client")) > before)
