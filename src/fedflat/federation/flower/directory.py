@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from .event_log import EVENTS, HEAD, EventLog, LogHead, check_log, head_in, read
 from .study import Study
 
 STUDY, METRICS, MODEL, RESULT = "federated-study.toml", "metrics.parquet", "model.safetensors", "result.json"
+AGAIN_SECONDS = 0.3  # much longer than a server takes from a checkpoint to the metrics in it
 
 
 @dataclass(frozen=True)
@@ -161,8 +163,17 @@ def check(path: Path) -> list[tuple[str, str]]:
     """The files of a federation's folder, each with what is wrong with it, or "" if nothing is.
 
     Each checkpoint is checked by itself, metrics against the newest undamaged checkpoint, the model against the result,
-    and the log by its own hashes, and against what checkpoints and the result know of it.
+    and the log by its own hashes, and against what checkpoints and the result know of it. Where something is wrong, all
+    is looked at a second time: a server that is running may have been between two files.
     """
+    found = _check_once(path)
+    if any(problem for _, problem in found):
+        sleep(AGAIN_SECONDS)
+        found = _check_once(path)
+    return found
+
+
+def _check_once(path: Path) -> list[tuple[str, str]]:
     states, heads = FederationDirectory(path).states, dict[str, LogHead]()
     checks: dict[str, Callable[[], object]] = {STUDY: lambda: RunSpec.load(path / STUDY)}
     checks |= {f"checkpoint/{file.name}": partial(_check_state, file, heads) for file in states.values()}
