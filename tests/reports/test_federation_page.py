@@ -65,7 +65,7 @@ def test_rounds_that_were_gone_back_behind_are_left_out(federation: GridFederati
     data = FederationData.read(again.out)
     assert (list(data.rounds), len(data.history), data.finished) == ([0, 1, 2], 3, False)
     assert data.headline.startswith("3 of 5 rounds are done")
-    assert any(what.startswith("rolled back  done 3") for _, what in data.happened)
+    assert any(what.startswith("rolled back: done 3") for _, what in data.happened)
 
 
 def test_the_page_has_tables_and_figures_and_loads_nothing(federation: GridFederation, tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def _happened(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
     for event in events:
         if event["event"] not in (*OTHERS, "node refused"):
             words = [f"{key} {_text(value)}" for key, value in event.items() if key not in PLAIN]
-            lines.append((_text(event["time"])[:19].replace("T", " "), f"{_text(event['event'])}  {', '.join(words)}"))
+            lines.append((_text(event["time"])[:19].replace("T", " "), f"{_text(event['event'])}: {', '.join(words)}"))
     return lines
 
 

@@ -24,7 +24,7 @@ from .literal import literal
 CURVES = (("test_accuracy", "test accuracy %", 100.0), ("test_loss", "test loss", 1.0), ("drift", "drift", 1.0))
 NAMED = 40  # clients whose names stand beside the map
 ROW = 0.22  # inches of a client's row in the map
-STATES = ("took part", "missing or refused")
+STATES = {"took part": "#2b8cc4", "missing or refused": "#e0701f"}  # a raster, so not in the colours of a dark page
 FILE = "report.html"
 
 
@@ -78,13 +78,13 @@ def _map(data: FederationData) -> str | None:
             state[[places[name] for name in some if name in places], t] = value
     with rc_context(INLINE | {"axes.grid": False}):
         figure = Figure(figsize=(9, 1.1 + ROW * min(len(names), NAMED)), layout="constrained")
-        axes, colours = figure.subplots(), (COLOURS[1], COLOURS[2])
+        axes = figure.subplots()
         extent = (0.5, state.shape[1] + 0.5, len(names) - 0.5, -0.5)
-        axes.imshow(state, aspect="auto", cmap=ListedColormap(colours), vmin=0, vmax=1, interpolation="nearest",
+        axes.imshow(state, aspect="auto", cmap=ListedColormap(list(STATES.values())), vmin=0, vmax=1, interpolation="nearest",
                     extent=extent)  # fmt: skip
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_yticks(range(len(names)) if len(names) <= NAMED else [], names if len(names) <= NAMED else [])
         axes.set(xlabel="round", ylabel="" if len(names) <= NAMED else f"{len(names)} clients")
-        handles = [Patch(color=colour, label=label) for colour, label in zip(colours, STATES, strict=True)]
+        handles = [Patch(color=colour, label=label) for label, colour in STATES.items()]
         figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False, labelcolor=INK)
         return inline(figure, "who took part in each round")

@@ -102,6 +102,8 @@ def test_a_line_that_is_removed_inserted_or_moved_is_found_without_any_head(fact
         first = min(place, other) + 1 if how == "swapped" else place + (1 if how == "removed" else 2)
         assert min(lines_named(problem(path))) <= first + 1
         assert max(lines_named(problem(path))) >= first
+        if how == "removed":
+            assert f"line {first} was line {first + 1}: lines were removed, inserted or moved" in problem(path)
 
 
 @few
