@@ -80,8 +80,8 @@ def _map(data: FederationData) -> str | None:
         figure = Figure(figsize=(9, 1.1 + ROW * min(len(names), NAMED)), layout="constrained")
         axes = figure.subplots()
         extent = (0.5, state.shape[1] + 0.5, len(names) - 0.5, -0.5)
-        axes.imshow(state, aspect="auto", cmap=ListedColormap(list(STATES.values())), vmin=0, vmax=1, interpolation="nearest",
-                    extent=extent)  # fmt: skip
+        colours = ListedColormap(list(STATES.values()))
+        axes.imshow(state, aspect="auto", cmap=colours, vmin=0, vmax=1, interpolation="nearest", extent=extent)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_yticks(range(len(names)) if len(names) <= NAMED else [], names if len(names) <= NAMED else [])
         axes.set(xlabel="round", ylabel="" if len(names) <= NAMED else f"{len(names)} clients")
