@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.results import machine
 from fedflat.experiments import runner
 from fedflat.experiments.spec import RunSpec
-from fedflat.federation.flower.directory import read_events
+from fedflat.federation.flower.event_log import read_events
 from fedflat.federation.flower.export import export
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.launch.local_federation import LocalFederation

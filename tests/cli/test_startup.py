@@ -19,7 +19,7 @@ COMMANDS = ("run", "compare", "resume", "verify", "report", "flatness", "landsca
 GROUPS = {
     "data": ("list", "prepare", "partition"),
     "recipes": ("list", "show", "run"),
-    "flower": ("export", "run", "rollback", "certs"),
+    "flower": ("export", "run", "digest", "node", "rollback", "eject", "admit", "certs", "units"),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from fedflat.federation.client_registry import ClientRegistry
+from fedflat.federation.client_registry import ClientRegistry, NodeKey
 from fedflat.federation.messages import ClientInfo
 from support.transports import DIGEST
 
@@ -45,7 +45,7 @@ def test_a_client_has_one_node_and_a_node_one_client() -> None:
 def test_a_key_that_was_registered_with_a_name_registers_no_other() -> None:
     registry = ClientRegistry((6,), DIGEST, "1")
     info = {"samples": 5, "shape": (6,), "digest": DIGEST, "version": "1"}
-    assert not registry.register(3, ClientInfo("clinic-a", **info), key_name="clinic-b")
+    assert not registry.register(3, ClientInfo("clinic-a", **info), key=NodeKey("clinic-b"))
     assert registry.refused == {3: "clinic-a: its key was registered with the name clinic-b"}
-    assert registry.register(3, ClientInfo("clinic-b", **info), key_name="clinic-b")
+    assert registry.register(3, ClientInfo("clinic-b", **info), key=NodeKey("clinic-b"))
     assert registry.register(4, ClientInfo("clinic-a", **info)), "a key without a name proves none"

@@ -15,7 +15,7 @@ import pytest
 from fedflat.experiments import runner
 from fedflat.experiments.spec import RunSpec
 from fedflat.federation.flower.client_app import client_app
-from fedflat.federation.flower.directory import read_events
+from fedflat.federation.flower.event_log import read_events
 from fedflat.federation.flower.server_app import serve
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.flower.study import FILE, Study

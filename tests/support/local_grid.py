@@ -27,6 +27,7 @@ class Node:
     app: ClientApp
     config: Mapping[str, Any]
     registered: str | None = None  # the name that its key has at the SuperLink
+    key: bytes = b""  # its public key
     tamper: Callable[[str, Contents], Contents | None] = field(default=lambda number, contents: contents)
 
 
@@ -43,7 +44,9 @@ class LocalGrid(Grid):
         return list(self.nodes)
 
     def get_nodes(self) -> list[NodeInfo]:
-        return [NodeInfo(node_id=number, name=node.registered) for number, node in self.nodes.items()]
+        return [
+            NodeInfo(node_id=number, name=node.registered, public_key=node.key) for number, node in self.nodes.items()
+        ]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str | None]:
         return [self._push(message) for message in messages]

@@ -44,6 +44,8 @@ SecureSumOption = Annotated[
     float | None,
     typer.Option(help="Let the server see sums alone: share of a round's clients needed to unmask one, e.g. 0.6."),
 ]
+FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The server's folder of a federation.")]
+MemberArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of a member.")]
 OutOption = Annotated[
     Path | None, typer.Option(help="Folder for the results; default runs/METHOD-seedN-HASH-federation.")
 ]
@@ -81,6 +83,7 @@ def export_study(
     from .flags import resolve
 
     with _flower_imports():
+        from ..federation.flower.approved_app import app_digest
         from ..federation.flower.export import export
         from ..federation.flower.settings import RunSettings
     context.with_resource(allow_code())  # what the user's own command line and file name
@@ -93,7 +96,7 @@ def export_study(
         raise InputError("--clients is missing: with how many clients of their own samples the federation begins")
     settings = RunSettings.parse("flower export", {**given, "clients": number, "out": f"runs/{spec.label}-federation"})
     export(spec, settings, folder)
-    Console().say(f"app in {folder}; start it with `flwr run {folder} LINK`")
+    Console().say(f"app in {folder}; start it with `flwr run {folder} LINK`", f"digest {app_digest(folder)}")
 
 
 @app.command("run", cls=SettingsCommand, options_metavar="[STUDY.toml] [--KEY VALUE]...")
@@ -143,9 +146,41 @@ def run_here(
     console.say(f"results in {path}")
 
 
+@app.command("digest")
+def show_digest(folder: Annotated[Path, typer.Argument(metavar="APP", help="The folder of an exported app.")]) -> None:
+    """Print the digest of an app, which names its every byte, for `fedflat flower node --app-digest`.
+
+    Whoever runs a node gets the folder, reads it, and prints the digest of what was read.
+
+    fedflat flower digest app
+    """
+    with _flower_imports():
+        from ..federation.flower.approved_app import app_digest
+    Console().say(app_digest(folder))
+
+
+@app.command("node", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run_node(
+    context: typer.Context,
+    app_digest: Annotated[
+        list[str], typer.Option(help="Digest of an app that may run here; several times, if there are several.")
+    ],
+) -> None:
+    """Be a SuperNode that runs only approved apps, whatever the server sends. Other arguments are flower-supernode's.
+
+    Another app is neither unpacked nor stored, and the server is told so. What may run is decided here: the digest is
+    of the app as `fedflat flower digest` reads it from its folder.
+
+    fedflat flower node --app-digest sha256:1a2b... --superlink fl.example.org:8443 --root-certificates ca.crt
+    """
+    with _flower_imports():
+        from ..federation.flower.approved_app import run_supernode
+    run_supernode(app_digest, context.args)
+
+
 @app.command("rollback")
 def roll_back(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The server's folder of a federation.")],
+    folder: FolderArgument,
     to_round: Annotated[
         int, typer.Option(min=1, help="Rounds that are kept; the last three states can be gone back to.")
     ],
@@ -161,6 +196,37 @@ def roll_back(
 
     aside = FederationDirectory(folder).roll_back(to_round)
     Console().say(f"{folder} is as it was after {to_round} rounds", *(f"set aside: {name}" for name in aside))
+
+
+@app.command("eject")
+def eject_member(
+    folder: FolderArgument,
+    name: MemberArgument,
+    reason: Annotated[str, typer.Option(help="Why, for the log.")] = "",
+) -> None:
+    """Ask no more of a member from the next round on, while the federation runs or before it goes on.
+
+    It keeps its number and its record, and is as if it were never drawn; what it has sent stays in the model unless
+    `fedflat flower rollback` goes back before it. Revoke its key, too: docs/deploy.md.
+
+    fedflat flower eject runs/first clinic-b --reason "scanner replaced"
+    """
+    from ..federation.flower.ejections import Ejections
+
+    Ejections(folder).eject(name, reason)
+    Console().say(f"{name} is ejected from the next round on")
+
+
+@app.command("admit")
+def admit_member(folder: FolderArgument, name: MemberArgument) -> None:
+    """Ask an ejected member again from the next round on; nobody else can join a federation that has begun.
+
+    fedflat flower admit runs/first clinic-b
+    """
+    from ..federation.flower.ejections import Ejections
+
+    Ejections(folder).admit(name)
+    Console().say(f"{name} is admitted from the next round on")
 
 
 @app.command("certs")
@@ -183,6 +249,21 @@ def make_certificates(
         from ..federation.launch.certificates import Certificates
     made = Certificates(folder).make(host or [], node or [], days)
     Console().say(*(map(str, made) if made else ["nothing was missing"]))
+
+
+@app.command("units")
+def write_unit_files(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder, to be copied to /etc/systemd/system.")],
+) -> None:
+    """Write systemd units for SuperLink, SuperExec and a SuperNode that runs one app only; each has a sandbox.
+
+    They expect this package in /opt/fedflat, keys in /etc/fedflat and a user fedflat: docs/deploy.md.
+
+    fedflat flower units units
+    """
+    from ..federation.launch.unit_files import write_units
+
+    Console().say(*map(str, write_units(folder)))
 
 
 def _terms(
@@ -213,12 +294,13 @@ def _flower_imports() -> Iterator[None]:
 
 
 def event_lines(event: dict[str, Any]) -> list[str]:
-    """An event as a line, and a line for every client that is missing."""
+    """An event as a line, and a line for every client that is missing or waited for."""
     words = [f"{event['time'][11:19]} {event['event']}"]
     for key, value in event.items():
-        if key not in ("time", "event", "missing"):
+        if key not in ("time", "event", "missing", "waiting", "counted"):
             words.append(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}")
-    return ["  ".join(words), *(f"  {name}: {reason}" for name, reason in event.get("missing", {}).items())]
+    clients = {**event.get("missing", {}), **event.get("waiting", {})}
+    return ["  ".join(words), *(f"  {name}: {reason}" for name, reason in clients.items())]
 
 
 def _activity(event: dict[str, Any], rounds: int) -> str:

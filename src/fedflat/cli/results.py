@@ -45,6 +45,9 @@ def report(
     fedflat report runs/digits
 
     fedflat report runs/FedAvg-seed0-1a2b3c runs/FedSAM-seed0-4d5e6f --target 0.9 --out runs/two
+
+    The report of a federation's folder, also while it runs, says who took part, who was missing or refused, and what
+    else happened.
     """
     from ..experiments.run_directory import StoredRun
     from ..experiments.studies import stored_study
@@ -53,6 +56,8 @@ def report(
     from .execution import show
 
     console = Console()
+    if any(_is_federation(folder) for folder in folders):
+        return _report_federation(console, folders, out)
     chosen = cast("Protocol | None", protocol)  # an unknown one is refused by `compare`
     if len(folders) == 1 and (folders[0] / "study.toml").exists():
         spec, runs = stored_study(folders[0])
@@ -64,6 +69,25 @@ def report(
     runs = [StoredRun.open(folder) for folder in folders]
     comparison = compare(runs, targets=targets or (), protocol=chosen or "last")
     show(console, [Chapter(comparison)], out or Path("runs") / f"report-{_digest(runs)}")
+
+
+def _is_federation(folder: Path) -> bool:
+    from ..federation.flower.directory import STUDY  # needs no Flower
+
+    return (folder / STUDY).exists()
+
+
+def _report_federation(console: Console, folders: list[Path], out: Path | None) -> None:
+    """Print and write the report of one federation. Raises InputError if there are other folders, too."""
+    from ..reports.federation_data import FederationData
+    from ..reports.federation_page import clients_table, write_federation_page
+
+    if len(folders) > 1:
+        raise InputError("a federation has a report of its own; give one folder")
+    data = FederationData.read(folders[0])
+    console.say(data.headline, *(f"damaged: {line}" for line in data.damaged))
+    console.show(clients_table(data))
+    console.say(f"report: {write_federation_page(data, out or folders[0])}")
 
 
 def _digest(runs: list[StoredRun]) -> str:
@@ -167,7 +191,9 @@ def verdicts(folder: Path) -> Iterator[Verdict]:
         older = "an older state is gone on from, if one is whole; `fedflat flower rollback` goes back to a chosen one"
         for name, problem in federation.check(folder):
             remedy = older if name.startswith("checkpoint/") else again if name == federation.METRICS else ""
-            yield Verdict(folder / name, problem, remedy if problem else "")
+            head = federation.log_head(folder) if name == federation.EVENTS and not problem else None
+            note = f"{head.lines} lines, SHA-256 {head.sha256}: keep this elsewhere" if head else ""
+            yield Verdict(folder / name, problem, remedy if problem else "", note)
     elif any((folder / name).exists() for name in ("config.toml", "checkpoint", "summary.json")):
         yield from verify_run(folder)
     elif any(folder.glob(f"*/{cache.DESCRIPTION}")) or folder.resolve() == cache.cache_folder().resolve():

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 from ..core.errors import InputError, printable
 from .membership import checked_name
 from .messages import ClientInfo
+
+
+@dataclass(frozen=True)
+class NodeKey:
+    """What a node has proved by its key."""
+
+    name: str | None = None  # with which the key was registered, if with one
+    public: bytes = b""  # the public key; empty if nodes have none
 
 
 class ClientRegistry:
@@ -21,13 +30,15 @@ class ClientRegistry:
         max_clients: int | None = None,
         begun: bool = True,
         max_samples: int = 2**53,
+        keys_of: Callable[[str], Collection[bytes]] | None = None,
     ) -> None:
         """shape, digest, version: all clients must have these.
 
         members: samples by name if it is known who may register; otherwise the first `max_clients` may. begun: whether
         `members` are those of a federation that has begun; otherwise the run-config names them. max_samples: limit for
-        clients that `members` does not list.
+        clients that `members` does not list. keys_of: the public keys that the operator lists for a client, if any do.
         """
+        self._keys_of = keys_of
         self._common = {"shape": shape, "digest": digest, "version": version}
         self._members, self._max_clients, self._begun, self._max_samples = members, max_clients, begun, max_samples
         self.nodes: dict[str, int] = {}  # of the registered clients that are connected, by name
@@ -39,13 +50,10 @@ class ClientRegistry:
         """Numbers of samples of all clients that have registered, by name, whether their nodes are connected or not."""
         return dict(self._samples)
 
-    def register(self, node: int, info: ClientInfo, key_name: str | None = None) -> bool:
-        """Register the client at a node, or record in `refused` why not. True if it was registered.
-
-        key_name: the name that the node has proved by its key, if its key was registered with one.
-        """
+    def register(self, node: int, info: ClientInfo, key: NodeKey | None = None) -> bool:
+        """Register the client at a node, or record in `refused` why not. True if it was registered."""
         try:
-            self._check(node, info, key_name)
+            self._check(node, info, key or NodeKey())
         except InputError as error:
             self.refuse(node, str(error))
             return False
@@ -67,10 +75,10 @@ class ClientRegistry:
         self.refused = {node: reason for node, reason in self.refused.items() if node in connected}
         return lost
 
-    def _check(self, node: int, info: ClientInfo, key_name: str | None) -> None:
+    def _check(self, node: int, info: ClientInfo, key: NodeKey) -> None:
         name = checked_name(info.name)
-        if key_name not in (None, name):
-            raise InputError(f"{name}: its key was registered with the name {key_name}")
+        if key.name not in (None, name):
+            raise InputError(f"{name}: its key was registered with the name {key.name}")
         for field, value in self._common.items():
             if getattr(info, field) != value:
                 raise InputError(f"{name}: {field} is {str(getattr(info, field))[:64]}, the server's {value}")
@@ -86,5 +94,7 @@ class ClientRegistry:
             known = f"had {members[name]} when the federation began"
             known = known if self._begun else f"the run-config members say {members[name]}"
             raise InputError(f"{name}: has {info.samples} samples, and {known}")
+        if self._keys_of is not None and key.public not in self._keys_of(name):
+            raise InputError(f"{name}: its key is not one that the registry lists for it")
         if self._members is None and info.samples > self._max_samples:
             raise InputError(f"{name}: says {info.samples} samples, max-samples is {self._max_samples}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, inf
@@ -24,6 +24,7 @@ from ..rounds.device import one_thread
 from ..rounds.guard import Guard
 from ..rounds.local_training import Client
 from ..rounds.participation import Participation
+from ..rounds.randomness import Purpose, generator
 from ..rounds.server import Server
 from .codec import pack
 from .membership import Membership, RoundFailedError
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from .secure_sum.aggregator import SecureAggregator
 
 NAMED = 3  # clients in a message
+DRAWS = 10_000  # of a cohort, until somebody is in it who is not ejected
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class RoundReport:
     t: int
     metrics: dict[str, float]  # of the round; `gradients` is the sum over all rounds so far
     missing: Mapping[str, str]  # clients whose reply was not accepted, with the reason
+    accepted: Sequence[str] = ()  # clients whose reply was accepted, sorted
 
 
 class FederatedServer(Server):
@@ -82,6 +85,7 @@ class FederatedServer(Server):
         super().__init__(
             method.fitted(shape), objective, w, client, participation, len(self.names), seed, rounds, guard
         )
+        self.ejected: Set[str] = frozenset()  # members that are not asked
         self._counted: dict[str, int] = {}  # the last round in which each client's reply was accepted, if there is one
         self._saved: dict[int, dict[str, int]] = {}  # the same in the checkpoints that are kept, by their `t`
         with one_thread(w.device):  # or bits of the norm would depend on the number of threads
@@ -113,10 +117,24 @@ class FederatedServer(Server):
         metrics = aggregator.metrics()
         metrics["gradients"] += before
         self.report(metrics)
-        return RoundReport(ctx.t, metrics, aggregator.missing)
+        return RoundReport(ctx.t, metrics, aggregator.missing, aggregator.accepted)
 
-    def save(self, path: Path) -> None:
-        """Write all that the next round depends on to `path`, atomically.
+    def cohort(self, t: int) -> Index:
+        """The clients of round `t` that are not ejected, in rising order; if that is nobody, it is drawn again.
+
+        So whoever is not ejected takes part in the rounds in which it would have. Raises RoundFailedError if nobody is
+        found, such as when cohorts are listed by hand.
+        """
+        random = generator(self._seed, Purpose.COHORT, t)
+        for _ in range(DRAWS):
+            drawn = self._participation.cohort(t, self.clients, random)
+            asked = drawn[[self.names[i] not in self.ejected for i in drawn]]
+            if len(asked):
+                return asked
+        raise RoundFailedError(f"round {t}: all clients that may be drawn are ejected")
+
+    def save(self, path: Path, further: Mapping[str, Any] | None = None) -> None:
+        """Write all that the next round depends on to `path`, atomically, and `further` JSON-able facts.
 
         Raises InputError if it cannot be written.
         """
@@ -124,7 +142,7 @@ class FederatedServer(Server):
         saved = {t: known[t] for t in sorted(known)[-checkpoint.KEPT :]}
         meta = self.meta() | {
             "counted": self._counted, "saved": list(saved.items()), "norms": dict(self._norms.seen),
-            "settings": self._settings(),
+            "settings": self._settings(), **(further or {}),
         }  # fmt: skip
         checkpoint.save(path, self.tensors(), meta)
         self._saved = saved

@@ -252,6 +252,18 @@ def test_a_check_names_the_damaged_file(name: str, uninterrupted: dict[str, Path
     assert all(problem.isprintable() for problem in found.values())
 
 
+def test_a_server_between_two_files_is_no_problem(
+    uninterrupted: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metrics of the newest checkpoint are written while somebody checks."""
+    out = tmp_path / "out"
+    shutil.copytree(uninterrupted["fedavg"] / "out", out)
+    whole = (out / "metrics.parquet").read_bytes()
+    damage_metrics(out)
+    monkeypatch.setattr(directory, "sleep", lambda seconds: (out / "metrics.parquet").write_bytes(whole))
+    assert problems(out) == {}
+
+
 def test_a_checkpoint_of_another_round_is_a_problem(uninterrupted: dict[str, Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
     shutil.copytree(uninterrupted["fedavg"] / "out", out)

@@ -12,26 +12,26 @@ from safetensors.torch import load_file
 
 from fedflat.cli.console import Console
 from fedflat.cli.flower import event_lines
-from fedflat.federation.flower import directory
+from fedflat.federation.flower import event_log
 from fedflat.federation.flower.records import to_records
 from fedflat.federation.messages import Failure
 from support.flower_fixtures import GridFederation, study_of
 
 
 def test_incomplete_events_are_skipped(tmp_path: Path) -> None:
-    directory.EventLog(tmp_path).append("one")
-    with (tmp_path / directory.EVENTS).open("a") as file:
+    event_log.EventLog(tmp_path).append("one")
+    with (tmp_path / event_log.EVENTS).open("a") as file:
         file.write('{"event": "tw')
-    assert [event["event"] for event in directory.read_events(tmp_path)] == ["one"]
-    directory.EventLog(tmp_path).append("three")
-    assert [event["event"] for event in directory.read_events(tmp_path)] == ["one", "three"]
+    assert [event["event"] for event in event_log.read_events(tmp_path)] == ["one"]
+    event_log.EventLog(tmp_path).append("three")
+    assert [event["event"] for event in event_log.read_events(tmp_path)] == ["one", "three"]
 
 
 def test_the_log_has_a_line_for_an_event_whatever_is_in_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="flwr"):
-        directory.EventLog(tmp_path).append("failed", reason="one\ntwo\x1b[2J")
+        event_log.EventLog(tmp_path).append("failed", reason="one\ntwo\x1b[2J")
     assert caplog.messages == ["fedflat: failed reason=one\\x0atwo\\x1b[2J"]
-    assert [event["reason"] for event in directory.read_events(tmp_path)] == ["one\ntwo\x1b[2J"]
+    assert [event["reason"] for event in event_log.read_events(tmp_path)] == ["one\ntwo\x1b[2J"]
 
 
 def test_a_clients_reason_stays_on_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,8 +17,10 @@ from flwr.supercore.run import Run
 from flwr.superlink.grid import http_grid
 from flwr.superlink.grid.http_grid import HttpGrid
 
+from fedflat.federation.flower import message_queue
 from fedflat.federation.flower.limits import array_limit, pull_deadline
-from support.flower_fixtures import GridFederation, study_of
+from fedflat.federation.flower.message_queue import MessageQueue, SentMessage
+from support.flower_fixtures import GridFederation, study_of, wait_for
 from support.local_grid import Node
 
 
@@ -64,24 +66,42 @@ def test_arrays_are_limited_in_all_replies(tmp_path: Path) -> None:
 
 
 class Announcing:
-    """A client of a SuperLink that announces a reply whose parts never come."""
+    """A client of a SuperLink that announces a reply of which only some parts come, each of 100 bytes."""
 
-    def __init__(self) -> None:
-        self.asked = 0
+    def __init__(self, parts: int = 0) -> None:
+        self.asked, self.parts = 0, parts
 
     def PullMessages(self, request):
         reply = MessageProto(metadata=Metadata(message_id="m", reply_to_message_id=request.message_ids[0]))
-        return PullAppMessagesResponse(messages_list=[reply], message_object_trees=[ObjectTree(object_id="x")])
+        tree = ObjectTree(object_id="x", children=[ObjectTree(object_id=f"part {i}") for i in range(self.parts)])
+        return PullAppMessagesResponse(messages_list=[reply], message_object_trees=[tree])
 
     def PullObject(self, request):
         self.asked += 1
+        if request.object_id.startswith("part"):
+            return PullObjectResponse(object_found=True, object_available=True, object_content=bytes(100))
         return PullObjectResponse(object_found=True, object_available=False)
 
 
-def waiting_grid() -> HttpGrid:
+def waiting_grid(parts: int = 0) -> HttpGrid:
     grid = HttpGrid(token="none", insecure=True)
-    grid._run, grid._client = Run.create_empty(7), Announcing()
+    grid._run, grid._client = Run.create_empty(7), Announcing(parts)
     return grid
+
+
+@pytest.mark.slow
+def test_the_bytes_of_a_reply_that_is_not_complete_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three parts have come, and the last one never does; when the order is over, so is the count."""
+    monkeypatch.setattr(message_queue, "PULL_SECONDS", 0.01)
+    queue = MessageQueue(waiting_grid(parts=3))
+    sent = SentMessage(5, "train", "clinic-a", "0", time.monotonic() + 1.0)
+    queue._open["m"] = sent
+    assert queue.received("clinic-a") == 0
+    assert list(queue.collect()) == []
+    wait_for("three parts", lambda: queue.received("clinic-a") == 300, 10)
+    assert queue.received("clinic-b") == 0
+    wait_for("the deadline", lambda: not list(queue.collect()) and not queue._open, 10)
+    assert queue.received("clinic-a") == 0
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
+from fedflat.cli.flower import event_lines
 from fedflat.federation.flower import message_queue, transport
 from support.flower_fixtures import OWN_SAMPLES, GridFederation, own_clients, own_study, simulated, study_of
 from support.local_grid import LocalGrid
@@ -236,3 +238,41 @@ def test_a_request_is_not_sent_without_end(tmp_path: Path) -> None:
     federation.serve(grid=Gone)
     assert federation.events("round")[0]["missing"] == {"client-2": "its node has gone"}
     assert Gone.requests == transport.MAX_SENDS
+
+
+def test_the_log_says_who_is_waited_for_ever_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One client says nothing and one has gone: after a third of a second, two thirds, and so on until the deadline."""
+    monkeypatch.setattr(transport, "STALL_SECONDS", 0.3)
+    monkeypatch.setattr(transport, "ABSENT_SECONDS", 30.0)
+    federation = GridFederation(study_of(participation=1.0, rounds=1), tmp_path / "federation", deadline=2.0)
+
+    class Silent(LocalGrid):
+        def push_messages(self, messages):
+            messages = list(messages)
+            if messages[0].metadata.message_type == "train":
+                self.nodes.pop(101, None)
+                if messages[0].metadata.dst_node_id == 103:
+                    self.nodes[103].tamper = lambda number, contents: None
+            return super().push_messages(messages)
+
+    federation.serve(grid=Silent)
+    events = federation.events("waiting for answers")
+    assert len(events) == 3  # after 0.3, 0.6 and 1.2 seconds of 2
+    assert {(event["t"], event["asked"], event["answered"]) for event in events} == {(0, 5, 3)}
+    for event in events:
+        assert list(event["waiting"]) == ["client-1", "client-3"]
+        assert event["waiting"]["client-1"] == "no node of it is connected"
+        assert re.fullmatch(r"since \d\d:\d\d:\d\d, 0 bytes have come", event["waiting"]["client-3"])
+    lines = event_lines(events[0])
+    assert lines[0].endswith("waiting for answers  t 0  asked 5  answered 3")
+    assert lines[1] == "  client-1: no node of it is connected"
+
+
+def test_before_the_beginning_the_log_says_who_has_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "STALL_SECONDS", 0.2)
+    federation = GridFederation(study_of(rounds=1), tmp_path / "federation", wait=0.7)
+    federation.nodes.pop(102)
+    with pytest.raises(transport.GatheringError):
+        federation.serve()
+    came = [f"client-{i}" for i in (0, 1, 3, 4)]
+    assert [event["came"] for event in federation.events("waiting for clients")] == [came] * 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -11,12 +10,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...core.errors import InputError, printable
+from ...core.errors import InputError
 from ...experiments.run_directory import RunDirectory, difference
 from ...experiments.spec import RunSpec
 from ...files import flush_folder, parsed, read_json, system_errors, write_atomically
@@ -24,37 +24,13 @@ from ...rounds import checkpoint
 from ...rounds.checksums import digest_of
 from ...rounds.history import metrics_table
 from ...rounds.model_file import save_model
+from ..membership import Membership
 from ..server import FederatedServer
+from .event_log import EVENTS, HEAD, EventLog, LogHead, check_log, head_in, read_events
 from .study import Study
 
-log = logging.getLogger("flwr")
 STUDY, METRICS, MODEL, RESULT = "federated-study.toml", "metrics.parquet", "model.safetensors", "result.json"
-EVENTS = "events.jsonl"  # the events of the federation, one JSON object a line, for people and programs that follow it
-
-
-class EventLog:
-    """Appends events to a file and to Flower's log."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / EVENTS
-        if self._path.exists() and not self._path.read_bytes().endswith(b"\n"):
-            with self._path.open("a") as file:
-                file.write("\n")  # ends a line that was being written when the machine stopped
-
-    def append(self, event: str, **facts: Any) -> None:
-        """Append an event, such as "round", with its JSON-able facts."""
-        line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **facts}
-        with system_errors(self._path, "written"), self._path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        log.info("fedflat: %s", printable(" ".join([event, *(f"{key}={value}" for key, value in facts.items())])))
-
-
-def read_events(folder: Path) -> Iterator[dict[str, Any]]:
-    """The events in a federation's folder so far; a line that is not complete is skipped."""
-    path = folder / EVENTS
-    for line in path.read_text().splitlines() if path.exists() else ():
-        with suppress(json.JSONDecodeError):
-            yield json.loads(line)
+AGAIN_SECONDS = 0.3  # much longer than a server takes from a checkpoint to the metrics in it
 
 
 @dataclass(frozen=True)
@@ -95,6 +71,18 @@ class FederationDirectory:
             raise InputError(damaged[0] + (f" (nor can {len(damaged) - 1} older)" if damaged[1:] else ""))
         return None
 
+    @property
+    def members(self) -> dict[str, int]:
+        """Numbers of samples of the members by name; of those that have registered, as long as no round is over.
+
+        Raises InputError if there is no federation, or all of its checkpoints are damaged.
+        """
+        if not (self.path / STUDY).exists():
+            raise InputError(f"{self.path} holds no federation")
+        if state := self.newest():
+            return dict(Membership.load(state.path).members)
+        return {event["client"]: event["samples"] for event in read_events(self.path) if event["event"] == "client"}
+
     def refuse_other(self, study: Study) -> None:
         """Raise InputError if the folder holds anything but a federation of `study`; nothing is written."""
         if RunDirectory(self.path).has_begun:
@@ -116,10 +104,11 @@ class FederationDirectory:
             write_atomically(self.path / STUDY, lambda path: path.write_text(study.spec.to_toml()))
             yield
 
-    def save(self, server: FederatedServer) -> None:
-        """Write a checkpoint and the metrics in it; then remove the oldest checkpoint of more than three."""
+    def save(self, server: FederatedServer, log: LogHead) -> None:
+        """Write a checkpoint, with the head of the log so far, and the metrics in it; then remove the oldest checkpoint
+        of more than three."""
         folder = RunDirectory(self.path).state
-        server.save(checkpoint.path_of(folder, server.t))
+        server.save(checkpoint.path_of(folder, server.t), {HEAD: log.facts()})
         self.write_metrics(server.history)
         checkpoint.retire(folder, server.t)
 
@@ -128,12 +117,13 @@ class FederationDirectory:
         table = metrics_table([dict(row) for row in history])
         write_atomically(self.path / METRICS, lambda path: pq.write_table(table, path))
 
-    def finish(self, server: FederatedServer) -> str:
-        """Write the model and the result; return the SHA-256 of the model's file."""
+    def finish(self, server: FederatedServer, log: LogHead) -> str:
+        """Write the model and the result, with the head of the log so far; return the SHA-256 of the model's file."""
         file = self.path / MODEL
         write_atomically(file, lambda path: save_model(path, server.model))
         digest = digest_of(file)
-        result = {"rounds": server.t, "clients": server.names, "model_sha256": digest, "last_round": server.history[-1]}
+        result = {"rounds": server.t, "clients": server.names, "model_sha256": digest, "last_round": server.history[-1],
+                  HEAD: log.facts()}  # fmt: skip
         write_atomically(self.path / RESULT, lambda path: path.write_text(json.dumps(result, indent=2) + "\n"))
         return digest
 
@@ -172,17 +162,27 @@ class FederationDirectory:
 def check(path: Path) -> list[tuple[str, str]]:
     """The files of a federation's folder, each with what is wrong with it, or "" if nothing is.
 
-    Each checkpoint is checked by itself, metrics against the newest undamaged checkpoint, the model against the result.
+    Each checkpoint is checked by itself, metrics against the newest undamaged checkpoint, the model against the result,
+    and the log by its own hashes, and against what checkpoints and the result know of it. Where something is wrong, all
+    is looked at a second time: a server that is running may have been between two files.
     """
-    states = FederationDirectory(path).states
+    found = _check_once(path)
+    if any(problem for _, problem in found):
+        sleep(AGAIN_SECONDS)
+        found = _check_once(path)
+    return found
+
+
+def _check_once(path: Path) -> list[tuple[str, str]]:
+    states, heads = FederationDirectory(path).states, dict[str, LogHead]()
     checks: dict[str, Callable[[], object]] = {STUDY: lambda: RunSpec.load(path / STUDY)}
-    checks |= {f"checkpoint/{file.name}": partial(_read_history, file) for file in states.values()}
+    checks |= {f"checkpoint/{file.name}": partial(_check_state, file, heads) for file in states.values()}
     if states or (path / METRICS).exists():
         checks[METRICS] = lambda: _check_metrics(path)
     if (path / RESULT).exists():
-        checks |= {RESULT: lambda: _model_digest(path), MODEL: lambda: _check_model(path)}
-    if (path / EVENTS).exists():
-        checks[EVENTS] = lambda: _check_events(path / EVENTS)
+        checks |= {RESULT: lambda: _check_result(path, heads), MODEL: lambda: _check_model(path)}
+    if states or (path / EVENTS).exists():
+        checks[EVENTS] = lambda: check_log(path / EVENTS, heads)
     found = []
     for name, run in checks.items():
         try:
@@ -193,9 +193,47 @@ def check(path: Path) -> list[tuple[str, str]]:
     return found
 
 
+def log_problem(path: Path, study: str) -> str:
+    """What is wrong with the log of the folder of a federation, or "" if nothing is. study: its digest."""
+    heads = dict[str, LogHead]()
+    for file in FederationDirectory(path).states.values():
+        with suppress(InputError):  # a damaged checkpoint knows nothing
+            _check_state(file, heads)
+    try:
+        if heads or (path / EVENTS).exists():
+            check_log(path / EVENTS, heads, study)
+        return ""
+    except InputError as error:
+        return str(error)
+
+
+def log_head(path: Path) -> LogHead:
+    """How far the log of a federation's folder has come. Raises InputError if a line is wrong."""
+    return check_log(path / EVENTS, {})
+
+
+def _check_state(file: Path, heads: dict[str, LogHead]) -> None:
+    """Check a checkpoint, and put into `heads` what it knows of the log."""
+    _, meta = checkpoint.load(file)
+    _history_in(meta, file)
+    if (head := head_in(meta, file)) is not None:
+        heads[file.name] = head
+
+
+def _check_result(path: Path, heads: dict[str, LogHead]) -> None:
+    """Check the result, and put into `heads` what it knows of the log."""
+    _model_digest(path)
+    if (head := head_in(read_json(path / RESULT), path / RESULT)) is not None:
+        heads[RESULT] = head
+
+
 def _read_history(file: Path) -> list[dict[str, float]]:
     """The history in a checkpoint. Raises InputError if it is damaged, not a federation's, or of another round."""
-    _, meta = checkpoint.load(file)
+    return _history_in(checkpoint.load(file)[1], file)
+
+
+def _history_in(meta: Mapping[str, Any], file: Path) -> list[dict[str, float]]:
+    """The history in what the checkpoint `file` says."""
     history, rounds = meta.get("history"), meta.get("t")
     named = checkpoint.round_of(file)
     if not isinstance(history, list) or "members" not in meta.get("settings", {}):
@@ -225,17 +263,6 @@ def _model_digest(path: Path) -> str:
     if not isinstance(digest, str):
         raise InputError(f"{path / RESULT} does not say the SHA-256 of the model")
     return digest
-
-
-def _check_events(file: Path) -> None:
-    """Every line must be an event, except incomplete ones, which were being written when a machine stopped."""
-    with system_errors(file, "read"), file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            incomplete, event = line.startswith(b"{") and not line.endswith(b"}\n"), None
-            with suppress(ValueError, RecursionError):
-                event = json.loads(line)
-            if not incomplete and not (isinstance(event, dict) and {"time", "event"} <= event.keys()):
-                raise InputError(f"{file}: line {number} is not an event")
 
 
 def _available(rounds: Sequence[int]) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 
 import httpx
@@ -14,6 +16,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from ...core.errors import printable
+from ..client_registry import NodeKey
 from ..messages import Failure
 from .limits import pull_deadline
 
@@ -42,12 +45,17 @@ class MessageQueue:
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._open: dict[str, SentMessage] = {}  # by Flower's message id
+        self._received: Counter[str] = Counter()  # bytes that have come of the replies to them
+        self._counting = threading.Lock()
         self._partial: dict[str, Future[list[Message]]] = {}  # replies of which only a part has arrived
         self._pulls: list[tuple[SentMessage, Future[list[Message]]]] = []  # running threads, also for closed messages
 
-    def nodes(self) -> dict[int, str | None]:
-        """The connected nodes, with the name that each one's key was registered with, if any."""
-        return {node.node_id: node.name if node.HasField("name") else None for node in self._grid.get_nodes()}
+    def nodes(self) -> dict[int, NodeKey]:
+        """The connected nodes with their keys."""
+        return {
+            node.node_id: NodeKey(node.name if node.HasField("name") else None, node.public_key)
+            for node in self._grid.get_nodes()
+        }
 
     def send(self, sent: SentMessage, content: RecordDict) -> bool:
         """Send a message, which the network deletes with its reply when it expires; returns whether it was accepted.
@@ -63,6 +71,10 @@ class MessageQueue:
         if message_id:
             self._open[message_id] = sent
         return bool(message_id)
+
+    def received(self, client: str) -> int:
+        """Bytes that have come of a client's reply, which is not complete."""
+        return sum(self._received[number] for number, sent in self._open.items() if sent.client == client)
 
     def cancel(self, kind: str) -> None:
         """Ignore replies to the messages of a kind that were sent so far."""
@@ -93,6 +105,8 @@ class MessageQueue:
     def _close(self, message_id: str) -> None:
         del self._open[message_id]
         self._partial.pop(message_id, None)
+        with self._counting:
+            self._received.pop(message_id, None)
 
     def _pull(self, message_id: str, sent: SentMessage) -> list[Message]:
         """The complete reply to a message in a list, or an empty list. Raises what reading the reply raises.
@@ -122,9 +136,14 @@ class MessageQueue:
         unknown = sum(not other.client for other in waiting)
         return all(other.node != sent.node for other in waiting) and (bool(sent.client) or unknown < UNKNOWN_SENDERS)
 
+    def _count(self, message_id: str, size: int) -> None:
+        with self._counting:
+            if message_id in self._open:
+                self._received[message_id] += size
+
     def _run_pull(self, message_id: str, sent: SentMessage, pull: Future[list[Message]]) -> None:
         try:
-            with pull_deadline(sent.expires):
+            with pull_deadline(sent.expires, partial(self._count, message_id)):
                 pull.set_result(list(self._grid.pull_messages([message_id])))
         except BaseException as error:
             pull.set_exception(error)

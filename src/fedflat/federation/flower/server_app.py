@@ -19,8 +19,11 @@ from ...metrics.accuracy import score
 from ..client_registry import ClientRegistry
 from ..membership import Membership
 from ..server import FederatedServer, RoundFailedError, RoundReport
-from .directory import EventLog, FederationDirectory
+from .directory import FederationDirectory, log_problem
+from .ejections import Ejections
+from .event_log import EventLog
 from .limits import array_limit
+from .operator_registry import OperatorRegistry
 from .samples import evaluation_data
 from .settings import RunSettings
 from .study import Study, version
@@ -51,7 +54,10 @@ def serve(study: Study, grid: Grid) -> None:
     """
     directory = FederationDirectory(Path(study.settings.out).expanduser())
     with directory.writing(study):
-        events = EventLog(directory.path)
+        changed = log_problem(directory.path, study.digest)
+        events = EventLog(directory.path, study.digest)
+        if changed:
+            events.append("damaged log", reason=changed)
         try:
             FederationRun(study, grid, directory, events).run()
         except Exception as error:
@@ -92,21 +98,26 @@ class FederationRun:
                 report = self._round(server)
                 scores = self._evaluate(server)
                 server.history[-1] |= scores
-                self._directory.save(server)
-                self._events.append("round", t=report.t, **report.metrics, **scores, missing=dict(report.missing))
-        digest = self._directory.finish(server)
+                self._directory.save(server, self._events.head)
+                self._events.append("round", t=report.t, **report.metrics, **scores, counted=list(report.accepted),
+                                    missing=dict(report.missing))  # fmt: skip
+        digest = self._directory.finish(server, self._events.head)
         self._events.append("finished", rounds=rounds, model_sha256=digest)
 
     def _client_registry(self) -> ClientRegistry:
         """Raises InputError if the federation has begun with other members than the run-config names."""
         study, settings = self._study, self._study.settings
-        named, begun = settings.named_members, self._membership.members if self._membership else None
+        registry = OperatorRegistry(Path(settings.registry).expanduser()) if settings.registry else None
+        named = registry.samples() if registry else settings.named_members
+        begun = self._membership.members if self._membership else None
         found = difference(dict(begun), named) if begun and named else None
         if found:
             raise InputError(f"out {self._directory.path} has begun with other run-config members: {found}")
+        if named and len(named) != settings.clients:
+            raise InputError(f"clients is {settings.clients}, and {len(named)} are named as members: not equal")
         return ClientRegistry(
             study.shape, study.digest, version(), members=begun or named, max_clients=settings.clients,
-            begun=begun is not None, max_samples=settings.max_samples,
+            begun=begun is not None, max_samples=settings.max_samples, keys_of=registry.keys_of if registry else None,
         )  # fmt: skip
 
     def _load_evaluation_data(self) -> FederatedData | None:
@@ -148,6 +159,7 @@ class FederationRun:
     def _round(self, server: FederatedServer) -> RoundReport:
         """Carry out a round, with several attempts if too few clients reply."""
         for attempt in range(1, ATTEMPTS + 1):
+            self._take_up_ejections(server)
             try:
                 return server.round(self._transport)
             except RoundFailedError as error:
@@ -155,6 +167,15 @@ class FederationRun:
                 if attempt == ATTEMPTS:
                     raise
         raise AssertionError("the last attempt returns or raises")
+
+    def _take_up_ejections(self, server: FederatedServer) -> None:
+        """Do what the operator has said since the last round about members. Raises InputError for a damaged file."""
+        ejected = {name: why for name, why in Ejections(self._directory.path).read().items() if name in server.names}
+        for name in sorted(ejected.keys() - server.ejected):
+            self._events.append("ejected", client=name, t=server.t, reason=ejected[name])
+        for name in sorted(server.ejected - ejected.keys()):
+            self._events.append("admitted", client=name, t=server.t)
+        server.ejected = frozenset(ejected)
 
     def _evaluate(self, server: FederatedServer) -> Mapping[str, float]:
         """Accuracy and loss on the test samples; empty in rounds without a test."""

@@ -51,6 +51,9 @@ class RunSettings(FlowerSection):
         description="who may take part, with how many samples: clinic-a=1200 clinic-b=800; "
         "if empty, the clients that register first",
     )
+    registry: str = Field(
+        "", description="the server's TOML file of members with samples and public keys, in place of `members`"
+    )
     max_samples: int = Field(
         MAX_SAMPLES, ge=1, lt=2**53, description="samples that a client may claim where `members` does not list it"
     )
@@ -78,6 +81,8 @@ class RunSettings(FlowerSection):
             raise ValueError(f"shape must be up to four numbers such as 3x32x32, got {self.shape!r}")
         if self.test and self.shape is None:
             raise ValueError("test goes with own samples; a named set has its own test samples")
+        if self.registry and self.members:
+            raise ValueError("registry and members both say who may take part; give one of them")
         named = self.named_members
         if named is not None and len(named) != self.clients:
             raise ValueError(f"members names {len(named)} clients, and clients is {self.clients}: not equal")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from time import monotonic, sleep
 from typing import Any
 
 from flwr.app import MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from ..client_registry import ClientRegistry
+from ..client_registry import ClientRegistry, NodeKey
 from ..codec import RefusedError
 from ..membership import FederationError
 from ..messages import Failure, TrainRequest
@@ -22,6 +23,7 @@ SCAN_SECONDS = 2.0  # between two requests for the list of connected nodes
 RETRY_SECONDS = 60.0  # until a node that was refused, or has not replied, is asked for its ClientInfo again
 QUERY_SECONDS = 300.0  # for a node to reply with its ClientInfo; the first time it loads its data
 ABSENT_SECONDS = 60.0  # that a round waits for a client without a node; a supervisor restarts a node in less
+STALL_SECONDS = 60.0  # until the log says who is waited for; then twice as long each time
 MAX_SENDS = 3  # of one request, so that a node cannot make the server repeat it without end
 
 
@@ -37,6 +39,20 @@ class PendingRequest:
     node: int | None = None  # to which it was sent last
     sends: int = 0  # how many times it was sent
     absent_since: float | None = None  # when the client was first seen to have no node
+    sent_at: str = ""  # time of day, UTC, when it was sent last
+
+
+class StallClock:
+    """Says when it is time to log who is waited for: after a minute, and then each time twice as late."""
+
+    def __init__(self) -> None:
+        self._begin, self._due = monotonic(), STALL_SECONDS
+
+    def is_due(self) -> bool:
+        """Whether it is time; if so, the next time is twice as far from the beginning."""
+        due = monotonic() - self._begin >= self._due
+        self._due *= 2 if due else 1
+        return due
 
 
 class FlowerTransport:
@@ -44,14 +60,16 @@ class FlowerTransport:
 
     def __init__(self, grid: Grid, registry: ClientRegistry, log_event: Callable[..., None]) -> None:
         self._queue, self._registry, self._log_event = MessageQueue(grid), registry, log_event
-        self._nodes: dict[int, str | None] = {}  # connected nodes, with the names their keys were registered with
+        self._nodes: dict[int, NodeKey] = {}  # connected nodes with their keys
         self._asked: dict[int, float] = {}  # when each node was asked for its ClientInfo
         self._last_scan = -SCAN_SECONDS
 
     def gather(self, number: int, seconds: float) -> None:
         """Wait until `number` clients have registered. Raises GatheringError if they have not within `seconds`."""
-        end = monotonic() + seconds
+        end, clock = monotonic() + seconds, StallClock()
         while len(self._registry.members) < number:
+            if clock.is_due():
+                self._log_event("waiting for clients", clients=number, came=sorted(self._registry.members))
             if monotonic() > end:
                 count, names = len(self._registry.members), ", ".join(sorted(self._registry.members)) or "none"
                 found = f"{count} of {number} clients came within {seconds:g} seconds ({names})"
@@ -70,8 +88,10 @@ class FlowerTransport:
         end = monotonic() + deadline
         self._queue.cancel(MessageType.TRAIN)
         self._last_scan = -SCAN_SECONDS  # nodes may have disconnected since the last round
-        pending = {client: PendingRequest(request) for client, request in requests.items()}
+        pending, clock = {client: PendingRequest(request) for client, request in requests.items()}, StallClock()
         while pending and monotonic() < end:
+            if clock.is_due():
+                self._log_waiting(pending, len(requests))
             self._scan_nodes()
             self._send(pending, end)
             for sent, content in self._queue.collect():
@@ -92,9 +112,20 @@ class FlowerTransport:
             if node is not None and node != request.node:
                 sent = SentMessage(node, MessageType.TRAIN, client, group=str(request.message.t), expires=end)
                 if self._queue.send(sent, to_records(request.message)):
-                    request.node, request.sends = node, request.sends + 1
+                    request.node, request.sends, request.sent_at = node, request.sends + 1, _time_of_day()
                 else:
                     self._last_scan = -SCAN_SECONDS
+
+    def _log_waiting(self, pending: Mapping[str, PendingRequest], asked: int) -> None:
+        """Log who has not answered, since when, and how much of each answer has come."""
+        waiting = {
+            client: f"since {request.sent_at}, {self._queue.received(client):,} bytes have come"
+            if client in self._registry.nodes and request.sent_at
+            else "no node of it is connected"
+            for client, request in sorted(pending.items())
+        }
+        t = next(iter(pending.values())).message.t
+        self._log_event("waiting for answers", t=t, asked=asked, answered=asked - len(pending), waiting=waiting)
 
     def _reply(self, sent: SentMessage, content: RecordDict | Failure, request: PendingRequest | None) -> Any:
         """The reply of a client, or None if it does not count: the request was sent elsewhere meanwhile, or the node
@@ -114,9 +145,8 @@ class FlowerTransport:
         """The clients that have had no node for too long."""
         now, registry, absent = monotonic(), self._registry, list[str]()
         # A node that has not replied with its ClientInfo may be busy with a request of an earlier server process.
-        busy = {
-            n for node, n in self._nodes.items() if node not in registry.nodes.values() and node not in registry.refused
-        }
+        nodes = (node for node in self._nodes if node not in registry.nodes.values() and node not in registry.refused)
+        busy = {self._nodes[node].name for node in nodes}
         for client, request in pending.items():
             if client in registry.nodes or client in busy or None in busy:
                 request.absent_since = None
@@ -160,3 +190,7 @@ class FlowerTransport:
             if self._registry.register(node, info, self._nodes[node]):
                 return self._log_event("client", client=info.name, samples=info.samples, node=str(node))
         self._log_event("node refused", node=str(node), reason=self._registry.refused[node])
+
+
+def _time_of_day() -> str:
+    return datetime.now(UTC).strftime("%H:%M:%S")

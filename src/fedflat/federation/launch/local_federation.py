@@ -6,7 +6,7 @@ import json
 import secrets
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ import httpx
 import tomli_w
 
 from ...files import locked, system_errors, write_atomically
-from ..flower.directory import read_events
+from ..flower.event_log import read_events
 from ..membership import FederationError
 from .certificates import Certificates
 from .processes import Processes
@@ -51,26 +51,29 @@ class LocalFederation:
         nodes: Mapping[str, Mapping[str, Any]],
         secure: bool = True,
         on_locked: Callable[[], None] = lambda: None,
+        approved: Sequence[str] = (),
     ) -> None:
         """nodes: the configuration of each node, by the name of its client. Logs, keys and state are written to
-        `folder`, but nothing before the `with` block. on_locked: called once the folder is locked."""
-        self._folder, self._nodes, self._secure, self._on_locked = folder, nodes, secure, on_locked
+        `folder`, but nothing before the `with` block. on_locked: called once the folder is locked. approved: digests of
+        the apps that nodes run; all if it is empty."""
+        self._approved = [word for digest in approved for word in ("--app-digest", digest)]
+        self.folder, self._nodes, self._secure, self._on_locked = folder, nodes, secure, on_locked
         self.processes = Processes(folder)  # superlink, superexec, and the SuperNodes by their clients' names
         with ExitStack() as stack:  # all sockets are open at the same time, so that their ports differ
             sockets = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(1 + len(nodes))]
             self.port, *self._node_ports = [one.getsockname()[1] for one in sockets]
         self._address = f"{HOST}:{self.port}"
-        self._certificates = Certificates(folder / "certificates")
+        self.certificates = Certificates(folder / "certificates")
         self._secret = folder / "superexec.secret"
         # How a program authenticates the SuperLink.
-        self._tls = ("--root-certificates", str(self._certificates.authority)) if secure else ("--insecure",)
+        self._tls = ("--root-certificates", str(self.certificates.authority)) if secure else ("--insecure",)
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            with system_errors(self._folder, "written"):
-                self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            busy = f"{self._folder.parent} is being run by another process"
-            stack.enter_context(locked(self._folder / ".lock", busy))
+            with system_errors(self.folder, "written"):
+                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            busy = f"{self.folder.parent} is being run by another process"
+            stack.enter_context(locked(self.folder / ".lock", busy))
             stack.callback(self.processes.stop)
             self.processes.prepare()
             self._on_locked()
@@ -80,7 +83,7 @@ class LocalFederation:
                                  "--superexec-auth-secret-file", str(self._secret), *self._tls)  # fmt: skip
             for name in self._nodes:
                 if self._secure:  # only nodes whose keys the SuperLink knows can connect
-                    public_key = f"{self._certificates.node_key(name)}.pub"
+                    public_key = f"{self.certificates.node_key(name)}.pub"
                     self.processes.run("flwr", "supernode", "register", public_key, CONNECTION, "--name", name,
                                        "--format", "json")  # fmt: skip
                 self.start_node(name)
@@ -94,11 +97,11 @@ class LocalFederation:
         """Write keys, the secret between SuperLink and SuperExec, and the configuration of Flower's command; remove
         the database of earlier runs."""
         for old in DATABASE:
-            (self._folder / old).unlink(missing_ok=True)
+            (self.folder / old).unlink(missing_ok=True)
         connection: dict[str, Any] = {"address": self._address}
         if self._secure:
-            self._certificates.make([HOST, "localhost"], list(self._nodes))
-            connection["root-certificates"] = str(self._certificates.authority.absolute())
+            self.certificates.make([HOST, "localhost"], list(self._nodes))
+            connection["root-certificates"] = str(self.certificates.authority.absolute())
         else:
             connection["insecure"] = True
         if not self._secret.exists():
@@ -111,19 +114,19 @@ class LocalFederation:
         """Start the SuperLink, and wait until it is ready. Raises FederationError if it does not become ready."""
         tls: tuple[str, ...] = ("--insecure",)
         if self._secure:
-            keys = self._certificates
+            keys = self.certificates
             tls = ("--ssl-certfile", str(keys.server), "--ssl-keyfile", str(keys.server_key), "--ssl-ca-certfile",
                    str(keys.authority), "--enable-supernode-auth")  # fmt: skip
         self.processes.start(
             "superlink", "flower-superlink", "--host", HOST, "--port", str(self.port), "--isolation", "process",
-            "--database", str(self._folder / DATABASE[0]), "--superexec-auth-secret-file", str(self._secret),
+            "--database", str(self.folder / DATABASE[0]), "--superexec-auth-secret-file", str(self._secret),
             "--disable-runtime-dependency-installation", *tls,
         )  # fmt: skip
         self._wait_for_superlink()
 
     def _wait_for_superlink(self) -> None:
         url = f"{'https' if self._secure else 'http'}://{self._address}/health"
-        tls = ssl.create_default_context(cafile=self._certificates.authority) if self._secure else False
+        tls = ssl.create_default_context(cafile=self.certificates.authority) if self._secure else False
         end = monotonic() + START_SECONDS
         while monotonic() < end:
             self.processes.check()
@@ -137,9 +140,10 @@ class LocalFederation:
         """Start a client's SuperNode."""
         port = self._node_ports[list(self._nodes).index(name)]
         config = " ".join(f"{key}={json.dumps(value)}" for key, value in self._nodes[name].items())
-        key = ("--auth-supernode-private-key", str(self._certificates.node_key(name))) if self._secure else ()
+        key = ("--auth-supernode-private-key", str(self.certificates.node_key(name))) if self._secure else ()
+        program = ("fedflat", "flower", "node", *self._approved) if self._approved else ("flower-supernode",)
         self.processes.start(
-            name, "flower-supernode", "--superlink", self._address, "--host", HOST, "--port", str(port),
+            name, *program, "--superlink", self._address, "--host", HOST, "--port", str(port),
             "--node-config", config, *key, *self._tls,
         )  # fmt: skip
 

@@ -1,0 +1,169 @@
+"""The log of a federation: one JSON object a line, each with the SHA-256 of all that stands before it.
+
+So a line that is changed, removed, inserted or moved is found, as are lines cut off the end if a checkpoint has the
+head of a longer log. Who may write the folder can write all of it anew; against that helps only a head that is kept
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import InputError, printable
+from ...files import flush_folder, system_errors
+
+log = logging.getLogger("flwr")
+EVENTS = "events.jsonl"  # the events of the federation, for people and programs that follow it
+LINE, PREVIOUS = "line", "previous"  # the number of a line, and the SHA-256 of all bytes before it
+HEAD = "log"  # under which checkpoints and the result keep the head
+
+
+@dataclass(frozen=True)
+class LogHead:
+    """How far a log has come."""
+
+    lines: int
+    sha256: str  # of their bytes: `head -n LINES events.jsonl | sha256sum`
+
+    def facts(self) -> dict[str, Any]:
+        """The head as JSON-able values."""
+        return asdict(self)
+
+
+def head_in(facts: Mapping[str, Any], where: Path) -> LogHead | None:
+    """The head that a checkpoint or a result keeps; None if it was written by an earlier version.
+
+    Raises InputError, naming the file, for what is no head.
+    """
+    found = facts.get(HEAD)
+    if found is None:
+        return None
+    try:
+        return LogHead(int(found["lines"]), str(found["sha256"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{where}: {HEAD} is not the head of a log") from error
+
+
+class EventLog:
+    """Appends events to a file and to Flower's log. One process at a time may have it open: the folder is locked."""
+
+    def __init__(self, folder: Path, study: str = "") -> None:
+        """study: the digest of the study, with which the first line of a new log begins."""
+        self._path, self._study = folder / EVENTS, study
+        self._open()
+
+    def _open(self) -> None:
+        """Take up the log as it is, and end a line that was being written when the machine stopped."""
+        content = self._path.read_bytes() if self._path.exists() else b""
+        if content and not content.endswith(b"\n"):
+            content += b"\n"
+            with self._path.open("ab") as file:
+                file.write(b"\n")
+        self._lines, self._before = content.count(b"\n"), hashlib.sha256(content)
+
+    @property
+    def head(self) -> LogHead:
+        """The number of lines, and the SHA-256 of their bytes."""
+        return LogHead(self._lines, self._before.hexdigest())
+
+    def append(self, event: str, **facts: Any) -> None:
+        """Append an event, such as "round", with its JSON-able facts; it is on disk when this returns.
+
+        Raises InputError if it cannot be written.
+        """
+        line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **facts}
+        line |= {LINE: self._lines + 1, PREVIOUS: self._before.hexdigest() if self._lines else self._study}
+        content = (json.dumps(line) + "\n").encode()
+        try:
+            with system_errors(self._path, "written"):
+                self._write(content)
+        except InputError:
+            with suppress(OSError):  # part of the line may have been written
+                self._open()
+            raise
+        self._lines += 1
+        self._before.update(content)
+        log.info("fedflat: %s", printable(" ".join([event, *(f"{key}={value}" for key, value in facts.items())])))
+
+    def _write(self, content: bytes) -> None:
+        is_new = not self._path.exists()
+        with self._path.open("ab") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            flush_folder(self._path.parent)
+
+
+def read_events(folder: Path) -> Iterator[dict[str, Any]]:
+    """The events in a federation's folder so far, without numbers and hashes; incomplete lines are skipped."""
+    path = folder / EVENTS
+    for line in path.read_bytes().split(b"\n") if path.exists() else ():
+        event = _parsed(line)
+        if event is not None:
+            yield {key: value for key, value in event.items() if key not in (LINE, PREVIOUS)}
+
+
+def check_log(path: Path, heads: Mapping[str, LogHead], study: str | None = None) -> LogHead:
+    """Check every line against what it says of the lines before, and the log against `heads`; return its own head.
+
+    heads: of this log or of shorter ones, by the name of the file that keeps them. study: the digest of the study.
+    Lines of earlier versions, which have no hash, may stand before the first that has one. Raises InputError, naming
+    the first line that is wrong.
+    """
+    before, chained = hashlib.sha256(), False
+    ends = [before.hexdigest()]  # the SHA-256 of so many lines
+    with system_errors(path, "read"), path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            event, where = _checked(line, f"{path}: line {number}"), f"{path}: line {number}"
+            if PREVIOUS in event:
+                _check_place(event, number, ends[-1] if number > 1 else study, chained, where)
+            elif chained and event:
+                raise InputError(f"{where} has no hash, as those before it have")
+            chained = chained or PREVIOUS in event
+            before.update(line)
+            ends.append(before.hexdigest())
+    for name, head in heads.items():
+        if head.lines >= len(ends):
+            raise InputError(f"{path}: the end is missing: it has {len(ends) - 1} lines, {name} knows of {head.lines}")
+        if head.sha256 != ends[head.lines]:
+            raise InputError(f"{path}: the first {head.lines} lines are not those that {name} knows of")
+    return LogHead(len(ends) - 1, ends[-1])
+
+
+def _check_place(event: Mapping[str, Any], number: int, before: str | None, chained: bool, where: str) -> None:
+    """Raise InputError unless an event says its own number, and the SHA-256 `before` of what stands before it."""
+    if event.get(LINE) != number:
+        raise InputError(f"{where} was line {str(event.get(LINE))[:20]}: lines were removed, inserted or moved")
+    if before is None or event[PREVIOUS] == before:
+        return
+    if number == 1:
+        raise InputError(f"{where} begins the log of another study")
+    changed = f"line {number - 1} as it is now: one of the two was" if chained else "the lines before it: they were"
+    raise InputError(f"{where} does not follow {changed} changed")
+
+
+def _checked(line: bytes, where: str) -> dict[str, Any]:
+    """The event in a line; nothing for one that was being written when a machine stopped. Raises InputError."""
+    event = _parsed(line)
+    if event is None and not (line.startswith(b"{") and not line.endswith(b"}\n")):
+        raise InputError(f"{where} is not an event")
+    return event or {}
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    """The event in a line; None if there is none."""
+    with suppress(ValueError, RecursionError):
+        event = json.loads(line)
+        if isinstance(event, dict) and {"time", "event"} <= event.keys():
+            return event
+    return None
