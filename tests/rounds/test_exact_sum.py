@@ -61,6 +61,24 @@ def test_the_highest_place_is_the_first_that_is_high_enough(dtype: torch.dtype, 
     assert Fraction(2) ** (step * top) <= 2 * largest
 
 
+@pytest.mark.parametrize("dtype", PRECISIONS)
+@pytest.mark.parametrize("scale", [1e-12, 1.0])
+def test_a_row_of_zeros_changes_no_bit_wherever_it_comes(dtype: torch.dtype, scale: float) -> None:
+    """Such as the field of a client that does not move, alone in its group, among small numbers of others."""
+    x, weights = rows(dtype, scale=scale)
+    expected = summed(x, weights, [])
+    zeros, share = torch.zeros_like(x[:1]), weights[:1]
+    for place in (0, 20, 40):
+        together, shares = (
+            torch.cat([x[:place], zeros, x[place:]]),
+            torch.cat([weights[:place], share, weights[place:]]),
+        )
+        for cuts in ([], [place, place + 1]):
+            found = summed(together, shares, cuts)
+            assert torch.equal(found.sums, expected.sums)
+            assert found.top == expected.top
+
+
 def test_a_plain_sum_depends_on_the_order() -> None:
     """What the other test would not notice, if these rows were too simple."""
     x, weights = rows(torch.float32)

@@ -30,9 +30,14 @@ class Grid:
         return -(1020 // self.step) + self.places
 
     def top(self, largest: float) -> int:
-        """The place for numbers up to `largest`: the first whose next one's unit is more than twice as large."""
+        """The place for numbers up to `largest`: the first whose next one's unit is more than twice as large.
+
+        Zeros go with any place, so they have the lowest.
+        """
         if not isfinite(largest):
             return self.highest
+        if largest == 0:
+            return self.lowest
         return max(self.lowest, min(self.highest, -(-(frexp(largest)[1] + 1) // self.step) - 1))
 
     def anchor(self, place: int) -> float:
