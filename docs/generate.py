@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from benchmarks import attacks
+from benchmarks import attacks, privacy
 from benchmarks.federation_tables import cost_table, kills_table, settings_table
 from benchmarks.growth_tables import growth_table, read_growth
 from benchmarks.ranks_tables import aggregation_table, rounds_table
@@ -17,7 +17,7 @@ from benchmarks.results import Results
 from benchmarks.secure_sum_tables import rounds_table as sum_rounds_table
 from benchmarks.secure_sum_tables import sums_table
 from benchmarks.tables import Table, circumstances, peers_table, target_table, times_table, vectors_table
-from docs import attack_tables, published, study
+from docs import attack_tables, privacy_tables, published, study
 from docs.gpu_lines import gpu_lines_table
 from docs.method_grid import grid
 from docs.method_pages import index_table, link, method_pages, page_problems
@@ -31,6 +31,7 @@ from fedflat.reports.catalogue import COSTS, LEGEND, costs, documentation, setti
 from fedflat.reports.recipes import details
 
 ROOT = Path(__file__).parent.parent
+UNMEASURED = "Not measured yet."
 STUDY = ROOT / "studies" / "flat-or-tuned" / "results"
 
 
@@ -154,7 +155,7 @@ def performance_page() -> str:
 
 def measured_chapters(results: Results) -> dict[str, str]:
     """The targets, and if something was measured, everything that was."""
-    missing = "Not measured yet."
+    missing = UNMEASURED
     tables = {"times": times_table, "vectors": vectors_table, "peers": peers_table}
     chapters = {what: table(results).markdown() if results.every else missing for what, table in tables.items()}
     circumstance = circumstances(results) if results.every else missing
@@ -164,7 +165,7 @@ def measured_chapters(results: Results) -> dict[str, str]:
 def growth_chapter(file: Path) -> dict[str, str]:
     """Figure and figures of growth."""
     if not file.exists():
-        return {"growth": "Not measured yet."}
+        return {"growth": UNMEASURED}
     return {"growth": f"![Cost of a round](growth/growth.svg)\n\n{growth_table(read_growth(file)).markdown()}"}
 
 
@@ -193,7 +194,7 @@ def durability_page() -> str:
     text = renewed((ROOT / "docs" / "durability.md").read_text(), "promises", promises_table())
     for what, table in {"trials": trials_table, "costs": costs_table}.items():
         file = ROOT / "docs" / f"{what}.json"
-        text = renewed(text, what, table(json.loads(file.read_text())) if file.exists() else "Not measured yet.")
+        text = renewed(text, what, table(json.loads(file.read_text())) if file.exists() else UNMEASURED)
     return text
 
 
@@ -259,7 +260,7 @@ def secure_sum_page() -> str:
     file, text = ROOT / "docs" / "secure_sum.json", (ROOT / "docs" / "secure_sum.md").read_text()
     content = json.loads(file.read_text()) if file.exists() else {}
     for what, table in {"sums": sums_table, "rounds": sum_rounds_table}.items():
-        text = renewed(text, what, table(content).markdown() if what in content else "Not measured yet.")
+        text = renewed(text, what, table(content).markdown() if what in content else UNMEASURED)
     return text
 
 
@@ -272,8 +273,17 @@ def guards_page() -> str:
     }  # fmt: skip
     text = renewed((ROOT / "docs" / "guards.md").read_text(), "worst cost", attack_tables.worst_cost(rows))
     for what, table in tables.items():
-        text = renewed(text, what, table(rows).markdown() if rows else "Not measured yet.")
+        text = renewed(text, what, table(rows).markdown() if rows else UNMEASURED)
     return text
+
+
+def privacy_page() -> str:
+    """docs/privacy.md with accuracies by epsilon, and what canaries proved."""
+    runs, audits = privacy.read_runs(), privacy.read_audits()
+    text = (ROOT / "docs" / "privacy.md").read_text()
+    text = renewed(text, "audit", privacy_tables.audit_table(audits).markdown() if audits else UNMEASURED)
+    table = privacy_tables.accuracy_table(runs, audits)
+    return renewed(text, "private accuracy", table.markdown() if runs else UNMEASURED)
 
 
 def defects_table(content: dict[str, Any]) -> str:
@@ -333,6 +343,7 @@ def main() -> int:
         ROOT / "docs" / "durability.md": durability_page(),
         ROOT / "docs" / "guards.md": guards_page(),
         ROOT / "docs" / "secure_sum.md": secure_sum_page(),
+        ROOT / "docs" / "privacy.md": privacy_page(),
         ROOT / "docs" / "tests.md": between("docs/tests.md", "planted defects", defects_table(defects)),
         **study_page(STUDY),
     }

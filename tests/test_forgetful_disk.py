@@ -263,7 +263,7 @@ def test_a_federation_keeps_every_state_that_it_has_saved(
     disk: ForgetfulDisk, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     promises = Promises(disk)
-    save = promises.after(FederationDirectory.save, lambda _, coordinator: coordinator.t)
+    save = promises.after(FederationDirectory.save, lambda _, server, *__: server.t)
     monkeypatch.setattr(FederationDirectory, "save", save)
     federation = GridFederation(study_of(method="scaffold"), folder)
     federation.serve()

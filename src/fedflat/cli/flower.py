@@ -83,7 +83,6 @@ def export_study(
     from .flags import resolve
 
     with _flower_imports():
-        from ..federation.flower.approved_app import app_digest
         from ..federation.flower.export import export
         from ..federation.flower.settings import RunSettings
     context.with_resource(allow_code())  # what the user's own command line and file name
@@ -96,7 +95,8 @@ def export_study(
         raise InputError("--clients is missing: with how many clients of their own samples the federation begins")
     settings = RunSettings.parse("flower export", {**given, "clients": number, "out": f"runs/{spec.label}-federation"})
     export(spec, settings, folder)
-    Console().say(f"app in {folder}; start it with `flwr run {folder} LINK`", f"digest {app_digest(folder)}")
+    Console().say(f"app in {folder}; start it with `flwr run {folder} LINK`",
+                  f"nodes that run no other app need its digest: `fedflat flower digest {folder}`")  # fmt: skip
 
 
 @app.command("run", cls=SettingsCommand, options_metavar="[STUDY.toml] [--KEY VALUE]...")
