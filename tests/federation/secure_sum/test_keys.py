@@ -29,8 +29,15 @@ def test_both_sides_agree_and_every_purpose_has_its_own_key() -> None:
     assert len({*others, agreed_key(a, public_key(b), "p")}) == 5
 
 
-def test_a_key_is_that_of_its_purpose_and_of_both_public_keys() -> None:
-    """HKDF (RFC 5869) of X25519's secret, whose `info` is the purpose, then the lower public key, then the other."""
+def test_a_key_is_that_of_its_secret_and_purpose() -> None:
+    """HKDF (RFC 5869) without salt, whose `info` is the purpose."""
+    secret = new_secret()
+    drawn = hmac.digest(bytes(32), secret, "sha256")
+    assert derived(secret, "p") == hmac.digest(drawn, b"p\x01", "sha256")
+
+
+def test_a_common_key_is_that_of_its_purpose_and_of_both_public_keys() -> None:
+    """HKDF of X25519's secret, whose `info` is the purpose, then the lower public key, then the other."""
     mine, other = X25519PrivateKey.generate(), X25519PrivateKey.generate()
     publics = sorted(one.public_key().public_bytes_raw() for one in (mine, other))
     drawn = hmac.digest(bytes(32), mine.exchange(other.public_key()), "sha256")
