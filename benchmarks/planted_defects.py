@@ -49,7 +49,7 @@ CHECKS = {  # what `make test` does beside pytest
 
 @dataclass(frozen=True)
 class Defect:
-    """A change of a line or two that makes the program wrong."""
+    """A change of a line or two that makes the program wrong; in `also`, those that it takes elsewhere besides."""
 
     name: str
     room: str
@@ -57,21 +57,25 @@ class Defect:
     file: str
     old: str
     new: str
+    also: tuple[dict[str, str], ...] = ()  # with `file`, `old` and `new` each; what two parties must leave out alike
 
     @classmethod
-    def of(cls, table: dict[str, str], before: bool) -> Defect:
+    def of(cls, table: dict[str, Any], before: bool) -> Defect:
         """From its table in the TOML file; `before` for the version that is compared with."""
         changes = {key: table.get(f"before_{key}", table[key]) for key in ("file", "old", "new")}
         there = changes if before else {key: table[key] for key in changes}
-        return cls(table["name"], table["room"], table["what"], **there)
+        return cls(table["name"], table["room"], table["what"], **there, also=tuple(table.get("also", ())))
 
-    def planted(self, tree: Path) -> str:
-        """Its file below `tree` with the defect. Raises ValueError unless the old text occurs there exactly once."""
-        path = tree / self.file
-        text = path.read_text() if path.exists() else ""
-        if text.count(self.old) != 1:
-            raise ValueError(f"{self.name}: {self.file} has {self.old!r} {text.count(self.old)} times, not once")
-        return text.replace(self.old, self.new)
+    def planted(self, tree: Path) -> dict[str, str]:
+        """Its files below `tree`, by name, with the defect. Raises ValueError unless each old text occurs once."""
+        texts: dict[str, str] = {}
+        for change in ({"file": self.file, "old": self.old, "new": self.new}, *self.also):
+            file, old = change["file"], change["old"]
+            text = texts.get(file, (tree / file).read_text() if (tree / file).exists() else "")
+            if text.count(old) != 1:
+                raise ValueError(f"{self.name}: {file} has {old!r} {text.count(old)} times, not once")
+            texts[file] = text.replace(old, change["new"])
+        return texts
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,8 @@ class Planter:
             (tree / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(self._source / file, tree / file)
         for defect in defects:
-            (tree / defect.file).write_text(defect.planted(tree))
+            for file, text in defect.planted(tree).items():
+                (tree / file).write_text(text)
         return tree
 
     def _failed(self, tree: Path, suspects: Sequence[str]) -> list[str]:

@@ -40,7 +40,10 @@ from fedflat.methods import find
 
 PARAMETERS = 1_101_570  # of the model "1.1M" of benchmarks/federation.py
 SHARE = 0.6
-CASES = {"5 clients": (5, 0), "10 clients": (10, 0), "10 clients, 3 drop out": (10, 3), "50 clients": (50, 0)}
+CASES = {
+    "5 clients": (5, 0), "10 clients": (10, 0), "10 clients, 3 drop out": (10, 3), "50 clients": (50, 0),
+    "100 clients": (100, 0),
+}  # fmt: skip
 BOUNDS = NormBounds(inf, 1.0)
 
 

@@ -80,6 +80,17 @@ def test_a_text_that_is_not_there_once_is_refused(planter: Planter, old: str) ->
         planter.check([defect("sign", old, "a - b")])
 
 
+def test_a_defect_of_two_parties_is_in_both_files(tmp_path: Path) -> None:
+    for name in ("one.py", "other.py"):
+        (tmp_path / name).write_text("add(mask)\nadd(sum)\n")
+    table = {"name": "x", "room": "first", "what": "", "file": "one.py", "old": "add(mask)", "new": "pass"}
+    also = [{"file": "other.py", "old": "add(mask)", "new": ""}, {"file": "one.py", "old": "sum", "new": "all"}]
+    found = Defect.of(table | {"also": also}, before=False).planted(tmp_path)
+    assert found == {"one.py": "pass\nadd(all)\n", "other.py": "\nadd(sum)\n"}
+    with pytest.raises(ValueError, match=r"x: other.py has 'add' 2 times, not once"):
+        Defect.of(table | {"also": [also[0] | {"old": "add"}]}, before=False).planted(tmp_path)
+
+
 def test_the_version_before_may_have_other_files() -> None:
     table = {"name": "x", "room": "first", "what": "", "file": "new.py", "old": "1", "new": "2"}
     table |= {"before_file": "old.py", "before_old": "0"}

@@ -18,6 +18,7 @@ from fedflat.federation.messages import Failure
 from fedflat.federation.secure_sum.client import SumClient
 from fedflat.federation.secure_sum.messages import KeysRequest
 from fedflat.federation.server import FederatedServer, RoundTerms
+from fedflat.rounds.aggregation import Weights
 from support.transports import DIGEST, federated_clients, federated_server
 
 CLIENT = ff.Client(lr=0.1, lr_decay=0.95, epochs=2, batch_size=4)
@@ -30,10 +31,10 @@ class SummingTransport:
 
     def __init__(
         self, clients: Mapping[str, FederatedClient], folder: Path, guard: ff.Guard | None = None,
-        change: Change = lambda client, request, reply: reply,
+        change: Change = lambda client, request, reply: reply, weights: Weights = "uniform", unmask_again: int = 0,
     ) -> None:  # fmt: skip
-        self.clients, self.guard, self.change = dict(clients), guard, change
-        self.summing = {name: SumClient(folder / name / "secure-sum", SHARE, DIGEST) for name in clients}
+        self.clients, self.guard, self.change, self.weights = dict(clients), guard, change, weights
+        self.summing = {name: SumClient(folder / name / "secure-sum", SHARE, DIGEST, unmask_again) for name in clients}
         self.seen: list[tuple[str, Any, Any]] = []  # all that the server sends and gets
 
     def exchange(self, requests: Mapping[str, Any], deadline: float) -> Iterator[tuple[str, Any]]:
@@ -49,7 +50,7 @@ class SummingTransport:
         try:
             if not isinstance(request, KeysRequest):
                 return self.summing[client].answer(request)
-            reply, summand = self.clients[client].summand(request, self.guard)
+            reply, summand = self.clients[client].summand(request, self.guard, self.weights)
             return self.summing[client].begin(request, reply.samples, reply.steps, summand)
         except RefusedError as error:
             return Failure(str(error))
@@ -57,13 +58,14 @@ class SummingTransport:
 
 def summing_federation(
     method: Method, folder: Path, rule: object = 1.0, dtype: torch.dtype = torch.float32, guard: ff.Guard | None = None,
-    change: Change = lambda client, request, reply: reply, **changes: Any,
+    change: Change = lambda client, request, reply: reply, unmask_again: int = 0, **changes: Any,
 ) -> tuple[FederatedServer, SummingTransport]:  # fmt: skip
-    """A server that sees sums alone, and its transport with all six clients of `federation()`."""
+    """A server that sees sums alone, and its transport with all six clients of `federation()`; called again for the
+    same folder, both are new processes'."""
     terms = RoundTerms(quorum=0.5, norm_multiple=inf, secure_sum=SHARE)
     server = federated_server(method, CLIENT, rule, dtype, **({"terms": terms, "guard": guard} | changes))
     clients = federated_clients(method, folder, CLIENT, dtype, rule)
-    return server, SummingTransport(clients, folder, guard, change)
+    return server, SummingTransport(clients, folder, guard, change, changes.get("weights", "uniform"), unmask_again)
 
 
 def dropping(step: type[Any], *clients: str, t: int = 0) -> Change:

@@ -17,6 +17,7 @@ from ..core.objective import Objective
 from ..core.task import CROSS_ENTROPY, task_of
 from ..data.federated import FederatedData
 from ..metrics.drift import drift
+from ..rounds.aggregation import Weights
 from ..rounds.batches import Batches
 from ..rounds.device import one_thread
 from ..rounds.exact_sum import ExactSum
@@ -93,11 +94,14 @@ class FederatedClient:
             up=pack(result.up.map(lambda x: x[0].to(down.w.dtype))),
         )
 
-    def summand(self, request: KeysRequest, guard: Guard | None) -> tuple[TrainReply, dict[str, ExactSum]]:
+    def summand(
+        self, request: KeysRequest, guard: Guard | None, weights: Weights
+    ) -> tuple[TrainReply, dict[str, ExactSum]]:
         """Train, and make of the reply what the server would add of it, shortened to the bound of `guard`.
 
-        Raises what `train` does.
+        weights: of clients in the mean. Raises what `train` does, and RefusedError for a weight that cannot be its own.
         """
+        _check_weight(request.weight, len(self._data.y), guard, weights)
         reply = self.train(request)
         expected = {"": ExpectedReply(reply.samples, reply.steps, request.weight)}
         ctx = self._contexts.of(request.t, request.share, request.sampled)
@@ -115,3 +119,11 @@ class FederatedClient:
         for what, (found, mine) in expected.items():
             if found != mine:
                 raise RefusedError(f"the order is for {what} {found}, this is {what} {mine}")
+
+
+def _check_weight(weight: float, samples: int, guard: Guard | None, weights: Weights) -> None:
+    """Raise RefusedError for a weight that a client with so many samples cannot have; the others' might be nothing."""
+    highest = 1 if weights == "uniform" else samples
+    limited = guard is not None and guard.max_weight is not None  # to a multiple of a median, which nobody here knows
+    if not (1 if limited else highest) <= weight <= highest:
+        raise RefusedError(f"the weight is {weight}, which is not that of {samples} samples, weights = {weights!r}")

@@ -108,8 +108,16 @@ class ExactSum:
 
     def integers(self) -> Tensor:
         """The sums as whole numbers of the units of their places, (places, d), int64; of one vector at most half of
-        2**step in absolute value."""
-        return (self.sums / self._units()).to(torch.int64)
+        2**step in absolute value. Raises ValueError if one is not finite, or has more than 63 bits."""
+        whole = self.sums / self._units()
+        if not bool((whole.abs() < 2.0**63).all()):
+            raise ValueError("a number is not finite, or beyond the highest place")
+        return whole.to(torch.int64)
+
+    @property
+    def limit(self) -> int:
+        """The largest whole number that `integers` is of one vector."""
+        return 1 << (self._grid.step - 1)
 
     def add_integers(self, top: int, integers: Tensor) -> None:
         """Add what `integers` is of other sums, or of the sum of several, whose highest place is `top`.

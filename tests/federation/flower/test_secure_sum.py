@@ -13,6 +13,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from fedflat.core.errors import InputError
 from fedflat.federation.codec import PackedTensor, RefusedError
 from fedflat.federation.flower.records import RECORD, read_reply, read_sum_request, to_records
+from fedflat.federation.membership import RoundFailedError
 from fedflat.federation.messages import Failure, TrainRequest
 from fedflat.federation.secure_sum.messages import (
     KeysReply,
@@ -37,7 +38,7 @@ REQUESTS = (
     UnmaskRequest(*COMMON, (0, 2)),
 )
 REPLIES = (
-    KeysReply(3, 10, 2, b"a", b"b", b"c", (0, -1)),
+    KeysReply(3, 10, 2, b"a", b"b", b"c", (0, -1), (0, 2)),
     SharesReply("session", (b"a", b"")),
     MaskReply("session", VECTORS),
     UnmaskReply("session", (b"", b"b")),
@@ -83,6 +84,37 @@ def test_two_of_five_drop_out_after_they_have_shared_keys(tmp_path: Path) -> Non
     assert models[0] == models[1]
     assert list(missing[0]) == list(missing[1]) == ["client-1", "client-3"]
     assert all(reason.startswith("masking: its reply cannot be read") for reason in missing[0].values())
+
+
+def losing(node: Node, step: type[Any]) -> Node:
+    """The same node, whose replies to one step are lost after it has been asked to unmask round 1, then included."""
+    unmasked = lost = False
+
+    def app(message: Message, context: Context) -> Message:
+        nonlocal unmasked, lost
+        unmasked = unmasked or message.content.get(RECORD[UnmaskRequest], {}).get("t") == 1
+        lost = unmasked and RECORD[step] in message.content
+        return node.app(message, context)
+
+    return Node(app, node.config, tamper=lambda number, contents: {} if lost else contents)
+
+
+@pytest.mark.slow
+def test_a_round_that_was_unmasked_goes_on_with_others_only_if_the_operator_says_so(tmp_path: Path) -> None:
+    """Three of five replies to the last step of round 1 are lost, and another client never comes back."""
+    federation = GridFederation(study_of(rounds=2, participation=1.0), tmp_path / "federation", **SECURE)
+    nodes = federation.nodes | {104: losing(federation.nodes[104], KeysRequest)}
+    late = {number: losing(nodes[number], UnmaskRequest) for number in (101, 102, 103)}
+    for now in (nodes | late, nodes):  # the second one is another process, which goes on from round 1
+        with failing(RoundFailedError, "set unmask-again = 2, see docs/secure_sum.md (client-4: "):
+            federation.serve(now)
+    first, *others = [event["reason"] for event in federation.events("round failed")]
+    assert first.startswith("round 1: 2 of 5 clients have answered, 3 must (client-1: unmasking: ")
+    line = "round 1: shares were told for a sum over 5 clients, of which 4 are here, and the difference to another sum"
+    assert [reason.startswith(line) for reason in others] == [True] * 5
+    federation.config["unmask-again"] = 2
+    federation.serve(nodes)
+    assert [list(event["missing"]) for event in federation.events("round")] == [[], ["client-4"]]
 
 
 def answered(federation: GridFederation, request: Any) -> RecordDict:
@@ -131,7 +163,7 @@ def test_names_on_the_network_do_not_change() -> None:
         {*common, "participants", "channel_keys", "mask_keys", "places"},
         {*common, "senders", "shares"},
         {*common, "survivors"},
-        {"t", "samples", "steps", "channel_key", "mask_key", "seed_digest", "places"},
+        {"t", "samples", "steps", "channel_key", "mask_key", "seed_digest", "places", "unmasked"},
         {"session", "shares"},
         {"session"},
         {"session", "shares"},

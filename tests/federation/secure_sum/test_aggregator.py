@@ -16,6 +16,8 @@ import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.core.method import Method
 from fedflat.federation.messages import TrainReply
+from fedflat.federation.secure_sum.aggregator import MaskedSum
+from fedflat.federation.secure_sum.masks import WORD
 from fedflat.federation.secure_sum.messages import (
     KeysReply,
     KeysRequest,
@@ -30,7 +32,7 @@ from fedflat.federation.server import FederatedServer, RoundFailedError, RoundTe
 from fedflat.methods import find
 from support.federation import federation
 from support.malicious_replies import change_vector
-from support.secure_sums import CLIENT, dropping, summing_federation
+from support.secure_sums import CLIENT, SummingTransport, dropping, summing_federation
 from support.transports import InProcessTransport, client_names, federated_clients, federated_server
 
 NAMES = client_names(federation())
@@ -211,8 +213,111 @@ def test_of_each_client_the_server_gets_shares_of_one_secret_alone(tmp_path: Pat
     server.round(transport)
     replies = [reply for _, _, reply in transport.seen if isinstance(reply, UnmaskReply)]
     assert [len(reply.shares) for reply in replies] == [6] * 5
-    assert not list(tmp_path.glob(f"{NAMES[0]}/secure-sum/*.json")), "secrets go with the last step"
-    assert list(tmp_path.glob(f"{gone}/secure-sum/*.json")), "until the next round, of a client that dropped out"
+    assert not list(tmp_path.glob(f"{NAMES[0]}/secure-sum/s*")), "secrets go with the last step"
+    assert len(list(tmp_path.glob(f"{gone}/secure-sum/s*"))) == 2, "until the next round, of a client that dropped out"
+
+
+def asked(transport: SummingTransport, step: type[Any]) -> set[str]:
+    """The clients that were asked for a step."""
+    return {name for name, request, _ in transport.seen if isinstance(request, step)}
+
+
+@pytest.fixture
+def told_too_late(tmp_path: Path) -> Path:
+    """The clients' folders after a round whose sum all six have unmasked, and three of them after the deadline.
+
+    A server that keeps what comes late knows the sum.
+    """
+    server, transport = summing_federation(FedAvg(), tmp_path, change=dropping(UnmaskRequest, *NAMES[:3]))
+    with pytest.raises(RoundFailedError, match="3 of 6 clients have answered, 4 must"):
+        server.round(transport)
+    return tmp_path
+
+
+@pytest.mark.parametrize("step", STEPS[:3], ids=lambda step: step.__name__)
+def test_a_round_that_was_unmasked_is_not_unmasked_for_others(step: type[Any], told_too_late: Path) -> None:
+    """Else the difference of both sums would be the record of the client that has gone. A new process is the server.
+
+    Nobody is asked to unmask, and when all are back the round succeeds.
+    """
+    server, transport = summing_federation(FedAvg(), told_too_late, change=dropping(step, NAMES[5]))
+    with pytest.raises(RoundFailedError) as e:
+        server.round(transport)
+    line = "round 0: shares were told for a sum over 6 clients, of which 5 are here, and the difference to another sum"
+    assert str(e.value).startswith(line)
+    assert "set unmask-again = 1, see docs/secure_sum.md (clinic-05: " in str(e.value)
+    assert asked(transport, UnmaskRequest) == set()
+    transport.change = lambda client, request, reply: reply
+    assert server.round(transport).missing == {}
+    assert torch.equal(server.w, plain(FedAvg(), told_too_late / "plain", {}, rounds=1).w)
+
+
+def test_a_client_itself_refuses_a_second_sum_of_a_round(told_too_late: Path) -> None:
+    """Whatever a server that does not look at what it is told may ask."""
+    hidden = {"unmasked": ()}
+
+    def change(name: str, request: Any, reply: Any) -> Any:
+        if name == NAMES[5]:
+            return None
+        return replace(reply, **hidden) if isinstance(reply, KeysReply) else reply
+
+    server, transport = summing_federation(FedAvg(), told_too_late, change=change)
+    with pytest.raises(RoundFailedError, match="unmasking: round 0 has been unmasked for 6 clients, and these are"):
+        server.round(transport)
+    assert asked(transport, UnmaskRequest) == set(NAMES[:5])
+    assert not [reply for _, _, reply in transport.seen if isinstance(reply, UnmaskReply)]
+
+
+def test_who_was_not_in_the_sum_is_not_in_its_repetition(tmp_path: Path) -> None:
+    """The client that was gone is back, and the round is repeated without it."""
+    gone = NAMES[5]
+    late = dropping(UnmaskRequest, *NAMES[:3])
+    before = dropping(MaskRequest, gone)
+    server, transport = summing_federation(FedAvg(), tmp_path / "sum", change=lambda *one: late(*one) and before(*one))
+    with pytest.raises(RoundFailedError):
+        server.round(transport)
+    server, transport = summing_federation(FedAvg(), tmp_path / "sum")
+    report = server.round(transport)
+    assert report.missing == {gone: "the round is repeated as it was, without it"}
+    assert asked(transport, SharesRequest) == set(NAMES[:5])
+    assert torch.equal(server.w, plain(FedAvg(), tmp_path / "plain", {0: {gone}}, rounds=1).w)
+
+
+def test_as_long_as_too_few_have_told_shares_others_may_be_summed(tmp_path: Path) -> None:
+    """Two of six clients have been asked: the four others are enough for a sum, and the two for none."""
+
+    def unreached(name: str, request: Any) -> Any:
+        return None if isinstance(request, UnmaskRequest) and name not in NAMES[:2] else answer(name, request)
+
+    server, transport = summing_federation(FedAvg(), tmp_path / "sum")
+    answer = transport.reply
+    transport.reply = unreached
+    with pytest.raises(RoundFailedError, match="2 of 6 clients have answered, 4 must"):
+        server.round(transport)
+    server, transport = summing_federation(FedAvg(), tmp_path / "sum", change=dropping(KeysRequest, NAMES[0]))
+    assert list(server.round(transport).missing) == [NAMES[0]]
+    assert torch.equal(server.w, plain(FedAvg(), tmp_path / "plain", {0: {NAMES[0]}}, rounds=1).w)
+
+
+def test_the_operator_may_go_on_without_a_client_that_never_comes_back(told_too_late: Path) -> None:
+    gone = NAMES[5]
+    change = dropping(KeysRequest, gone)
+    server, transport = summing_federation(FedAvg(), told_too_late, change=change, unmask_again=1)
+    assert list(server.round(transport).missing) == [gone]
+    assert torch.equal(server.w, plain(FedAvg(), told_too_late / "plain", {0: {gone}}, rounds=1).w)
+
+
+def test_a_share_under_another_clients_index_is_passed_over(tmp_path: Path) -> None:
+    """Two shares of one index would be no secret; those of the other five clients are enough."""
+
+    def change(name: str, request: Any, reply: Any) -> Any:
+        if name != NAMES[1] or not isinstance(reply, UnmaskReply):
+            return reply
+        return replace(reply, shares=tuple((1).to_bytes(4, "little") + share[4:] for share in reply.shares))
+
+    server, transport = summing_federation(FedAvg(), tmp_path / "sum", change=change)
+    assert server.round(transport).missing == {}
+    assert torch.equal(server.w, plain(FedAvg(), tmp_path / "plain", {}, rounds=1).w)
 
 
 def wrong(kind: type[Any], client: str, **changes: Any) -> Any:
@@ -288,6 +393,37 @@ def test_words_that_are_no_record_are_found_out(tmp_path: Path) -> None:
         RoundFailedError, match=r"the sum of mean\.delta is beyond its range: a client has sent what is"
     ):
         server.round(transport)
+
+
+def test_the_lowest_whole_number_is_beyond_the_range(tmp_path: Path) -> None:
+    """Its absolute value in NumPy is itself, and negative."""
+    server, _ = summing_federation(FedAvg(), tmp_path)
+    aggregator = server._aggregator(server.cohort(0), server.context(6))
+    words = np.zeros(sum(a * b for a, b in aggregator._layout.shapes.values()), WORD)
+    words[3] = 2**63  # -2**63, where no other client has anything
+    found = MaskedSum("s", {}, (0, 0), (), tuple(NAMES), words)
+    with pytest.raises(RoundFailedError, match=r"the sum of mean\.delta is beyond its range"):
+        aggregator._add(found)
+
+
+@pytest.mark.parametrize("kind", ["its own", "another's"])
+def test_a_public_key_that_has_come_before_costs_its_sender_alone(kind: str, tmp_path: Path) -> None:
+    """All other clients would refuse to share keys with it, and each of them would be missing in its place."""
+    first: list[KeysReply] = []
+
+    def change(name: str, request: Any, reply: Any) -> Any:
+        if not isinstance(reply, KeysReply):
+            return reply
+        first.append(reply)
+        source = reply if kind == "its own" else first[0]
+        return replace(reply, mask_key=source.channel_key) if len(first) == 3 else reply
+
+    server, transport = summing_federation(FedAvg(), tmp_path, change=change)
+    report = server.round(transport)
+    assert list(report.missing.values()) == [
+        "training: a public key has come before; all keys of a round must be different"
+    ]
+    assert report.metrics["clients"] == 5
 
 
 def test_a_record_that_is_not_finite_does_not_leave_its_client(tmp_path: Path) -> None:

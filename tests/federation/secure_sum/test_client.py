@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from flwr.common.secure_aggregation.crypto.shamir import combine_shares
 
 from fedflat.federation.codec import RefusedError
-from fedflat.federation.secure_sum.client import SHARE_BYTES, SumClient
+from fedflat.federation.secure_sum import client as sum_client
+from fedflat.federation.secure_sum.client import CHANNEL, MASK, SELF, SHARE_BYTES, SumClient
+from fedflat.federation.secure_sum.keys import agreed_key, derived, opened, public_key
+from fedflat.federation.secure_sum.masks import add_mask
 from fedflat.federation.secure_sum.messages import (
     KeysRequest,
     MaskRequest,
@@ -18,6 +25,8 @@ from fedflat.federation.secure_sum.messages import (
     UnmaskRequest,
     threshold,
 )
+from fedflat.federation.secure_sum.session import LOCK, UNMASKED, Session, SessionFolder
+from fedflat.federation.secure_sum.summand import joined, lowered
 from fedflat.rounds.exact_sum import ExactSum
 
 CLIENTS = range(5)
@@ -25,26 +34,27 @@ FEDERATION = "f" * 16
 COMMON = (4, FEDERATION, "session")
 
 
-def begun(folder: Path) -> tuple[dict[int, SumClient], SharesRequest]:
-    """Five clients after step 1, and the request for step 2."""
-    clients = {i: SumClient(folder / str(i), 0.6, "study") for i in CLIENTS}
+def begun(folder: Path, t: int = 4, **settings: Any) -> tuple[dict[int, SumClient], SharesRequest]:
+    """Five clients after step 1 of round `t`, and the request for step 2."""
+    clients = {i: SumClient(folder / str(i), 0.6, "study", **settings) for i in CLIENTS}
     keys = []
     for i, client in clients.items():
         one = ExactSum(torch.empty(1, 3))
         one.add(torch.tensor([[1.0, -2.0, i]]), torch.ones(1, 1))
-        request = KeysRequest(4, -1, (), i, 1.0, 5, FEDERATION, "study", session="session", weight=1.0)
+        request = KeysRequest(t, -1, (), i, 1.0, 5, FEDERATION, "study", session="session", weight=1.0)
         keys.append(client.begin(request, 10, 2, {"a": one}))
     places = (max(one.places[0] for one in keys),)
-    return clients, SharesRequest(
-        *COMMON, tuple(CLIENTS), tuple(one.channel_key for one in keys), tuple(one.mask_key for one in keys), places
-    )
+    channel_keys, mask_keys = tuple(one.channel_key for one in keys), tuple(one.mask_key for one in keys)
+    return clients, SharesRequest(t, FEDERATION, "session", tuple(CLIENTS), channel_keys, mask_keys, places)
 
 
-def masked(folder: Path, senders: tuple[int, ...] = tuple(CLIENTS)) -> tuple[dict[int, SumClient], dict[int, Any]]:
+def masked(
+    folder: Path, senders: tuple[int, ...] = tuple(CLIENTS), t: int = 4, **settings: Any
+) -> tuple[dict[int, SumClient], dict[int, Any]]:
     """The same after step 3, with the requests for it."""
-    clients, request = begun(folder)
+    clients, request = begun(folder, t, **settings)
     sent = {i: clients[i].answer(request).shares for i in senders}
-    masks = {i: MaskRequest(*COMMON, senders, tuple(sent[j][i] for j in senders)) for i in senders}
+    masks = {i: MaskRequest(t, FEDERATION, "session", senders, tuple(sent[j][i] for j in senders)) for i in senders}
     for i in senders:
         clients[i].answer(masks[i])
     return clients, masks
@@ -135,6 +145,173 @@ def test_senders_with_whose_masks_it_is_not_masked(changes: dict[str, Any], line
     clients[0].answer(request)
     with pytest.raises(RefusedError, match=line):
         clients[0].answer(replace(MaskRequest(*COMMON, (0, 1, 2), (b"",) * 3), **changes))
+
+
+def test_a_round_is_unmasked_for_one_set_of_clients_in_all_of_its_sessions(tmp_path: Path) -> None:
+    """The difference of two sums over other clients would be what single clients sent."""
+    first, other = (0, 1, 2, 3), (0, 1, 2)
+    masked(tmp_path)[0][0].answer(UnmaskRequest(*COMMON, first))
+    clients, _ = masked(tmp_path)
+    with pytest.raises(RefusedError, match="round 4 has been unmasked for 4 clients, and these are others: see unmask"):
+        clients[0].answer(UnmaskRequest(*COMMON, other))
+    assert len(clients[0].answer(UnmaskRequest(*COMMON, first)).shares) == 5, "the same sum tells nothing new"
+    later, _ = masked(tmp_path, t=5)
+    assert len(later[0].answer(UnmaskRequest(5, *COMMON[1:], other)).shares) == 5, "another round has its own"
+    again, _ = masked(tmp_path)
+    with pytest.raises(RefusedError, match="round 4 has been unmasked for 4 clients"):
+        again[0].answer(UnmaskRequest(*COMMON, other))
+
+
+def test_the_operator_may_have_rounds_unmasked_again(tmp_path: Path) -> None:
+    """`unmask_again` is a round: it and later ones are unmasked for one set of clients, as ever."""
+    for unmask_again in (4, 5):
+        masked(tmp_path / "a")[0][0].answer(UnmaskRequest(*COMMON, (0, 1, 2, 3)))
+        clients, _ = masked(tmp_path / "a", unmask_again=unmask_again)
+        request = UnmaskRequest(*COMMON, (0, 1, 2))
+        if unmask_again == 4:
+            with pytest.raises(RefusedError, match="round 4 has been unmasked"):
+                clients[0].answer(request)
+        else:
+            assert len(clients[0].answer(request).shares) == 5
+
+
+def test_the_server_is_told_for_whom_the_round_was_unmasked(tmp_path: Path) -> None:
+    request = KeysRequest(4, -1, (), 0, 1.0, 5, FEDERATION, "study", session="session", weight=1.0)
+    one = ExactSum(torch.zeros(1, 3))
+    found = []
+    for unmask_again in (0, 4, 5):
+        clients, _ = masked(tmp_path)
+        clients[0].answer(UnmaskRequest(*COMMON, (0, 1, 2, 3)))
+        client = SumClient(tmp_path / "0", 0.6, "study", unmask_again)
+        found.append(client.begin(request, 10, 2, {"a": one}).unmasked)
+        found.append(client.begin(replace(request, t=3), 10, 2, {"a": one}).unmasked)
+    assert found == [(0, 1, 2, 3), (), (0, 1, 2, 3), (), (), ()]
+
+
+def session_of(folder: Path, number: int) -> Session:
+    return SessionFolder(folder / str(number)).load("session")
+
+
+def opened_share(sessions: dict[int, Session], reader: int, sender: int, receiver: int, message: bytes) -> bytes:
+    """A share from `sender` to `receiver`, as `reader` may open it."""
+    public = public_key(sessions[sender].channel_secret)
+    key = agreed_key(sessions[reader].channel_secret, public, CHANNEL)
+    return opened(key, message, f"{sessions[sender].about}/{sender}/{receiver}")
+
+
+def combined(shares: Sequence[bytes]) -> bytes | None:
+    """What Flower makes of shares, None if that is nothing."""
+    try:
+        return combine_shares(list(shares))
+    except ValueError:
+        return None
+
+
+def test_as_many_shares_as_the_threshold_give_the_secrets_and_fewer_do_not(tmp_path: Path) -> None:
+    """Those that a client sends, three of which are needed: of its seed, and of its key."""
+    clients, request = begun(tmp_path)
+    sessions = {i: session_of(tmp_path, i) for i in CLIENTS}
+    sent = clients[3].answer(request).shares
+    both = [opened_share(sessions, i, 3, i, sent[i]) for i in CLIENTS]
+    for part, secret in (
+        (slice(0, SHARE_BYTES), sessions[3].seed),
+        (slice(SHARE_BYTES, None), sessions[3].mask_secret),
+    ):
+        shares = [one[part] for one in both]
+        assert all(combined(some) == secret for some in combinations(shares, 3))
+        assert not any(combined(some) == secret for number in (1, 2) for some in combinations(shares, number))
+
+
+def test_a_sealed_share_opens_for_its_receiver_alone(tmp_path: Path) -> None:
+    clients, request = begun(tmp_path)
+    sessions = {i: session_of(tmp_path, i) for i in CLIENTS}
+    sent = clients[3].answer(request).shares
+    assert len(opened_share(sessions, 1, 3, 1, sent[1])) == 2 * SHARE_BYTES
+    for reader, receiver in ((0, 1), (2, 1), (4, 1), (1, 2)):
+        with pytest.raises(RefusedError, match="a sealed message cannot be opened"):
+            opened_share(sessions, reader, 3, 1, sent[receiver])
+    for key in (bytes(32), public_key(sessions[3].channel_secret), public_key(sessions[1].channel_secret)):
+        with pytest.raises(RefusedError, match="a sealed message cannot be opened"):
+            opened(key, sent[1], f"{sessions[3].about}/3/1")
+
+
+def test_what_a_client_tells_is_the_half_that_it_should(tmp_path: Path) -> None:
+    """Of each survivor the share of its seed, and of each of the others that of its key."""
+    clients, masks = masked(tmp_path)
+    sessions = {i: session_of(tmp_path, i) for i in CLIENTS}
+    both = [opened_share(sessions, 1, j, 1, message) for j, message in zip(CLIENTS, masks[1].shares, strict=True)]
+    told = clients[1].answer(UnmaskRequest(*COMMON, (0, 1, 4))).shares
+    halves = [one[:SHARE_BYTES] if j in (0, 1, 4) else one[SHARE_BYTES:] for j, one in zip(CLIENTS, both, strict=True)]
+    assert list(told) == halves
+
+
+def test_either_kind_of_mask_alone_hides_the_sums(tmp_path: Path) -> None:
+    """Without its own mask, and without those of pairs, no word is that of the record; without both, all are."""
+    clients, masks = masked(tmp_path)
+    session = session_of(tmp_path, 2)
+    sums, places = SessionFolder(tmp_path / "2").summand(session), session.shares_request
+    assert places is not None
+    record = joined([lowered(sums["a"], places.places[0] - session.places[0])])
+    words = np.frombuffer(clients[2].answer(masks[2]).masked["a"].data, "<u8")
+    own, pairs = np.zeros_like(words), np.zeros_like(words)
+    add_mask(own, derived(session.seed, SELF), 1)
+    for other in (0, 1, 3, 4):
+        public = public_key(session_of(tmp_path, other).mask_secret)
+        add_mask(pairs, agreed_key(session.mask_secret, public, f"{MASK} {session.about}"), 1 if other > 2 else -1)
+    assert np.array_equal(words - own - pairs, record)
+    for left in (words, words - own, words - pairs):
+        assert not np.any(left == record)
+
+
+def test_all_secrets_are_new_in_every_session(tmp_path: Path) -> None:
+    """Also those of the same client, in a session of the same name, on the same sums."""
+    found: list[bytes] = []
+    for _ in range(2):
+        begun(tmp_path)
+        for i in CLIENTS:
+            session = session_of(tmp_path, i)
+            found += [session.seed, session.mask_secret, session.channel_secret]
+    publics = [public_key(secret) for secret in found]
+    assert len({*found, *publics}) == 2 * 2 * 5 * 3
+
+
+def test_secrets_are_gone_before_a_share_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the process ends in between, nothing can be asked of it again."""
+    clients, _ = masked(tmp_path)
+    left: list[list[str]] = []
+
+    def looking(key: bytes, message: bytes, about: str) -> bytes:
+        left.append(sorted(path.name for path in (tmp_path / "0").iterdir()))
+        return opened(key, message, about)
+
+    monkeypatch.setattr(sum_client, "opened", looking)
+    clients[0].answer(UnmaskRequest(*COMMON, (0, 1, 2)))
+    assert left == [[LOCK, UNMASKED]] * 5
+
+
+@pytest.mark.parametrize("value", [2.0**70, -(2.0**70), 1e305, float("nan"), float("inf")])
+def test_numbers_that_cannot_be_summed_exactly_do_not_leave_the_client(value: float, tmp_path: Path) -> None:
+    """In whole numbers they would be beyond 64 bits, or so near that the sum of all clients is."""
+    one = ExactSum(torch.empty(1, 3))
+    one.add(torch.ones(1, 3), torch.ones(1, 1))
+    one.sums[0, 1] = value
+    request = KeysRequest(4, -1, (), 0, 1.0, 5, FEDERATION, "study", session="session", weight=1.0)
+    with pytest.raises(RefusedError, match="a: a number is "):
+        SumClient(tmp_path, 0.6, "study").begin(request, 10, 2, {"a": one})
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_largest_whole_number_of_a_vector_may_leave_and_the_next_may_not(tmp_path: Path) -> None:
+    request = KeysRequest(4, -1, (), 0, 1.0, 5, FEDERATION, "study", session="session", weight=1.0)
+    one = ExactSum(torch.empty(1, 2))
+    one.add(torch.ones(1, 2), torch.ones(1, 1))
+    unit = 2.0 ** (36 * one.top)
+    one.sums[0] = torch.tensor([2.0**35, -(2.0**35)]) * unit
+    SumClient(tmp_path, 0.6, "study").begin(request, 10, 2, {"a": one})
+    for wrong in (2.0**35 + 1, -(2.0**35) - 1):
+        one.sums[0, 0] = wrong * unit
+        with pytest.raises(RefusedError, match="a: a number is beyond 34359738368 units, and so too large"):
+            SumClient(tmp_path, 0.6, "study").begin(request, 10, 2, {"a": one})
 
 
 def test_the_steps_have_an_order(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hmac
 from itertools import combinations
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_shares
 
 from fedflat.federation.codec import RefusedError
@@ -25,6 +27,22 @@ def test_both_sides_agree_and_every_purpose_has_its_own_key() -> None:
     assert agreed_key(a, public_key(b), "p") == agreed_key(b, public_key(a), "p")
     others = [agreed_key(a, public_key(b), "q"), agreed_key(a, public_key(c), "p"), derived(a, "p"), derived(a, "q")]
     assert len({*others, agreed_key(a, public_key(b), "p")}) == 5
+
+
+def test_a_key_is_that_of_its_secret_and_purpose() -> None:
+    """HKDF (RFC 5869) without salt, whose `info` is the purpose."""
+    secret = new_secret()
+    drawn = hmac.digest(bytes(32), secret, "sha256")
+    assert derived(secret, "p") == hmac.digest(drawn, b"p\x01", "sha256")
+
+
+def test_a_common_key_is_that_of_its_purpose_and_of_both_public_keys() -> None:
+    """HKDF of X25519's secret, whose `info` is the purpose, then the lower public key, then the other."""
+    mine, other = X25519PrivateKey.generate(), X25519PrivateKey.generate()
+    publics = sorted(one.public_key().public_bytes_raw() for one in (mine, other))
+    drawn = hmac.digest(bytes(32), mine.exchange(other.public_key()), "sha256")
+    expected = hmac.digest(drawn, b"p" + publics[0] + publics[1] + b"\x01", "sha256")
+    assert agreed_key(mine.private_bytes_raw(), other.public_key().public_bytes_raw(), "p") == expected
 
 
 @pytest.mark.parametrize("public", [bytes(32), (1).to_bytes(32, "little"), b"", bytes(31)])

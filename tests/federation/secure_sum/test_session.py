@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedflat import files
 from fedflat.core.errors import InputError
 from fedflat.federation.codec import RefusedError
 from fedflat.federation.secure_sum.messages import MaskRequest, SharesRequest
-from fedflat.federation.secure_sum.session import SESSION, SUMMAND, Session, SessionFolder
+from fedflat.federation.secure_sum.session import LOCK, SESSION, SUMMAND, UNMASKED, Session, SessionFolder
 
 SHARES = SharesRequest(3, "f" * 16, "s", (0, 2, 5), (b"a" * 32,) * 3, (b"b" * 32,) * 3, (0, -1))
 MASKS = MaskRequest(3, "f" * 16, "s", (0, 2), (b"x" * 132, b""))
@@ -37,10 +39,58 @@ def test_only_the_owner_can_read_it_and_nothing_is_left_at_the_end(tmp_path: Pat
     folder = SessionFolder(tmp_path / "a")
     folder.begin(BEGUN, SUMS)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    del modes[".lock"]  # it is empty
     assert modes == {"a": 0o700, SESSION: 0o600, SUMMAND: 0o600}
     with folder.locked():
         folder.end()
     assert [path.name for path in (tmp_path / "a").iterdir()] == [".lock"]
+
+
+def test_a_folder_that_others_could_read_is_closed(tmp_path: Path) -> None:
+    """Such as one that was copied from elsewhere."""
+    tmp_path.chmod(0o755)
+    SessionFolder(tmp_path).begin(BEGUN, SUMS)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
+
+
+def test_whom_a_round_was_unmasked_for_outlives_sessions_and_is_the_owners(tmp_path: Path) -> None:
+    folder = SessionFolder(tmp_path)
+    assert folder.unmasked(3) == ()
+    for t, survivors in ((3, (0, 2)), (4, (0, 2, 5)), (3, (2, 5))):
+        folder.begin(BEGUN, SUMS)
+        with folder.locked():
+            folder.remember(t, survivors)
+            folder.end()
+        assert folder.unmasked(t) == survivors
+    assert stat.S_IMODE((tmp_path / UNMASKED).stat().st_mode) == 0o600
+    assert [SessionFolder(tmp_path).unmasked(t) for t in (3, 4, 5)] == [(2, 5), (0, 2, 5), ()]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "7", '{"3": 7}', '{"3": []}', '{"3": ["1"]}', '{"3": [true]}', '{"3": [1'])
+def test_damage_to_it_is_one_line_and_not_a_permission(text: str, tmp_path: Path) -> None:
+    (tmp_path / UNMASKED).write_text(text)
+    with pytest.raises(InputError, match=UNMASKED):
+        SessionFolder(tmp_path).unmasked(3)
+
+
+def test_a_session_does_not_begin_while_another_process_is_in_a_step(tmp_path: Path) -> None:
+    """That one would write the old session over the new one, and mask twice with the same masks."""
+    folder = SessionFolder(tmp_path)
+    folder.begin(BEGUN, SUMS)
+    with folder.locked(), pytest.raises(InputError, match="is in use by another process"):
+        folder.begin(replace(BEGUN, name="new"), SUMS)
+    assert folder.load("s") == BEGUN
+
+
+def test_a_session_that_has_ended_does_not_come_back_after_a_power_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder is flushed when both names are gone from it."""
+    folder, flushed = SessionFolder(tmp_path), list[tuple[Path, list[str]]]()
+    folder.begin(BEGUN, SUMS)
+    monkeypatch.setattr(files, "_flush", lambda path, flags: flushed.append((path, sorted(os.listdir(path)))))
+    folder.end()
+    assert flushed == [(tmp_path, [LOCK])]
 
 
 def test_a_session_that_is_over_is_refused(tmp_path: Path) -> None:

@@ -73,10 +73,12 @@ class ClientSession:
         if request is None:
             raise RefusedError("this federation has secure-sum; its clients send nothing else")
         folder = self._state_folder(request.federation) / "secure-sum"
-        summing = SumClient(folder, share, self._study.digest)
+        summing = SumClient(folder, share, self._study.digest, self._study.settings.unmask_again)
         if not isinstance(request, KeysRequest):
             return summing.answer(request)
-        reply, summand = self._client(request).summand(request, build_guard(self._study.spec.guard))
+        reply, summand = self._client(request).summand(
+            request, build_guard(self._study.spec.guard), self._study.spec.weights
+        )
         return summing.begin(request, reply.samples, reply.steps, summand)
 
     def _state_folder(self, federation: str) -> Path:

@@ -69,6 +69,12 @@ class RunSettings(FlowerSection):
         description="share of a round's clients, such as 0.6, without whose help the server can unmask nothing: it "
         "then sees the sum of their records alone; without it, each record",
     )
+    unmask_again: int = Field(
+        0,
+        ge=0,
+        description="rounds before this one may be unmasked a second time, for other clients than the first; the "
+        "difference of both sums is what these clients sent",
+    )
     shape: str | None = Field(None, description="shape of clients' own samples, such as 3x32x32")
     classes: int | None = Field(None, ge=1, description="number of classes of clients' own samples")
     test: str = Field("", description="the server's folder with own test samples, x.npy and y.npy; none if empty")

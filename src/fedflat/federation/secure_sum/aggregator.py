@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from flwr.common.secure_aggregation.crypto.shamir import combine_shares
 from torch import Tensor
 
 from ...core.local import lr_factors_of
@@ -33,6 +33,7 @@ from .messages import (
     UnmaskRequest,
     threshold,
 )
+from .shares import SecretCombiner
 from .summand import FIGURES, FIGURES_FIELD, Integers, Layout, figures_sum, separated
 
 STEPS = {KeysRequest: "training", SharesRequest: "sharing keys", MaskRequest: "masking", UnmaskRequest: "unmasking"}
@@ -55,7 +56,8 @@ class MaskedSum:
 class SecureAggregator:
     """What an `UpdateAggregator` is, without seeing replies: it knows the mean over the clients that stayed, alone.
 
-    All of a round's sums are the same bits as without masks: whole numbers at the places of the clients that stayed.
+    The model has the same bits as without masks: sums are whole numbers at the places of the clients that stayed. So
+    is the sum of drifts, which an `UpdateAggregator` rounds in another order.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class SecureAggregator:
         self._figures = figures_sum()
         self.accepted: list[str] = []  # the clients that are in the mean, sorted
         self.missing: dict[str, str] = {}  # the others, with the reason
+        self._combiner = SecretCombiner()
 
     @property
     def largest(self) -> str:
@@ -83,8 +86,9 @@ class SecureAggregator:
         """Carry out the steps, each within `deadline` seconds; `requests` are those to train, by the clients' names.
 
         If a client that drops out was the only one with numbers at the highest place, the others' sums have been cut
-        too high: they begin again without it, and nothing is unmasked before. Raises RoundFailedError if fewer clients
-        stay than are needed, or if the sum cannot be unmasked.
+        too high: they begin again without it, and nothing is unmasked before. A round that clients have unmasked in an
+        earlier attempt is repeated with the same ones. Raises RoundFailedError if fewer clients stay than are needed,
+        if they are others than those, or if the sum cannot be unmasked.
         """
         asked = dict(requests)
         while True:
@@ -111,7 +115,9 @@ class SecureAggregator:
         """Steps 1 to 3, in a session of its own."""
         session = secrets.token_hex(16)
         first = {name: self._keys_request(name, request, session) for name, request in requests.items()}
-        keys = self._step(transport, first, deadline, self._check_keys)
+        known: set[bytes] = set()
+        keys = self._step(transport, first, deadline, lambda name, reply: self._check_keys(name, reply, known))
+        keys = self._as_before(requests, keys)
         number = {name: requests[name].number for name in keys}
         common = self._ctx.t, _federation(requests), session
 
@@ -130,7 +136,38 @@ class SecureAggregator:
         survivors = self._step(
             transport, masks, deadline, lambda _, reply: self._add_masked(words, reply.masked), session
         )
+        if told := self._told_for(requests, {name: keys[name] for name in survivors}):
+            raise self._other_sum(told, sum(number[name] in told for name in survivors))
         return MaskedSum(session, keys, participants.places, tuple(shares), tuple(survivors), words)
+
+    def _told_for(self, requests: Mapping[str, TrainRequest], keys: Mapping[str, KeysReply]) -> set[int]:
+        """Clients' numbers for whose sum shares of this round were told; empty if the sum over `keys` can be unmasked.
+
+        That clients remember it, and not the server, holds after a crash and after a rollback as well.
+        """
+        numbers = tuple(requests[name].number for name in keys)
+        others = [one.unmasked for one in keys.values() if one.unmasked not in ((), numbers)]
+        if len(keys) - len(others) >= self._threshold:
+            return set()
+        return set(Counter(others).most_common(1)[0][0])
+
+    def _as_before(self, requests: Mapping[str, TrainRequest], keys: dict[str, KeysReply]) -> dict[str, KeysReply]:
+        """Those of the clients that can be summed. Raises RoundFailedError if one of them is not there."""
+        told = self._told_for(requests, keys)
+        if not told:
+            return keys
+        same = {name: one for name, one in keys.items() if requests[name].number in told}
+        self.missing |= dict.fromkeys(keys.keys() - same.keys(), "the round is repeated as it was, without it")
+        if len(same) < len(told):
+            raise self._other_sum(told, len(same))
+        return same
+
+    def _other_sum(self, told: set[int], here: int) -> RoundFailedError:
+        return self._failure(
+            f"shares were told for a sum over {len(told)} clients, of which {here} are here, and the difference to "
+            f"another sum is what single clients sent: go on when all are here, or set unmask-again = "
+            f"{self._ctx.t + 1}, see docs/secure_sum.md ({self._why()})"
+        )
 
     def _add_masked(self, words: Words, masked: Mapping[str, PackedTensor]) -> None:
         """Add a client's masked sums to `words`. Raises RefusedError, before anything is added, for other shapes."""
@@ -178,7 +215,7 @@ class SecureAggregator:
         if len(shares) < self._threshold:
             raise self._failure(f"{len(shares)} shares of {name}'s secret are known, {self._threshold} must be")
         try:
-            return combine_shares(shares[: self._threshold])
+            return self._combiner.combined(shares[: self._threshold])
         except ValueError:
             return b""
 
@@ -192,7 +229,8 @@ class SecureAggregator:
         totals = separated(found.words, self._layout.shapes)
         for (name, (grid, _)), place in zip(self._layout.sums.items(), found.places, strict=True):
             integers: Integers = totals[name].astype(WORD).view("<i8").astype(np.int64)
-            if np.abs(integers).max() > len(found.survivors) << (grid.step - 1):
+            bound = len(found.survivors) << (grid.step - 1)
+            if integers.max() > bound or integers.min() < -bound:  # np.abs of the lowest int64 is itself
                 raise self._failure(f"the sum of {name} is beyond its range: a client has sent what is no record")
             sums[name].add_integers(place, torch.from_numpy(integers).to(self._like.device))
         for name in found.survivors:
@@ -227,12 +265,14 @@ class SecureAggregator:
         gone = {name: f"{step}: {refused.get(name, NO_REPLY)}" for name in requests if name not in found}
         self.missing |= gone
         if len(found) < needed:
-            why = "; ".join(f"{name}: {reason}" for name, reason in list(self.missing.items())[:NAMED])
-            raise self._failure(f"{len(found)} of {len(self._expected)} clients have answered, {needed} must ({why})")
+            raise self._failure(
+                f"{len(found)} of {len(self._expected)} clients have answered, {needed} must ({self._why()})"
+            )
         return {name: found[name] for name in requests if name in found}
 
-    def _check_keys(self, name: str, reply: KeysReply) -> KeysReply:
-        """Raises RefusedError, naming the field, for anything that other clients would stumble over."""
+    def _check_keys(self, name: str, reply: KeysReply, known: set[bytes]) -> KeysReply:
+        """Raises RefusedError, naming the field, for anything that other clients would stumble over; `known` are the
+        keys that have come, to which these are added."""
         expected = self._expected[name]
         for field, value in {"t": self._ctx.t, "samples": expected.samples, "steps": expected.steps}.items():
             if getattr(reply, field) != value:
@@ -245,7 +285,14 @@ class SecureAggregator:
             grid.lowest <= place <= grid.highest for place, grid in zip(reply.places, grids, strict=True)
         ):
             raise RefusedError(f"places are {quoted(reply.places)}, expected one for each of {len(grids)} sums")
+        if reply.channel_key == reply.mask_key or known & {reply.channel_key, reply.mask_key}:
+            raise RefusedError("a public key has come before; all keys of a round must be different")
+        known |= {reply.channel_key, reply.mask_key}
         return reply
+
+    def _why(self) -> str:
+        """Who is missing, for a message."""
+        return "; ".join(f"{name}: {reason}" for name, reason in list(self.missing.items())[:NAMED])
 
     def _failure(self, reason: str) -> RoundFailedError:
         return RoundFailedError(f"round {self._ctx.t}: {reason}")

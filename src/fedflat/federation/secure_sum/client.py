@@ -26,7 +26,7 @@ from .messages import (
     threshold,
 )
 from .session import Session, SessionFolder
-from .summand import joined, lowered, separated
+from .summand import Integers, joined, lowered, separated
 
 SHARE_BYTES = 52  # of one secret: Flower's 4 of an index, and a multiple of 16
 MASK = "fedflat secure sum: mask"  # purposes of keys
@@ -43,15 +43,25 @@ class SumClient:
     """Answers the steps of a session; what it must remember is in its folder.
 
     Each step is answered for one request only, so that nothing is masked twice with the same masks, and nobody learns
-    of one client both a share of its seed and one of its key.
+    of one client both a share of its seed and one of its key. A round is unmasked for one set of clients only, in all
+    of its sessions: the difference of two sums would be what single clients sent.
     """
 
-    def __init__(self, folder: Path, share: float, study: str) -> None:
-        """share: of a round's clients without whose help nothing is unmasked; study: its digest."""
+    def __init__(self, folder: Path, share: float, study: str, unmask_again: int = 0) -> None:
+        """share: of a round's clients without whose help nothing is unmasked; study: its digest; unmask_again: rounds
+        before this one are unmasked for whomever the server names."""
         self._folder, self._share, self._study = SessionFolder(folder), share, study
+        self._unmask_again = unmask_again
 
     def begin(self, request: KeysRequest, samples: int, steps: int, summand: Mapping[str, ExactSum]) -> KeysReply:
-        """Step 1, after training: keep the client's sums, and make keys for them."""
+        """Step 1, after training: keep the client's sums, and make keys for them.
+
+        Raises RefusedError for sums that cannot be added to others' exactly.
+        """
+        integers, unmasked = (
+            {name: _integers(name, one) for name, one in summand.items()},
+            self._unmasked_for(request.t),
+        )
         session = Session(
             name=request.session,
             about=about_round(self._study, request.federation, request.t, request.session),
@@ -64,10 +74,11 @@ class SumClient:
             places=tuple(one.top for one in summand.values()),
             numbers=sum(one.sums.numel() for one in summand.values()),
         )
-        self._folder.begin(session, {name: one.integers().cpu().numpy() for name, one in summand.items()})
+        self._folder.begin(session, integers)
         return KeysReply(
             t=request.t, samples=samples, steps=steps, channel_key=public_key(session.channel_secret),
             mask_key=public_key(session.mask_secret), seed_digest=digest(session.seed), places=session.places,
+            unmasked=unmasked,
         )  # fmt: skip
 
     def answer(self, request: LaterRequest) -> LaterReply:
@@ -124,6 +135,11 @@ class SumClient:
         if agreed is None or masked is None:
             raise RefusedError("unmasking comes after masked sums")
         _check_subset("survivors", request.survivors, masked.senders, session)
+        before = self._unmasked_for(request.t)
+        if before and before != request.survivors:
+            raise RefusedError(f"round {request.t} has been unmasked for {len(before)} clients, and these are others: "
+                               "see unmask-again in docs/secure_sum.md")  # fmt: skip
+        self._folder.remember(request.t, request.survivors)
         self._folder.end()
         publics = dict(zip(agreed.participants, agreed.channel_keys, strict=True))
         shares = []
@@ -136,6 +152,21 @@ class SumClient:
             survived = sender in request.survivors
             shares.append(both[:SHARE_BYTES] if survived else both[SHARE_BYTES : 2 * SHARE_BYTES])
         return UnmaskReply(session.name, tuple(shares))
+
+    def _unmasked_for(self, t: int) -> tuple[int, ...]:
+        """The only survivors for whom round `t` is unmasked; empty if they may be any."""
+        return () if t < self._unmask_again else self._folder.unmasked(t)
+
+
+def _integers(name: str, one: ExactSum) -> Integers:
+    """A client's sum in whole numbers. Raises RefusedError if they are beyond what one vector can have."""
+    try:
+        found: Integers = one.integers().cpu().numpy()
+    except ValueError as error:
+        raise RefusedError(f"{name}: {error}") from error
+    if max(found.max(), -found.min()) > one.limit:
+        raise RefusedError(f"{name}: a number is beyond {one.limit} units, and so too large to be summed exactly")
+    return found
 
 
 def _tied(about: str, sender: int, receiver: int) -> str:

@@ -33,9 +33,9 @@ def digest(seed: bytes) -> bytes:
     return hashlib.sha256(seed).digest()
 
 
-def derived(secret: bytes, purpose: str) -> bytes:
-    """A key for one purpose (HKDF-SHA256)."""
-    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=purpose.encode()).derive(secret)
+def derived(secret: bytes, purpose: str, publics: bytes = b"") -> bytes:
+    """A key for one purpose, and the public keys that it comes from, if it does (HKDF-SHA256)."""
+    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=purpose.encode() + publics).derive(secret)
 
 
 def agreed_key(secret: bytes, public: bytes, purpose: str) -> bytes:
@@ -44,7 +44,7 @@ def agreed_key(secret: bytes, public: bytes, purpose: str) -> bytes:
         shared = X25519PrivateKey.from_private_bytes(secret).exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:  # of another length, or one with which all keys in common are zero
         raise RefusedError("a public key is no X25519 key") from error
-    return derived(shared, purpose)
+    return derived(shared, purpose, b"".join(sorted((public, public_key(secret)))))
 
 
 def sealed(key: bytes, content: bytes, about: str) -> bytes:

@@ -34,6 +34,7 @@ class KeysReply:
     mask_key: bytes  # X25519, of the masks that it shares with each of them
     seed_digest: bytes  # SHA-256 of the seed of the mask that it has alone
     places: tuple[int, ...]  # the highest place of each of its sums, see `ExactSum`
+    unmasked: tuple[int, ...]  # the survivors of this round for whom it has told shares, and tells no others; or empty
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,24 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from ...core.errors import InputError
-from ...files import create_folder, locked, read_bytes, read_json, sweep, system_errors, write_atomically
+from ...files import (
+    create_folder,
+    flush_folder,
+    locked,
+    read_bytes,
+    read_json,
+    sweep,
+    system_errors,
+    write_atomically,
+)
 from ..codec import RefusedError
 from .messages import MaskRequest, SharesRequest, typed
 from .summand import Integers
 
 OWNER_ONLY = 0o700
-SESSION, SUMMAND, LOCK = "session.json", "summand.safetensors", ".lock"
+SESSION, SUMMAND, UNMASKED, LOCK = "session.json", "summand.safetensors", "unmasked.json", ".lock"
 HEADER = 2**16  # bytes that the file may have besides its numbers
-MOST = 2**26  # bytes of a session
+MOST = 2**26  # bytes of a session, or of all survivors
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,10 @@ def _revived(kind: type[Any], table: Any, others: Mapping[str, Any] | None = Non
 
 
 class SessionFolder:
-    """The files of a client's session, at most one; they can be read by their owner alone."""
+    """The files of a client's session, at most one, and whom it has unmasked; their owner alone can read them.
+
+    What writes or removes, but `begin`, is to be called under `locked`.
+    """
 
     def __init__(self, folder: Path) -> None:
         """`folder` is created at the first `begin`."""
@@ -83,15 +95,19 @@ class SessionFolder:
             yield
 
     def begin(self, session: Session, summand: Mapping[str, Integers]) -> None:
-        """Replace whatever session there was. Raises InputError if it cannot be written."""
+        """Replace whatever session there was.
+
+        Raises InputError if it cannot be written, or if another process is in a step of the old one.
+        """
         with system_errors(self._folder, "written"):
             create_folder(self._folder, OWNER_ONLY)
             self._folder.chmod(OWNER_ONLY)
-            sweep(self._folder)
-            (self._folder / SESSION).unlink(missing_ok=True)
         content = save({name: np.ascontiguousarray(x) for name, x in summand.items()})
-        write_atomically(self._folder / SUMMAND, lambda path: path.write_bytes(content), private=True)
-        self.save(session)
+        with self.locked():
+            sweep(self._folder)
+            self.end()
+            write_atomically(self._folder / SUMMAND, lambda path: path.write_bytes(content), private=True)
+            self.save(session)
 
     def save(self, session: Session) -> None:
         """Write the session after a step. Raises InputError if it cannot be written."""
@@ -125,7 +141,34 @@ class SessionFolder:
         return {name: found[name] for name in session.names}
 
     def end(self) -> None:
-        """Remove secrets and sums."""
+        """Remove secrets and sums; they do not come back after a power failure."""
         with system_errors(self._folder, "removed"):
             for name in (SESSION, SUMMAND):
                 (self._folder / name).unlink(missing_ok=True)
+            flush_folder(self._folder)
+
+    def unmasked(self, t: int) -> tuple[int, ...]:
+        """The survivors of round `t` for whom this client has told shares; empty if it has told none.
+
+        Raises InputError if the file is damaged.
+        """
+        return self._unmasked().get(str(t), ())
+
+    def remember(self, t: int, survivors: tuple[int, ...]) -> None:
+        """Keep, for as long as there is the federation, for whom shares are told. Raises InputError if it cannot."""
+        text = json.dumps(self._unmasked() | {str(t): survivors})
+        write_atomically(self._folder / UNMASKED, lambda path: path.write_text(text), private=True)
+
+    def _unmasked(self) -> dict[str, tuple[int, ...]]:
+        """The survivors by round."""
+        path = self._folder / UNMASKED
+        if not path.exists():
+            return {}
+        table = read_json(path, MOST)
+        if not isinstance(table, dict) or not all(_are_numbers(survivors) for survivors in table.values()):
+            raise InputError(f"{path} is damaged")
+        return {t: tuple(survivors) for t, survivors in table.items()}
+
+
+def _are_numbers(survivors: Any) -> bool:
+    return isinstance(survivors, list) and bool(survivors) and all(type(number) is int for number in survivors)
