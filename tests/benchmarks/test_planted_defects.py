@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,12 @@ def test_names_are_unique_and_every_room_has_a_defect() -> None:
         defects, rooms = planted_defects.read(before)
         assert len({one.name for one in defects}) == len(defects)
         assert {one.room for one in defects} == rooms.keys()
+
+
+def test_every_defect_of_the_list_can_still_be_planted() -> None:
+    """What it replaces stands in the code once, and the room's tests are there."""
+    root = Path(__file__).parents[2]
+    content = tomllib.loads((root / "benchmarks" / "planted_defects.toml").read_text())
+    for table in content["defect"]:
+        Defect.of(table, before=False).planted(root)
+        assert all((root / place).exists() for place in content["rooms"][table["room"]])
