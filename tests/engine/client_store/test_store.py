@@ -609,4 +609,4 @@ def test_a_million_clients_in_one_round(tmp_path: Path) -> None:
     assert right
     assert (tmp_path / NAME).stat().st_size == START + 3 * 10**6 * 64
     assert (tmp_path / "2.safetensors").stat().st_size < 12.6e6
-    assert peak < 96e6
+    assert peak < 112e6  # it is 85 to 98 MB; a state of all clients in memory would add 64
