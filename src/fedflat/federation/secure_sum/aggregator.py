@@ -34,7 +34,7 @@ from .messages import (
     threshold,
 )
 from .shares import SecretCombiner
-from .summand import FIGURES, FIGURES_FIELD, Integers, Layout, figures_sum, separated
+from .summand import FIGURES, FIGURES_FIELD, Integers, SummandLayout, figures_sum, separated
 
 STEPS = {KeysRequest: "training", SharesRequest: "sharing keys", MaskRequest: "masking", UnmaskRequest: "unmasking"}
 NAMED = 3  # clients in a message
@@ -70,7 +70,7 @@ class SecureAggregator:
         self.next_bounds, self.next_guard, self._study = bounds, guard, study  # no norm is seen, so both stay
         self._threshold = threshold(share, len(expected))
         self._needed = max(self._threshold, needed)
-        self._layout = Layout(method, like)
+        self._layout = SummandLayout(method, like)
         self.mean = RunningMean(method, like)
         self._figures = figures_sum()
         self.accepted: list[str] = []  # the clients that are in the mean, sorted

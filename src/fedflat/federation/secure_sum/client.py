@@ -58,10 +58,8 @@ class SumClient:
 
         Raises RefusedError for sums that cannot be added to others' exactly.
         """
-        integers, unmasked = (
-            {name: _integers(name, one) for name, one in summand.items()},
-            self._unmasked_for(request.t),
-        )
+        integers = {name: _integers(name, one) for name, one in summand.items()}
+        unmasked = self._unmasked_for(request.t)
         session = Session(
             name=request.session,
             about=about_round(self._study, request.federation, request.t, request.session),

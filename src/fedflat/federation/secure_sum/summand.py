@@ -19,7 +19,7 @@ FIGURES_FIELD = "figures"
 Integers = NDArray[np.int64]
 
 
-class Layout:
+class SummandLayout:
     """Where the sums of a method's record and the figures lie in one vector of words."""
 
     def __init__(self, method: Method, like: Tensor) -> None:
@@ -37,7 +37,7 @@ class Layout:
 
 
 def summand(mean: RunningMean, figures: Mapping[str, float]) -> dict[str, ExactSum]:
-    """The sums of `Layout` of one client, whose weighted record is in `mean`."""
+    """The sums of `SummandLayout` of one client, whose weighted record is in `mean`."""
     found = {f"mean.{name}": one for name, one in mean.record_sums.items() if one.sums.shape[-1]}
     found[FIGURES_FIELD] = figures_sum()
     row = torch.tensor([[figures.get(name, 0.0) for name in FIGURES]], dtype=torch.float64)
