@@ -3,7 +3,8 @@
     python studies/flat-or-tuned/run.py --data-dir DATA --out runs/flat-or-tuned --jobs 2
 
 Searches, comparisons and controls are ordinary searches and studies below `--out`; Ctrl-C saves them, and the same
-command goes on. When all are finished, `collect.py` puts their results beside this file.
+command goes on. What `kept.py` has kept of an earlier machine is put back first (`kept.py restore`), by hand. When all
+are finished, `collect.py` puts their results beside this file.
 """
 
 from __future__ import annotations
@@ -17,19 +18,15 @@ from fedflat.cli.ending import in_one_line
 from fedflat.cli.execution import carry_out_study, prepare_data
 from fedflat.cli.progress import watcher
 from fedflat.experiments import tuning
-from fedflat.experiments.measuring import build_measures, measure_run
 from fedflat.experiments.spec import StudySpec
-from fedflat.experiments.studies import run_directory
 from fedflat.experiments.tuning_spec import TuningSpec
-from fedflat.metrics.flatness import no_progress
 
 HERE = Path(__file__).parent
 SPLITS = ("alpha-0.1", "alpha-0")
 ROUNDS = {"alpha-0": 1000}  # of the comparison, where it needs more than the search's last step
 CONTROLS = ("alpha-0.1",)  # splits with control 1 and 2
 PLAIN = ("FedAvg", "FedCM", "FedDyn")
-MEASURES = ({"name": "eigenvalues", "k": 1}, "trace", "lpf")
-MAX_SAMPLES = 2000
+MEASURES = ({"name": "eigenvalues", "k": 1}, "trace", "lpf")  # of every tuned final model
 
 
 def search(split: str, data_dir: str) -> TuningSpec:
@@ -43,24 +40,22 @@ def as_published(split: str, data_dir: str) -> StudySpec:
     return StudySpec(**{name: value for name, value in table.items() if name != "tune"}, data_dir=data_dir)
 
 
+def comparison(split: str, winners: StudySpec, data_dir: str) -> StudySpec:
+    """The study of the winners of a search, whose final models are measured."""
+    rounds = ROUNDS.get(split, winners.rounds)
+    return StudySpec(**winners.table() | {"rounds": rounds, "flatness": list(MEASURES), "data_dir": data_dir})
+
+
 def twice_the_rounds(winners: StudySpec) -> StudySpec:
     """Control 2: the tuned plain methods, with the gradients that SAM takes."""
     plain = [method for method in winners.methods if method.name in PLAIN]
     own = {name: client for name, client in winners.client_of.items() if name in PLAIN}
-    return winners.model_copy(update={"methods": plain, "client_of": own, "rounds": 2 * winners.rounds})
+    return winners.model_copy(update={"methods": plain, "client_of": own, "rounds": 2 * winners.rounds, "flatness": []})
 
 
 def drift(data_dir: str) -> StudySpec:
     """FedGF at alpha = 0 in the setting of its paper, with two radii."""
     return StudySpec.load(HERE / "fedgf-drift.toml").model_copy(update={"data_dir": data_dir})
-
-
-def measure(spec: StudySpec, folder: Path, data_dir: str) -> None:
-    """Take the measures of flatness of every final model that does not have them."""
-    for run in spec.runs():
-        directory = run_directory(run, folder)
-        if directory.is_finished and not directory.findings():
-            measure_run(directory, build_measures(MEASURES), MAX_SAMPLES, data_dir, no_progress)
 
 
 def carry_out(data_dir: str, out: Path, jobs: int) -> None:
@@ -77,10 +72,8 @@ def compare_tuned(console: Console, split: str, data_dir: str, out: Path, jobs: 
     spec, folder = search(split, data_dir), out / f"tune-{split}"
     with watcher(console, tuning.planned_runs(spec, folder)) as watching:
         tuning.tune(spec, folder, watching, jobs)
-    found = StudySpec.load(folder / tuning.WINNERS)
-    winners = found.model_copy(update={"data_dir": data_dir, "rounds": ROUNDS.get(split, found.rounds)})
+    winners = comparison(split, StudySpec.load(folder / tuning.WINNERS), data_dir)
     carry_out_study(console, winners, out / f"tuned-{split}", jobs)
-    measure(winners, out / f"tuned-{split}", data_dir)
     if split in CONTROLS:
         carry_out_study(console, twice_the_rounds(winners), out / f"twice-{split}", jobs)
         carry_out_study(console, as_published(split, data_dir), out / f"published-{split}", jobs)

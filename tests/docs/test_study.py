@@ -44,6 +44,8 @@ from fedflat.core.errors import InputError
 from fedflat.experiments import tuning
 from fedflat.experiments.measuring import build_measures, measure_run
 from fedflat.experiments.run_directory import RunDirectory
+from fedflat.experiments.runner import RunObserver
+from fedflat.experiments.spec import RunSpec
 from fedflat.experiments.statistics import Difference
 from fedflat.experiments.studies import run_directory
 from fedflat.experiments.studies import study as carry_out
@@ -69,6 +71,18 @@ def loaded(name: str) -> ModuleType:
 
 
 collect = loaded("collect")
+kept = loaded("kept")
+
+
+class Named(RunObserver):
+    """Notes the titles of runs that compute rounds."""
+
+    def __init__(self, begun: list[str]) -> None:
+        self.begun = begun
+
+    def run_started(self, spec: RunSpec, t: int) -> None:
+        if t < spec.rounds:
+            self.begun.append(spec.title)
 
 
 # Statistics
@@ -504,6 +518,32 @@ def test_the_same_runs_give_the_same_bytes_and_a_page(carried_out: Path, tmp_pat
     assert (sam["flat method"], sam["pairs"], sam["verdict"]) == ("FedSAM", "1", UNDECIDED)
     assert len(tables(chapters["chosen"])[0]) == 2
     assert study.figures(Results.load(tmp_path / "one")).keys() >= {"contrasts.svg", "curves-alpha-0.svg", "drift.svg"}
+
+
+@pytest.mark.slow
+def test_kept_runs_are_finished_ones_elsewhere(carried_out: Path, tmp_path: Path) -> None:
+    """Their rows are the same, and to go on computes only what was not finished."""
+    file, elsewhere = tmp_path / "kept.tar.xz", tmp_path / "elsewhere"
+    number = kept.write(carried_out, file)
+    assert number == len(collect.collected(carried_out).runs)
+    content = file.read_bytes()
+    assert (kept.write(carried_out, file), file.read_bytes()) == (number, content)
+    assert kept.restore(elsewhere, file) == number
+    assert kept.restore(elsewhere, file) == 0, "what is there stays"
+    ours, theirs = collect.collected(elsewhere), collect.collected(carried_out)
+    assert (ours.runs, ours.tuning, ours.missing) == (theirs.runs, theirs.tuning, theirs.missing)
+    assert not [*elsewhere.rglob("*.safetensors")]
+    begun: list[str] = []
+    found = tuning.tune(search(), elsewhere / "tune-alpha-0", Named(begun))
+    assert found == tuning.tune(search(), carried_out / "tune-alpha-0")
+    carry_out(study_spec(rounds=2, flatness=[]), elsewhere / "tuned-alpha-0", Named(begun))
+    assert begun == ["FedSAM-seed1"]
+
+
+def test_nothing_is_kept_of_an_empty_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds nothing of the study"):
+        kept.write(tmp_path, tmp_path / "kept.tar.xz")
+    assert kept.restore(tmp_path / "runs", tmp_path / "kept.tar.xz") == 0
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:

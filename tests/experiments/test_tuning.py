@@ -9,6 +9,7 @@ import signal
 from collections import Counter
 from math import inf
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -137,6 +138,18 @@ def test_stopped_at_any_step_it_goes_on_to_the_same_ledger(finished, tmp_path: P
     for after in (1, 19, 9, 7, 3):  # rounds until the next Ctrl-C: in each of the steps, and between them
         with pytest.raises(Interrupted):
             tuning.tune(search(), tmp_path, Stopping(after))
+    tuning.tune(search(), tmp_path)
+    for name in ("ledger.json", "curves.csv", "winners.toml"):
+        assert (tmp_path / name).read_text() == (folder / name).read_text()
+
+
+@pytest.mark.slow
+def test_trials_without_checkpoints_begin_anew_and_the_ledger_is_the_same(finished, tmp_path: Path) -> None:
+    folder, _ = finished
+    with pytest.raises(Interrupted):
+        tuning.tune(search(), tmp_path, Stopping(41))  # in the second step: 20 runs of 2 rounds are finished
+    for state in tmp_path.glob("trials/*/checkpoint"):
+        rmtree(state)
     tuning.tune(search(), tmp_path)
     for name in ("ledger.json", "curves.csv", "winners.toml"):
         assert (tmp_path / name).read_text() == (folder / name).read_text()

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from math import ceil, inf
 from pathlib import Path
+from shutil import rmtree
 from statistics import fmean
 from typing import Any
 
@@ -20,7 +21,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from ..core.errors import InputError
-from ..files import make_folder, read_json, write_atomically
+from ..files import make_folder, read_json, system_errors, write_atomically
 from .extension import extend_run
 from .interrupt import StopRequest, stop_between_rounds
 from .run_directory import RunDirectory, StoredRun, difference, remedy
@@ -149,12 +150,21 @@ def _step(
     runs = [(trial, _directory(spec, trial, path)) for trial in trials]
     for _, directory in runs:
         if directory.is_finished and directory.spec().rounds < rounds:
-            extend_run(directory, rounds, strict)
+            _prolong(directory, rounds, strict)
     carry_out_all(runs, min(number_of_jobs(jobs, spec), len(runs)), observer, request, strict)
     seeds = len(spec.tune.seeds)
     ended = [[directory for _, directory in runs[i : i + seeds]] for i in range(0, len(runs), seeds)]
     numbered = [(place, one) for place, some in enumerate(going) for one in some]
     return [_tried(place, one, rounds, own) for (place, one), own in zip(numbered, ended, strict=True)]
+
+
+def _prolong(directory: RunDirectory, rounds: int, strict: bool) -> None:
+    """Make a finished trial one of more rounds; if it has no checkpoint any more, it begins anew."""
+    if directory.checkpoints:
+        extend_run(directory, rounds, strict)
+    else:
+        with system_errors(directory.path, "removed"):
+            rmtree(directory.path)
 
 
 def _directory(spec: TuningSpec, trial: RunSpec, path: Path) -> RunDirectory:

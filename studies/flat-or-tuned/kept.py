@@ -1,0 +1,83 @@
+"""Keeps what the study has finished in one small file beside this one, so that it can go on on another machine.
+
+    python studies/flat-or-tuned/kept.py write --runs runs/flat-or-tuned
+    python studies/flat-or-tuned/kept.py restore --runs runs/flat-or-tuned
+
+Of every finished run all files are kept but its model and its checkpoints, and of every search its ledger. Restored
+runs are finished ones to `run.py` and `collect.py`. A trial that goes on to the next step of a search is trained anew,
+since its checkpoint is not there. The same runs always give the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedflat.cli.ending import in_one_line
+from fedflat.core.errors import InputError
+from fedflat.experiments import tuning
+from fedflat.experiments.run_directory import RunDirectory
+from fedflat.files import make_folder, system_errors, write_atomically
+
+FILE = Path(__file__).parent / "kept.tar.xz"
+MODEL = "model.safetensors"
+SETTINGS = ("study.toml", tuning.SETTINGS, tuning.LEDGER, tuning.CURVES, tuning.WINNERS)  # of studies and searches
+
+
+def kept_files(runs: Path) -> Iterator[Path]:
+    """The files below the folder `runs` that are kept, in order."""
+    for part in sorted(path for path in runs.iterdir() if path.is_dir()):
+        yield from (part / name for name in SETTINGS if (part / name).exists())
+        for folder in sorted([*part.glob("runs/*"), *part.glob("trials/*")]):
+            if RunDirectory(folder).is_finished:
+                files = (path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+                yield from (path for path in sorted(files) if path.name != MODEL)
+
+
+def write(runs: Path, file: Path = FILE) -> int:
+    """Write the kept files of the folder `runs` to `file`, and return how many runs they are of."""
+    paths = list(kept_files(runs)) if runs.is_dir() else []
+    if not paths:
+        raise InputError(f"--runs {runs} holds nothing of the study; `run.py --out {runs}` carries it out")
+
+    def write_archive(target: Path) -> None:
+        with tarfile.open(target, "w:xz", preset=9) as archive:
+            for path in paths:
+                content = path.read_bytes()
+                entry = tarfile.TarInfo(path.relative_to(runs).as_posix())  # without time and owner
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+
+    write_atomically(file, write_archive)
+    return sum(path.name == "summary.json" for path in paths)
+
+
+def restore(runs: Path, file: Path = FILE) -> int:
+    """Put the runs of `file` that the folder `runs` does not have there, and return how many these are."""
+    if not file.exists():
+        return 0
+    make_folder(runs)
+    with system_errors(file, "read"), tarfile.open(file) as archive:
+        folders = {Path(name).parent for name in archive.getnames() if Path(name).name == "summary.json"}
+        new = {folder for folder in folders if not RunDirectory(runs / folder).has_begun}
+        for entry in archive:
+            folder = Path(entry.name).parent
+            if folder in new or (folder not in folders and not (runs / entry.name).exists()):
+                archive.extract(entry, runs, filter="data")
+    for folder in new:
+        RunDirectory(runs / folder).checksums.remove(MODEL)  # a file that has a digest and is missing is a damaged one
+    return len(new)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("write", "restore"))
+    parser.add_argument("--runs", type=Path, required=True, help="the folder that run.py writes (its --out)")
+    parser.add_argument("--file", type=Path, default=FILE, help="default %(default)s")
+    arguments = parser.parse_args()
+    with in_one_line():
+        number = {"write": write, "restore": restore}[arguments.what](arguments.runs, arguments.file)
+        print(f"{arguments.file}: {number} finished runs {'kept' if arguments.what == 'write' else 'put back'}")
