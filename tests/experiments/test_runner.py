@@ -24,6 +24,7 @@ from fedflat.experiments import runner, studies
 from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.measuring import build_measures, measure_run
 from fedflat.experiments.run_directory import RunDirectory, StoredRun
+from fedflat.experiments.spec import RunSpec
 from fedflat.metrics.protocols import WINDOW
 from support.effort import chosen, effort
 from support.studies import run_spec, study_spec
@@ -318,6 +319,17 @@ def test_a_damaged_result_is_named(tmp_path: Path, name: str) -> None:
     reader = {"summary.json": "summary", "metrics.parquet": "metrics", "partition.parquet": "counts"}[name]
     with pytest.raises(InputError, match=rf"{name} is missing or damaged: its SHA-256"):
         getattr(StoredRun(run.directory), reader)
+
+
+def test_a_stored_run_reads_its_configuration_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report asks every run for its method and seed some twenty times."""
+    spec, loads = run_spec(), list[Path]()
+    stored = StoredRun(runner.run(spec, tmp_path).directory)
+    monkeypatch.setattr(RunSpec, "load", lambda path: loads.append(path) or spec)
+    assert {(stored.method, stored.seed, stored.summary["rounds"], stored.digest()) for _ in range(3)} == {
+        (spec.label.partition("-")[0], spec.seed, spec.rounds, spec.digest())
+    }
+    assert loads == [tmp_path / "config.toml"]
 
 
 def test_two_writers_at_once_are_refused(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ class FileDataset:
             if found.get(part, 0) != expected:
                 raise InputError(
                     f"data.name = {name!r}: {part} has {found.get(part, 0):,} samples, the set has {expected:,}; "
-                    "to use a part of a set give partial=True (--data.partial true; data prepare: --partial)"
+                    "to use a part of a set give partial=True (--data.partial true; data prepare, pretrain: --partial)"
                 )
 
 

@@ -293,21 +293,21 @@ class StoredRun:
         summary, settings = read_summary(path)
         if not self.directory.has_begun:  # it was saved from Python
             return summary, settings
-        spec, method, seed = self.directory.spec(), _method_of(settings), settings["seed"]
-        if (method, seed) != (spec.method.label, spec.seed):
-            raise InputError(f"{path} is of {method}, seed {seed}, and config.toml beside it of {spec.label}")
+        method, seed = _method_of(settings), settings["seed"]
+        if (method, seed) != (self.spec.method.label, self.spec.seed):
+            raise InputError(f"{path} is of {method}, seed {seed}, and config.toml beside it of {self.spec.label}")
         return summary, settings
 
     @property
     def method(self) -> str:
         """The method's class name; of one around another, such as `SWA-FedSAM`, both."""
-        return self.directory.spec().method.label if self.directory.has_begun else _method_of(self.settings)
+        return self.spec.method.label if self.directory.has_begun else _method_of(self.settings)
 
     @property
     def seed(self) -> int:
-        return self.directory.spec().seed if self.directory.has_begun else int(self.settings["seed"])
+        return self.spec.seed if self.directory.has_begun else int(self.settings["seed"])
 
-    @property
+    @cached_property
     def spec(self) -> RunSpec:
         """The configuration. Raises InputError for a run that was saved from Python, which has none."""
         if not self.directory.has_begun:
@@ -343,7 +343,7 @@ class StoredRun:
     def digest(self) -> str:
         """Six hexadecimal digits that tell apart runs with other settings, seeds or numbers of rounds."""
         if self.directory.has_begun:
-            return self.directory.spec().digest()
+            return self.spec.digest()
         decisive = json.dumps([self.settings, self.summary["rounds"]], sort_keys=True)
         return hashlib.sha256(decisive.encode()).hexdigest()[:6]
 
