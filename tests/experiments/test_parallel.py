@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedflat.core.errors import InputError
+from fedflat.core.errors import InputError, NonFiniteError
 from fedflat.engine.workers import WorkerError, process
 from fedflat.experiments import studies
 from fedflat.experiments.interrupt import Interrupted
@@ -71,6 +71,31 @@ def test_after_a_signal_every_run_is_saved_and_goes_on(tmp_path: Path) -> None:
     assert len(watched.rounds) + len(again.rounds) == 2 * 25, "no round is lost"
     studies.study(spec, tmp_path / "whole")
     assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
+
+
+def test_studies_share_one_queue_and_have_their_own_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the cells of a recipe do: two processes are at work although each study has a single run."""
+    queues: list[tuple[int, int]] = []
+    usual = studies.carry_out_all
+
+    def one_by_one(runs, number: int, *others):
+        queues.append((len(runs), number))
+        return usual(runs, 1, *others)
+
+    monkeypatch.setattr(studies, "carry_out_all", one_by_one)
+    specs = {
+        tmp_path / "one": study_spec(methods=["fedavg"], seeds=[0], flatness=[]),
+        tmp_path / "other": study_spec(methods=[WILD, "fedprox"], seeds=[0], flatness=[]),
+    }
+    found = studies.carry_out_studies(specs, watched := Watched(), jobs=2)
+    assert queues == [(3, 2)]
+    assert [[(run.directory.path.parents[1], run.method) for run in runs] for runs in found] == [
+        [(tmp_path / "one", "FedAvg")], [(tmp_path / "other", "FedProx")],
+    ]  # fmt: skip
+    assert watched.failed == ["FedSAM-seed0"]
+    with pytest.raises(NonFiniteError):
+        studies.carry_out_studies(specs | {tmp_path / "wild": study_spec(methods=[WILD], seeds=[0], flatness=[])})
+    assert studies.stored_study(tmp_path / "other")[1]
 
 
 class Signalling(Watched):
@@ -136,6 +161,6 @@ def test_jobs_that_are_no_number(tmp_path: Path, wrong: object) -> None:
 
 def test_auto_is_as_many_as_torch_has_threads_and_no_more_than_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    assert studies.number_of_jobs("auto", study_spec()) == 3
-    assert studies.number_of_jobs("auto", study_spec(seeds=[0])) == 2
-    assert studies.number_of_jobs(8, study_spec()) == 4
+    assert studies.number_of_jobs("auto", "cpu", 4) == 3
+    assert studies.number_of_jobs("auto", "cpu", 2) == 2
+    assert studies.number_of_jobs(8, "cpu", 4) == 4

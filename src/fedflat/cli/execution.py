@@ -157,7 +157,8 @@ def carry_out_recipe(
 
     planned = [run for study in cells.values() for run in study.runs()]
     with watcher(console, planned) as watching:
-        results = [studies.study(study, folder / cell.name, watching, jobs) for cell, study in cells.items()]
+        specs = {folder / cell.name: study for cell, study in cells.items()}
+        results = studies.carry_out_studies(specs, watching, jobs)
     chapters = []
     for (cell, study), runs in zip(cells.items(), results, strict=True):
         comparison = compare(runs, targets=study.targets, protocol=study.protocol, published=cell.published)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,15 +34,29 @@ def study(
     A run that diverges is reported to the observer and does not stop the others. Raises InputError if the folder cannot
     be used, NonFiniteError if no run finished, and Interrupted after a signal.
     """
+    [finished] = carry_out_studies({path: spec}, observer, jobs, strict)
+    return finished
+
+
+def carry_out_studies(
+    specs: Mapping[Path, StudySpec], observer: RunObserver | None = None, jobs: Jobs = 1, strict: bool = False
+) -> list[list[StoredRun]]:
+    """Carry out the runs of several studies, by folder, and return those of each that finished; otherwise as `study`.
+
+    The runs of all studies are one queue, so that no process waits for the last run of a study. Raises NonFiniteError
+    if no run of some study finished.
+    """
     if is_launched():
         raise InputError("a study is carried out by one process, with --jobs by several; torchrun is for `fedflat run`")
-    number = number_of_jobs(jobs, spec)
+    runs = [[(one, run_directory(one, path)) for one in spec.runs()] for path, spec in specs.items()]
+    queue = [one for some in runs for one in some]
+    number = min(number_of_jobs(jobs, spec.device, len(queue)) for spec in specs.values())
     with stop_between_rounds() as request:
-        begin_study(spec, path)
-        runs = [(one, run_directory(one, path)) for one in spec.runs()]
-        failures = carry_out_all(runs, number, observer or RunObserver(), request, strict)
-    finished = [StoredRun.open(directory.path) for _, directory in runs if directory.is_finished]
-    if failures and not finished:
+        for path, spec in specs.items():
+            begin_study(spec, path)
+        failures = carry_out_all(queue, number, observer or RunObserver(), request, strict)
+    finished = [[StoredRun.open(directory.path) for _, directory in some if directory.is_finished] for some in runs]
+    if failures and not all(finished):
         raise failures[-1]
     return finished
 
@@ -55,15 +70,15 @@ def carry_out_all(
     return _one_by_one(runs, observer, request, strict)
 
 
-def number_of_jobs(jobs: Jobs, spec: StudySpec) -> int:
-    """How many runs are carried out at a time. Raises InputError if `jobs` is neither `auto` nor at least 1."""
+def number_of_jobs(jobs: Jobs, device: str, runs: int) -> int:
+    """How many of `runs` are carried out at a time. Raises InputError if `jobs` is neither `auto` nor at least 1."""
     if jobs == "auto":
-        most = torch.get_num_threads() if usable_device(spec.device).type == "cpu" else 1
+        most = torch.get_num_threads() if usable_device(device).type == "cpu" else 1
     elif isinstance(jobs, int) and not isinstance(jobs, bool) and jobs >= 1:
         most = jobs
     else:
         raise InputError(f"jobs must be 'auto' or a whole number of at least 1, got {jobs!r}")
-    return min(most, len(spec.runs()))
+    return min(most, runs)
 
 
 def _one_by_one(runs: Runs, observer: RunObserver, request: StopRequest, strict: bool) -> list[NonFiniteError]:

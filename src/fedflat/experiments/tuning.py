@@ -151,7 +151,7 @@ def _step(
     for _, directory in runs:
         if directory.is_finished and directory.spec().rounds < rounds:
             _prolong(directory, rounds, strict)
-    carry_out_all(runs, min(number_of_jobs(jobs, spec), len(runs)), observer, request, strict)
+    carry_out_all(runs, number_of_jobs(jobs, spec.device, len(runs)), observer, request, strict)
     seeds = len(spec.tune.seeds)
     ended = [[directory for _, directory in runs[i : i + seeds]] for i in range(0, len(runs), seeds)]
     numbered = [(place, one) for place, some in enumerate(going) for one in some]
