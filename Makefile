@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PLAIN := .venv/.plain
 INSTALLED := .venv/.installed
+# Also where the environment says otherwise: without bytecode every process that a test starts compiles the package again.
+export PYTHONDONTWRITEBYTECODE =
 CHECKS = $(MAKE) --jobs=2 --output-sync --no-print-directory lint types imports docs-check
 
 .PHONY: help install demo check test test-all trials lint types imports docs-check docs clean

@@ -14,6 +14,7 @@ import torch
 
 from fedflat.core.matrix_products import fix_product_rounding
 from fedflat.core.method import Method
+from fedflat.engine.executors import compiled
 from fedflat.methods import all_methods
 from support.effort import covering_methods, for_few_rounds
 
@@ -46,6 +47,12 @@ def _freed_memory_is_returned() -> Iterator[None]:
     gc.freeze()  # what is left are modules and tests, mostly: half a second to look through after every file otherwise
     with suppress(OSError, TypeError, AttributeError):  # no glibc
         CDLL(None).malloc_trim(0)
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled steps are traced for any number of rows and run as torch would; the compiler's own time is left out."""
+    monkeypatch.setattr(compiled, "compile_graph", lambda graph, _: graph)
 
 
 FEDERATED = {name: cls for name, cls in all_methods().items() if cls.training == "federated"}

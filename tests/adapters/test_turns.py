@@ -171,6 +171,7 @@ def test_methods_without_turns_are_refused_in_one_line(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures(*chosen(["traced"], []))
 @pytest.mark.parametrize("mode", chosen(["alternate"], ["both", "alternate"]))
 def test_a_compiled_step_is_a_stacked_one(mode: str, recwarn: pytest.WarningsRecorder) -> None:
     runs = {}

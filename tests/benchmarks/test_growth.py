@@ -32,6 +32,7 @@ def test_clients_in_all_are_measured_for_a_method_with_records_too() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("traced")
 def test_a_point_has_seconds_and_memory() -> None:
     found = cost(Point("clients in all", 200, "Scaffold", replace(BASE, clients=200)), repeats=2)
     assert 0 < found.wall.low <= found.wall.median <= found.wall.high

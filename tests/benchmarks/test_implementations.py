@@ -40,6 +40,7 @@ def test_processor_seconds_are_told_of_one_process_only() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("traced")
 def test_rounds_are_those_of_the_work_and_seconds_those_of_one_with_all_clients() -> None:
     prepared = Ours(W3, "FedAvg").prepare()
     assert prepared.share == W3.rounds
@@ -48,6 +49,7 @@ def test_rounds_are_those_of_the_work_and_seconds_those_of_one_with_all_clients(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("traced")
 def test_a_simulation_trains_the_clients_that_are_timed_and_is_not_evaluated() -> None:
     sim = Ours(W3, "FedSAM").simulation(4)
     result = sim.round()

@@ -3,10 +3,23 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
+from matplotlib.figure import Figure
 
 from fedflat.cli import main
+from support.effort import chosen
+
+
+@pytest.fixture(autouse=True)
+def _blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are not drawn: most of a report's time. `tests/reports` and `make test-all` draw them."""
+
+    def blank(_: Figure, buffer: IO[str], **__: object) -> None:
+        buffer.write('<svg xmlns="http://www.w3.org/2000/svg"></svg>')
+
+    monkeypatch.setattr(Figure, "savefig", chosen(blank, Figure.savefig))
 
 
 @pytest.fixture

@@ -22,6 +22,11 @@ CASES = cases()
 SOME = list(CASES)[:: effort(9, 1)]
 
 
+@pytest.fixture(autouse=True)
+def _blank_figures() -> None:
+    """Figures are drawn here: a name could be taken for a formula."""
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study of two finished runs."""

@@ -12,6 +12,7 @@ import fedflat as ff
 from fedflat.core.method import Method
 from fedflat.engine.executors import compiled
 from fedflat.methods import FedAvg, find
+from support.effort import chosen
 from support.federation import federation, simulation
 
 pytestmark = pytest.mark.slow
@@ -30,12 +31,6 @@ def trajectory(sim: ff.Simulation) -> torch.Tensor:
     return torch.stack([sim.w.clone() for _ in sim])
 
 
-@pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Traced for any number of rows and run as torch would; the compiler's own time is left out."""
-    monkeypatch.setattr(compiled, "compile_graph", lambda graph, _: graph)
-
-
 @pytest.mark.usefixtures("traced")
 def test_every_step_can_be_traced_and_stays_the_same(covering_method: Method) -> None:
     """Uneven clients, decay, clipping, momentum, falling step sizes: nothing was taken for a constant."""
@@ -49,9 +44,12 @@ def test_every_step_can_be_traced_and_stays_the_same(covering_method: Method) ->
     assert len(many.executor.step.forms) == 1, "whatever the number of rows"
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+PRECISIONS = [(torch.float64, 1e-12), (torch.float32, 1e-6)]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), chosen(PRECISIONS[:1], PRECISIONS))
 def test_compiled_is_sequential_after_20_rounds(dtype: torch.dtype, tolerance: float) -> None:
-    """By the real compiler."""
+    """By the real compiler, which other tests leave out."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 3)).to(dtype)
     settings = {"model": model, "rounds": 20, **HARD}

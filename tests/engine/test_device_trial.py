@@ -10,6 +10,7 @@ import torch
 from fedflat.core.local import LocalResult
 from fedflat.engine import device_trial as trial
 from fedflat.engine.executors.stacked import Stacked
+from support.effort import chosen
 from support.meta_device import MetaDevice
 
 
@@ -24,6 +25,7 @@ def found(device: str) -> dict[str, trial.DeviceCheck]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures(*chosen(["traced"], []))
 def test_the_processor_passes() -> None:
     findings = found("cpu")
     assert all(finding.passed for finding in findings.values())

@@ -32,7 +32,7 @@ from fedflat.experiments.spec import RunSpec
 from fedflat.methods import find
 from fedflat.rounds import checkpoint
 from fedflat.rounds.executor import Executor
-from support.effort import chosen, effort
+from support.effort import chosen, effort, in_test_all
 from support.federation import federation, simulation
 from support.processes import (
     MARK,
@@ -180,8 +180,9 @@ def test_rounds_and_errors_are_those_of_one_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @looks_at_processes
-def test_workers_that_are_killed_are_replaced(tmp_path: Path) -> None:
-    """One between two rounds, one in the middle of a client's training: the bits do not change."""
+def test_workers_that_are_killed_or_stopped_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One killed in the middle of a client's training, one between rounds, one stopped: the bits do not change."""
+    monkeypatch.setattr(process, "SUSPENDED", 0.5)
     settings = {"data": marked(4), "executor": "sequential", "participation": 6, "rounds": 3, "client": {"steps": 5}}
     settings["client"] |= {"epochs": None}
     alone = simulation(Scaffold(), model=KillingNetwork(tmp_path, times=1), **settings)
@@ -190,16 +191,19 @@ def test_workers_that_are_killed_are_replaced(tmp_path: Path) -> None:
         (victim,) = map(int, os.listdir(tmp_path))
         assert has_ended(victim)
         os.kill(workers()[0], signal.SIGKILL)
+        shared.round()
+        stopped = workers()[0]
+        os.kill(stopped, signal.SIGSTOP)  # it would never answer, so that the round would never end
         list(shared)
+        assert has_ended(stopped)
     assert not workers()
     list(alone)
     assert_same(alone, shared, tmp_path)
 
 
-@pytest.mark.slow
+@in_test_all
 @looks_at_processes
-def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the middle of a client's training; it would never answer, so that the round would never end."""
+def test_a_worker_that_is_stopped_while_it_trains_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "SUSPENDED", 0.5)
     settings = {"data": marked(4), "executor": "sequential", "participation": 6, "rounds": 2}
     alone = simulation(Scaffold(), model=KillingNetwork(tmp_path, times=0), **settings)

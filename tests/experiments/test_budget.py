@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedflat.core.method import Method
-from fedflat.experiments.budget import Budget, run_budget, simulation_budget, study_budget
+from fedflat.experiments.budget import Budget, budget_of_runs, run_budget, simulation_budget
 from fedflat.rounds import checkpoint
 from support.effort import FEW_ROUNDS, chosen, effort
 from support.memory import counted
@@ -71,7 +71,7 @@ def test_a_study_has_the_budget_of_its_runs() -> None:
     """FedSAM takes two gradients where FedAvg takes one, and sends as much."""
     study = study_spec(methods=["fedavg", "fedsam"], seeds=[0, 1], partition="iid")
     one = run_budget(study.runs()[0])
-    assert study_budget(study) == Budget(
+    assert budget_of_runs(study.runs()) == Budget(
         4, 2 * (1 + 2) * one.gradients, 4 * one.evaluated_samples, 4 * (one.bytes_down + one.bytes_up)
     )
 

@@ -120,7 +120,7 @@ def test_a_signal_to_one_process_stops_the_study(tmp_path: Path) -> None:
 
 
 def test_a_process_that_is_killed_is_an_error_that_says_how_to_go_on(tmp_path: Path) -> None:
-    spec = study_spec(rounds=50, checkpoint_every=10, flatness=[])
+    spec = study_spec(rounds=20, checkpoint_every=5, flatness=[])
     with pytest.raises(WorkerError, match=r"the process of Fed\w+-seed\d was ended by SIGKILL .* goes on from there"):
         studies.study(spec, tmp_path, Signalling(signal.SIGKILL), jobs=2)
     assert not workers()

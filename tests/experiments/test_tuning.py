@@ -144,15 +144,17 @@ def test_stopped_at_any_step_it_goes_on_to_the_same_ledger(finished, tmp_path: P
 
 
 @pytest.mark.slow
-def test_trials_without_checkpoints_begin_anew_and_the_ledger_is_the_same(finished, tmp_path: Path) -> None:
-    folder, _ = finished
+def test_trials_without_checkpoints_begin_anew_and_the_ledger_is_the_same(tmp_path: Path) -> None:
+    tune = {"configurations": 2, "rounds": [1, 3], "one_in": 2, "seeds": [5], "box": {"client.lr": [0.3]}}
+    small = search(methods=["fedavg"], tune=tune)
+    tuning.tune(small, tmp_path / "whole")
     with pytest.raises(Interrupted):
-        tuning.tune(search(), tmp_path, Stopping(41))  # in the second step: 20 runs of 2 rounds are finished
-    for state in tmp_path.glob("trials/*/checkpoint"):
+        tuning.tune(small, tmp_path / "moved", Stopping(3))  # in the second step: both have their first round
+    for state in (tmp_path / "moved").glob("trials/*/checkpoint"):
         rmtree(state)
-    tuning.tune(search(), tmp_path)
+    tuning.tune(small, tmp_path / "moved")
     for name in ("ledger.json", "curves.csv", "winners.toml"):
-        assert (tmp_path / name).read_text() == (folder / name).read_text()
+        assert (tmp_path / "moved" / name).read_text() == (tmp_path / "whole" / name).read_text()
 
 
 @pytest.mark.slow

@@ -60,9 +60,14 @@ def _files(folders: tuple[str, ...]) -> list[str]:
 
 def classes_of(package: str, module: str, qualifies: Qualifies[Entry]) -> list[type[Entry]]:
     """Import `module` of `package` and give the classes that it defines itself, that qualify and are not abstract."""
-    loaded = import_module(f"{package}.{module}")
-    own = [cls for _, cls in getmembers(loaded, isclass) if cls.__module__ == loaded.__name__ and not isabstract(cls)]
-    return [cls for cls in own if qualifies(cls)]
+    return [cls for cls in _own_classes(f"{package}.{module}") if qualifies(cls)]
+
+
+@cache
+def _own_classes(module: str) -> list[type[Any]]:
+    """The classes that a module defines itself and that are not abstract, looked up once in a process."""
+    loaded = import_module(module)
+    return [cls for _, cls in getmembers(loaded, isclass) if cls.__module__ == module and not isabstract(cls)]
 
 
 def classes_by_file(package: str, qualifies: Qualifies[Entry]) -> dict[str, type[Entry]]:
@@ -73,6 +78,7 @@ def classes_by_file(package: str, qualifies: Qualifies[Entry]) -> dict[str, type
 
 def find_class(package: str, name: str, qualifies: Qualifies[Entry]) -> type[Entry] | None:
     """The class that `name` means; None if there is none. The module of that name is searched before all others."""
-    modules = sorted(module_names(package), key=lambda module: plain(module) != plain(name))
+    wanted = plain(name)
+    modules = sorted(module_names(package), key=lambda module: plain(module) != wanted)
     classes = (cls for module in modules for cls in classes_of(package, module, qualifies))
-    return next((cls for cls in classes if plain(cls.__name__) == plain(name)), None)
+    return next((cls for cls in classes if plain(cls.__name__) == wanted), None)

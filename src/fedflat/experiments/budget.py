@@ -44,7 +44,7 @@ from ..rounds.cost import compared_messages, full_passes_per_round, gradients_pe
 from ..rounds.device import device_name, usable_device
 from ..rounds.local_training import Client
 from ..rounds.randomness import Purpose, generator
-from .spec import RunSpec, StudySpec, build_client, build_method, participation_of
+from .spec import RunSpec, build_client, build_method, participation_of
 
 # The cost of all rounds is estimated from the cohorts of the first ones.
 SIMULATION_ROUNDS = 1000  # so many of a simulation
@@ -124,10 +124,10 @@ def total(budgets: Iterable[Budget]) -> Budget:
     return sum(budgets, Budget())
 
 
-def study_budget(study: StudySpec) -> Budget:
-    """The cost of all runs of a study."""
-    runs = map(run_budget, study.runs())
-    return total(Budget(1, run.gradients, run.evaluated_samples, run.bytes_down + run.bytes_up) for run in runs)
+def budget_of_runs(runs: Iterable[RunSpec]) -> Budget:
+    """The cost of several runs together."""
+    costs = map(run_budget, runs)
+    return total(Budget(1, one.gradients, one.evaluated_samples, one.bytes_down + one.bytes_up) for one in costs)
 
 
 def run_budget(spec: RunSpec) -> RunBudget:
@@ -169,9 +169,10 @@ def _budget(
     """The cost of `rounds` rounds with cohorts like `cohorts`, for clients with `sizes` samples."""
     scale = rounds / len(cohorts)
     cost = method_cost(method, parameters)
-    messages = scale * sum(map(len, cohorts))
-    steps = scale * sum(int(client.local_steps(sizes[cohort]).sum()) for cohort in cohorts)
-    batches = scale * sum(int(client.batches_per_epoch(sizes[cohort]).sum()) for cohort in cohorts)
+    sampled = sizes[np.concatenate(cohorts)]  # of every client of every cohort
+    messages = scale * len(sampled)
+    steps = scale * int(client.local_steps(sampled).sum())
+    batches = scale * int(client.batches_per_epoch(sampled).sum())
     return RunBudget(
         parameters=parameters,
         clients_per_round=float(np.mean([len(cohort) for cohort in cohorts])),

@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 
 from ..core.errors import InputError, MissingPackageError
-from ..experiments.budget import Budget, speed_of, study_budget, total
+from ..experiments.budget import Budget, budget_of_runs, speed_of, total
 from ..experiments.recipe import Cell, Recipe
 from ..experiments.spec import StudySpec
 from .literal import literal
@@ -76,12 +76,13 @@ def _cost(recipe: Recipe, study: StudySpec, measure: bool) -> tuple[Budget | Non
     """
     if recipe.item.kind == "partition":
         return None, None
+    runs = study.runs()
     try:
-        work = study_budget(study)
+        work = budget_of_runs(runs)
     except InputError:  # its model is in files that are not here, or is made by a package that is not installed
         return None, None
     try:
-        known = speed_of(study.runs()[0], measure=measure)
+        known = speed_of(runs[0], measure=measure)
     except MissingPackageError:
         known = None
     return work, None if known is None else known.hours(work)

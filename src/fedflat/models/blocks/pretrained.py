@@ -41,23 +41,30 @@ def library(model: str) -> Any:
     return transformers
 
 
+def check_place(option: str, value: str) -> str | None:
+    """The repository on the hub that `value` names; None if it is a folder. Raises InputError if it is neither."""
+    if Path(value).expanduser().is_dir():
+        return None
+    on_hub = _HUB_ID.fullmatch(value)
+    if on_hub is None:
+        raise InputError(f"model option {option} = {value!r} is no folder; a repository on the hub is hub:OWNER/NAME")
+    return on_hub[1]
+
+
 def folder_of(option: str, value: str, files: tuple[str, ...] = ()) -> Path:
     """The folder that `value` names, or, for hub:OWNER/NAME, one with the downloaded files of that repository.
 
     Downloaded are configuration, safetensors, and further `files`. Raises InputError, naming the `option`.
     """
-    folder = Path(value).expanduser()
-    if folder.is_dir():
-        return folder
-    on_hub = _HUB_ID.fullmatch(value)
-    if on_hub is None:
-        raise InputError(f"model option {option} = {value!r} is no folder; a repository on the hub is hub:OWNER/NAME")
+    repository = check_place(option, value)
+    if repository is None:
+        return Path(value).expanduser()
     import huggingface_hub  # installed with transformers
 
     huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True  # nothing is sent to the hub
     wanted = ["config.json", "model*.safetensors*", *files]
     try:  # not by transformers, which asks a service to convert repositories that have no safetensors
-        return Path(huggingface_hub.snapshot_download(on_hub[1], allow_patterns=wanted))
+        return Path(huggingface_hub.snapshot_download(repository, allow_patterns=wanted))
     except Exception as error:  # of the network, the hub or the disk, of any type
         raise unusable(option, value, error) from error
 
