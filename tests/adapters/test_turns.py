@@ -16,7 +16,7 @@ from fedflat.core.method import Method
 from fedflat.core.wrapper import Wrapper
 from fedflat.methods import find
 from fedflat.metrics.flatness.subject import RoundObserver
-from support.effort import chosen, covering_methods, for_few_rounds
+from support.effort import chosen, covering_methods, for_few_rounds, in_turns
 from support.federation import federation
 
 HARD = {"weight_decay": 0.05, "max_norm": 1.0, "momentum": 0.5}
@@ -146,16 +146,16 @@ def test_the_second_round_is_a_first_round_on_a_alone(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["both", "freeze_a", "alternate"])
-def test_stacked_is_sequential_and_resumed(mode: str, taking_turns: Method, tmp_path) -> None:
-    runs = {}
+@pytest.mark.parametrize(("name", "mode"), in_turns(TAKING_TURNS, ["both", "freeze_a", "alternate"]))
+def test_stacked_is_sequential_and_resumed(name: str, mode: str, tmp_path) -> None:
+    runs, method = {}, for_few_rounds(TAKING_TURNS[name])
     for executor in ("sequential", "stacked"):
-        sim = simulation(taking_turns, mode, HARD, executor=executor)
+        sim = simulation(method, mode, HARD, executor=executor)
         runs[executor] = torch.stack([sim.w.clone() for _ in sim])
     one, many = runs.values()
     assert (one - many).norm() <= 1e-12 * one.norm()
     assert (one[-1] - one[0]).norm() > 1e-3
-    first, resumed = (simulation(taking_turns, mode, HARD, executor="stacked") for _ in range(2))
+    first, resumed = (simulation(method, mode, HARD, executor="stacked") for _ in range(2))
     for _ in range(3):
         first.round()
     first.save(tmp_path / "state.safetensors")
