@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import io
+import re
 import tarfile
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 from fedflat.cli.ending import in_one_line
@@ -21,6 +23,7 @@ from fedflat.core.errors import InputError
 from fedflat.experiments import tuning
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.files import make_folder, system_errors, write_atomically
+from fedflat.rounds.checksums import FILE as SUMS
 
 FILE = Path(__file__).parent / "kept.tar.xz"
 MODEL = "model.safetensors"
@@ -37,6 +40,23 @@ def kept_files(runs: Path) -> Iterator[Path]:
                 yield from (path for path in sorted(files) if path.name != MODEL)
 
 
+def kept_content(path: Path) -> bytes:
+    """What is kept of a file: all of it, but for the place of the data on this machine, which concerns nobody else."""
+    content = path.read_bytes()
+    if path.suffix == ".toml":
+        return without_data_dir(content)
+    if path.name == SUMS:
+        config = (path.parent / "config.toml").read_bytes()
+        before, after = (sha256(some).hexdigest().encode() for some in (config, without_data_dir(config)))
+        return content.replace(before, after)
+    return content
+
+
+def without_data_dir(toml: bytes) -> bytes:
+    """A configuration without the line of its folder of data, which no result depends on."""
+    return re.sub(rb"^data_dir = .*\n", b"", toml, flags=re.MULTILINE)
+
+
 def write(runs: Path, file: Path = FILE) -> int:
     """Write the kept files of the folder `runs` to `file`, and return how many runs they are of."""
     paths = list(kept_files(runs)) if runs.is_dir() else []
@@ -46,7 +66,7 @@ def write(runs: Path, file: Path = FILE) -> int:
     def write_archive(target: Path) -> None:
         with tarfile.open(target, "w:xz", preset=9) as archive:
             for path in paths:
-                content = path.read_bytes()
+                content = kept_content(path)
                 entry = tarfile.TarInfo(path.relative_to(runs).as_posix())  # without time and owner
                 entry.size = len(content)
                 archive.addfile(entry, io.BytesIO(content))

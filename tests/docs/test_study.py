@@ -70,6 +70,7 @@ def loaded(name: str) -> ModuleType:
     return module
 
 
+MACHINE = "/a/folder/of/this/machine"
 collect = loaded("collect")
 kept = loaded("kept")
 
@@ -431,7 +432,7 @@ def carried_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One split of the study, small and on the digits; one run of the comparison is not finished."""
     folder = tmp_path_factory.mktemp("study")
     tuning.tune(search(), folder / "tune-alpha-0")
-    spec = study_spec(rounds=2, flatness=[])
+    spec = study_spec(rounds=2, flatness=[], data_dir=MACHINE)
     carry_out(spec, folder / "tuned-alpha-0")
     directories = [run_directory(run, folder / "tuned-alpha-0") for run in spec.runs()]
     measure_run(
@@ -533,6 +534,10 @@ def test_kept_runs_are_finished_ones_elsewhere(carried_out: Path, tmp_path: Path
     ours, theirs = collect.collected(elsewhere), collect.collected(carried_out)
     assert (ours.runs, ours.tuning, ours.missing) == (theirs.runs, theirs.tuning, theirs.missing)
     assert not [*elsewhere.rglob("*.safetensors")]
+    assert not any(run.damaged_files() for run in map(RunDirectory, elsewhere.glob("*/runs/*")))
+    toml = [path.read_text() for path in elsewhere.rglob("*.toml")]
+    assert toml
+    assert not any(MACHINE in text for text in toml), "where the data were is not told"
     begun: list[str] = []
     found = tuning.tune(search(), elsewhere / "tune-alpha-0", Named(begun))
     assert found == tuning.tune(search(), carried_out / "tune-alpha-0")
