@@ -15,7 +15,9 @@ import io
 import re
 import tarfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
+from lzma import LZMAError
 from pathlib import Path
 
 from fedflat.cli.ending import in_one_line
@@ -32,7 +34,7 @@ SETTINGS = ("study.toml", tuning.SETTINGS, tuning.LEDGER, tuning.CURVES, tuning.
 
 def kept_files(runs: Path) -> Iterator[Path]:
     """The files below the folder `runs` that are kept, in order."""
-    for part in sorted(path for path in runs.iterdir() if path.is_dir()):
+    for part in sorted(path for path in runs.glob("*") if path.is_dir()):
         yield from (part / name for name in SETTINGS if (part / name).exists())
         for folder in sorted([*part.glob("runs/*"), *part.glob("trials/*")]):
             if RunDirectory(folder).is_finished:
@@ -48,7 +50,9 @@ def kept_content(path: Path) -> bytes:
     if path.name == SUMS:
         config = (path.parent / "config.toml").read_bytes()
         before, after = (sha256(some).hexdigest().encode() for some in (config, without_data_dir(config)))
-        return content.replace(before, after)
+        # A file that has a digest and is missing counts as damaged.
+        without_model = re.sub(rb".*  model\.safetensors\n", b"", content)
+        return without_model.replace(before, after)
     return content
 
 
@@ -57,39 +61,55 @@ def without_data_dir(toml: bytes) -> bytes:
     return re.sub(rb"^data_dir = .*\n", b"", toml, flags=re.MULTILINE)
 
 
+@contextmanager
+def opened(file: Path) -> Iterator[tarfile.TarFile]:
+    """The archive `file`. Raises InputError that names it, if it is missing or damaged."""
+    try:
+        with system_errors(file, "read"), tarfile.open(file) as archive:
+            yield archive
+    except (tarfile.TarError, LZMAError, EOFError) as error:
+        raise InputError(f"{file} is damaged: {error}; take it from the repository again") from error
+
+
 def write(runs: Path, file: Path = FILE) -> int:
-    """Write the kept files of the folder `runs` to `file`, and return how many runs they are of."""
-    paths = list(kept_files(runs)) if runs.is_dir() else []
-    if not paths:
+    """Write the kept files of the folder `runs` to `file`, and return how many runs it has then.
+
+    Runs in `file` that are not finished in the folder stay in it.
+    """
+    contents = {path.relative_to(runs).as_posix(): kept_content(path) for path in kept_files(runs)}
+    if not contents:
         raise InputError(f"--runs {runs} holds nothing of the study; `run.py --out {runs}` carries it out")
+    if file.exists():
+        with opened(file) as archive:
+            contents = {entry.name: archive.extractfile(entry).read() for entry in archive} | contents
 
     def write_archive(target: Path) -> None:
         with tarfile.open(target, "w:xz", preset=9) as archive:
-            for path in paths:
-                content = kept_content(path)
-                entry = tarfile.TarInfo(path.relative_to(runs).as_posix())  # without time and owner
-                entry.size = len(content)
-                archive.addfile(entry, io.BytesIO(content))
+            for name in sorted(contents):
+                entry = tarfile.TarInfo(name)  # without time and owner
+                entry.size = len(contents[name])
+                archive.addfile(entry, io.BytesIO(contents[name]))
 
     write_atomically(file, write_archive)
-    return sum(path.name == "summary.json" for path in paths)
+    return sum(Path(name).name == "summary.json" for name in contents)
 
 
 def restore(runs: Path, file: Path = FILE) -> int:
     """Put the runs of `file` that the folder `runs` does not have there, and return how many these are."""
-    if not file.exists():
-        return 0
-    make_folder(runs)
-    with system_errors(file, "read"), tarfile.open(file) as archive:
+    with opened(file) as archive:
+        make_folder(runs)
         folders = {Path(name).parent for name in archive.getnames() if Path(name).name == "summary.json"}
-        new = {folder for folder in folders if not RunDirectory(runs / folder).has_begun}
-        for entry in archive:
+        new = {folder for folder in folders if is_missing(RunDirectory(runs / folder))}
+        for entry in archive:  # the summary is the last file of a run
             folder = Path(entry.name).parent
             if folder in new or (folder not in folders and not (runs / entry.name).exists()):
                 archive.extract(entry, runs, filter="data")
-    for folder in new:
-        RunDirectory(runs / folder).checksums.remove(MODEL)  # a file that has a digest and is missing is a damaged one
     return len(new)
+
+
+def is_missing(run: RunDirectory) -> bool:
+    """Whether there is no such run, or only a part of one that was being restored: it has neither end nor state."""
+    return not run.is_finished and not run.checkpoints
 
 
 if __name__ == "__main__":

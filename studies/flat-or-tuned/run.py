@@ -3,8 +3,8 @@
     python studies/flat-or-tuned/run.py --data-dir DATA --out runs/flat-or-tuned --jobs 2
 
 Searches, comparisons and controls are ordinary searches and studies below `--out`; Ctrl-C saves them, and the same
-command goes on. What `kept.py` has kept of an earlier machine is put back first (`kept.py restore`), by hand. When all
-are finished, `collect.py` puts their results beside this file.
+command goes on. `kept.py restore` first gives `--out` what has finished on other machines. When all are finished,
+`collect.py` puts their results beside this file.
 """
 
 from __future__ import annotations

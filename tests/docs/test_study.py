@@ -10,6 +10,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from itertools import combinations
 from math import ceil, sqrt
 from pathlib import Path
+from shutil import rmtree
 from types import ModuleType
 from typing import Any
 
@@ -548,7 +549,24 @@ def test_kept_runs_are_finished_ones_elsewhere(carried_out: Path, tmp_path: Path
 def test_nothing_is_kept_of_an_empty_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds nothing of the study"):
         kept.write(tmp_path, tmp_path / "kept.tar.xz")
-    assert kept.restore(tmp_path / "runs", tmp_path / "kept.tar.xz") == 0
+    with pytest.raises(InputError, match=r"kept\.tar\.xz cannot be read: No such file"):
+        kept.restore(tmp_path / "runs", tmp_path / "kept.tar.xz")
+    (tmp_path / "kept.tar.xz").write_bytes(kept.FILE.read_bytes()[:1000])
+    with pytest.raises(InputError, match=r"kept\.tar\.xz is damaged"):
+        kept.restore(tmp_path / "runs", tmp_path / "kept.tar.xz")
+
+
+@pytest.mark.slow
+def test_half_a_restored_run_is_restored_and_what_is_not_here_stays_kept(carried_out: Path, tmp_path: Path) -> None:
+    file, elsewhere = tmp_path / "kept.tar.xz", tmp_path / "elsewhere"
+    number = kept.write(carried_out, file)
+    kept.restore(elsewhere, file)
+    half, gone = sorted((elsewhere / "tuned-alpha-0" / "runs").iterdir())[:2]
+    (half / "summary.json").unlink()
+    assert kept.restore(elsewhere, file) == 1
+    rmtree(gone)
+    content = file.read_bytes()
+    assert (kept.write(elsewhere, file), file.read_bytes()) == (number, content)
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:

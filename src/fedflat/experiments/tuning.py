@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from math import ceil, inf
 from pathlib import Path
-from shutil import rmtree
 from statistics import fmean
 from typing import Any
 
@@ -21,8 +20,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from ..core.errors import InputError
-from ..files import make_folder, read_json, system_errors, write_atomically
-from .extension import extend_run
+from ..files import make_folder, read_json, write_atomically
+from .extension import extend_run, with_rounds
 from .interrupt import StopRequest, stop_between_rounds
 from .run_directory import RunDirectory, StoredRun, difference, remedy
 from .runner import RunObserver
@@ -163,8 +162,8 @@ def _prolong(directory: RunDirectory, rounds: int, strict: bool) -> None:
     if directory.checkpoints:
         extend_run(directory, rounds, strict)
     else:
-        with system_errors(directory.path, "removed"):
-            rmtree(directory.path)
+        with directory.writing():
+            directory.reopen(with_rounds(directory.spec(), rounds))
 
 
 def _directory(spec: TuningSpec, trial: RunSpec, path: Path) -> RunDirectory:

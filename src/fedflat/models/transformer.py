@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import InputError
-from .blocks.pretrained import PictureScores, check_place, folder_of, library, loaded, quiet
+from .blocks.pretrained import PictureScores, folder_of, hub_repository, library, loaded, quiet
 
 NAME, OPTION = "transformer", "path"
 TOKENIZER = "tokenizer.json"
@@ -65,7 +65,7 @@ def build(classes: int, shape: tuple[int, ...], path: str | None = None) -> nn.M
     if len(shape) not in (1, 3):
         raise InputError(f"model 'transformer' takes texts or pictures, not samples of shape {shape}")
     auto = "AutoModelForSequenceClassification" if len(shape) == 1 else "AutoModelForImageClassification"
-    check_place(OPTION, path)  # before the library is imported, which takes two seconds
+    hub_repository(OPTION, path)  # an error before the library is imported, which takes two seconds
     with quiet(NAME):
         make, folder = getattr(library(NAME), auto), folder_of(OPTION, path, (TOKENIZER,))
         network, missing = loaded(make, folder, OPTION, path, num_labels=classes, ignore_mismatched_sizes=True)

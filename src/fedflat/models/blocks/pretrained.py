@@ -41,7 +41,7 @@ def library(model: str) -> Any:
     return transformers
 
 
-def check_place(option: str, value: str) -> str | None:
+def hub_repository(option: str, value: str) -> str | None:
     """The repository on the hub that `value` names; None if it is a folder. Raises InputError if it is neither."""
     if Path(value).expanduser().is_dir():
         return None
@@ -56,7 +56,7 @@ def folder_of(option: str, value: str, files: tuple[str, ...] = ()) -> Path:
 
     Downloaded are configuration, safetensors, and further `files`. Raises InputError, naming the `option`.
     """
-    repository = check_place(option, value)
+    repository = hub_repository(option, value)
     if repository is None:
         return Path(value).expanduser()
     import huggingface_hub  # installed with transformers
