@@ -17,6 +17,11 @@ COHORT = np.arange(6)
 LONG = 1e9  # local steps of a whole run
 
 
+@pytest.fixture(autouse=True)
+def choice_by_rule() -> None:
+    """Here trials have their clock."""
+
+
 class TimedTrial:
     """In the place of a trial: takes the next of the times of its executor, and the last one again and again."""
 
@@ -60,6 +65,7 @@ def convolutional() -> nn.Module:
         (dense, 1.0, 1.6, "sequential"),
         (convolutional, 1.4, 1.0, "sequential"),
         (convolutional, 1.6, 1.0, "stacked"),
+        (dense, 0.0, 1.0, "stacked"),  # by a clock that does not tell such short times
     ],
 )
 def test_a_trial_overrules_the_rule_only_clearly(
@@ -68,7 +74,9 @@ def test_a_trial_overrules_the_rule_only_clearly(
     assert choice_for(module(), 1.0, sequential=sequential, stacked=stacked).name == name
 
 
-@pytest.mark.parametrize(("compiled", "name"), [(1 / 1.21, "compiled"), (1 / 1.19, "stacked"), (2.0, "stacked")])
+@pytest.mark.parametrize(
+    ("compiled", "name"), [(1 / 1.21, "compiled"), (1 / 1.19, "stacked"), (2.0, "stacked"), (0.0, "stacked")]
+)
 def test_a_long_run_is_compiled_where_that_is_worthwhile(choice_for, compiled: float, name: str) -> None:
     assert choice_for(dense(), LONG, sequential=3.0, stacked=1.0, compiled=compiled).name == name
 
@@ -84,3 +92,10 @@ def test_a_trial_that_was_disturbed_does_not_count(choice_for) -> None:
     found = choice_for(dense(), LONG, sequential=9e-3, stacked=4e-3, compiled=[9e-3, 8e-3, 2e-3, 7e-3])
     assert found.name == "compiled"
     assert found.seconds["compiled"] == pytest.approx(2e-3)
+
+
+def test_real_trials_take_processor_time() -> None:
+    sim = simulation(find("FedSAM")())
+    assert sim.choice.name in ("sequential", "stacked")
+    assert sim.choice.seconds.keys() == {"sequential", "stacked"}
+    assert max(sim.choice.seconds.values()) > 0

@@ -90,7 +90,7 @@ def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index,
         return choice
     compiled = make(Compiled)
     seconds |= _step_times((many, compiled), cohort, LONG_TRIAL_STEPS, LONG_ENOUGH)
-    worthwhile = seconds[compiled.name] * WORTHWHILE < seconds[many.name]
+    worthwhile = 0 < seconds[compiled.name] * WORTHWHILE < seconds[many.name]
     return Choice(compiled, "a long run of small steps", seconds) if worthwhile else choice
 
 
@@ -123,13 +123,13 @@ def _faster(one: Executor, many: Executor, cohort: Index) -> Choice:
 
     By rule, models with convolutions go one client at a time, because stacked convolutions become grouped ones, which
     are slower, and so do models with adapters, whose base is large enough alone. Other models are stacked. A trial
-    overrules this only if it says so clearly.
+    overrules this only if it says so clearly; no time at all says that the clock is too coarse.
     """
     seconds = _step_times((one, many), cohort)
     module = one.objective.module
     alone = adapted_network(module) is not None or any(isinstance(x, nn.modules.conv._ConvNd) for x in module.modules())
     by_rule, other = (one, many) if alone else (many, one)
-    if seconds[other.name] * CLEARLY < seconds[by_rule.name]:
+    if 0 < seconds[other.name] * CLEARLY < seconds[by_rule.name]:
         return Choice(other, "much faster on the first steps", seconds)
     return Choice(by_rule, "by model, and not slower", seconds)
 
