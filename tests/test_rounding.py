@@ -346,11 +346,12 @@ def test_the_federation_has_so_many_samples() -> None:
 
 
 @given(memory=st.integers(1, 5000), each=st.floats(0.5, 2000))
+@example(memory=33, each=1.1)
 def test_as_many_samples_are_taken_at_once_as_fit_into_memory(memory: int, each: float) -> None:
     """At least one, and no more than the landscape has; what takes less than a byte counts as one."""
     landscape = copy(LANDSCAPE)
     landscape.memory = memory
-    number, each = landscape.at_once(each), max(each, 1.0)
+    number, each = landscape.at_once(each), Fraction(max(each, 1.0))  # thirty times 1.1 is 33 in floating point alone
     assert 1 <= number <= 38
     assert number == 1 or number * each <= memory
     assert number == 38 or (number + 1) * each > memory

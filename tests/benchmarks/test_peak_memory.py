@@ -1,48 +1,53 @@
 from __future__ import annotations
 
-import mmap
 import os
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
-from benchmarks.peak_memory import Peak
+from support.fresh_process import output_of
 
 pytestmark = pytest.mark.skipif(
     not os.access("/proc/self/clear_refs", os.W_OK), reason="the system does not tell the peak of memory"
 )
 MB = 2**20
+ROOT = str(Path(__file__).parents[2])
+
+# In a small process: of this one a system that is short of memory may take more away meanwhile than the block has.
+PEAKS = """
+import mmap
+from benchmarks.peak_memory import Peak
+
+peak = Peak()
+before = peak.bytes()
+with mmap.mmap(-1, 64 << 20) as block:  # straight from the system: no allocator can have kept it from before
+    for _ in range(64):
+        block.write(b"x" * (1 << 20))
+print(before, peak.bytes(), Peak().bytes())
+"""
 
 
-def touch_and_free(size: int) -> None:
-    """Take memory straight from the system, which no allocator can have kept from before, and give it back."""
-    with mmap.mmap(-1, size) as block:
-        for _ in range(size // MB):
-            block.write(b"x" * MB)
+def test_a_block_that_is_gone_again_is_in_the_peak_and_not_in_one_that_begins_later() -> None:
+    before, peak, later = map(int, output_of(PEAKS, PYTHONPATH=ROOT).split())
+    assert before + 60 * MB < peak < before + 80 * MB
+    assert later < 60 * MB
 
 
-def test_a_block_that_is_gone_again_is_in_the_peak() -> None:
-    peak = Peak()
-    before = peak.bytes()
-    touch_and_free(64 * MB)
-    assert before + 60 * MB < peak.bytes() < before + 80 * MB
+# The other process takes what the first one has at its start, and 64 MB besides.
+PEAK_OF_TWO = """
+import subprocess, sys
+from benchmarks.peak_memory import Peak
+
+peak = Peak()
+before = peak.bytes()
+script = f"x = bytearray(b'x') * {peak._base + (64 << 20)}; print(len(x), flush=True); input()"
+with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+    other.stdout.readline()
+    print(before, peak.bytes())
+    other.communicate(b"\\n")
+"""
 
 
-def test_an_older_peak_is_not() -> None:
-    touch_and_free(64 * MB)
-    assert Peak().bytes() < 60 * MB
-
-
-@pytest.mark.slow
 def test_processes_that_this_one_has_started_count() -> None:
-    """The other process takes what this one has now, and 64 MB besides."""
-    peak = Peak()
-    before = peak.bytes()
-    script = f"x = bytearray(b'x') * {peak._base + 64 * MB}; print(len(x), flush=True); input()"
-    command = [sys.executable, "-c", script]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        other.stdout.readline()
-        during = peak.bytes()
-        other.communicate(b"\n")
+    before, during = map(int, output_of(PEAK_OF_TWO, PYTHONPATH=ROOT).split())
     assert before + 60 * MB < during < before + 100 * MB

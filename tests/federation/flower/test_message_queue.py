@@ -63,7 +63,7 @@ def test_a_node_takes_one_thread_however_many_rounds_it_stalls(grid: StallingGri
         for node, name in ((100, "a"), (2, "b")):
             queue.send(SentMessage(node, "train", name, str(t), time.monotonic() + 60), RecordDict())
         assert [node for _ in range(5) for node in collected(queue)] == [2]
-        assert threads() == 1
+        wait_for("the end of the thread of the node that replied", lambda: threads() == 1)
 
 
 def test_a_node_that_completes_its_reply_is_asked_again(grid: StallingGrid) -> None:
