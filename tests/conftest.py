@@ -2,21 +2,30 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from ctypes import CDLL
+from functools import cache as cached
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import hypothesis
+import numpy as np
 import pytest
 import torch
+import typer.main
 
 from fedflat.core.matrix_products import fix_product_rounding
 from fedflat.core.method import Method
-from fedflat.engine.executors import compiled
+from fedflat.engine.executors import choice, compiled
+from fedflat.engine.workers import process
 from fedflat.methods import all_methods
+from fedflat.rounds.executor import Executor
 from support.effort import covering_methods, for_few_rounds
+from support.forked_workers import ForkedProcess, Forks
 
 # No example is timed: machines are busy. CI always draws the same examples, so that it does not fail by chance.
 hypothesis.settings.register_profile("fedflat", deadline=None, derandomize="CI" in os.environ)
@@ -25,6 +34,7 @@ hypothesis.settings.load_profile("fedflat")
 fix_product_rounding()  # before any test computes, as the command line does
 # Programs that tests start have one thread, too: while all cores are busy, those of torch spend time on waiting.
 os.environ["OMP_NUM_THREADS"] = "1"
+typer.main.get_command = cached(typer.main.get_command)  # hundreds of command lines run in this process
 
 
 def pytest_collection_finish() -> None:
@@ -47,6 +57,19 @@ def _freed_memory_is_returned() -> Iterator[None]:
     gc.freeze()  # what is left are modules and tests, mostly: half a second to look through after every file otherwise
     with suppress(OSError, TypeError, AttributeError):  # no glibc
         CDLL(None).malloc_trim(0)
+
+
+def _tried_out(executors: Sequence[Executor], cohort: np.ndarray, *_: float) -> dict[str, float]:
+    """The trials of a choice without its clock: each executor takes a step, and none is faster."""
+    for executor in executors:
+        choice.Trial(executor, cohort, 1).run()
+    return {executor.name: 0.0 for executor in executors}
+
+
+@pytest.fixture(autouse=True)
+def choice_by_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`executor = "auto"` follows the model: two runs of a test must not find two, and a thousand trials take long."""
+    monkeypatch.setattr(choice, "_step_times", _tried_out)
 
 
 @pytest.fixture
@@ -84,3 +107,18 @@ def cache(caches: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FEDFLAT_CACHE", str(folder))
     monkeypatch.delenv("FEDFLAT_DATA", raising=False)
     return folder
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    forks = Forks()
+    yield forks
+    forks.end()
+
+
+@pytest.fixture
+def forked_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes do not import anything; for tests that start several, each of which would take seconds."""
+    if sys.platform == "linux":
+        monkeypatch.setattr(ForkedProcess, "forks", request.getfixturevalue("forks"), raising=False)
+        monkeypatch.setattr(process, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": ForkedProcess}))

@@ -180,6 +180,7 @@ def test_rounds_and_errors_are_those_of_one_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @looks_at_processes
+@pytest.mark.usefixtures("forked_workers")
 def test_workers_that_are_killed_or_stopped_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One killed in the middle of a client's training, one between rounds, one stopped: the bits do not change."""
     monkeypatch.setattr(process, "SUSPENDED", 0.5)
@@ -192,6 +193,9 @@ def test_workers_that_are_killed_or_stopped_are_replaced(tmp_path: Path, monkeyp
         assert has_ended(victim)
         os.kill(workers()[0], signal.SIGKILL)
         shared.round()
+        pool = shared._workers._pool._workers
+        while any(pool._workers.values()):  # one that still starts would get no task, and nobody would wait for it
+            pool.wait()
         stopped = workers()[0]
         os.kill(stopped, signal.SIGSTOP)  # it would never answer, so that the round would never end
         list(shared)
@@ -203,6 +207,7 @@ def test_workers_that_are_killed_or_stopped_are_replaced(tmp_path: Path, monkeyp
 
 @in_test_all
 @looks_at_processes
+@pytest.mark.usefixtures("forked_workers")
 def test_a_worker_that_is_stopped_while_it_trains_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "SUSPENDED", 0.5)
     settings = {"data": marked(4), "executor": "sequential", "participation": 6, "rounds": 2}
@@ -218,6 +223,7 @@ def test_a_worker_that_is_stopped_while_it_trains_is_replaced(tmp_path: Path, mo
 
 @pytest.mark.slow
 @looks_at_processes
+@pytest.mark.usefixtures("forked_workers")
 def test_a_chunk_that_kills_two_workers_is_an_error_and_leaves_everything_as_it_was(tmp_path: Path) -> None:
     sim = simulation(
         FedAvg(),

@@ -20,7 +20,11 @@ from support.processes import children, has_ended, wait_until, workers
 from support.studies import study_spec
 from support.watching import Watched
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),
+    pytest.mark.usefixtures("forked_workers"),
+]
 WILD = {"name": "fedsam", "server_lr": 1e38}
 
 

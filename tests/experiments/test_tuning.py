@@ -22,7 +22,6 @@ from fedflat.experiments.runner import RunObserver
 from fedflat.experiments.spec import StudySpec
 from fedflat.experiments.tuning import Tried
 from fedflat.experiments.tuning_spec import TuningSpec
-from support.effort import chosen
 from support.studies import SMALL
 
 BOX = {"client.lr": {"low": 0.01, "high": 1.0, "log": True}, "FedSAM.rho": [0.01, 0.1, 0.5]}
@@ -174,16 +173,17 @@ def test_a_finished_search_is_not_computed_again_nor_mixed_with_another(finished
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_side_by_side_is_one_after_another(tmp_path: Path) -> None:
-    """Three configurations; processes are started anew for each step, and take most of the time."""
-    steps = chosen([2], [1, 2])
+    """Three configurations in two steps; processes are started anew for each."""
+    steps = [1, 2]
     tune = {"configurations": 3, "rounds": steps, "one_in": 2, "seeds": [5], "box": {"client.lr": [0.01, 0.1, 1.0]}}
     small = search(methods=["fedavg"], tune=tune)
     for name, jobs in (("alone", 1), ("together", 2)):
         tuning.tune(small, tmp_path / name, jobs=jobs)
     ledgers = [ledger(tmp_path / name) for name in ("alone", "together")]
     assert ledgers[0] == ledgers[1]
-    assert Counter(one["rounds"] for one in ledgers[0]) == dict(zip(steps, (3, 2), strict=False))
+    assert Counter(one["rounds"] for one in ledgers[0]) == dict(zip(steps, (3, 2), strict=True))
 
 
 @pytest.mark.slow

@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from support import forked_workers
+
 MARK = 1e3  # the first number of a marked sample, at which the networks below do what tests need
 PATIENCE = 120.0  # seconds that a test waits before it fails; machines may be busy
 
@@ -29,14 +31,15 @@ def children(process: int) -> list[int]:
 
 def workers() -> list[int]:
     """The numbers of this process's workers that have not ended; other tests may have started other processes."""
-    return [number for number in children(os.getpid()) if b"fedflat.engine.workers" in command(number)]
+    return [number for number in children(os.getpid()) if _is_worker(number)]
 
 
-def command(process: int) -> bytes:
+def _is_worker(process: int) -> bool:
     try:
-        return Path(f"/proc/{process}/cmdline").read_bytes()
+        command, name = (Path(f"/proc/{process}/{file}").read_bytes() for file in ("cmdline", "comm"))
     except OSError:  # it has ended
-        return b""
+        return False
+    return b"fedflat.engine.workers" in command or name.strip() == forked_workers.NAME
 
 
 def has_ended(process: int) -> bool:
