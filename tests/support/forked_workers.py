@@ -7,13 +7,13 @@ waited for, suspended and killed as usual. `tests/engine/test_workers.py` has so
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import gc
 import json
 import os
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -67,7 +67,7 @@ class ForkedProcess(subprocess.Popen[bytes]):
                        env: Any, *others: Any) -> None:  # fmt: skip
         *program, number = args
         if program == [sys.executable, *PROGRAM] and env["OMP_NUM_THREADS"] == "1":
-            self.pid, self._child_created = self.forks.fork([*PROGRAM[-1:], number], pass_fds, env), True
+            self.pid, self._child_created = self.forks.fork([PROGRAM[-1], number], pass_fds, env), True
         else:
             super()._execute_child(args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *others)
 
@@ -97,6 +97,8 @@ def become_worker(
     argv: list[str], numbers: list[int], env: dict[str, str], folder: str, files: Sequence[int]
 ) -> NoReturn:
     """Within the new process: run a worker's program with its files under the numbers that it was told."""
+    import fcntl  # which not every system has that can run other tests
+
     code = 1
     try:
         beyond = [fcntl.fcntl(file, fcntl.F_DUPFD, BEYOND) for file in files]
@@ -111,6 +113,8 @@ def become_worker(
         sys.path[:], sys.argv = env["PYTHONPATH"].split(os.pathsep), argv
         worker.main()
         code = 0
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(code)
 
