@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,8 +29,11 @@ from fedflat.files import make_folder, read_json, write_atomically
 
 HERE = Path(__file__).parent
 SPLITS = ("alpha-0.1", "alpha-0")
-CONTROLS = ("alpha-0.1",)  # splits that have the parts beside `tuned`
-PARTS = ("tuned", "twice", "published")  # studies, one of each split
+CONTROLS = ("alpha-0.1",)  # splits that have the parts beside `tune` and `tuned`
+SEARCHES = ("tune", "tune-again")  # one of each split
+PARTS = ("tuned", "twice", "published", "tuned-again")  # studies, one of each split
+EVERYWHERE = ("tune", "tuned")
+MEASURED = ("tuned", "tuned-again")
 DRIFT, DRIFT_SPLIT = "fedgf-drift", "alpha-0"
 MEASURES = ("lambda_max", "trace", "lpf")
 RUN = [("part", pa.string()), ("split", pa.string()), ("method", pa.string()), ("seed", pa.int64())]
@@ -47,7 +51,7 @@ SCHEMAS = {
     ]),
     "curves": pa.schema([*RUN, ("round", pa.int64()), ("test_accuracy", pa.float64())]),
     "tuning": pa.schema([
-        ("split", pa.string()), ("method", pa.string()), ("configuration", pa.int64()),
+        ("part", pa.string()), ("split", pa.string()), ("method", pa.string()), ("configuration", pa.int64()),
         ("settings", pa.string()),  # JSON, by key of a run's configuration
         ("rounds", pa.int64()),  # of the step of the search
         ("seed", pa.int64()),
@@ -57,19 +61,26 @@ SCHEMAS = {
         ("rho", pa.float64()), ("threshold", pa.float64()), ("round", pa.int64()), ("drift", pa.float64()),
         ("c", pa.float64()),
     ]),
+    "missing": pa.schema([
+        ("part", pa.string()), ("split", pa.string()), ("what", pa.string()),
+    ]),
 }  # fmt: skip
 Row = dict[str, Any]
 
 
 @dataclass
 class Collected:
-    """The rows of the tables, and what is missing, in a line each."""
+    """The rows of the tables."""
 
     runs: list[Row] = field(default_factory=list)
     curves: list[Row] = field(default_factory=list)
     tuning: list[Row] = field(default_factory=list)
     drift: list[Row] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
+    missing: list[Row] = field(default_factory=list)
+
+    def miss(self, part: str, split: str, *what: str) -> None:
+        """Note what is not finished of a part."""
+        self.missing += [{"part": part, "split": split, "what": one} for one in what]
 
     def write(self, folder: Path) -> None:
         """Write the tables, one file each."""
@@ -82,57 +93,58 @@ class Collected:
 def collected(runs: Path) -> Collected:
     """What is finished below the folder `runs`. Raises InputError if it is nothing, or if a file is damaged."""
     found = Collected()
-    for split in SPLITS:
-        add_search(found, split, runs / f"tune-{split}")
-    for part in PARTS:
-        for split in SPLITS if part == "tuned" else CONTROLS:
-            add_study(found, part, split, runs / f"{part}-{split}")
-    for run in add_study(found, "drift", DRIFT_SPLIT, runs / DRIFT):
-        found.drift += drift_rows(run)
+    for part in (*SEARCHES, *PARTS):
+        for split in SPLITS if part in EVERYWHERE else CONTROLS:
+            add = add_search if part in SEARCHES else add_study
+            add(found, part, split, runs / f"{part}-{split}")
+    add_study(found, "drift", DRIFT_SPLIT, runs / DRIFT)
+    found.drift += [row for run in finished(planned(runs / DRIFT)) for row in drift_rows(run)]
     if not found.runs:
         raise InputError(f"--runs {runs} holds no finished run of the study; `run.py --out {runs}` carries it out")
     return found
 
 
-def add_search(found: Collected, split: str, folder: Path) -> None:
+def add_search(found: Collected, part: str, split: str, folder: Path) -> None:
     """Add the steps of a search that are complete, and its trials."""
     if not (folder / tuning.SETTINGS).exists():
-        found.missing.append(f"{folder.name}: not begun")
-        return
+        return found.miss(part, split, "not begun")
     spec = TuningSpec.load(folder / tuning.SETTINGS)
     ledger = folder / tuning.LEDGER
     tried = [tuning.Tried(**entry) for entry in read_json(ledger)] if ledger.exists() else []
-    done = {one.rounds for one in tried}
-    found.missing += [
-        f"{folder.name}: the step of {rounds} rounds is not complete"
-        for rounds in spec.tune.rounds
-        if rounds not in done
-    ]
-    for one in tried:
-        found.tuning += tuning_rows(split, spec, one)
-    directories = [RunDirectory(path) for path in sorted(folder.glob("trials/*"))]
-    found.runs += [run_row("tune", split, StoredRun(each)) for each in directories if each.is_finished]
+    left = [rounds for rounds in spec.tune.rounds if rounds not in {one.rounds for one in tried}]
+    found.miss(part, split, *(f"the step of {rounds} rounds is not complete" for rounds in left))
+    found.tuning += [{"part": part} | row for one in tried for row in tuning_rows(split, spec, one)]
+    trials = [(path.name, RunDirectory(path)) for path in sorted(folder.glob("trials/*"))]
+    found.runs += [run_row(part, split, run) for run in finished(trials)]
+    return None
 
 
-def add_study(found: Collected, part: str, split: str, folder: Path) -> list[StoredRun]:
-    """Add the finished runs of a study, and return them."""
-    if not (folder / "study.toml").exists():
-        found.missing.append(f"{folder.name}: not begun")
-        return []
-    every = [(spec.title, run_directory(spec, folder)) for spec in StudySpec.load(folder / "study.toml").runs()]
-    unfinished = [title for title, directory in every if not directory.is_finished]
-    if unfinished:
-        found.missing.append(
-            f"{folder.name}: {len(unfinished)} of {len(every)} runs are not finished, or diverged: "
-            f"{', '.join(unfinished)}"
-        )
-    runs = [StoredRun(directory) for _, directory in every if directory.is_finished]
+def add_study(found: Collected, part: str, split: str, folder: Path) -> None:
+    """Add the finished runs of a study, and their evaluations."""
+    every = planned(folder)
+    if not every:
+        return found.miss(part, split, "not begun")
+    left = [title for title, directory in every if not directory.is_finished]
+    if left:
+        found.miss(part, split, f"{len(left)} of {len(every)} runs have not finished, or diverged: {', '.join(left)}")
+    runs = finished(every)
     found.runs += [run_row(part, split, run) for run in runs]
     found.curves += [row for run in runs for row in curve_rows(part, split, run)]
-    bare = sum(not set(MEASURES) <= set(run.flatness) for run in runs) if part == "tuned" else 0
+    bare = [run for run in runs if part in MEASURED and not set(MEASURES) <= set(run.flatness)]
     if bare:
-        found.missing.append(f"{folder.name}: {bare} of {len(runs)} finished runs lack measures of flatness")
-    return runs
+        found.miss(part, split, f"{len(bare)} of {len(runs)} finished runs lack measures of flatness")
+    return None
+
+
+def planned(study: Path) -> list[tuple[str, RunDirectory]]:
+    """The title and the folder of every run of a study; none if it has not begun."""
+    file = study / "study.toml"
+    return [(spec.title, run_directory(spec, study)) for spec in StudySpec.load(file).runs()] if file.exists() else []
+
+
+def finished(runs: Sequence[tuple[str, RunDirectory]]) -> list[StoredRun]:
+    """Those that are."""
+    return [StoredRun(directory) for _, directory in runs if directory.is_finished]
 
 
 def run_row(part: str, split: str, run: StoredRun) -> Row:
@@ -208,7 +220,7 @@ def collect(runs: Path, results: Path) -> None:
     for name in SCHEMAS:
         print(f"{results / name}.parquet: {len(getattr(found, name)):,} rows")
     for line in found.missing:
-        print(f"missing: {line}")
+        print(f"missing: {line['part']}, {line['split']}: {line['what']}")
 
 
 if __name__ == "__main__":

@@ -24,14 +24,15 @@ from fedflat.experiments.tuning_spec import TuningSpec
 HERE = Path(__file__).parent
 SPLITS = ("alpha-0.1", "alpha-0")
 ROUNDS = {"alpha-0": 1000}  # of the comparison, where it needs more than the search's last step
-CONTROLS = ("alpha-0.1",)  # splits with control 1 and 2
+CONTROLS = ("alpha-0.1",)  # splits with control 1 and 2, and with the second search of FedGF
+AGAIN = "-again"  # what the second search of FedGF leads to
 PLAIN = ("FedAvg", "FedCM", "FedDyn")
 MEASURES = ({"name": "eigenvalues", "k": 1}, "trace", "lpf")  # of every tuned final model
 
 
-def search(split: str, data_dir: str) -> TuningSpec:
-    """The search of a split, from its file."""
-    return TuningSpec.load(HERE / f"tune-{split}.toml").model_copy(update={"data_dir": data_dir})
+def search(split: str, data_dir: str, which: str = "") -> TuningSpec:
+    """The search of a split, from its file; `which` is AGAIN for the second one there."""
+    return TuningSpec.load(HERE / f"tune{which}-{split}.toml").model_copy(update={"data_dir": data_dir})
 
 
 def as_published(split: str, data_dir: str) -> StudySpec:
@@ -59,24 +60,26 @@ def drift(data_dir: str) -> StudySpec:
 
 
 def carry_out(data_dir: str, out: Path, jobs: int) -> None:
-    """Every part of the plan: the splits one after another, and the drift of FedGF between them."""
+    """Every part of the plan: the splits one after another, and the drift of FedGF."""
     console = Console()
     prepare_data(console, search(SPLITS[0], data_dir))
     for split in SPLITS:
-        compare_tuned(console, split, data_dir, out, jobs)
-        carry_out_study(console, drift(data_dir), out / "fedgf-drift", jobs)
+        winners = compare_tuned(console, split, data_dir, out, jobs)
+        if split in CONTROLS:
+            carry_out_study(console, twice_the_rounds(winners), out / f"twice-{split}", jobs)
+            carry_out_study(console, as_published(split, data_dir), out / f"published-{split}", jobs)
+            compare_tuned(console, split, data_dir, out, jobs, AGAIN)
+    carry_out_study(console, drift(data_dir), out / "fedgf-drift", jobs)
 
 
-def compare_tuned(console: Console, split: str, data_dir: str, out: Path, jobs: int) -> None:
-    """The search of a split, the comparison of its winners with their flatness, and the controls."""
-    spec, folder = search(split, data_dir), out / f"tune-{split}"
+def compare_tuned(console: Console, split: str, data_dir: str, out: Path, jobs: int, which: str = "") -> StudySpec:
+    """Carry out a search and the comparison of its winners, with their flatness, and return the comparison."""
+    spec, folder = search(split, data_dir, which), out / f"tune{which}-{split}"
     with watcher(console, tuning.planned_runs(spec, folder)) as watching:
         tuning.tune(spec, folder, watching, jobs)
     winners = comparison(split, StudySpec.load(folder / tuning.WINNERS), data_dir)
-    carry_out_study(console, winners, out / f"tuned-{split}", jobs)
-    if split in CONTROLS:
-        carry_out_study(console, twice_the_rounds(winners), out / f"twice-{split}", jobs)
-        carry_out_study(console, as_published(split, data_dir), out / f"published-{split}", jobs)
+    carry_out_study(console, winners, out / f"tuned{which}-{split}", jobs)
+    return winners
 
 
 if __name__ == "__main__":

@@ -234,11 +234,28 @@ def test_methods_with_two_gradients_are_sams() -> None:
 
 
 def test_folders_are_those_that_the_study_writes() -> None:
-    text = (FOLDER / "run.py").read_text()
-    assert (loaded("run").SPLITS, loaded("run").CONTROLS) == (collect.SPLITS, collect.CONTROLS)
-    for part in ("tune", *collect.PARTS):
+    text, run = (FOLDER / "run.py").read_text(), loaded("run")
+    assert (run.SPLITS, run.CONTROLS) == (collect.SPLITS, collect.CONTROLS)
+    for part in ("tune", "tuned"):
+        assert f'out / f"{part}{{which}}-{{split}}"' in text
+        assert f"{part}{run.AGAIN}" in (*collect.SEARCHES, *collect.PARTS)
+    for part in ("twice", "published"):
         assert f'out / f"{part}-{{split}}"' in text
     assert f'out / "{collect.DRIFT}"' in text
+
+
+def test_the_second_search_of_fedgf_differs_by_its_thresholds_alone() -> None:
+    """Same step sizes and radii, one by one."""
+    first, again = (TuningSpec.load(FOLDER / f"{part}-alpha-0.1.toml") for part in collect.SEARCHES)
+    [fedgf] = [method for method in first.methods if method.label == "FedGF"]
+    pairs = zip(first.configurations_of(fedgf), again.configurations_of(again.methods[0]), strict=True)
+    for planned, second in pairs:
+        assert planned.values.keys() == second.values.keys()
+        assert {key for key, x in planned.values.items() if second.values[key] != x} <= {"method.threshold"}
+    shared = {"methods", "tune", "client_of"}
+    assert {k: x for k, x in first.table().items() if k not in shared} == {
+        k: x for k, x in again.table().items() if k not in shared
+    }
 
 
 # The page, from made-up results
@@ -498,13 +515,16 @@ def test_collected_drift_is_that_of_every_round(carried_out: Path) -> None:
 
 @pytest.mark.slow
 def test_what_is_missing_is_said_in_a_line_each(carried_out: Path) -> None:
-    assert sorted(collect.collected(carried_out).missing) == [
-        "published-alpha-0.1: not begun",
-        "tune-alpha-0.1: not begun",
-        "tuned-alpha-0.1: not begun",
-        "tuned-alpha-0: 1 of 4 runs are not finished, or diverged: FedSAM-seed1",
-        "tuned-alpha-0: 2 of 3 finished runs lack measures of flatness",
-        "twice-alpha-0.1: not begun",
+    found = [tuple(row.values()) for row in collect.collected(carried_out).missing]
+    assert found == [
+        ("tune", "alpha-0.1", "not begun"),
+        ("tune-again", "alpha-0.1", "not begun"),
+        ("tuned", "alpha-0.1", "not begun"),
+        ("tuned", "alpha-0", "1 of 4 runs have not finished, or diverged: FedSAM-seed1"),
+        ("tuned", "alpha-0", "2 of 3 finished runs lack measures of flatness"),
+        ("twice", "alpha-0.1", "not begun"),
+        ("published", "alpha-0.1", "not begun"),
+        ("tuned-again", "alpha-0.1", "not begun"),
     ]
 
 
