@@ -7,7 +7,11 @@ from statistics import fmean
 
 from benchmarks.tables import MISSING, Table
 from docs.study_analysis import (
+    BARELY,
+    HELD,
     MEASURES,
+    NOT_HELD,
+    UNDECIDED,
     Contrast,
     Correlation,
     Results,
@@ -15,7 +19,10 @@ from docs.study_analysis import (
     between,
     by_method,
     contrasts,
+    diverged,
     ends,
+    in_order,
+    near_chance,
     searched,
     twice_the_gradients,
     within,
@@ -27,13 +34,24 @@ from fedflat.metrics.flatness.measure import with_error
 
 FIGURES = "_static/study"  # below docs/
 NOT_MEASURED = "Not measured yet."
-PARTS = {"tuned": "tuned", "published": "as published", "twice": "plain, twice the rounds"}
+PARTS = {
+    "tuned": "tuned", "published": "as published", "twice": "plain, twice the rounds", "tuned-again": "searched again",
+}  # fmt: skip
+ACCURACIES = {"accuracy": "", "accuracy_of_final_model": ", final model"}  # columns, and what they are called
+AGAIN = "FedGF"  # what was searched a second time
+# The parts with the flat methods and with their bases, by kind of comparison; the first one is the plan's question.
+KINDS = {
+    "tuned": ("tuned", "tuned"), "as published": ("published", "published"),
+    "tuned, equal gradients": ("tuned", "twice"), "searched again": ("tuned-again", "tuned"),
+}  # fmt: skip
 
 
 def chapters(results: Results) -> dict[str, str]:
     """What stands between the marks of the page, by mark."""
     makers: dict[str, Callable[[Results], str]] = {
-        "chosen": chosen, "accuracies": accuracy_tables, "contrasts": tuned_contrasts,
+        "answer": answer, "missing": missing,
+        "chosen": chosen, "chosen again": chosen_again, "again contrast": again_contrast, "switch": switch,
+        "accuracies": accuracy_tables, "contrasts": tuned_contrasts,
         "published contrasts": published_contrasts, "gradient contrasts": gradient_contrasts,
         "contrast figure": contrast_image,
         "curves": curves, "flatness": flatness_tables, "correlations": correlation_table,
@@ -49,7 +67,7 @@ def figures(results: Results) -> dict[str, str]:
     found = {"contrasts.svg": contrast_figure(by_split)} if by_split else {}
     for split in results.splits("tuned"):
         found[f"curves-{split}.svg"] = curve_figure(results.curves_of("tuned", split), heading(split))
-    measured = {heading(split): rows for split in results.splits("tuned") if (rows := _measured(results, split))}
+    measured = {heading(split): rows for split, rows in _measured_tuned(results).items()}
     found |= {"flatness.svg": flatness_figure(measured)} if measured else {}
     return found | ({"drift.svg": drift_figure(results.drift)} if results.drift else {})
 
@@ -61,26 +79,80 @@ def heading(split: str) -> str:
 
 def kinds(results: Results, split: str) -> dict[str, list[Contrast]]:
     """The contrasts of one split by kind of comparison."""
-    tuned, published, twice = (results.of(part, split) for part in PARTS)
-    return {
-        "tuned": contrasts(tuned, tuned),
-        "as published": contrasts(published, published),
-        "tuned, equal gradients": contrasts(tuned, twice, twice_the_gradients()),
-    }
+    return {kind: kind_of_contrasts(results, split, kind) for kind in KINDS}
+
+
+def kind_of_contrasts(results: Results, split: str, kind: str) -> list[Contrast]:
+    """The contrasts of one kind; that of the second search takes its place among the nine, and is returned alone."""
+    flat, plain = (results.of(part, split) for part in KINDS[kind])
+    if kind == "tuned, equal gradients":
+        return contrasts(flat, plain, twice_the_gradients())
+    if kind == "searched again":
+        found = contrasts(_with_second_search(results, split), plain)
+        return [one for one in found if one.method == AGAIN and flat]
+    return contrasts(flat, plain)
+
+
+def _with_second_search(results: Results, split: str) -> list[Row]:
+    """The tuned runs of a split, where the second search has replaced the first one's."""
+    return [row for row in results.of("tuned", split) if row["method"] != AGAIN] + results.of("tuned-again", split)
+
+
+def answer(results: Results) -> str:
+    """Which methods held, by split and kind of comparison; an unfinished comparison has no verdicts."""
+    rows = [(heading(split), kind, *_verdicts(results, split, kind))
+            for split in results.splits("tuned") for kind in KINDS if kind_of_contrasts(results, split, kind)
+            and all(results.of(part, split) for part in KINDS[kind])]  # fmt: skip
+    return Table(("split", "comparison", HELD, NOT_HELD, UNDECIDED), rows).markdown() if rows else ""
+
+
+def _verdicts(results: Results, split: str, kind: str) -> tuple[str, ...]:
+    if not results.have_ended(split, *KINDS[kind]):
+        return ("not finished", MISSING, MISSING)
+    found: dict[str, list[str]] = {HELD: [], NOT_HELD: [], UNDECIDED: []}
+    for one in kind_of_contrasts(results, split, kind):
+        barely = one.verdict == BARELY
+        found[HELD if barely else one.verdict].append(f"{one.method}{' (below a point)' if barely else ''}")
+    return tuple(", ".join(names) or MISSING for names in found.values())
+
+
+def missing(results: Results) -> str:
+    """What of the plan has not finished."""
+    if not results.runs:
+        return ""
+    lines = [f"* {row['part']}, {heading(row['split'])}: {row['what']}" for row in results.missing]
+    if not lines:
+        return "Every run of the plan has ended."
+    return "\n".join(["**This is not the whole study.** What has not finished:", "", *lines])
 
 
 def chosen(results: Results) -> str:
     """What the searches have chosen."""
-    splits = dict.fromkeys(row["split"] for row in results.tuning)
+    return _chosen(results, "tune")
+
+
+def chosen_again(results: Results) -> str:
+    """What the second search has chosen."""
+    return _chosen(results, "tune-again")
+
+
+def _chosen(results: Results, part: str) -> str:
+    rows = [row for row in results.tuning if row["part"] == part]
+    splits = sorted({row["split"] for row in rows})
     return _by_split(
-        {split: chosen_table(searched([row for row in results.tuning if row["split"] == split])) for split in splits}
+        {split: chosen_table(searched([row for row in rows if row["split"] == split])) for split in splits}
     )
+
+
+def again_contrast(results: Results) -> str:
+    """The contrast of the method that was searched again."""
+    return _contrast_tables(results, "searched again", results.splits("tuned-again"))
 
 
 def chosen_table(found: Sequence[Tuned]) -> Table:
     """A row for each method of one search."""
-    titles = ("method", "chosen", "after rounds", "validation accuracy", "over the papers' settings",
-              "at an end of what was tried", "diverged")  # fmt: skip
+    titles = ("method", "chosen", "after rounds", "validation accuracy", "over the first configuration",
+              "at an end of what was tried", "near chance at first", "diverged")  # fmt: skip
     return Table(titles, [_chosen_row(tuned) for tuned in found])
 
 
@@ -88,12 +160,23 @@ def _chosen_row(tuned: Tuned) -> tuple[str, ...]:
     given, there = tuned.given
     gain = MISSING if given.diverged else f"{100 * (there.score - given.score):+.2f} after {given.rounds:,}"
     at_ends = ", ".join(f"{_short(key)}: {end}" for key, end in ends(tuned).items())
-    diverged = sum(bool(one.diverged) for one in tuned.steps[0])
+    number = len(tuned.steps[0])
     settings = ", ".join(f"{_short(key)}={value}" for key, value in tuned.winner.values.items())
     return (
         tuned.label, settings, f"{tuned.winner.rounds:,}", f"{100 * tuned.winner.score:.2f}", gain,
-        at_ends or MISSING, f"{diverged} of {len(tuned.steps[0])}",
+        at_ends or MISSING, f"{near_chance(tuned)} of {number}", f"{diverged(tuned)} of {number}",
     )  # fmt: skip
+
+
+def switch(results: Results) -> str:
+    """How far FedGF's c was from 0, where it is FedSAM, in the comparisons of its two searches."""
+    rows = [
+        (heading(split), words, str(len(c)), _range(c))
+        for part, words in (("tuned", "as planned"), ("tuned-again", "searched again"))
+        for split in results.splits("tuned-again")
+        if (c := [row["mean_c"] for row in results.of(part, split) if row["mean_c"] is not None])
+    ]
+    return Table(("split", "search", "runs", "mean c [least, most]"), rows).markdown() if rows else ""
 
 
 def accuracy_tables(results: Results) -> str:
@@ -111,19 +194,25 @@ def accuracy_table(results: Results, split: str) -> Table:
 
 def tuned_contrasts(results: Results) -> str:
     """The nine contrasts of the tuned methods."""
-    return _by_split({split: contrast_table(kinds(results, split)["tuned"]) for split in results.splits("tuned")})
+    return _contrast_tables(results, "tuned", results.splits("tuned"))
 
 
 def published_contrasts(results: Results) -> str:
     """The nine contrasts of control 1."""
-    splits = results.splits("published")
-    return _by_split({split: contrast_table(kinds(results, split)["as published"]) for split in splits})
+    return _contrast_tables(results, "as published", results.splits("published"))
 
 
 def gradient_contrasts(results: Results) -> str:
     """The contrasts of control 2."""
-    splits = results.splits("twice")
-    return _by_split({split: contrast_table(kinds(results, split)["tuned, equal gradients"]) for split in splits})
+    return _contrast_tables(results, "tuned, equal gradients", results.splits("twice"))
+
+
+def _contrast_tables(results: Results, kind: str, splits: Sequence[str]) -> str:
+    tables = {}
+    for split in splits:
+        ended = results.have_ended(split, *KINDS[kind])
+        tables[split] = contrast_table(kind_of_contrasts(results, split, kind), ended)
+    return _by_split(tables)
 
 
 def contrast_image(results: Results) -> str:
@@ -132,15 +221,16 @@ def contrast_image(results: Results) -> str:
     return f"![Flat methods minus their plain bases]({FIGURES}/contrasts.svg)" if drawn else ""
 
 
-def contrast_table(some: Sequence[Contrast]) -> Table:
-    """A row for each contrast, in points of accuracy."""
+def contrast_table(some: Sequence[Contrast], ended: bool = True) -> Table:
+    """A row for each contrast, in points of accuracy; there is no verdict before all runs have `ended`."""
     titles = ("flat method", "plain base", "pairs", "difference", "95 % interval", "p", "p, corrected", "verdict")
-    return Table(titles, [_contrast_row(one) for one in some])
+    return Table(titles, [_contrast_row(one, ended) for one in some])
 
 
-def _contrast_row(one: Contrast) -> tuple[str, ...]:
+def _contrast_row(one: Contrast, ended: bool) -> tuple[str, ...]:
     numbers = ("0", MISSING, MISSING) if one.difference is None else _difference(one.difference)
-    return one.method, one.base, *numbers, _p(one.p), _p(one.corrected), one.verdict if one.difference else MISSING
+    said = one.verdict if one.difference and ended else MISSING
+    return one.method, one.base, *numbers, _p(one.p), _p(one.corrected), said
 
 
 def _difference(d: Difference) -> tuple[str, str, str]:
@@ -156,8 +246,7 @@ def curves(results: Results) -> str:
 
 def flatness_tables(results: Results) -> str:
     """The measures of the tuned final models."""
-    splits = [split for split in results.splits("tuned") if _measured(results, split)]
-    return _by_split({split: flatness_table(_measured(results, split)) for split in splits})
+    return _by_split({split: flatness_table(rows) for split, rows in _measured_tuned(results).items()})
 
 
 def flatness_table(rows: Sequence[Row]) -> Table:
@@ -181,20 +270,32 @@ def _flatness_row(method: str, rows: Sequence[Row]) -> tuple[str, ...]:
 
 def flatness_image(results: Results) -> str:
     """The figure of flatness and accuracy."""
-    drawn = any(_measured(results, split) for split in results.splits("tuned"))
-    return f"![Test accuracy against flatness]({FIGURES}/flatness.svg)" if drawn else ""
+    return f"![Test accuracy against flatness]({FIGURES}/flatness.svg)" if _measured_tuned(results) else ""
 
 
 def correlation_table(results: Results) -> str:
     """Spearman's correlations of flatness and accuracy within and between methods."""
     rows = [
-        (heading(split), words, *_correlation(within(own, measure)), *_correlation(between(own, measure)))
-        for split in results.splits("tuned")
-        if (own := _measured(results, split))
+        (
+            title,
+            words,
+            *(_correlation(one(own, measure, accuracy)) for one in (within, between) for accuracy in ACCURACIES),
+        )
+        for title, own in _measured_sets(results).items()
         for measure, words in MEASURES.items()
     ]
-    titles = ("split", "measure", "within a method", "methods", "between methods", "methods")
-    return Table(titles, rows).markdown() if rows else ""
+    kinds = (f"{kind}{which}" for kind in ("within a method", "between methods") for which in ACCURACIES.values())
+    return Table(("split", "measure", *kinds), rows).markdown() if rows else ""
+
+
+def _measured_sets(results: Results) -> dict[str, list[Row]]:
+    """The measured runs of each split, and the same with the second search in place of the first, by title."""
+    found = {}
+    for split, rows in _measured_tuned(results).items():
+        found[heading(split)] = rows
+        if results.of("tuned-again", split):
+            found[f"{heading(split)}, {AGAIN} searched again"] = _measured(_with_second_search(results, split))
+    return found
 
 
 def drift(results: Results) -> str:
@@ -228,9 +329,9 @@ def _drift_row(rows: Sequence[Row]) -> tuple[str, ...]:
 
 def cost_table(results: Results) -> str:
     """Hours and gradients of finished runs, and how often they were gone on from."""
-    parts = dict.fromkeys((row["part"], row["split"]) for row in results.runs)
+    parts = sorted({(row["part"], row["split"]) for row in results.runs}, key=lambda one: (one[1], one[0]))
     rows = [(part, heading(split), *_cost(results.runs, [(part, split)])) for part, split in parts]
-    total = ("**all**", "", *_cost(results.runs, list(parts)))
+    total = ("**all**", "", *_cost(results.runs, parts))
     titles = ("part", "split", "runs", "hours", "gradients, millions", "gone on from")
     return Table(titles, [*rows, total]).markdown() if rows else ""
 
@@ -247,9 +348,15 @@ def _by_split(tables: dict[str, Table]) -> str:
     return "\n\n".join(f"**{heading(split)}**\n\n{table.markdown()}" for split, table in tables.items())
 
 
-def _measured(results: Results, split: str) -> list[Row]:
-    """The tuned runs of a split that have a measure of flatness."""
-    return [row for row in results.of("tuned", split) if any(row[measure] is not None for measure in MEASURES)]
+def _measured_tuned(results: Results) -> dict[str, list[Row]]:
+    """The measured runs of the tuned methods, by split."""
+    found = {split: _measured(results.of("tuned", split)) for split in results.splits("tuned")}
+    return {split: rows for split, rows in found.items() if rows}
+
+
+def _measured(rows: Sequence[Row]) -> list[Row]:
+    """The runs that have a measure of flatness, by method."""
+    return in_order([row for row in rows if any(row[measure] is not None for measure in MEASURES)])
 
 
 def _radii(rows: Sequence[Row]) -> list[float]:
@@ -271,10 +378,8 @@ def _estimate(one: MeanEstimate) -> str:
     return f"{one.mean:.3g}" if one.std is None else with_error(one.mean, one.std)
 
 
-def _correlation(one: Correlation | None) -> tuple[str, str]:
-    if one is None:
-        return MISSING, MISSING
-    return f"{one.value:+.2f} [{one.low:+.2f}, {one.high:+.2f}]", str(one.methods)
+def _correlation(one: Correlation | None) -> str:
+    return MISSING if one is None else f"{one.value:+.2f} [{one.low:+.2f}, {one.high:+.2f}] ({one.methods})"
 
 
 def _p(p: float | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ METHODS = list(dict.fromkeys(name for flat, plain in BASES.items() for name in (
 MEASURES = {"lambda_max": "largest eigenvalue", "trace": "trace", "lpf": "LPF"}
 LEVEL = 0.05
 MARGIN = 0.01  # of accuracy: leads below it count as none
+NEAR_CHANCE = 0.12  # accuracy with ten classes that is at most two points above that of a guess
 HELD, BARELY, NOT_HELD, UNDECIDED = "held", "held, below a point", "not held", "undecided"
 DRAWS, SEED = 10_000, 0  # of the bootstrap
 LEAST_SEEDS = 3  # of a rank correlation; two points are always in order
@@ -39,11 +40,12 @@ class Results:
     curves: list[Row]
     tuning: list[Row]
     drift: list[Row]
+    missing: list[Row] = field(default_factory=list)  # what of the plan has not finished
 
     @classmethod
     def load(cls, folder: Path) -> Results:
         """The tables in `folder`."""
-        files = [folder / f"{name}.parquet" for name in ("runs", "curves", "tuning", "drift")]
+        files = [folder / f"{table.name}.parquet" for table in fields(cls)]
         return cls(*(pq.read_table(file).to_pylist() if file.exists() else [] for file in files))
 
     def of(self, part: str, split: str) -> list[Row]:
@@ -53,6 +55,10 @@ class Results:
     def curves_of(self, part: str, split: str) -> list[Row]:
         """The evaluations of a part's runs, by method."""
         return in_order(_of(self.curves, part, split))
+
+    def have_ended(self, split: str, *parts: str) -> bool:
+        """Whether nothing is missing of these parts of a split."""
+        return not any(row["split"] == split and row["part"] in parts for row in self.missing)
 
     def splits(self, *parts: str) -> list[str]:
         """The splits of which there is a run of one of these parts, in order."""
@@ -91,7 +97,7 @@ class Correlation:
     value: float
     low: float
     high: float
-    methods: int
+    methods: int  # that it is over
 
 
 def accuracies(rows: Sequence[Row]) -> dict[str, dict[int, float]]:
@@ -195,32 +201,54 @@ def by_method(rows: Sequence[Row], name: str) -> dict[str, MeanEstimate]:
     return {method: mean_estimate(values) for method, values in found.items()}
 
 
-def within(rows: Sequence[Row], measure: str) -> Correlation | None:
+def diverged(tuned: Tuned) -> int:
+    """How many configurations diverged, in whatever step."""
+    return len({one.number for step in tuned.steps for one in step if one.diverged})
+
+
+def near_chance(tuned: Tuned) -> int:
+    """How many configurations were near chance after the first step, by which most of them end."""
+    return sum(one.score <= NEAR_CHANCE for one in tuned.steps[0])
+
+
+def within(rows: Sequence[Row], measure: str, accuracy: str = "accuracy") -> Correlation | None:
     """Spearman's correlation of a measure with accuracy over the seeds of a method, its mean over methods.
 
-    The bootstrap draws methods. Methods with fewer than three seeds, or without spread, have no correlation.
+    accuracy: the column. Methods that lack a seed of the others, or without spread, have no correlation. All methods
+    share the seeds, so that the bootstrap draws seeds and methods (Owen, Annals of Applied Statistics 2007, 386).
     """
     measured = [row for row in rows if row[measure] is not None]
-    found = []
-    for method in dict.fromkeys(row["method"] for row in measured):
-        own = [row for row in measured if row["method"] == method]
-        if len(own) >= LEAST_SEEDS:
-            found.append(spearman(*(np.array([[row[name] for row in own]]) for name in (measure, "accuracy")))[0])
-    values = np.array([value for value in found if np.isfinite(value)])
-    if len(values) < 2:
+    seeds = {row["seed"] for row in measured}
+    by_name: dict[str, list[Row]] = {}
+    for row in sorted(measured, key=lambda row: row["seed"]):
+        by_name.setdefault(row["method"], []).append(row)
+    whole = [own for own in by_name.values() if len(own) == len(seeds)]
+    pairs = [tuple(np.array([row[name] for row in own]) for name in (measure, accuracy)) for own in whole]
+    values = [float(spearman(x[None], y[None])[0]) for x, y in pairs]
+    kept = [pair for pair, value in zip(pairs, values, strict=True) if np.isfinite(value)]
+    if len(seeds) < LEAST_SEEDS or len(kept) < 2:
         return None
-    return _with_interval(float(values.mean()), values[_draws(len(values))].mean(axis=1), len(values))
+    return _with_interval(float(np.nanmean(values)), _pigeonhole(kept, len(seeds)), len(kept))
 
 
-def between(rows: Sequence[Row], measure: str) -> Correlation | None:
-    """Spearman's correlation of the means of methods, over methods, which the bootstrap draws."""
+def _pigeonhole(pairs: Sequence[tuple[np.ndarray, ...]], seeds: int) -> np.ndarray:
+    """The mean correlation, (draws,), of methods that are drawn, over seeds that are drawn once for all of them."""
+    drawn = _draws(seeds, "seeds")
+    of_method = np.stack([spearman(x[drawn], y[drawn]) for x, y in pairs], axis=1)
+    of_drawn = np.ma.masked_invalid(np.take_along_axis(of_method, _draws(len(pairs), "methods"), axis=1))
+    means: np.ndarray = of_drawn.mean(axis=1).filled(np.nan)
+    return means
+
+
+def between(rows: Sequence[Row], measure: str, accuracy: str = "accuracy") -> Correlation | None:
+    """Spearman's correlation of the means of methods, over methods, which the bootstrap draws; `accuracy`: column."""
     measured = [row for row in rows if row[measure] is not None]
-    means = [by_method(measured, name) for name in (measure, "accuracy")]
+    means = [by_method(measured, name) for name in (measure, accuracy)]
     x, y = (np.array([one.mean for one in estimates.values()]) for estimates in means)
     if len(x) < LEAST_SEEDS:
         return None
     value = float(spearman(x[None], y[None])[0])
-    draws = _draws(len(x))
+    draws = _draws(len(x), "methods")
     return _with_interval(value, spearman(x[draws], y[draws]), len(x))
 
 
@@ -233,9 +261,9 @@ def spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return found
 
 
-def _draws(n: int) -> np.ndarray:
-    """Places of n things drawn with replacement, (draws, n), always the same."""
-    return np.random.default_rng(SEED).integers(n, size=(DRAWS, n))
+def _draws(n: int, what: str) -> np.ndarray:
+    """Places of n things drawn with replacement, (draws, n), always the same, and others for another `what`."""
+    return np.random.default_rng([SEED, *what.encode()]).integers(n, size=(DRAWS, n))
 
 
 def _with_interval(value: float, draws: np.ndarray, methods: int) -> Correlation | None:

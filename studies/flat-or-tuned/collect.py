@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pyarrow as pa
@@ -47,6 +48,7 @@ SCHEMAS = {
         ("client.lr", pa.float64()),
         ("hyper_parameters", pa.string()),  # of the method, JSON
         *((name, pa.float64()) for measure in MEASURES for name in (measure, f"{measure}_error")),
+        ("mean_c", pa.float64()),  # FedGF's interpolation, over all rounds
         ("segments", pa.int64()),  # how often it was begun, resumed or extended
     ]),
     "curves": pa.schema([*RUN, ("round", pa.int64()), ("test_accuracy", pa.float64())]),
@@ -160,6 +162,8 @@ def run_row(part: str, split: str, run: StoredRun) -> Row:
         "hyper_parameters": as_json(spec.method.arguments()),
         "segments": len(read_json(run.directory.path / "env.json")),
     }
+    if "c" in run.metrics.column_names:
+        row["mean_c"] = fmean(run.metrics["c"].to_pylist())
     for measure in MEASURES:
         if measure in run.flatness:
             row |= {measure: run.flatness[measure].value, f"{measure}_error": run.flatness[measure].error}

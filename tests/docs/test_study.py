@@ -6,8 +6,9 @@ import csv
 import json
 import re
 import sys
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
-from itertools import combinations
+from itertools import combinations, product
 from math import ceil, sqrt
 from pathlib import Path
 from shutil import rmtree
@@ -32,8 +33,10 @@ from docs.study_analysis import (
     Results,
     between,
     contrasts,
+    diverged,
     ends,
     holm,
+    near_chance,
     p_value,
     searched,
     spearman,
@@ -188,14 +191,28 @@ def measured(points: dict[str, list[tuple[float, float]]]) -> list[dict[str, Any
 
 
 def test_correlations_that_are_known() -> None:
-    """Within, one method rises and one falls: the mean of two draws is -1, 0, 0 or 1. Between, methods rise."""
+    """Within, one method rises and one falls, whatever seeds are drawn: draws of methods are -1, 0 or 1."""
     rows = measured({"A": [(1, 0.1), (2, 0.2), (3, 0.3)], "B": [(4, 0.9), (5, 0.8), (6, 0.7)],
                      "C": [(9, 0.9), (8, 0.95)]})  # fmt: skip
     inside, across = within(rows, "trace"), between(rows, "trace")
     assert inside is not None
     assert across is not None
-    assert (inside.value, inside.low, inside.high, inside.methods) == (0, -1, 1, 2), "two seeds are always in order"
+    assert (inside.value, inside.low, inside.high, inside.methods) == (0, -1, 1, 2), "one method lacks a seed"
     assert (across.value, across.low, across.high, across.methods) == pytest.approx((1, 1, 1, 3))
+
+
+def test_a_correlation_is_with_the_accuracy_that_is_asked_for() -> None:
+    points = {
+        "A": [(1, 0.1), (2, 0.2), (3, 0.3)],
+        "B": [(4, 0.4), (5, 0.5), (6, 0.6)],
+        "C": [(7, 0.7), (8, 0.8), (9, 0.9)],
+    }
+    rows = [row | {"accuracy_of_final_model": -row["accuracy"]} for row in measured(points)]
+    for correlation in (within, between):
+        mean, final = (correlation(rows, "trace", name) for name in ("accuracy", "accuracy_of_final_model"))
+        assert mean is not None
+        assert final is not None
+        assert (mean.value, final.value) == pytest.approx((1, -1))
 
 
 def test_too_little_has_no_correlation() -> None:
@@ -204,15 +221,46 @@ def test_too_little_has_no_correlation() -> None:
     assert between(rows, "trace") is None
 
 
-def test_the_interval_is_that_of_scipys_bootstrap() -> None:
-    rng = np.random.default_rng(3)
-    rows = measured({f"M{i}": list(zip(rng.random(5), rng.random(5), strict=True)) for i in range(12)})
-    ours = within(rows, "trace")
-    own = [[row for row in rows if row["method"] == f"M{i}"] for i in range(12)]
-    values = [spearmanr([row["trace"] for row in some], [row["accuracy"] for row in some]).statistic for some in own]
-    theirs = bootstrap((values,), np.mean, n_resamples=10_000, method="percentile", rng=4).confidence_interval
+def test_the_interval_within_is_that_of_all_draws_of_seeds_and_methods() -> None:
+    """With three methods and three seeds, every one of the 27 x 27 draws is equally likely."""
+    points = {
+        "A": [(1, 0.1), (2, 0.2), (3, 0.3)],
+        "B": [(4, 0.9), (5, 0.7), (6, 0.8)],
+        "C": [(7, 0.5), (8, 0.6), (9, 0.4)],
+    }
+    every = []
+    for seeds in product(range(3), repeat=3):
+        if len(set(seeds)) == 1:
+            continue  # without spread
+        of = {
+            name: spearmanr(*zip(*(own[seed] for seed in seeds), strict=True)).statistic for name, own in points.items()
+        }
+        every += [np.mean([of[name] for name in names]) for names in product(points, repeat=3)]
+    ours = within(measured(points), "trace")
     assert ours is not None
-    assert ours.value == pytest.approx(np.mean(values))
+    assert ours.value == pytest.approx((1 - 0.5 - 0.5) / 3)
+    for limit, share in ((ours.low, 0.025), (ours.high, 0.975)):
+        assert np.mean(np.array(every) < limit - 1e-9) <= share + 0.005, "10,000 draws know a share to 0.0016"
+        assert np.mean(np.array(every) <= limit + 1e-9) >= share - 0.005
+
+
+def test_shared_seeds_make_the_interval_wider_than_draws_of_methods() -> None:
+    """Methods that all follow the same seeds are one observation, however many they are."""
+    shared = [(3, 0.1), (1, 0.2), (5, 0.3), (2, 0.4), (4, 0.5)]
+    ours = within(measured({f"M{i}": shared for i in range(12)}), "trace")
+    assert ours is not None
+    assert ours.high - ours.low > 1, "draws of methods alone would say that it is certain"
+
+
+def test_the_interval_between_is_that_of_scipys_bootstrap() -> None:
+    rng = np.random.default_rng(3)
+    x = rng.random(12)
+    y = x + rng.normal(0, 0.3, 12)
+    ours = between(measured({f"M{i}": [point] for i, point in enumerate(zip(x, y, strict=True))}), "trace")
+    theirs = bootstrap((x, y), lambda a, b, axis: spearman(a, b) if a.ndim > 1 else spearman(a[None], b[None])[0],
+                       paired=True, n_resamples=10_000, method="percentile", rng=4).confidence_interval  # fmt: skip
+    assert ours is not None
+    assert ours.value == pytest.approx(spearmanr(x, y).statistic)
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.03)
 
 
@@ -268,7 +316,8 @@ def made_up_runs(part: str, methods: list[str], rng: np.random.Generator) -> lis
             "part": part, "split": split, "method": method, "seed": seed, "rounds": 300,
             "accuracy": 0.5 + rng.normal(0, 0.01), "accuracy_of_final_model": 0.5, "gradients": 1e6, "seconds": 360.0,
             "client.lr": 0.1, "hyper_parameters": "{}", "segments": 1 + (seed == 0),
-            **({} if part != "tuned" else {
+            "mean_c": seed / 8 if method == "FedGF" else None,
+            **({} if part not in collect.MEASURED else {
                 name: value for measure in collect.MEASURES
                 for name, value in ((measure, 10 ** rng.uniform(0, 2)), (f"{measure}_error", 0.125))
             }),
@@ -278,10 +327,11 @@ def made_up_runs(part: str, methods: list[str], rng: np.random.Generator) -> lis
     ]  # fmt: skip
 
 
-def made_up_search(methods: list[str]) -> list[dict[str, Any]]:
+def made_up_search(methods: list[str], part: str = "tune") -> list[dict[str, Any]]:
     """Configuration i has step size 0.1 (i + 1), and 1 is the best; 2 diverged, 0 has the paper's settings."""
     return [
-        {"split": split, "method": method, "configuration": i, "settings": json.dumps({"client.lr": (i + 1) / 10}),
+        {"part": part,
+         "split": split, "method": method, "configuration": i, "settings": json.dumps({"client.lr": (i + 1) / 10}),
          "rounds": rounds, "seed": 1000, "round": None if i == 2 else t,
          "validation_accuracy": None if i == 2 else 0.4 + (i == 1) / 100}
         for split in collect.SPLITS for method in methods for rounds in (30, 100)
@@ -298,6 +348,7 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
     methods = [*PLAIN, *BASES]
     runs = [row for part in ("tuned", "published") for row in made_up_runs(part, methods, rng)]
     runs += made_up_runs("twice", list(PLAIN), rng)
+    again = [row for row in made_up_runs("tuned-again", ["FedGF"], rng) if row["split"] == "alpha-0.1"]
     curves = [
         {name: row[name] for name in ("part", "split", "method", "seed")} | {"round": t, "test_accuracy": t / 600}
         for row in runs for t in (100, 200, 300)
@@ -307,7 +358,10 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for rho in (0.02, 0.1)
         for t in range(1, 5)
     ]
-    collect.Collected(runs, curves, made_up_search(methods), drift).write(folder)
+    searches = made_up_search(methods) + [
+        row for row in made_up_search(["FedGF"], "tune-again") if row["split"] == "alpha-0.1"
+    ]
+    collect.Collected(runs + again, curves, searches, drift).write(folder)
     return folder
 
 
@@ -343,9 +397,10 @@ def test_every_mark_is_filled_and_every_figure_is_shown(made_up: Path, pages: di
     assert {Path(link).name for link in re.findall(r"!\[.+\]\((.+)\)", text)} == drawn
     counts = {what: [len(table) for table in tables(content)] for what, content in chapters.items()}
     assert counts == {
+        "missing": [], "answer": [7], "chosen again": [1], "again contrast": [1], "switch": [2],
         "chosen": [12, 12], "accuracies": [12, 12], "contrasts": [9, 9], "published contrasts": [9, 9],
-        "gradient contrasts": [6, 6], "contrast figure": [], "curves": [], "flatness": [12, 12], "correlations": [6],
-        "flatness figure": [], "drift": [2], "cost": [7],
+        "gradient contrasts": [6, 6], "contrast figure": [], "curves": [], "flatness": [12, 12], "correlations": [9],
+        "flatness figure": [], "drift": [2], "cost": [8],
     }  # fmt: skip
 
 
@@ -375,9 +430,9 @@ def test_the_page_has_the_numbers_of_the_results(made_up: Path) -> None:
     twice = [row["accuracy"] for row in results.of("twice", "alpha-0.1") if row["method"] == "FedCM"]
     assert plain["plain, twice the rounds"] == f"{100 * np.mean(twice):.2f} ± {100 * np.std(twice, ddof=1):.2f} (5)"
     total = tables(study.cost_table(results))[0][-1]
-    runs = 2 * (58 + 58 + 15)
+    runs = 2 * (58 + 58 + 15) + 5
     assert (total["runs"], total["hours"]) == (f"{runs}", f"{runs / 10:.2f}")
-    assert total["gone on from"] == f"{2 * (12 + 12 + 3)}", "one seed of each method"
+    assert total["gone on from"] == f"{2 * (12 + 12 + 3) + 1}", "one seed of each method"
     flat = tables(study.flatness_tables(results))[0][0]
     assert flat["trace"].endswith("(error 0.12)")
     sample = tables(study.drift(results))[0][1]
@@ -396,8 +451,66 @@ def test_what_was_chosen_is_told_with_its_gain(made_up: Path) -> None:
     row = tables(study.chosen(Results.load(made_up)))[0][0]
     assert row == {
         "method": "FedAvg", "chosen": "lr=0.2", "after rounds": "100", "validation accuracy": "41.00",
-        "over the papers' settings": "+1.00 after 30", "at an end of what was tried": "–", "diverged": "1 of 4",
+        "over the first configuration": "+1.00 after 30", "at an end of what was tried": "–",
+        "near chance at first": "1 of 4", "diverged": "1 of 4",
     }  # fmt: skip
+
+
+def test_a_configuration_that_diverges_in_a_later_step_counts(made_up: Path) -> None:
+    rows = [row for row in Results.load(made_up).tuning if (row["split"], row["method"]) == ("alpha-0", "FedAvg")]
+    later = {**rows[-1], "configuration": 3, "rounds": 100, "round": None, "validation_accuracy": None}
+    assert diverged(searched([*rows, later])[0]) == 2
+
+
+def test_near_chance_is_within_two_points_of_a_guess() -> None:
+    scores = [0.1, 0.12, 0.1201, 0.4]
+    rows = [
+        {"method": "FedAvg", "configuration": i, "settings": json.dumps({"client.lr": i}), "rounds": 10, "seed": 1000,
+         "round": 10, "validation_accuracy": score} for i, score in enumerate(scores)
+    ]  # fmt: skip
+    assert near_chance(searched(rows)[0]) == 2
+
+
+def test_the_second_search_takes_the_place_of_the_first_in_its_family(made_up: Path) -> None:
+    results = Results.load(made_up)
+    row = tables(study.again_contrast(results))[0][0]
+    of = {part: results.of(part, "alpha-0.1") for part in ("tuned", "tuned-again")}
+    family = [one for one in of["tuned"] if one["method"] != "FedGF"] + of["tuned-again"]
+    [expected] = [one for one in contrasts(family, of["tuned"]) if one.method == "FedGF"]
+    assert expected.difference is not None
+    assert (row["difference"], row["p, corrected"]) == (
+        f"{100 * expected.difference.mean:+.2f}", f"{expected.corrected:.4f}",
+    )  # fmt: skip
+    assert tables(study.switch(results))[0][0]["mean c [least, most]"] == "0.250 [0.000, 0.500]"
+
+
+def test_the_answer_has_every_method_once_in_each_comparison(made_up: Path) -> None:
+    results = Results.load(made_up)
+    for row in tables(study.answer(results))[0]:
+        named = [name for cell in (HELD, NOT_HELD, UNDECIDED) for name in row[cell].split(", ") if name != "–"]
+        expected = {"tuned, equal gradients": twice_the_gradients(), "searched again": ["FedGF"]}
+        assert sorted(name.split(" ")[0] for name in named) == sorted(expected.get(row["comparison"], list(BASES)))
+        verdicts = {
+            one.method: one.verdict for one in study.kinds(results, row["split"].replace(" = ", "-"))[row["comparison"]]
+        }
+        assert all(
+            verdicts[name] == cell for cell in (NOT_HELD, UNDECIDED) for name in row[cell].split(", ") if name != "–"
+        )
+
+
+def test_an_unfinished_comparison_says_so_and_has_no_verdict(made_up: Path) -> None:
+    whole = Results.load(made_up)
+    assert study.missing(whole) == "Every run of the plan has ended."
+    lost = {"part": "twice", "split": "alpha-0.1", "what": "1 of 15 runs have not finished, or diverged: FedCM-seed4"}
+    half = replace(whole, missing=[lost])
+    assert "FedCM-seed4" in study.missing(half)
+    said = {(row["split"], row["comparison"]): row[HELD] for row in tables(study.answer(half))[0]}
+    assert [key for key, text in said.items() if text == "not finished"] == [("alpha = 0.1", "tuned, equal gradients")]
+    for text, finished in ((study.gradient_contrasts(half), False), (study.tuned_contrasts(half), True)):
+        assert [row["verdict"] != "–" for row in tables(text)[-1]] == [finished] * len(tables(text)[-1])
+    assert [row["verdict"] for row in tables(study.gradient_contrasts(half))[0]].count("–") == 0, (
+        "that of the other split"
+    )
 
 
 @pytest.mark.parametrize(("best", "expected"), [(0, {"client.lr": "least"}), (1, {}), (3, {"client.lr": "most"})])
@@ -412,7 +525,7 @@ def test_a_part_alone_fills_what_is_its(made_up: Path) -> None:
     results = Results.load(made_up)
     half = Results([row for row in results.runs if row["part"] == "published"], [], [], [])
     filled = {what for what, content in study.chapters(half).items() if content != "Not measured yet."}
-    assert filled == {"accuracies", "published contrasts", "contrast figure", "cost"}
+    assert filled == {"missing", "accuracies", "published contrasts", "contrast figure", "cost"}
     assert list(study.figures(half)) == ["contrasts.svg"]
 
 
@@ -511,6 +624,7 @@ def test_collected_drift_is_that_of_every_round(carried_out: Path) -> None:
     ]
     assert [row["c"] for row in drift] == [0, 1, 0, 1], "with these steps the first drift is above the threshold"
     assert all(row["drift"] > 0.2 for row in drift)
+    assert [row["mean_c"] for row in collect.collected(carried_out).runs if row["part"] == "drift"] == [0.5, 0.5]
 
 
 @pytest.mark.slow
@@ -537,7 +651,8 @@ def test_the_same_runs_give_the_same_bytes_and_a_page(carried_out: Path, tmp_pat
     assert files.keys() == {f"{name}.parquet" for name in collect.SCHEMAS}
     chapters = study.chapters(Results.load(tmp_path / "one"))
     sam = tables(chapters["contrasts"])[0][0]
-    assert (sam["flat method"], sam["pairs"], sam["verdict"]) == ("FedSAM", "1", UNDECIDED)
+    assert (sam["flat method"], sam["pairs"], sam["verdict"]) == ("FedSAM", "1", "–"), "a run has not finished"
+    assert chapters["missing"].count("\n* ") == 8
     assert len(tables(chapters["chosen"])[0]) == 2
     assert study.figures(Results.load(tmp_path / "one")).keys() >= {"contrasts.svg", "curves-alpha-0.svg", "drift.svg"}
 
