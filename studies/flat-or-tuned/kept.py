@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import re
 import tarfile
 from collections.abc import Iterator
@@ -74,14 +75,14 @@ def opened(file: Path) -> Iterator[tarfile.TarFile]:
 def write(runs: Path, file: Path = FILE) -> int:
     """Write the kept files of the folder `runs` to `file`, and return how many runs it has then.
 
-    Runs in `file` that are not finished in the folder stay in it.
+    Runs in `file` that are not finished in the folder, or have fewer rounds there, stay in it, as do longer ledgers.
     """
     contents = {path.relative_to(runs).as_posix(): kept_content(path) for path in kept_files(runs)}
     if not contents:
         raise InputError(f"--runs {runs} holds nothing of the study; `run.py --out {runs}` carries it out")
     if file.exists():
         with opened(file) as archive:
-            contents = {entry.name: archive.extractfile(entry).read() for entry in archive} | contents
+            contents = with_longest({entry.name: archive.extractfile(entry).read() for entry in archive}, contents)
 
     def write_archive(target: Path) -> None:
         with tarfile.open(target, "w:xz", preset=9) as archive:
@@ -92,6 +93,24 @@ def write(runs: Path, file: Path = FILE) -> int:
 
     write_atomically(file, write_archive)
     return sum(Path(name).name == "summary.json" for name in contents)
+
+
+def with_longest(old: dict[str, bytes], new: dict[str, bytes]) -> dict[str, bytes]:
+    """The files of both, by name; of a folder in both, those that have come further, all of one or all of the other."""
+    lengths = [lengths_of(old), lengths_of(new)]
+    stays = {folder for folder, length in lengths[0].items() if length > lengths[1].get(folder, -1)}
+    return old | {name: content for name, content in new.items() if Path(name).parent not in stays}
+
+
+def lengths_of(contents: dict[str, bytes]) -> dict[Path, int]:
+    """The rounds of each run, and the entries of each search's ledger, by folder."""
+    found = {}
+    for path, content in ((Path(name), content) for name, content in contents.items()):
+        if path.name == "summary.json":
+            found[path.parent] = int(json.loads(content)["summary"]["rounds"])
+        elif path.name == tuning.LEDGER:
+            found[path.parent] = len(json.loads(content))
+    return found
 
 
 def restore(runs: Path, file: Path = FILE) -> int:

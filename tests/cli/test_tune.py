@@ -32,7 +32,10 @@ def test_search_again_and_compare(fedflat) -> None:
     assert (code, err) == (0, "")
     assert "validation accuracy" in out
     assert "test accuracy" not in out
-    assert "fedflat compare runs/search/winners.toml" in out
+    assert "fedflat compare runs/search/winners.toml --out runs/search-winners" in out
+    code, _, err = fedflat("resume runs/search")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "holds a search; `fedflat tune runs/search/tune.toml --out runs/search` goes on with it" in err
     before = Path("runs/search/ledger.json").read_text()
     code, again, _ = fedflat("tune search.toml")
     assert again.splitlines()[-9:] == out.splitlines()[-9:], "the same table, and nothing is trained"

@@ -704,6 +704,28 @@ def test_half_a_restored_run_is_restored_and_what_is_not_here_stays_kept(carried
     assert (kept.write(elsewhere, file), file.read_bytes()) == (number, content)
 
 
+@pytest.mark.slow
+def test_what_has_come_further_is_kept(carried_out: Path, tmp_path: Path) -> None:
+    """A trial of the first step, and a ledger without the second, replace nothing."""
+    file, earlier = tmp_path / "kept.tar.xz", tmp_path / "earlier"
+    kept.write(carried_out, file)
+    kept.restore(earlier, file)
+    content = file.read_bytes()
+    search_folder = earlier / "tune-alpha-0"
+    entries = json.loads((search_folder / "ledger.json").read_text())
+    (search_folder / "ledger.json").write_text(json.dumps([one for one in entries if one["rounds"] == 2]))
+    (search_folder / "winners.toml").unlink()
+    for summary in search_folder.glob("trials/*/summary.json"):
+        summary.write_text(summary.read_text().replace('"rounds": 4', '"rounds": 2'))
+    kept.write(earlier, file)
+    assert file.read_bytes() == content
+    kept.write(earlier, tmp_path / "other.tar.xz")
+    kept.write(carried_out, tmp_path / "other.tar.xz")
+    kept.restore(tmp_path / "again", tmp_path / "other.tar.xz")
+    assert (tmp_path / "again" / "tune-alpha-0" / "winners.toml").exists()
+    assert collect.collected(tmp_path / "again").tuning == collect.collected(carried_out).tuning
+
+
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no finished run of the study"):
         collect.collect(tmp_path / "nothing", tmp_path / "results")

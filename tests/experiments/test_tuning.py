@@ -9,7 +9,7 @@ import signal
 from collections import Counter
 from math import inf
 from pathlib import Path
-from shutil import rmtree
+from shutil import copytree, rmtree
 from typing import Any
 
 import pytest
@@ -19,7 +19,8 @@ from fedflat.experiments import runner, tuning
 from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.run_directory import StoredRun
 from fedflat.experiments.runner import RunObserver
-from fedflat.experiments.spec import StudySpec
+from fedflat.experiments.spec import RunSpec, StudySpec
+from fedflat.experiments.studies import stored_study, study
 from fedflat.experiments.tuning import Tried
 from fedflat.experiments.tuning_spec import TuningSpec
 from support.studies import SMALL
@@ -39,6 +40,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tunin
     """A search that was carried out, and its result."""
     folder = tmp_path_factory.mktemp("search")
     return folder, tuning.tune(search(), folder)
+
+
+class NeverStarted(RunObserver):
+    """Fails if a round is computed."""
+
+    def run_started(self, spec: RunSpec, t: int) -> None:
+        assert t == spec.rounds
 
 
 def ledger(folder: Path) -> list[dict[str, Any]]:
@@ -159,17 +167,47 @@ def test_trials_without_checkpoints_begin_anew_and_the_ledger_is_the_same(tmp_pa
 @pytest.mark.slow
 def test_a_finished_search_is_not_computed_again_nor_mixed_with_another(finished) -> None:
     folder, found = finished
-
-    class Nothing(RunObserver):
-        def run_started(self, *_: object) -> None:
-            raise AssertionError
-
-    assert tuning.tune(search(), folder, Nothing()) == found
+    assert tuning.tune(search(), folder, NeverStarted()) == found
     with pytest.raises(InputError, match=r"holds another search: client.lr"):
         tuning.tune(search(client={"lr": 0.2, "epochs": 1, "batch_size": 20}), folder)
     [run, *_] = (folder / "trials").iterdir()
     with pytest.raises(InputError, match="holds a run or a study"):
         tuning.tune(search(), run)
+    with pytest.raises(InputError, match=r"holds a search; choose another folder for a study"):
+        study(StudySpec.load(folder / "winners.toml"), folder)
+    with pytest.raises(InputError, match=r"holds a search, which has chosen already"):
+        stored_study(folder)
+
+
+@pytest.mark.slow
+def test_the_comparison_may_change_after_the_search(finished, tmp_path: Path) -> None:
+    folder = copytree(finished[0], tmp_path / "search")
+    assert tuning.tune(search(seeds=[2, 3, 4], rounds=7), folder, NeverStarted()) == finished[1]
+    winners = StudySpec.load(folder / "winners.toml")
+    assert (winners.seeds, winners.rounds) == ([2, 3, 4], 7)
+
+
+@pytest.mark.slow
+def test_a_lost_ledger_is_made_again_from_the_trials(finished, tmp_path: Path) -> None:
+    """Trials that have more rounds than a step are as they are; of them the step's rounds count."""
+    folder = copytree(finished[0], tmp_path / "search")
+    (folder / "ledger.json").unlink()
+    assert tuning.tune(search(), folder, NeverStarted()) == finished[1]
+    assert ledger(folder) == ledger(finished[0])
+
+
+def test_what_cannot_be_carried_out_leaves_no_folder(tmp_path: Path) -> None:
+    for jobs in (0, "many"):
+        with pytest.raises(InputError, match="jobs must be 'auto' or a whole number"):
+            tuning.tune(search(), tmp_path / "search", jobs=jobs)
+    assert not (tmp_path / "search").exists()
+
+
+def test_all_that_went_on_having_diverged_is_said_so() -> None:
+    spec = search()
+    lost = [entry([(2, 0.5)], 4, diverged=(1,))]
+    with pytest.raises(InputError, match="every configuration that went on of FedAvg has diverged within 4 rounds"):
+        tuning._best(spec, 0, spec.configurations_of(spec.methods[0]), lost)
 
 
 @pytest.mark.slow
@@ -193,7 +231,7 @@ def test_what_diverges_is_the_worst_and_if_all_do_it_is_said(tmp_path: Path) -> 
     assert found.winner.values in ({}, {"client.lr": 0.2})
     tune["box"] = {"client.lr": [1e30, 1e31]}
     wild = {"lr": 1e30, "epochs": 1, "batch_size": 20}
-    with pytest.raises(InputError, match="methods: every configuration of number 0, FedAvg, has diverged"):
+    with pytest.raises(InputError, match="methods: every configuration of FedAvg has diverged within 2 rounds"):
         tuning.tune(search(methods=["fedavg"], client=wild, tune=tune), tmp_path / "all")
     assert {tuple(one["diverged"]) for one in ledger(tmp_path / "all")} == {(5,)}
 

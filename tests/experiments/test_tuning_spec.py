@@ -34,6 +34,16 @@ def test_a_range_is_uniform_or_uniform_in_its_logarithm() -> None:
     assert Range(low=0.01, high=1, log=True).at(0.5) == pytest.approx(sqrt(0.01), rel=5e-3)
 
 
+def test_no_rounding_leaves_a_range() -> None:
+    for one in (Range(low=0.12345, high=0.12349), Range(low=1.2345, high=9.8765, log=True)):
+        assert all(one.low <= one.at(u) <= one.high for u in (0, 0.1, 0.5, 0.9999999))
+
+
+def test_a_file_without_a_search_is_said() -> None:
+    with pytest.raises(InputError, match=r"^tune: a search needs a section \[tune\]"):
+        validated(TuningSpec, {"methods": ["fedavg"]})
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_every_stratum_of_every_key_has_one_point(seed: int) -> None:
     box = {"a": Range(low=0, high=1), "b": OneOf(("x", "y", "z", "u")), "c": Range(low=1, high=1000, log=True)}
@@ -74,8 +84,9 @@ def test_the_first_configuration_is_the_files() -> None:
 
 
 def test_a_method_without_keys_has_the_values_that_papers_tried() -> None:
-    spec = search(methods=["fedsam", "fedprox"], tune={"configurations": 40, "rounds": [2]})
-    assert set(tried(spec, "method.mu")[1]) == set(all_methods()["FedProx"].sources.grids["mu"])
+    grid = all_methods()["FedProx"].sources.grids["mu"]
+    spec = search(methods=["fedprox"], tune={"configurations": len(grid) * len(LEARNING_RATES), "rounds": [2]})
+    assert set(tried(spec, "method.mu")[0]) == set(grid)
     assert set(tried(spec, "client.lr")[0]) == set(LEARNING_RATES)
     spec = search(methods=["fedsam", "fedprox"], tune=TUNE)
     assert set(tried(spec, "method.rho")[0]) <= {0.01, 0.1, 0.5}
@@ -121,6 +132,16 @@ def test_trials_look_at_validation_samples_alone() -> None:
         ({"tune": TUNE | {"halving": 3}}, "tune.halving"),
         ({"data": {"name": "digits", "clients": 10}}, "data.validation: a search needs validation samples"),
         ({"grid": {"client.lr": [0.1, 0.2]}}, "grid: a search chooses by tune.box"),
+        ({"tune": TUNE | {"box": {"rounds": [2, 3]}}}, "tune.box.rounds: a search chooses settings of client and of"),
+        ({"tune": TUNE | {"box": {"data.validation": [0.1, 0.2]}}}, "tune.box.data.validation: a search chooses"),
+        ({"tune": TUNE | {"box": {"partition.alpha": [0.1, 1]}}}, "tune.box.partition.alpha: a search chooses"),
+        ({"tune": TUNE | {"box": {"fedsam.rho": [0.1, 0.2]}}}, "tune.box.fedsam.rho: write FedSAM.rho"),
+        ({"tune": TUNE | {"box": {"client": {"lr": {}}}}}, "box.client.lr must be a list of values, or {low"),
+        ({"tune": TUNE | {"box": {"client.lr": {"low": 0.1, "hihg": 1}}}}, "a range has low, high and"),
+        ({"tune": TUNE | {"box": {"client.epochs": {"low": 1, "high": 5}}}}, "give whole numbers as a list"),
+        ({"tune": TUNE | {"box": {"client.lr": [0.3]}}}, "tune.box has only 2 different ones of FedAvg"),
+        ({"tune": TUNE | {"configurations": 40, "box": {}}}, "is 20 of each method, and tune.box has only"),
+        ({"methods": ["fedsam", {"name": "fedsam", "rho": 0.2}]}, "methods: FedSAM is there twice"),
     ],
 )
 def test_a_search_that_cannot_be_is_one_line_that_names_the_key(changes: dict[str, Any], line: str) -> None:

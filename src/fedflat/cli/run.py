@@ -202,6 +202,10 @@ def resume(
         context.with_resource(allow_code())
     if (folder / "study.toml").exists():
         return resume_study(console, folder, rounds, number_of_jobs(jobs), strict, tracked)
+    if (folder / "tune.toml").exists():
+        raise InputError(
+            f"{folder} holds a search; `fedflat tune {folder / 'tune.toml'} --out {folder}` goes on with it"
+        )
     if not (folder / "config.toml").exists():
         RunDirectory(folder).require_configuration()
         raise InputError(f"{folder} holds neither a run (config.toml) nor a study (study.toml)")

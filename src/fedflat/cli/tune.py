@@ -37,7 +37,7 @@ def tune(
     The file is a study's with a section [tune]: how many configurations, for how many rounds, which seeds, and the box
     of values of each method. Every method tries equally many; after each number of rounds the best of them go on. The
     test set is not looked at. The folder gets ledger.json and curves.csv, with every configuration and its validation
-    curve, and winners.toml: `fedflat compare FOLDER/winners.toml` compares the winners, by other seeds.
+    curve, and winners.toml: `fedflat compare FOLDER/winners.toml --out ...` compares the winners, by other seeds.
 
     A search that was stopped goes on when the same command is given again.
     """
@@ -63,7 +63,7 @@ def tune(
     console.show(_table(found))
     console.say(
         f"every configuration: {path / tuning.LEDGER}, its curves: {path / tuning.CURVES}",
-        f"compare the winners: fedflat compare {path / tuning.WINNERS}",
+        f"compare the winners: fedflat compare {path / tuning.WINNERS} --out {path}-winners",
     )
 
 

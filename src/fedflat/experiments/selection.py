@@ -16,8 +16,7 @@ from .grid import variants
 from .run_directory import StoredRun
 from .spec import Experiment, RunSpec, StudySpec
 from .statistics import MeanEstimate, mean_estimate
-
-CHOSEN = ("client", "method")  # settings that are chosen, not given
+from .tuning_spec import CHOSEN
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,8 @@ def begin_study(spec: StudySpec, path: Path) -> None:
     """
     if (path / "config.toml").exists():
         raise InputError(f"--out {path} holds a run; choose another folder for a study")
+    if (path / "tune.toml").exists():
+        raise InputError(f"--out {path} holds a search; choose another folder for a study, e.g. {path}-winners")
     if any(path.glob("runs/*/config.toml")) and (path / "study.toml").exists():
         old, new = _fixed(StudySpec.load(path / "study.toml")), _fixed(spec)
         if found := difference(old, new):
@@ -135,6 +137,8 @@ def _fixed(spec: StudySpec) -> dict[str, Any]:
 
 def stored_study(path: Path) -> tuple[StudySpec, list[StoredRun]]:
     """A study's configuration and its finished runs. Raises InputError if `path` holds none."""
+    if (path / "tune.toml").exists():
+        raise InputError(f"{path} holds a search, which has chosen already: its winners are in winners.toml")
     spec = StudySpec.load(path / "study.toml")
     directories = [run_directory(one, path) for one in spec.runs()]
     runs = [StoredRun(directory) for directory in directories if directory.is_finished]

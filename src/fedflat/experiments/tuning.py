@@ -23,7 +23,7 @@ from ..core.errors import InputError
 from ..files import make_folder, read_json, write_atomically
 from .extension import extend_run, with_rounds
 from .interrupt import StopRequest, stop_between_rounds
-from .run_directory import RunDirectory, StoredRun, difference, remedy
+from .run_directory import RunDirectory, StoredRun, difference
 from .runner import RunObserver
 from .selection import study_of
 from .spec import RunSpec, StudySpec
@@ -31,7 +31,8 @@ from .studies import Jobs, carry_out_all, number_of_jobs
 from .tuning_spec import Configuration, Point, TuningSpec
 
 SETTINGS, LEDGER, CURVES, WINNERS = "tune.toml", "ledger.json", "curves.csv", "winners.toml"
-END = 5  # a configuration is judged by its evaluations in the last of so many parts of its rounds
+JUDGED = 5  # a configuration is judged by its evaluations in the last of so many parts of its rounds
+OF_COMPARISON = {"flatness", "probes", "rounds", "seeds"}  # settings that no trial has
 
 
 @checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -51,7 +52,7 @@ class Tried:
         """Mean validation accuracy of the last fifth of the rounds, over the seeds; -inf if it diverged."""
         if self.diverged:
             return -inf
-        first = self.rounds * (END - 1) / END
+        first = self.rounds * (JUDGED - 1) / JUDGED
         return fmean(fmean([x for t, x in curve if t > first] or [curve[-1][1]]) for curve in self.curves.values())
 
 
@@ -85,6 +86,7 @@ def tune(
     jobs, strict: as of `studies.study`. A configuration that diverges is the worst. Raises InputError if the folder
     holds another search, or if all configurations of a method have diverged, and Interrupted after a signal.
     """
+    number_of_jobs(jobs, spec.device, 1)  # refused before there is a folder
     _begin(spec, path)
     ledger = _read(path / LEDGER)
     with stop_between_rounds() as request:
@@ -127,11 +129,18 @@ def _begin(spec: TuningSpec, path: Path) -> None:
         if (path / name).exists():
             raise InputError(f"--out {path} holds a run or a study; choose another folder for a search")
     if (path / SETTINGS).exists():
-        old, new = TuningSpec.load(path / SETTINGS).decisive(), spec.decisive()
+        old, new = (_deciding(one) for one in (TuningSpec.load(path / SETTINGS), spec))
         if found := difference(old, new):
-            raise InputError(f"--out {path} holds another search: {found}; {remedy(path, old, new, spec)}")
+            raise InputError(
+                f"--out {path} holds another search: {found}; choose another folder with --out, or remove this one"
+            )
     make_folder(path)
     write_atomically(path / SETTINGS, partial(Path.write_text, data=spec.to_toml()))
+
+
+def _deciding(spec: TuningSpec) -> dict[str, Any]:
+    """The settings that a search depends on; seeds and rounds of the comparison may change after it."""
+    return {name: value for name, value in spec.decisive().items() if name not in OF_COMPARISON}
 
 
 def _step(
@@ -150,11 +159,17 @@ def _step(
     for _, directory in runs:
         if directory.is_finished and directory.spec().rounds < rounds:
             _prolong(directory, rounds, strict)
-    carry_out_all(runs, number_of_jobs(jobs, spec.device, len(runs)), observer, request, strict)
+    left = [(trial, directory) for trial, directory in runs if not _is_longer(directory, rounds)]
+    carry_out_all(left, number_of_jobs(jobs, spec.device, len(left) or 1), observer, request, strict)
     seeds = len(spec.tune.seeds)
     ended = [[directory for _, directory in runs[i : i + seeds]] for i in range(0, len(runs), seeds)]
     numbered = [(place, one) for place, some in enumerate(going) for one in some]
     return [_tried(place, one, rounds, own) for (place, one), own in zip(numbered, ended, strict=True)]
+
+
+def _is_longer(directory: RunDirectory, rounds: int) -> bool:
+    """Whether a trial has finished more rounds already; its ledger was lost, and its first rounds are the same."""
+    return directory.is_finished and directory.spec().rounds > rounds
 
 
 def _prolong(directory: RunDirectory, rounds: int, strict: bool) -> None:
@@ -175,16 +190,22 @@ def _directory(spec: TuningSpec, trial: RunSpec, path: Path) -> RunDirectory:
 def _tried(place: int, configuration: Configuration, rounds: int, directories: Sequence[RunDirectory]) -> Tried:
     """The entry of the ledger for one configuration of the method at `place`."""
     finished = [StoredRun.open(directory.path) for directory in directories if directory.is_finished]
-    curves = {run.seed: _curve(run) for run in finished}
-    gradients = sum(run.summary["gradients"] for run in finished)
+    curves = {run.seed: _curve(run, rounds) for run in finished}
+    gradients = sum(_gradients(run, rounds) for run in finished)
     diverged = [directory.spec().seed for directory in directories if not directory.is_finished]
     return Tried(place, configuration.number, configuration.values, rounds, curves, gradients, diverged)
 
 
-def _curve(run: StoredRun) -> list[tuple[int, float]]:
-    """(round from 1, validation accuracy) at every evaluation."""
+def _curve(run: StoredRun, rounds: int) -> list[tuple[int, float]]:
+    """(round from 1, validation accuracy) at every evaluation in the first `rounds`."""
     t, accuracy = (run.metrics[name].to_pylist() for name in ("t", "validation_accuracy"))
-    return [(int(t) + 1, x) for t, x in zip(t, accuracy, strict=True) if x is not None]
+    return [(int(t) + 1, x) for t, x in zip(t, accuracy, strict=True) if x is not None and t < rounds]
+
+
+def _gradients(run: StoredRun, rounds: int) -> float:
+    """The gradients of the first `rounds`."""
+    found: float = run.metrics["gradients"][rounds - 1].as_py()
+    return found
 
 
 def _at(ledger: Sequence[Tried], place: int, rounds: int) -> list[Tried]:
@@ -203,8 +224,9 @@ def _best(
     best = _ranked(tried)[: ceil(len(tried) / spec.tune.one_in)]
     numbers = {one.number for one in best if not one.diverged}
     if not numbers:
+        which = "every configuration" if tried[0].rounds == spec.tune.rounds[0] else "every configuration that went on"
         raise InputError(
-            f"methods: every configuration of number {place}, {spec.methods[place].label}, has diverged; "
+            f"methods: {which} of {spec.methods[place].label} has diverged within {tried[0].rounds} rounds; "
             "give tune.box smaller step sizes (client.lr)"
         )
     return [one for one in configurations if one.number in numbers]

@@ -13,12 +13,13 @@ import numpy as np
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ..core.errors import InputError
-from ..methods import find
+from ..methods import find, plain
 from .config_errors import validated
 from .grid import SettingsGrid, flattened
 from .schema import NamedSection, Section
 from .spec import RunSpec, StudySpec, build_method, distinct_seeds, is_loaded, with_variants
 
+CHOSEN = ("client", "method")  # sections of a run's configuration that are chosen; the others make the problem
 LEARNING_RATES = (0.01, 0.0316, 0.1, 0.316)  # FedSAM's grid, 10^-2 to 10^-0.5; FedSMOO's is 0.01, 0.1, 0.5
 REDRAWS = 100  # of a point that is there already; a narrow range has few numbers of three digits
 DIGITS = 3  # significant, of a number drawn from a range
@@ -46,7 +47,8 @@ class Range(Section):
         """The number at the share `u` in [0, 1) of the range, to three digits."""
         low, high = (log(self.low), log(self.high)) if self.log else (self.low, self.high)
         value = low + u * (high - low)
-        return float(f"{exp(value) if self.log else value:.{DIGITS}g}")
+        rounded = float(f"{exp(value) if self.log else value:.{DIGITS}g}")
+        return min(max(rounded, self.low), self.high)  # rounding leaves a range whose ends have more digits
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ def _choices(table: Mapping[str, Any], prefix: str = "") -> dict[str, Choice]:
     """What each dotted key is chosen from. Raises InputError, naming the key, for what is neither list nor range."""
     found: dict[str, Choice] = {}
     for name, value in table.items():
-        if isinstance(value, dict) and not (value and value.keys() <= Range.model_fields.keys()):
+        if isinstance(value, dict) and value and not value.keys() & Range.model_fields.keys():
             found |= _choices(value, f"{prefix}{name}.")
         else:
             found[prefix + name] = _choice(f"box.{prefix}{name}", value)
@@ -173,11 +175,11 @@ def _choices(table: Mapping[str, Any], prefix: str = "") -> dict[str, Choice]:
 
 
 def _choice(key: str, value: Any) -> Choice:
-    if isinstance(value, dict):
+    if isinstance(value, dict) and value:
         try:
             return validated(Range, value)
         except InputError as error:
-            raise InputError(f"{key}: {error}") from error
+            raise InputError(f"{key}: {error}; a range has low, high and, if it is to be logarithmic, log") from error
     if not isinstance(value, list) or not value:
         raise InputError(f"{key} must be a list of values, or {{low = ..., high = ...}}, got {value!r}")
     if any(one in value[:i] for i, one in enumerate(value)):
@@ -190,32 +192,72 @@ class TuningSpec(StudySpec):
 
     tune: TuneSection
 
+    @model_validator(mode="before")
+    @classmethod
+    def _has_a_search(cls, table: Any) -> Any:
+        if isinstance(table, dict) and "tune" not in table:
+            raise InputError("tune: a search needs a section [tune], with configurations, rounds and box")
+        return table
+
     @model_validator(mode="after")
     def _can_be_searched(self) -> Self:
-        tune = self.tune
         if self.grid:
             raise InputError("grid: a search chooses by tune.box; leave one of both out")
         if not self.data.validation:
             raise InputError("data.validation: a search needs validation samples; set it, e.g. to 0.1")
-        again = sorted(set(tune.seeds) & set(self.seeds))
+        again = sorted(set(self.tune.seeds) & set(self.seeds))
         if again:
             raise InputError(
                 f"tune.seeds: {again[0]} is in seeds too; a seed that settings are chosen by compares none"
             )
-        share, rest = divmod(tune.configurations, len(self.methods))
+        self._check_methods()
+        self._check_keys()
+        for method in self.methods:
+            self._check_trials(method)
+        return self
+
+    def _check_methods(self) -> None:
+        """Raise InputError unless the methods share the configurations equally, and each is there once."""
+        labels = [method.label for method in self.methods]
+        twice = next((label for label in labels if labels.count(label) > 1), None)
+        if twice:
+            raise InputError(f"methods: {twice} is there twice; a search finds the best settings of each method once")
+        share, rest = divmod(self.tune.configurations, len(self.methods))
         if not share or rest:
             how = "no multiple of" if share else "less than"
             raise InputError(
-                f"tune.configurations = {tune.configurations} is {how} the number of methods, {len(self.methods)}, "
-                "which share it equally"
+                f"tune.configurations = {self.tune.configurations} is {how} the number of methods, "
+                f"{len(self.methods)}, which share it equally"
             )
-        for method in self.methods:
-            if len(tune.rounds) > 1 and is_loaded(method) and build_method(method).depends_on_rounds:
-                raise InputError(f"tune.rounds = {tune.rounds}: {method.label} trains by how many rounds are planned, "
-                                 "so none can be added to its runs; give one number")  # fmt: skip
-            for configuration in self.configurations_of(method):
-                self.trial(configuration, tune.seeds[0], tune.rounds[0])
-        return self
+
+    def _check_keys(self) -> None:
+        """Raise InputError for a key that is chosen neither of local training nor of a method."""
+        names = {plain(method.label): method.label for method in self.methods}
+        for key in self.tune._choices:
+            owner, _, field = key.partition(".")
+            if owner in CHOSEN or not owner[0].islower():
+                continue
+            if owner in names:
+                raise InputError(f"tune.box.{key}: write {names[owner]}.{field}, as the method is called")
+            raise InputError(
+                f"tune.box.{key}: a search chooses settings of client and of methods (client.lr, method.rho, "
+                "FedSAM.rho); everything else makes the problem that they are chosen for"
+            )
+
+    def _check_trials(self, method: NamedSection) -> None:
+        """Raise InputError if a configuration of the method cannot be, or if it has fewer than the others."""
+        tune, configurations = self.tune, self.configurations_of(method)
+        if len(tune.rounds) > 1 and is_loaded(method) and build_method(method).depends_on_rounds:
+            raise InputError(f"tune.rounds = {tune.rounds}: {method.label} trains by how many rounds are planned, "
+                             "so none can be added to its runs; give one number")  # fmt: skip
+        for configuration in configurations:
+            self.trial(configuration, tune.seeds[0], tune.rounds[0])
+        share = tune.configurations // len(self.methods)
+        if len(configurations) < share:
+            raise InputError(
+                f"tune.configurations = {tune.configurations} is {share} of each method, and tune.box has only "
+                f"{len(configurations)} different ones of {method.label}; give it more values, or a range"
+            )
 
     def box_of(self, method: NamedSection) -> dict[str, Choice]:
         """What the search chooses from for one method, by the key of a run's configuration.
@@ -250,7 +292,9 @@ class TuningSpec(StudySpec):
         try:
             return self._run(configuration.method, configuration.values | WITHOUT_RESULTS | {"rounds": rounds}, seed)
         except InputError as error:
-            raise InputError(f"tune.box: {str(error).removeprefix('grid: ').removeprefix('grid.')}") from error
+            said = f"tune.box: {str(error).removeprefix('grid: ').removeprefix('grid.')}"
+            whole = "; give whole numbers as a list" if "valid integer" in said else ""
+            raise InputError(said + whole) from error
 
     def trials(self, configurations: Sequence[Configuration], rounds: int) -> list[RunSpec]:
         """The runs of some configurations with every seed, each of which knows what distinguishes it."""
