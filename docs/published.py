@@ -28,9 +28,9 @@ class Entry:
 
     name: str
     cell: Cell
-    rounds: int
     read: str
     values: dict[str, float]  # by method
+    rounds: int | None = None  # None if they are not known
     note: str = ""
     copies: dict[str, str] = field(default_factory=dict)  # by method, the name of the earlier source with the number
     paper: str = ""  # of the recipes; empty for other sources
@@ -75,9 +75,7 @@ def coverage_table() -> Table:
 def source_table() -> Table:
     """Every source of the page: in what it was read, its rounds, and what to know of it."""
     rows = dict.fromkeys(
-        (entry.name, entry.read, f"{entry.rounds:,}", entry.note)
-        for some in shared(entries()).values()
-        for entry in some
+        (entry.name, entry.read, _rounds(entry), entry.note) for some in shared(entries()).values() for entry in some
     )
     return Table(("source", "read in", "rounds", "note"), list(rows))
 
@@ -113,7 +111,7 @@ def cell_tables() -> str:
 def cell_table(some: Sequence[Entry]) -> Table:
     """What each source prints for one cell, copies with a sign, and the spread of what is no copy."""
     methods = _methods(some)
-    rows = [(entry.name, f"{entry.rounds:,}", *(_text(entry, method) for method in methods)) for entry in some]
+    rows = [(entry.name, _rounds(entry), *(_text(entry, method) for method in methods)) for entry in some]
     spreads = [spread(some, method) for method in methods]
     for title, of in (("least", lambda two: two[0]), ("most", lambda two: two[1]), ("difference", _width)):
         rows.append((f"**{title}**", "", *(MISSING if two is None else f"{of(two):.2f}" for two in spreads)))
@@ -144,12 +142,12 @@ def _of_recipe(recipe: Recipe) -> Iterator[Entry]:
     """The accuracies that the paper prints for single cells of the recipe."""
     rounds = {cell.options: cell.study().rounds for cell in recipe.cells()}
     for numbers in recipe.published.blocks if recipe.published else ():
-        if numbers.quantity == ACCURACY and not numbers.mean_over_cells:
+        if numbers.quantity == ACCURACY and numbers.values_by_method and not numbers.mean_over_cells:
             values = {label: x[0] if isinstance(x, list) else x for label, x in numbers.values_by_method.items()}
             name = f"{find(recipe.paper).__name__} {numbers.where.split(',')[0]}"
             assert recipe.published is not None
             cell = tuple(numbers.cell)
-            yield Entry(name, cell, rounds[cell], recipe.published.read, values, paper=recipe.paper)
+            yield Entry(name, cell, recipe.published.read, values, rounds[cell], paper=recipe.paper)
 
 
 def with_copies(found: Sequence[Entry]) -> list[Entry]:
@@ -205,6 +203,10 @@ def _methods(some: Sequence[Entry]) -> list[str]:
     return [label for label in labels if len({entry.origin for entry in some if label in entry.values}) > 1]
 
 
+def _rounds(entry: Entry) -> str:
+    return MISSING if entry.rounds is None else f"{entry.rounds:,}"
+
+
 def _text(entry: Entry, method: str) -> str:
     if method not in entry.values:
         return MISSING
@@ -225,7 +227,7 @@ def _coverage(paper: str, recipes: Sequence[Recipe]) -> tuple[str, list[int]]:
     cells = [
         cell for recipe in recipes if any("Table" in item for item in recipe.item.items) for cell in recipe.cells()
     ]
-    covered = [cell for cell in cells if any(set(numbers.cell) for numbers in cell.published)]
+    covered = [cell for cell in cells if any(numbers.cell and numbers.values_by_method for numbers in cell.published)]
     blocks = [one for recipe in recipes if recipe.published for one in recipe.published.blocks]
     absent = [reason for one in blocks for reason in one.absent.values()]
     unreadable = absent.count("not readable")

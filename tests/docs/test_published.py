@@ -52,9 +52,9 @@ def test_the_widest_method_of_a_cell_is_the_one_of_its_table() -> None:
 
 
 def test_a_copy_is_marked_and_not_counted() -> None:
-    ours = Entry("later", ("c",), 800, "x", {"A": 2.0, "B": 5.0, "C": 4.0})
-    theirs = Entry("first", ("c",), 800, "x", {"A": 2.0, "B": 3.0, "C": 4.0})
-    third = Entry("third", ("c",), 800, "x", {"A": 1.0})
+    ours = Entry("later", ("c",), "x", {"A": 2.0, "B": 5.0, "C": 4.0}, 800)
+    theirs = Entry("first", ("c",), "x", {"A": 2.0, "B": 3.0, "C": 4.0}, 800)
+    third = Entry("third", ("c",), "x", {"A": 1.0}, 800)
     rows = cell_table(published.with_copies([theirs, ours, third])).rows
     assert rows == [
         ("first", "800", "2.00", "3.00", "4.00"),
@@ -67,7 +67,7 @@ def test_a_copy_is_marked_and_not_counted() -> None:
 
 
 def test_equal_by_chance_is_no_copy() -> None:
-    both = [Entry(name, ("c",), 800, "x", {"A": 2.0, "B": number}) for name, number in (("one", 3.0), ("two", 5.0))]
+    both = [Entry(name, ("c",), "x", {"A": 2.0, "B": number}, 800) for name, number in (("one", 3.0), ("two", 5.0))]
     assert all(not entry.copies for entry in published.with_copies(both))
 
 

@@ -28,6 +28,18 @@ def test_rounds_to_another_target_are_not_ours() -> None:
     assert list(found) == ["rounds to 68 %: paper, Table 3"]
 
 
+def test_what_is_relative_to_fedavg_is_ours_in_fedavgs() -> None:
+    """FedAvg needs two rounds, FedCM one, in which it sends 1.5 times as much."""
+    found = lines(
+        *(Published(quantity=f"{what} to 74 %, relative to FedAvg", where="Table 5", values={"FedAvg": 1, "FedCM": 0.5})
+          for what in ("rounds", "communication", "minutes"))
+    )  # fmt: skip
+    assert {title: cells for title, cells in found.items() if "ours" in title} == {
+        "rounds to 74 %, relative to FedAvg: ours": ["1.00", "–", "0.50"],
+        "communication to 74 %, relative to FedAvg: ours": ["1.00", "–", "0.50"],
+    }
+
+
 def test_a_quantity_of_two_tables_has_a_line_of_each_and_one_of_ours() -> None:
     quantity = "training accuracy over clients %"
     both = [Published(quantity=quantity, where=where, values={"FedAvg": [95.07, 0.94]}) for where in ("T 1", "T 4")]

@@ -164,7 +164,7 @@ def carry_out_recipe(
         comparison = compare(runs, targets=study.targets, protocol=study.protocol, published=cell.published)
         missing = [] if cell.published else ["No published numbers of this cell are recorded."]
         warnings = [f"{one.where}, {one.quantity}: {one.warning}." for one in cell.published if one.warning]
-        notes = [*changes, *missing, *warnings, *recipe.item.notes]
+        notes = [*changes, *missing, *warnings, *recipe.item.notes, *recipe.base.notes]
         chapters.append(Chapter(comparison, f"{recipe.name} {cell.name}", notes))
     show(console, chapters, folder, f"{recipe.item.title} ({recipe.base.paper}: {', '.join(recipe.item.items)})")
 

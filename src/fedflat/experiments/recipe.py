@@ -19,7 +19,7 @@ from ..core.errors import InputError
 from ..files import read_toml
 from ..methods import plain
 from .config_errors import validated
-from .recipe_files import Base, Item, Option, Published, PublishedFile
+from .recipe_files import Base, Item, Option, Published, PublishedFile, When
 from .spec import StudySpec
 
 FOLDER = Path(__file__).parent / "recipes"
@@ -114,7 +114,11 @@ class Cell:
 
         Case, `-` and `_` of the labels in `only` do not matter.
         """
-        labels = self.recipe.item.use
+        absent = {label for when in self._whens() for label in when.without}
+        unknown = sorted(absent - set(self.recipe.item.use))
+        if unknown:
+            raise InputError(f"recipe {self.recipe.name}: without names {unknown[0]!r}, which is not in use")
+        labels = [label for label in self.recipe.item.use if label not in absent]
         missing = [label for label in labels if label not in known]
         if missing:
             raise InputError(f"recipe {self.recipe.name}: use names {missing[0]!r}, which has no [methods] table")
@@ -126,12 +130,16 @@ class Cell:
         used = [{"name": label, **known[label]} for label in labels if plain(label) in chosen]
         return used or [{"name": "FedAvg"}]
 
+    def _whens(self) -> list[When]:
+        """The layers for cells with options that this one has."""
+        every = (*self.recipe.base.when, *self.recipe.item.when)
+        return [when for when in every if set(when.cell) <= set(self.options)]
+
     def _merged(self) -> dict[str, Any]:
         """The tables `study` and `methods` after all layers."""
         recipe, merged = self.recipe, dict[str, Any](study={}, methods={})
         chosen = [recipe.option(axis, name) for axis, name in zip(recipe.item.axes, self.options, strict=True)]
-        fitting = [when for when in (*recipe.base.when, *recipe.item.when) if set(when.cell) <= set(self.options)]
-        for layer in (recipe.base, recipe.item, *chosen, *fitting):
+        for layer in (recipe.base, recipe.item, *chosen, *self._whens()):
             merged = _overridden(merged, {"study": layer.study, "methods": layer.methods})
         return merged
 

@@ -29,6 +29,7 @@ class When(Layer):
     """A layer for the cells that have all options in `cell`."""
 
     cell: list[str]
+    without: list[str] = Field(default=[], description="labels of methods that the paper does not show there")
 
 
 class Published(Section):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .columns import ACCURACY, NOTHING
-from .comparison_data import ComparisonData, Row
+from .comparison_data import ComparisonData, Row, Target
 from .published import text_for
 
 # Our mean and spread of the quantities that papers print, and the factor to their unit.
@@ -20,6 +20,7 @@ OURS = {
     "flatness discrepancy": ("flatness_discrepancy", None, 1),
     "consistency": ("consistency", None, 1),
 }
+RELATIVE = {"rounds": "rounds", "communication": "bytes"}  # what papers print in FedAvg's, and our field of a target
 
 
 @dataclass(frozen=True)
@@ -37,20 +38,30 @@ def published_lines(comparison: ComparisonData) -> list[PublishedQuantity]:
         if numbers.quantity != ACCURACY:
             theirs = [text_for(row, numbers) or NOTHING for row in comparison.rows]
             lines[f"{numbers.quantity}: paper, {numbers.where}"] = theirs
-            ours = [_ours(row, numbers.quantity) or NOTHING for row in comparison.rows]
+            ours = [_ours(row, numbers.quantity, comparison.rows) or NOTHING for row in comparison.rows]
             if set(ours) != {NOTHING}:
                 lines[f"{numbers.quantity}: ours"] = ours
     return [PublishedQuantity(title, cells) for title, cells in lines.items()]
 
 
-def _ours(row: Row, quantity: str) -> str | None:
+def _ours(row: Row, quantity: str, rows: Sequence[Row]) -> str | None:
     """Our mean over seeds of what the paper calls `quantity`; None if we have none."""
-    for target in row.reached:
+    for place, target in enumerate(row.reached):
+        to = f"to {100 * target.accuracy:g} %"
         rounds = target.mean("rounds")
-        if quantity == f"rounds to {100 * target.accuracy:g} %" and rounds is not None:
+        if quantity == f"rounds {to}" and rounds is not None:
             return f"{rounds:.0f} ({len(target.plain)}/{len(row.runs)})"
+        for name, field in RELATIVE.items():
+            if quantity == f"{name} {to}, relative to FedAvg":
+                return _relative(target, [one.reached[place] for one in rows if one.label == "FedAvg"], field)
     mean, spread, factor = OURS.get(quantity, ("", None, 1))
     if mean not in row.estimates:
         return None
     names = [name for name in (mean, spread) if name]
     return " ± ".join(f"{factor * row.estimates[name].mean:.4g}" for name in names)
+
+
+def _relative(target: Target, of_fedavg: Sequence[Target], field: str) -> str | None:
+    """What was spent on a target in FedAvg's; None if one of both did not reach it, or FedAvg is not one row."""
+    ours, theirs = target.mean(field), of_fedavg[0].mean(field) if len(of_fedavg) == 1 else None
+    return f"{ours / theirs:.2f}" if ours is not None and theirs else None
