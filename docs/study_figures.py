@@ -15,7 +15,7 @@ from fedflat.experiments.statistics import mean_estimate
 from fedflat.reports.figures import COLOURS, INK, STYLE, label_ends, line_style, panel, set_logarithmic, svg
 
 MARKERS = "osD"
-APART = 0.22  # rows, between the contrasts of one method
+SPAN = 0.66  # rows, that the contrasts of one method take
 
 
 def contrast_figure(by_split: Mapping[str, Mapping[str, Sequence[Contrast]]]) -> str:
@@ -31,7 +31,7 @@ def contrast_figure(by_split: Mapping[str, Mapping[str, Sequence[Contrast]]]) ->
             axes.axvspan(-100 * MARGIN, 100 * MARGIN, color=INK, alpha=0.07, linewidth=0)
             axes.axvline(0, color=INK, linewidth=0.8)
             for i, some in enumerate(kinds.values()):
-                _contrasts(axes, some, names, APART * (i - (len(kinds) - 1) / 2), COLOURS[i + 1])
+                _contrasts(axes, some, names, SPAN * ((i + 0.5) / len(kinds) - 0.5), COLOURS[i + 1])
             axes.set_yticks(range(len(names)), names)
             axes.set(title=split, xlabel="test accuracy minus the plain base's, points")
         grid[0].invert_yaxis()
