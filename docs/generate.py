@@ -22,6 +22,7 @@ from docs.gpu_lines import gpu_lines_table
 from docs.method_grid import grid
 from docs.method_pages import index_table, link, method_pages, page_problems
 from docs.study_analysis import Results as StudyResults
+from docs.study_guidance import guidance
 from fedflat.data.partition import all_partitions
 from fedflat.experiments.recipe import Recipe, all_recipes
 from fedflat.federation.flower.settings import NodeSettings, RunSettings
@@ -177,6 +178,12 @@ def ranks_page() -> str:
     return renewed(text, "aggregation", aggregation_table(content).markdown())
 
 
+def which_method_page() -> str:
+    """docs/which_method.md with costs, and what the study has found so far."""
+    text = between("docs/which_method.md", "costs", cost_of_methods())
+    return renewed(text, "guidance", guidance(StudyResults.load(STUDY)))
+
+
 def study_page(folder: Path) -> dict[Path, str]:
     """docs/study.md and its figures, from the results in `folder`; what is not there was not measured yet."""
     results = StudyResults.load(folder)
@@ -330,7 +337,7 @@ def main() -> int:
         ROOT / "README.md": between("README.md", "methods", method_table()),
         ROOT / "docs" / "methods.md": renewed(between("docs/methods.md", "index", index_table()), "grid", grid()),
         **method_pages(),
-        ROOT / "docs" / "which_method.md": between("docs/which_method.md", "costs", cost_of_methods()),
+        ROOT / "docs" / "which_method.md": which_method_page(),
         ROOT / "docs" / "decisions.md": decisions_page(),
         ROOT / "docs" / "data.md": between("docs/data.md", "partitions", partition_table()),
         ROOT / "docs" / "flatness.md": between("docs/flatness.md", "measures", measure_table()),

@@ -109,7 +109,8 @@ def collected(runs: Path) -> Collected:
 def add_search(found: Collected, part: str, split: str, folder: Path) -> None:
     """Add the steps of a search that are complete, and its trials."""
     if not (folder / tuning.SETTINGS).exists():
-        return found.miss(part, split, "not begun")
+        found.miss(part, split, "not begun")
+        return
     spec = TuningSpec.load(folder / tuning.SETTINGS)
     ledger = folder / tuning.LEDGER
     tried = [tuning.Tried(**entry) for entry in read_json(ledger)] if ledger.exists() else []
@@ -118,14 +119,14 @@ def add_search(found: Collected, part: str, split: str, folder: Path) -> None:
     found.tuning += [{"part": part} | row for one in tried for row in tuning_rows(split, spec, one)]
     trials = [(path.name, RunDirectory(path)) for path in sorted(folder.glob("trials/*"))]
     found.runs += [run_row(part, split, run) for run in finished(trials)]
-    return None
 
 
 def add_study(found: Collected, part: str, split: str, folder: Path) -> None:
     """Add the finished runs of a study, and their evaluations."""
     every = planned(folder)
     if not every:
-        return found.miss(part, split, "not begun")
+        found.miss(part, split, "not begun")
+        return
     left = [title for title, directory in every if not directory.is_finished]
     if left:
         found.miss(part, split, f"{len(left)} of {len(every)} runs have not finished, or diverged: {', '.join(left)}")
@@ -135,7 +136,6 @@ def add_study(found: Collected, part: str, split: str, folder: Path) -> None:
     bare = [run for run in runs if part in MEASURED and not set(MEASURES) <= set(run.flatness)]
     if bare:
         found.miss(part, split, f"{len(bare)} of {len(runs)} finished runs lack measures of flatness")
-    return None
 
 
 def planned(study: Path) -> list[tuple[str, RunDirectory]]:

@@ -44,6 +44,7 @@ from docs.study_analysis import (
     verdict,
     within,
 )
+from docs.study_guidance import guidance
 from fedflat.core.errors import InputError
 from fedflat.experiments import tuning
 from fedflat.experiments.measuring import build_measures, measure_run
@@ -496,6 +497,38 @@ def test_the_answer_has_every_method_once_in_each_comparison(made_up: Path) -> N
         assert all(
             verdicts[name] == cell for cell in (NOT_HELD, UNDECIDED) for name in row[cell].split(", ") if name != "–"
         )
+
+
+def test_guidance_is_of_what_has_ended_alone(made_up: Path) -> None:
+    whole = Results.load(made_up)
+    lines = guidance(whole).splitlines()
+    assert [line.split(" and ")[0].split(" tuning")[0] for line in lines] == ["* At alpha = 0"] * 3 + [
+        "* At alpha = 0.1"
+    ] * 3
+    lost = {"part": "tuned", "split": "alpha-0", "what": "1 of 60 runs have not finished, or diverged: FedCM-seed4"}
+    assert guidance(replace(whole, missing=[lost])).splitlines() == lines[3:]
+    assert guidance(Results([], [], [], [])) == "Not measured yet."
+
+
+def test_guidance_has_the_numbers_of_the_results(made_up: Path) -> None:
+    results = Results.load(made_up)
+    tuned, published = (
+        {name: np.mean([row["accuracy"] for row in results.of(part, "alpha-0.1") if row["method"] == name])
+         for name in METHODS} for part in ("tuned", "published")
+    )  # fmt: skip
+    gains = {name: 100 * (tuned[name] - published[name]) for name in METHODS}
+    most = max(gains, key=gains.__getitem__)
+    lines = guidance(results).splitlines()[3:]
+    assert f"by {np.median(np.abs(list(gains.values()))):.1f} points in the median" in lines[1]
+    assert f"and {most} by {gains[most]:+.1f};" in lines[1]
+    rows = tables(study.gradient_contrasts(results))[1]
+    assert f"of {len(rows)} flat methods that take two a step" in lines[2]
+    low, high = (pick(float(row["difference"]) for row in rows) for pick in (min, max))
+    told = [float(x) for x in re.findall(r"[+-]\d+\.\d", lines[2])]
+    assert told == pytest.approx([low, high], abs=0.06)
+    for verdict_, row in ((one["verdict"], one["flat method"]) for one in tables(study.tuned_contrasts(results))[1]):
+        place = {"held": "extend (", NOT_HELD: "did not (", UNDECIDED: "undecided ("}[verdict_.split(",")[0]]
+        assert row in lines[0].split(place)[1].split(")")[0]
 
 
 def test_an_unfinished_comparison_says_so_and_has_no_verdict(made_up: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from fedflat.core.errors import InputError
 from fedflat.data.dataset import FileDataset, LoadedDataset, SampleArrays
 from fedflat.experiments import spec as specs
 from fedflat.experiments.recipe import Cell, all_recipes, find_recipe
+from fedflat.experiments.recipe_files import When
 from fedflat.experiments.spec import ModelSection, RunSpec, federated_data
 from fedflat.models import vit_b_32
 from support.effort import chosen
@@ -194,6 +196,10 @@ def test_mistakes() -> None:
         find_recipe("fedgf/table99")
     with pytest.raises(InputError, match=r"recipe 'x' is unknown; known are those of fedgf, fedlesam"):
         find_recipe("x")
+    recipe = find_recipe("fedgf/table1")
+    odd = replace(recipe, item=recipe.item.model_copy(update={"when": [When(cell=[], without=["FedNone"])]}))
+    with pytest.raises(InputError, match=r"recipe fedgf/table1: without names 'FedNone', which is not in use"):
+        odd.cells()[0].study()
     with pytest.raises(InputError, match=r"--cell mnist: fedgf/table1 has no option 'mnist'; it has 10-of-100, "):
         find_recipe("fedgf/table1").cells("mnist")
     with pytest.raises(InputError, match=r"--cell cifar10,cifar100: fedgf/table1 has no cell with all these options"):

@@ -135,6 +135,7 @@ def test_trials_look_at_validation_samples_alone() -> None:
         ({"tune": TUNE | {"box": {"rounds": [2, 3]}}}, "tune.box.rounds: a search chooses settings of client and of"),
         ({"tune": TUNE | {"box": {"data.validation": [0.1, 0.2]}}}, "tune.box.data.validation: a search chooses"),
         ({"tune": TUNE | {"box": {"partition.alpha": [0.1, 1]}}}, "tune.box.partition.alpha: a search chooses"),
+        ({"tune": TUNE | {"box": {".rho": [0.1, 1]}}}, "tune.box..rho: a search chooses"),
         ({"tune": TUNE | {"box": {"fedsam.rho": [0.1, 0.2]}}}, "tune.box.fedsam.rho: write FedSAM.rho"),
         ({"tune": TUNE | {"box": {"client": {"lr": {}}}}}, "box.client.lr must be a list of values, or {low"),
         ({"tune": TUNE | {"box": {"client.lr": {"low": 0.1, "hihg": 1}}}}, "a range has low, high and"),

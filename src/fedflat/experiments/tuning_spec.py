@@ -235,7 +235,7 @@ class TuningSpec(StudySpec):
         names = {plain(method.label): method.label for method in self.methods}
         for key in self.tune._choices:
             owner, _, field = key.partition(".")
-            if owner in CHOSEN or not owner[0].islower():
+            if owner in CHOSEN or (owner and not owner[0].islower()):
                 continue
             if owner in names:
                 raise InputError(f"tune.box.{key}: write {names[owner]}.{field}, as the method is called")
