@@ -38,7 +38,7 @@ PARTS = {
     "tuned": "tuned", "published": "as published", "twice": "plain, twice the rounds", "tuned-again": "searched again",
 }  # fmt: skip
 ACCURACIES = {"accuracy": "", "accuracy_of_final_model": ", final model"}  # columns, and what they are called
-AGAIN = "FedGF"  # what was searched a second time
+SEARCHED_AGAIN = "FedGF"  # what was searched a second time
 # The parts with the flat methods and with their bases, by kind of comparison; the first one is the plan's question.
 KINDS = {
     "tuned": ("tuned", "tuned"), "as published": ("published", "published"),
@@ -89,20 +89,25 @@ def kind_of_contrasts(results: Results, split: str, kind: str) -> list[Contrast]
         return contrasts(flat, plain, twice_the_gradients())
     if kind == "searched again":
         found = contrasts(_with_second_search(results, split), plain)
-        return [one for one in found if one.method == AGAIN and flat]
+        return [one for one in found if one.method == SEARCHED_AGAIN and flat]
     return contrasts(flat, plain)
 
 
 def _with_second_search(results: Results, split: str) -> list[Row]:
     """The tuned runs of a split, where the second search has replaced the first one's."""
-    return [row for row in results.of("tuned", split) if row["method"] != AGAIN] + results.of("tuned-again", split)
+    return [row for row in results.of("tuned", split) if row["method"] != SEARCHED_AGAIN] + results.of(
+        "tuned-again", split
+    )
 
 
 def answer(results: Results) -> str:
     """Which methods held, by split and kind of comparison; an unfinished comparison has no verdicts."""
-    rows = [(heading(split), kind, *_verdicts(results, split, kind))
-            for split in results.splits("tuned") for kind in KINDS if kind_of_contrasts(results, split, kind)
-            and all(results.of(part, split) for part in KINDS[kind])]  # fmt: skip
+    rows = [
+        (heading(split), kind, *_verdicts(results, split, kind))
+        for split in results.splits("tuned")
+        for kind, parts in KINDS.items()
+        if all(results.of(part, split) for part in parts)
+    ]
     return Table(("split", "comparison", HELD, NOT_HELD, UNDECIDED), rows).markdown() if rows else ""
 
 
@@ -294,7 +299,7 @@ def _measured_sets(results: Results) -> dict[str, list[Row]]:
     for split, rows in _measured_tuned(results).items():
         found[heading(split)] = rows
         if results.of("tuned-again", split):
-            found[f"{heading(split)}, {AGAIN} searched again"] = _measured(_with_second_search(results, split))
+            found[f"{heading(split)}, {SEARCHED_AGAIN} searched again"] = _measured(_with_second_search(results, split))
     return found
 
 

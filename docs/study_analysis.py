@@ -207,8 +207,8 @@ def diverged(tuned: Tuned) -> int:
 
 
 def near_chance(tuned: Tuned) -> int:
-    """How many configurations were near chance after the first step, by which most of them end."""
-    return sum(one.score <= NEAR_CHANCE for one in tuned.steps[0])
+    """How many configurations did not diverge, and were near chance after the first step, by which most of them end."""
+    return sum(one.score <= NEAR_CHANCE for one in tuned.steps[0] if not one.diverged)
 
 
 def within(rows: Sequence[Row], measure: str, accuracy: str = "accuracy") -> Correlation | None:

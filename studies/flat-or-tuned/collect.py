@@ -145,7 +145,7 @@ def planned(study: Path) -> list[tuple[str, RunDirectory]]:
 
 
 def finished(runs: Sequence[tuple[str, RunDirectory]]) -> list[StoredRun]:
-    """Those that are."""
+    """The runs that have finished."""
     return [StoredRun(directory) for _, directory in runs if directory.is_finished]
 
 
