@@ -67,25 +67,20 @@ def _paths(out: Path, number: int) -> list[Path]:
 
 def _table(choices: list[RankedSettings]) -> Table:
     """The best settings of each method, and by how much they are ahead of the next ones."""
-    from rich import box
-    from rich.table import Table
-
     from ..experiments.grid import variants
-    from ..reports.literal import literal
+    from ..reports.text_table import text_table
 
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
+    labels = [variants([candidate.spec.decisive() for candidate in choice.candidates])[0] for choice in choices]
+    return text_table(
+        ("method", "best settings", "validation %", "ahead", "settings"),
+        [
+            (choice.best.spec.method.label, label or "the only ones", *_numbers(choice))
+            for choice, label in zip(choices, labels, strict=True)
+        ],
+        ("method", "best settings"),
         title=choices[0].problem or None,
-        title_justify="left",
         caption="validation accuracy: mean ± standard deviation over the seeds; ahead: of the second best setting",
     )
-    for title in ("method", "best settings", "validation %", "ahead", "settings"):
-        table.add_column(title, justify="left" if title in ("method", "best settings") else "right")
-    for choice in choices:
-        labels = variants([candidate.spec.decisive() for candidate in choice.candidates])
-        table.add_row(*map(literal, (choice.best.spec.method.label, labels[0] or "the only ones", *_numbers(choice))))
-    return table
 
 
 def _numbers(choice: RankedSettings) -> tuple[str, str, str]:

@@ -16,6 +16,7 @@ from .run import DryRunOption, JobsOption, KeysOption, StrictOption, number_of_j
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from ..experiments.spec import MethodSection
     from ..experiments.tuning import Tuned
     from ..experiments.tuning_spec import TuningSpec
 
@@ -69,45 +70,45 @@ def tune(
 
 def _plan(spec: TuningSpec) -> Table:
     """What would be tried, and for how many rounds."""
-    from rich import box
-    from rich.table import Table
+    from ..reports.text_table import text_table
 
+    steps = ", ".join(map(str, [0, *spec.tune.rounds[:-1]]))
+    return text_table(
+        ("method", "chosen from", "configurations", "rounds"),
+        [_planned(spec, method) for method in spec.methods],
+        ("method", "chosen from"),
+        caption=f"configurations after {steps} rounds; rounds in all, with {len(spec.tune.seeds)} seed(s)",
+    )
+
+
+def _planned(spec: TuningSpec, method: MethodSection) -> tuple[str, str, str, str]:
+    """What would be tried of one method, as a row of the table."""
     from ..experiments.tuning import described
-    from ..reports.literal import literal
 
     rounds = spec.tune.rounds
-    steps = ", ".join(map(str, [0, *rounds[:-1]]))
-    caption = f"configurations after {steps} rounds; rounds in all, with {len(spec.tune.seeds)} seed(s)"
-    table = Table(
-        "method", "chosen from", "configurations", "rounds", box=box.SIMPLE_HEAD, pad_edge=False, caption=caption
-    )
-    for method in spec.methods:
-        sizes = spec.sizes(len(spec.configurations_of(method)))
-        total = sum(size * (t - before) for size, t, before in zip(sizes, rounds, [0, *rounds], strict=False))
-        choices = described({key: f"[{choice}]" for key, choice in spec.box_of(method).items()})
-        cells = (method.label, choices, ", ".join(map(str, sizes)), f"{total * len(spec.tune.seeds):,}")
-        table.add_row(*map(literal, cells))
-    return table
+    sizes = spec.sizes(len(spec.configurations_of(method)))
+    total = sum(size * (t - before) for size, t, before in zip(sizes, rounds, [0, *rounds], strict=False))
+    choices = described({key: f"[{choice}]" for key, choice in spec.box_of(method).items()})
+    return method.label, choices, ", ".join(map(str, sizes)), f"{total * len(spec.tune.seeds):,}"
 
 
 def _table(found: list[Tuned]) -> Table:
     """The winner of each method, and what it gained over the settings of the file."""
-    from rich import box
-    from rich.table import Table
+    from ..reports.text_table import text_table
 
-    from ..experiments.tuning import described
-    from ..reports.literal import literal
-
-    caption = (
-        "validation accuracy in the last fifth of the rounds, mean over the seeds; "
-        "gain: over the settings of the file, after the last step that they reached (rounds)"
+    return text_table(
+        ("method", "winner", "validation %", "gain", "tried"),
+        [_found(one) for one in found],
+        ("method", "winner"),
+        caption="validation accuracy in the last fifth of the rounds, mean over the seeds; "
+        "gain: over the settings of the file, after the last step that they reached (rounds)",
     )
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption)
-    for title in ("method", "winner", "validation %", "gain", "tried"):
-        table.add_column(title, justify="left" if title in ("method", "winner") else "right")
-    for one in found:
-        given, winner = (tried.score for tried in one.given)
-        gain = "–" if not isfinite(given) else f"{100 * (winner - given):+.2f} ({one.given[0].rounds})"
-        cells = (one.label, described(one.winner.values), f"{100 * one.winner.score:.2f}", gain, str(len(one.steps[0])))
-        table.add_row(*map(literal, cells))
-    return table
+
+
+def _found(one: Tuned) -> tuple[str, str, str, str, str]:
+    """The winner of one method, as a row of the table."""
+    from ..experiments.tuning import described
+
+    given, winner = (tried.score for tried in one.given)
+    gain = "–" if not isfinite(given) else f"{100 * (winner - given):+.2f} ({one.given[0].rounds})"
+    return one.label, described(one.winner.values), f"{100 * one.winner.score:.2f}", gain, str(len(one.steps[0]))

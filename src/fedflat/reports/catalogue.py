@@ -15,6 +15,7 @@ from ..core.method import Method
 from ..core.method_check import method_errors_named
 from ..rounds.cost import full_passes_per_round, gradients_per_step, vector_cost
 from .literal import literal
+from .text_table import text_table
 
 if TYPE_CHECKING:
     from ..data.partition import Partition
@@ -81,11 +82,10 @@ def _cost(cls: type[Method]) -> str:
 
 def measure_overview(measures: Mapping[str, type[Measure]]) -> Table:
     """Every measure of flatness with its settings and their defaults, for a console."""
-    table = Table("measure", "settings", "what it is", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, cls in measures.items():
-        defaults = ", ".join(f"{f.name} = {f.default}" for f in settings(cls))
-        table.add_row(*map(literal, (name, defaults, summary(cls))))
-    return table
+    titles = ("measure", "settings", "what it is")
+    defaults = [", ".join(f"{f.name} = {f.default}" for f in settings(cls)) for cls in measures.values()]
+    rows = [(name, some, summary(cls)) for (name, cls), some in zip(measures.items(), defaults, strict=True)]
+    return text_table(titles, rows, titles)
 
 
 def settings(cls: type) -> tuple[Field[Any], ...]:

@@ -11,15 +11,13 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
-from rich import box
 from rich.table import Table
 
-from ..core.errors import printable
 from ..files import make_folder, write_atomically
 from .export import environment
 from .federation_data import FederationData
 from .figures import COLOURS, INK, INLINE, PANEL, inline
-from .literal import literal
+from .text_table import text_table
 
 CURVES = (("test_accuracy", "test accuracy %", 100.0), ("test_loss", "test loss", 1.0), ("drift", "drift", 1.0))
 NAMED = 40  # clients whose names stand beside the map
@@ -42,13 +40,10 @@ def write_federation_page(data: FederationData, folder: Path) -> Path:
 
 def clients_table(data: FederationData) -> Table:
     """The clients for a rich console."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("client", "samples", "took part", "missing", "last in round", "mostly because"):
-        table.add_column(title, justify="left" if title in ("client", "mostly because") else "right")
-    for one in data.clients:
-        cells = (one.title, one.samples, one.counted, one.missing, one.last, one.reason)
-        table.add_row(*(literal("–" if cell is None else printable(str(cell))) for cell in cells))
-    return table
+    titles = ("client", "samples", "took part", "missing", "last in round", "mostly because")
+    rows = [(one.title, one.samples, one.counted, one.missing, one.last, one.reason) for one in data.clients]
+    texts = [["–" if cell is None else str(cell) for cell in row] for row in rows]
+    return text_table(titles, texts, ("client", "mostly because"))
 
 
 def _curve(history: Sequence[Mapping[str, float]], name: str, title: str, factor: float) -> str | None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from rich import box
 from rich.table import Table
 
 from ..core.errors import InputError, MissingPackageError
 from ..experiments.budget import Budget, budget_of_runs, speed_of, total
 from ..experiments.recipe import Cell, Recipe
 from ..experiments.spec import StudySpec
-from .literal import literal
 from .published import line_of
+from .text_table import text_table
 
 UNKNOWN = "–"
 LEGEND = (
@@ -24,28 +23,25 @@ LEGEND = (
 
 def overview(recipes: Iterable[Recipe], measure: bool) -> Table:
     """One line per recipe: its number of cells, its cost, and hours if the speed here is known or to be measured."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=LEGEND, caption_justify="left")
-    for title in ("recipe", "covers", "cells", "runs", "gradients", "GB sent", "hours here"):
-        table.add_column(title, justify="left" if title in ("recipe", "covers") else "right", no_wrap=title == "recipe")
+    titles = ("recipe", "covers", "cells", "runs", "gradients", "GB sent", "hours here")
+    rows = []
     for recipe in recipes:
         cells = recipe.cells()
         costs = [_cost(recipe, cell.study(), measure) for cell in cells]
         work = [estimate for estimate, _ in costs if estimate is not None]
         hours = [some for _, some in costs if some is not None]
         shown = _cost_texts(total(work) if work else None, sum(hours) if len(hours) == len(cells) else None)
-        table.add_row(*map(literal, (recipe.name, ", ".join(recipe.item.items), str(len(cells)), *shown)))
-    return table
+        rows.append((recipe.name, ", ".join(recipe.item.items), str(len(cells)), *shown))
+    return text_table(titles, rows, ("recipe", "covers"), unbroken=("recipe",), caption=LEGEND)
 
 
 def cell_table(recipe: Recipe, cells: Mapping[Cell, StudySpec], measure: bool) -> Table:
     """One line per cell, with the rounds of its study and its cost; `measure` as for `overview`."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("cell", "rounds", "runs", "gradients", "GB sent", "hours here"):
-        table.add_column(title, justify="left" if title == "cell" else "right", no_wrap=title == "cell")
-    for cell, study in cells.items():
-        shown = _cost_texts(*_cost(recipe, study, measure))
-        table.add_row(*map(literal, (cell.name, f"{study.rounds:,}", *shown)))
-    return table
+    titles = ("cell", "rounds", "runs", "gradients", "GB sent", "hours here")
+    rows = [
+        (cell.name, f"{study.rounds:,}", *_cost_texts(*_cost(recipe, study, measure))) for cell, study in cells.items()
+    ]
+    return text_table(titles, rows, ("cell",), unbroken=("cell",))
 
 
 def description(recipe: Recipe, cells: Iterable[Cell]) -> list[str]:

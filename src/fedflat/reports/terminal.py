@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -13,8 +12,8 @@ from ..metrics.flatness import Flatness
 from .columns import NOTHING, Column, caption, columns, measure_title, target_columns
 from .comparison_data import ComparisonData
 from .headline import headline
-from .literal import literal
 from .published_table import published_lines
+from .text_table import text_table
 
 
 def tables(comparison: ComparisonData) -> list[Table]:
@@ -35,13 +34,9 @@ def target_tables(comparison: ComparisonData) -> list[Table]:
 
 def published_table(comparison: ComparisonData) -> list[Table]:
     """What a paper prints besides test accuracies, a column for each method; no table if it prints nothing else."""
-    lines = published_lines(comparison)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("the paper's other numbers", *(row.label for row in comparison.rows)):
-        table.add_column(literal(title), justify="right" if table.columns else "left")
-    for line in lines:
-        table.add_row(*map(literal, (line.title, *line.cells)))
-    return [table] if lines else []
+    first = "the paper's other numbers"
+    rows = [(line.title, *line.cells) for line in published_lines(comparison)]
+    return [text_table((first, *(row.label for row in comparison.rows)), rows, (first,))] if rows else []
 
 
 def as_text(comparison: ComparisonData, width: int = 150) -> str:
@@ -54,27 +49,17 @@ def as_text(comparison: ComparisonData, width: int = 150) -> str:
 
 def flatness_table(flatness_of: Mapping[str, Flatness]) -> Table:
     """One row per run, one column per number that is not a single layer's (those have a slash in their names)."""
-    table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, caption="± half of a 95 % interval, or the residual of an eigenvalue"
-    )
     names = dict.fromkeys(name for flatness in flatness_of.values() for name in flatness if "/" not in name)
-    for title in ("run", *map(measure_title, names)):
-        table.add_column(literal(title), justify="left" if title == "run" else "right", no_wrap=True)
-    for run, flatness in flatness_of.items():
-        cells = (str(flatness[name]) if name in flatness else NOTHING for name in names)
-        table.add_row(literal(run), *map(literal, cells))
-    return table
+    titles = ("run", *map(measure_title, names))
+    rows = [
+        (run, *(str(flatness[name]) if name in flatness else NOTHING for name in names))
+        for run, flatness in flatness_of.items()
+    ]
+    caption = "± half of a 95 % interval, or the residual of an eigenvalue"
+    return text_table(titles, rows, ("run",), unbroken=titles, caption=caption)
 
 
 def _table(comparison: ComparisonData, cells: list[Column], caption: str | None = None) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        caption=literal(caption, "table.caption") if caption else None,
-        caption_justify="left",
-    )
-    for column in cells:
-        table.add_column(literal(column.title), justify="left" if column is cells[0] else "right")
-    for row in comparison.rows:
-        table.add_row(*(literal(column.cell(row)) for column in cells))
-    return table
+    titles = [column.title for column in cells]
+    rows = [[column.cell(row) for column in cells] for row in comparison.rows]
+    return text_table(titles, rows, titles[:1], caption=caption)

@@ -1,0 +1,39 @@
+"""Tables of plain texts for a console."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from rich import box
+from rich.table import Table
+
+from .literal import literal
+
+
+def text_table(
+    titles: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    words: Collection[str],
+    *,
+    unbroken: Collection[str] = (),
+    title: str | None = None,
+    caption: str | None = None,
+) -> Table:
+    """A table of `rows`, each with a text for every one of `titles`.
+
+    words: the columns that are words, which begin at the left; all others are numbers, which end at the right.
+    unbroken: the columns that are never broken into several lines.
+    """
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        title=title,
+        title_justify="left",
+        caption=literal(caption, "table.caption") if caption else None,
+        caption_justify="left",
+    )
+    for name in titles:
+        table.add_column(literal(name), justify="left" if name in words else "right", no_wrap=name in unbroken)
+    for row in rows:
+        table.add_row(*map(literal, row))
+    return table
