@@ -30,7 +30,8 @@ from fedflat.files import make_folder, read_json, write_atomically
 
 HERE = Path(__file__).parent
 SPLITS = ("alpha-0.1", "alpha-0")
-CONTROLS = ("alpha-0.1",)  # splits that have the parts beside `tune` and `tuned`
+# What each split has beside `tune` and `tuned`: control 2, control 1, and the second search of FedGF.
+CONTROLS = {"alpha-0.1": ("twice", "published", "tune-again", "tuned-again"), "alpha-0": ("twice",)}
 SEARCHES = ("tune", "tune-again")  # one of each split
 PARTS = ("tuned", "twice", "published", "tuned-again")  # studies, one of each split
 EVERYWHERE = ("tune", "tuned")
@@ -96,9 +97,10 @@ def collected(runs: Path) -> Collected:
     """What is finished below the folder `runs`. Raises InputError if it is nothing, or if a file is damaged."""
     found = Collected()
     for part in (*SEARCHES, *PARTS):
-        for split in SPLITS if part in EVERYWHERE else CONTROLS:
-            add = add_search if part in SEARCHES else add_study
-            add(found, part, split, runs / f"{part}-{split}")
+        add = add_search if part in SEARCHES else add_study
+        for split in SPLITS:
+            if part in EVERYWHERE or part in CONTROLS[split]:
+                add(found, part, split, runs / f"{part}-{split}")
     add_study(found, "drift", DRIFT_SPLIT, runs / DRIFT)
     found.drift += [row for run in finished(planned(runs / DRIFT)) for row in drift_rows(run)]
     if not found.runs:

@@ -24,7 +24,8 @@ from fedflat.experiments.tuning_spec import TuningSpec
 HERE = Path(__file__).parent
 SPLITS = ("alpha-0.1", "alpha-0")
 ROUNDS = {"alpha-0": 1000}  # of the comparison, where it needs more than the search's last step
-CONTROLS = ("alpha-0.1",)  # splits with control 1 and 2, and with the second search of FedGF
+# What each split has beside `tune` and `tuned`: control 2, control 1, and the second search of FedGF.
+CONTROLS = {"alpha-0.1": ("twice", "published", "tune-again", "tuned-again"), "alpha-0": ("twice",)}
 AGAIN = "-again"  # what the second search of FedGF leads to
 PLAIN = ("FedAvg", "FedCM", "FedDyn")
 MEASURES = ({"name": "eigenvalues", "k": 1}, "trace", "lpf")  # of every tuned final model
@@ -65,9 +66,11 @@ def carry_out(data_dir: str, out: Path, jobs: int) -> None:
     prepare_data(console, search(SPLITS[0], data_dir))
     for split in SPLITS:
         winners = compare_tuned(console, split, data_dir, out, jobs)
-        if split in CONTROLS:
+        if "twice" in CONTROLS[split]:
             carry_out_study(console, twice_the_rounds(winners), out / f"twice-{split}", jobs)
+        if "published" in CONTROLS[split]:
             carry_out_study(console, as_published(split, data_dir), out / f"published-{split}", jobs)
+        if "tune-again" in CONTROLS[split]:
             compare_tuned(console, split, data_dir, out, jobs, AGAIN)
     carry_out_study(console, drift(data_dir), out / "fedgf-drift", jobs)
 
