@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fedflat as ff
 from fedflat.experiments.recipe_files import Published
+from fedflat.reports.published import line_of
 from fedflat.reports.published_table import published_lines
 from support.finished_runs import Fake
 
@@ -52,6 +53,15 @@ def test_a_quantity_of_two_tables_has_a_line_of_each_and_one_of_ours() -> None:
 
 def test_test_accuracies_are_in_the_main_table() -> None:
     assert lines(Published(quantity="test accuracy %", where="Table 1", values={"FedAvg": 76})) == {}
+
+
+def test_zeros_at_the_end_are_printed_as_the_paper_does() -> None:
+    """TOML reads 76.00 as 76."""
+    values = {"FedAvg": [76.00, 0.18], "FedSAM": [76.86, 0.50], "FedCM": 77.8}
+    numbers = Published(quantity="test accuracy %", where="Table 1", values=values)
+    assert line_of(numbers).endswith(": FedAvg 76.00 ± 0.18, FedSAM 76.86 ± 0.50, FedCM 77.80")
+    rounds = Published(quantity="rounds to 74 %", where="Table 6", values={"FedAvg": 650, "FedSAM": 400})
+    assert line_of(rounds).endswith(": FedAvg 650, FedSAM 400")
 
 
 def test_no_printed_digit_is_lost() -> None:

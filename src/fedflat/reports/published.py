@@ -11,16 +11,24 @@ from .comparison_data import Row
 from .run_settings import fields_of
 
 
-def number_text(value: Number) -> str:
-    """A mean, or a mean and its spread."""
-    return " ± ".join(f"{part:.10g}" for part in (value if isinstance(value, list) else [value]))
+def number_text(value: Number, numbers: Published) -> str:
+    """A mean, or a mean and its spread; TOML reads 76.00 as 76, so percentages get the most decimals of their block."""
+    if not numbers.quantity.endswith("%"):
+        return " ± ".join(f"{part:.10g}" for part in _parts(value))
+    printed = [f"{part:.10g}" for one in numbers.values_by_method.values() for part in _parts(one)]
+    decimals = max(len(text.partition(".")[2]) for text in printed)
+    return " ± ".join(f"{part:.{decimals}f}" for part in _parts(value))
+
+
+def _parts(value: Number) -> list[float]:
+    return value if isinstance(value, list) else [value]
 
 
 def line_of(numbers: Published) -> str:
     """All numbers of one block on one line: where they are printed, for which cells, of what, and what contradicts."""
     cells = ",".join(numbers.cell) or "all cells"
     over = "mean over the cells of " if numbers.mean_over_cells else ""
-    values = [f"{label} {number_text(value)}" for label, value in numbers.values_by_method.items()]
+    values = [f"{label} {number_text(value, numbers)}" for label, value in numbers.values_by_method.items()]
     values += [f"{label} {reason}" for label, reason in numbers.absent.items()]
     warning = f" ({numbers.warning})" if numbers.warning else ""
     return f"paper, {numbers.where}, {over}{cells}, {numbers.quantity}: {', '.join(values)}{warning}"
@@ -37,7 +45,7 @@ def text_for(row: Row, numbers: Published) -> str | None:
     label = _label_for(row, [*numbers.values_by_method, *numbers.absent])
     if label is None:
         return None
-    return numbers.absent[label] if label in numbers.absent else number_text(numbers.values_by_method[label])
+    return numbers.absent[label] if label in numbers.absent else number_text(numbers.values_by_method[label], numbers)
 
 
 def _label_for(row: Row, labels: Iterable[str]) -> str | None:
