@@ -24,12 +24,7 @@ def guidance(results: Results) -> str:
 def tuned_alike(results: Results, split: str) -> str:
     """How many flat methods are ahead of their bases, and which."""
     some = kind_of_contrasts(results, split, "tuned")
-    held, not_held, undecided = (_named(some, verdicts) for verdicts in ((HELD, BARELY), (NOT_HELD,), (UNDECIDED,)))
-    return (
-        f"and tuned alike, of {len(some)} flat methods {len(held)} held a lead over the plain method that they extend"
-        f"{_list(held)}; {len(not_held)} did not{_list(not_held)}, "
-        f"and {len(undecided)} are undecided{_list(undecided)}."
-    )
+    return f"and tuned alike, of {len(some)} flat methods {_outcomes(some)}."
 
 
 def worth_of_tuning(results: Results, split: str) -> str:
@@ -49,10 +44,18 @@ def equal_gradients(results: Results, split: str) -> str:
     """Flat methods with two gradients a step against their bases with as many."""
     some = kind_of_contrasts(results, split, "tuned, equal gradients")
     leads = [100 * one.difference.mean for one in some if one.difference]
-    held, not_held = (_named(some, verdicts) for verdicts in ((HELD, BARELY), (NOT_HELD,)))
     return (
-        f"and with as many gradients for both, of {len(some)} flat methods that take two a step {len(held)} held a lead"
-        f"{_list(held)}, and {len(not_held)} did not: differences of {min(leads):+.1f} to {max(leads):+.1f} points."
+        f"and with as many gradients for both, of {len(some)} flat methods that take two a step {_outcomes(some)}: "
+        f"differences of {min(leads):+.1f} to {max(leads):+.1f} points."
+    )
+
+
+def _outcomes(some: Sequence[Contrast]) -> str:
+    """How many of the contrasts held, did not and are undecided, and which."""
+    held, not_held, undecided = (_named(some, verdicts) for verdicts in ((HELD, BARELY), (NOT_HELD,), (UNDECIDED,)))
+    return (
+        f"{len(held)} held a lead over the plain method that they extend{_list(held)}; "
+        f"{len(not_held)} did not{_list(not_held)}, and {len(undecided)} are undecided{_list(undecided)}"
     )
 
 

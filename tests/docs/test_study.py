@@ -526,9 +526,10 @@ def test_guidance_has_the_numbers_of_the_results(made_up: Path) -> None:
     low, high = (pick(float(row["difference"]) for row in rows) for pick in (min, max))
     told = [float(x) for x in re.findall(r"[+-]\d+\.\d", lines[2])]
     assert told == pytest.approx([low, high], abs=0.06)
-    for verdict_, row in ((one["verdict"], one["flat method"]) for one in tables(study.tuned_contrasts(results))[1]):
-        place = {"held": "extend (", NOT_HELD: "did not (", UNDECIDED: "undecided ("}[verdict_.split(",")[0]]
-        assert row in lines[0].split(place)[1].split(")")[0]
+    for line, contrasted in ((lines[0], study.tuned_contrasts), (lines[2], study.gradient_contrasts)):
+        for verdict_, row in ((one["verdict"], one["flat method"]) for one in tables(contrasted(results))[1]):
+            place = {"held": "extend (", NOT_HELD: "did not (", UNDECIDED: "undecided ("}[verdict_.split(",")[0]]
+            assert row in line.split(place)[1].split(")")[0]
 
 
 def test_an_unfinished_comparison_says_so_and_has_no_verdict(made_up: Path) -> None:
