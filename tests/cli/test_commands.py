@@ -6,11 +6,16 @@ import csv
 import re
 import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from click import Command
+from rich.text import Text
+from typer.main import get_command
 
+from fedflat.cli.app import app
 from fedflat.engine import device_trial
 from fedflat.methods import all_methods
 
@@ -253,6 +258,22 @@ def test_help_teaches(fedflat) -> None:
     assert "--client.weight_decay" in keys
     assert "--method.rho" in keys
     assert fedflat("--version")[1].startswith("fedflat ")
+
+
+def commands(command: Command, name: str = "fedflat") -> Iterator[tuple[str, Command]]:
+    yield name, command
+    for one in getattr(command, "commands", {}).values():
+        yield from commands(one, f"{name} {one.name}")
+
+
+def test_help_loses_no_word_in_brackets() -> None:
+    """Of rich's markup none is used, so that what it would take for a tag is a word: `[tune]`."""
+    found = dict(commands(get_command(app)))
+    assert "fedflat flower export" in found
+    for name, command in found.items():
+        texts = [command.help, *(getattr(parameter, "help", None) for parameter in command.params)]
+        for text in filter(None, texts):
+            assert Text.from_markup(text).plain == text.replace("\\[", "["), name
 
 
 @pytest.mark.parametrize(

@@ -70,10 +70,10 @@ def export_study(
     norm_multiple: NormMultipleOption = 100.0,
     secure_sum: SecureSumOption = None,
 ) -> None:
-    """Write a Flower app that carries out one run, for `flwr run`.
+    r"""Write a Flower app that carries out one run, for `flwr run`.
 
     Clients have parts of the study's data set, by their node's partition-id, or samples of their own, of which --shape
-    and --classes say what they are. All machines have fedflat[flower] installed; the app brings no dependency.
+    and --classes say what they are. All machines have fedflat\[flower] installed; the app brings no dependency.
 
     fedflat flower export run.toml app
 

@@ -31,11 +31,11 @@ def tune(
     dry_run: DryRunOption = False,
     show_keys: KeysOption = False,
 ) -> None:
-    """Choose the hyper-parameters of several methods, with equal budgets, by the accuracy on validation samples.
+    r"""Choose the hyper-parameters of several methods, with equal budgets, by the accuracy on validation samples.
 
     fedflat tune examples/tune_digits.toml --jobs auto
 
-    The file is a study's with a section [tune]: how many configurations, for how many rounds, which seeds, and the box
+    The file is a study's with a section \[tune]: how many configurations, for how many rounds, which seeds, and the box
     of values of each method. Every method tries equally many; after each number of rounds the best of them go on. The
     test set is not looked at. The folder gets ledger.json and curves.csv, with every configuration and its validation
     curve, and winners.toml: `fedflat compare FOLDER/winners.toml --out ...` compares the winners, by other seeds.
