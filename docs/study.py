@@ -44,6 +44,7 @@ KINDS = {
     "tuned": ("tuned", "tuned"), "as published": ("published", "published"),
     "tuned, equal gradients": ("tuned", "twice"), "searched again": ("tuned-again", "tuned"),
 }  # fmt: skip
+COUNTED = {"tuned": "Tuned alike", "tuned, equal gradients": "Tuned, and with as many gradients for the plain method"}
 
 
 def chapters(results: Results) -> dict[str, str]:
@@ -101,14 +102,36 @@ def _with_second_search(results: Results, split: str) -> list[Row]:
 
 
 def answer(results: Results) -> str:
-    """Which methods held, by split and kind of comparison; an unfinished comparison has no verdicts."""
+    """How many methods held, and which, by split and kind of comparison; an unfinished comparison has no verdicts."""
     rows = [
         (heading(split), kind, *_verdicts(results, split, kind))
         for split in results.splits("tuned")
-        for kind, parts in KINDS.items()
-        if all(results.of(part, split) for part in parts)
+        for kind in KINDS
+        if _is_there(results, split, kind)
     ]
-    return Table(("split", "comparison", HELD, NOT_HELD, UNDECIDED), rows).markdown() if rows else ""
+    if not rows:
+        return ""
+    counts = [tally(results, kind, words) for kind, words in COUNTED.items()]
+    table = Table(("split", "comparison", HELD, NOT_HELD, UNDECIDED), rows).markdown()
+    return "\n\n".join([" ".join(filter(None, counts)), table]).strip()
+
+
+def tally(results: Results, kind: str, words: str) -> str:
+    """How many contrasts of one kind held, over the splits whose runs have all ended; nothing if there is none."""
+    ended = [
+        split for split in results.splits("tuned")
+        if _is_there(results, split, kind) and results.have_ended(split, *KINDS[kind])
+    ]  # fmt: skip
+    verdicts = [one.verdict for split in ended for one in kind_of_contrasts(results, split, kind)]
+    held, not_held, undecided = (sum(map(verdicts.count, some)) for some in ((HELD, BARELY), (NOT_HELD,), (UNDECIDED,)))
+    if not verdicts:
+        return ""
+    return f"{words}: of {len(verdicts)} contrasts {held} held, {not_held} did not, and {undecided} are undecided."
+
+
+def _is_there(results: Results, split: str, kind: str) -> bool:
+    """Whether there are runs of both sides of a comparison."""
+    return all(results.of(part, split) for part in KINDS[kind])
 
 
 def _verdicts(results: Results, split: str, kind: str) -> tuple[str, ...]:

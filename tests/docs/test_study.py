@@ -499,6 +499,20 @@ def test_the_answer_has_every_method_once_in_each_comparison(made_up: Path) -> N
         )
 
 
+def test_the_answer_counts_the_verdicts_of_what_has_ended(made_up: Path) -> None:
+    results = Results.load(made_up)
+    for kind, contrasted in (("tuned", study.tuned_contrasts), ("tuned, equal gradients", study.gradient_contrasts)):
+        verdicts = [row["verdict"].split(",")[0] for table in tables(contrasted(results)) for row in table]
+        counts = [verdicts.count(one) for one in (HELD, NOT_HELD, UNDECIDED)]
+        said = study.tally(results, kind, "Said")
+        assert [int(x) for x in re.findall(r"\d+", said)] == [len(verdicts), *counts]
+        assert said.removeprefix("Said") in study.answer(results)
+    lost = {"part": "twice", "split": "alpha-0", "what": "1 of 15 runs have not finished, or diverged: FedCM-seed4"}
+    half = replace(results, missing=[lost])
+    assert study.tally(half, "tuned, equal gradients", "Said").startswith("Said: of 6 contrasts ")
+    assert study.tally(Results([], [], [], []), "tuned", "Said") == ""
+
+
 def test_guidance_is_of_what_has_ended_alone(made_up: Path) -> None:
     whole = Results.load(made_up)
     lines = guidance(whole).splitlines()
