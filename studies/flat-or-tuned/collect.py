@@ -30,10 +30,10 @@ from fedflat.files import make_folder, read_json, write_atomically
 
 HERE = Path(__file__).parent
 SPLITS = ("alpha-0.1", "alpha-0")
-# What each split has beside `tune` and `tuned`: control 2, control 1, and the second search of FedGF.
-CONTROLS = {"alpha-0.1": ("twice", "published", "tune-again", "tuned-again"), "alpha-0": ("twice",)}
+# What each split has beside `tune` and `tuned`: controls 2, 1 and 3, and the second searches.
+CONTROLS = {"alpha-0.1": ("twice", "published", "tune-again", "tuned-again"), "alpha-0": ("same",)}
 SEARCHES = ("tune", "tune-again")  # one of each split
-PARTS = ("tuned", "twice", "published", "tuned-again")  # studies, one of each split
+PARTS = ("tuned", "twice", "published", "tuned-again", "same")  # studies, of each split one; of `same` several
 EVERYWHERE = ("tune", "tuned")
 MEASURED = ("tuned", "tuned-again")
 DRIFT, DRIFT_SPLIT = "fedgf-drift", "alpha-0"
@@ -100,12 +100,19 @@ def collected(runs: Path) -> Collected:
         add = add_search if part in SEARCHES else add_study
         for split in SPLITS:
             if part in EVERYWHERE or part in CONTROLS[split]:
-                add(found, part, split, runs / f"{part}-{split}")
+                for folder in folders_of(runs, part, split):
+                    add(found, part, split, folder)
     add_study(found, "drift", DRIFT_SPLIT, runs / DRIFT)
     found.drift += [row for run in finished(planned(runs / DRIFT)) for row in drift_rows(run)]
     if not found.runs:
         raise InputError(f"--runs {runs} holds no finished run of the study; `run.py --out {runs}` carries it out")
     return found
+
+
+def folders_of(runs: Path, part: str, split: str) -> list[Path]:
+    """The folders of a part of a split: one, or of `same` one for each setting of a plain method."""
+    several = sorted(runs.glob(f"{part}-{split}-*")) if part == "same" else []
+    return several or [runs / f"{part}-{split}"]
 
 
 def add_search(found: Collected, part: str, split: str, folder: Path) -> None:

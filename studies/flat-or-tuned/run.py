@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from fedflat.cli.console import Console
 from fedflat.cli.ending import in_one_line
@@ -24,10 +26,19 @@ from fedflat.experiments.tuning_spec import TuningSpec
 HERE = Path(__file__).parent
 SPLITS = ("alpha-0.1", "alpha-0")
 ROUNDS = {"alpha-0": 1000}  # of the comparison, where it needs more than the search's last step
-# What each split has beside `tune` and `tuned`: control 2, control 1, and the second search of FedGF.
-CONTROLS = {"alpha-0.1": ("twice", "published", "tune-again", "tuned-again"), "alpha-0": ("twice",)}
-AGAIN = "-again"  # what the second search of FedGF leads to
+# What each split has beside `tune` and `tuned`: controls 2, 1 and 3, and the second searches.
+CONTROLS = {"alpha-0.1": ("twice", "published", "tune-again", "tuned-again"), "alpha-0": ("same",)}
+AGAIN = "-again"  # what the second searches lead to
 PLAIN = ("FedAvg", "FedCM", "FedDyn")
+# The flat methods that are their plain base where rho = 0, and the base's settings there, from the method's own.
+WITHOUT_RHO: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "FedSAM": lambda own: {"name": "FedAvg"},
+    "FedASAM": lambda own: {"name": "FedAvg"},
+    "FedLESAM": lambda own: {"name": "FedAvg"},
+    "MoFedSAM": lambda own: {"name": "FedCM", "alpha": own["beta"]},
+    "FedSMOO": lambda own: {"name": "FedDyn", "alpha": 1 / own["beta"]},
+    "FedLESAM_D": lambda own: {"name": "FedDyn", "alpha": 1 / own["beta"]},
+}
 MEASURES = ({"name": "eigenvalues", "k": 1}, "trace", "lpf")  # of every tuned final model
 
 
@@ -55,6 +66,19 @@ def twice_the_rounds(winners: StudySpec) -> StudySpec:
     return winners.model_copy(update={"methods": plain, "client_of": own, "rounds": 2 * winners.rounds, "flatness": []})
 
 
+def same_settings(winners: StudySpec) -> dict[str, StudySpec]:
+    """Control 3: the plain base with the settings of each tuned flat method, by the first method that has them."""
+    found: dict[str, StudySpec] = {}
+    for method in winners.methods:
+        if method.name in WITHOUT_RHO:
+            base = WITHOUT_RHO[method.name](method.arguments())
+            changes = {"methods": [base], "client_of": {base["name"]: winners.client_of[method.name]}, "flatness": []}
+            spec = StudySpec(**winners.table() | changes)
+            if spec not in found.values():
+                found[method.name] = spec
+    return found
+
+
 def drift(data_dir: str) -> StudySpec:
     """FedGF at alpha = 0 in the setting of its paper, with two radii."""
     return StudySpec.load(HERE / "fedgf-drift.toml").model_copy(update={"data_dir": data_dir})
@@ -70,6 +94,9 @@ def carry_out(data_dir: str, out: Path, jobs: int) -> None:
             carry_out_study(console, twice_the_rounds(winners), out / f"twice-{split}", jobs)
         if "published" in CONTROLS[split]:
             carry_out_study(console, as_published(split, data_dir), out / f"published-{split}", jobs)
+        if "same" in CONTROLS[split]:
+            for method, spec in same_settings(winners).items():
+                carry_out_study(console, spec, out / f"same-{split}-{method}", jobs)
         if "tune-again" in CONTROLS[split]:
             compare_tuned(console, split, data_dir, out, jobs, AGAIN)
     carry_out_study(console, drift(data_dir), out / "fedgf-drift", jobs)

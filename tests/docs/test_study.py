@@ -290,17 +290,57 @@ def test_folders_are_those_that_the_study_writes() -> None:
         assert f"{part}{run.AGAIN}" in (*collect.SEARCHES, *collect.PARTS)
     for part in ("twice", "published"):
         assert f'out / f"{part}-{{split}}"' in text
+    assert 'out / f"same-{split}-{method}"' in text
     assert f'out / "{collect.DRIFT}"' in text
 
 
-def test_the_second_search_of_fedgf_differs_by_its_thresholds_alone() -> None:
+@pytest.mark.parametrize("name", loaded("run").WITHOUT_RHO)
+def test_without_its_radius_a_method_is_the_base_of_control_3(name: str) -> None:
+    """With the settings that the control gives the base; the same weights, bit by bit, after some rounds."""
+    own = {"beta": {"MoFedSAM": 0.2}.get(name, 20.0)} if "beta" in fields(name) else {}
+    base = loaded("run").WITHOUT_RHO[name](own)
+    assert base["name"] == BASES[name]
+    data = ff.data.load("digits", clients=10, partition=ff.Dirichlet(alpha=0.3), seed=0)
+    client = ff.Client(lr=0.1, epochs=1, batch_size=10)
+    ends = []
+    for settings in ({"name": name, "rho": 0.0} | own, base):
+        method = find(settings.pop("name"))(**settings)
+        simulation = ff.Simulation(
+            model="mlp", data=data, method=method, client=client, rounds=4, participation=0.5, seed=0
+        )
+        simulation.run()
+        ends.append(simulation.w)
+    assert torch.equal(*ends)
+
+
+def test_control_3_gives_the_base_what_the_search_chose_for_the_flat_method(tmp_path: Path) -> None:
+    """FedSAM and FedLESAM were given the same step size, and so share a base; FedAvg's own step size is in none."""
+    winners = StudySpec(
+        methods=["FedAvg", {"name": "FedSAM", "rho": 0.05}, "FedLESAM", {"name": "FedSMOO", "beta": 20.0}],
+        client_of={"FedAvg": {"lr": 0.3}, "FedSAM": {"lr": 0.1}, "FedLESAM": {"lr": 0.1}, "FedSMOO": {"lr": 0.2}},
+    )
+    found = loaded("run").same_settings(winners)
+    settings = {
+        name: [(run.method.name, run.client.values()["lr"]) for run in spec.runs()] for name, spec in found.items()
+    }
+    assert settings == {"FedSAM": [("FedAvg", 0.1)] * 3, "FedSMOO": [("FedDyn", 0.2)] * 3}
+    assert found["FedSMOO"].methods[0].arguments()["alpha"] == 1 / 20
+
+
+@pytest.mark.parametrize(("name", "changed"), [("FedGF", "method.threshold"), ("FedDyn", "method.alpha")])
+def test_a_second_search_differs_by_one_setting_alone(name: str, changed: str) -> None:
     """Same step sizes and radii, one by one."""
-    first, again = (TuningSpec.load(FOLDER / f"{part}-alpha-0.1.toml") for part in collect.SEARCHES)
-    [fedgf] = [method for method in first.methods if method.label == "FedGF"]
-    pairs = zip(first.configurations_of(fedgf), again.configurations_of(again.methods[0]), strict=True)
-    for planned, second in pairs:
+    both = [TuningSpec.load(FOLDER / f"{part}-alpha-0.1.toml") for part in collect.SEARCHES]
+    configurations = [spec.configurations_of(method) for spec in both for method in spec.methods if method.name == name]
+    different = set()
+    for planned, second in zip(*configurations, strict=True):
         assert planned.values.keys() == second.values.keys()
-        assert {key for key, x in planned.values.items() if second.values[key] != x} <= {"method.threshold"}
+        different |= {key for key, x in planned.values.items() if second.values[key] != x}
+    assert different == {changed}
+
+
+def test_second_searches_are_of_the_same_experiment() -> None:
+    first, again = (TuningSpec.load(FOLDER / f"{part}-alpha-0.1.toml") for part in collect.SEARCHES)
     shared = {"methods", "tune", "client_of"}
     assert {k: x for k, x in first.table().items() if k not in shared} == {
         k: x for k, x in again.table().items() if k not in shared
