@@ -179,7 +179,7 @@ def ranks_page() -> str:
 
 
 def which_method_page() -> str:
-    """docs/which_method.md with costs, and what the study has found so far."""
+    """docs/which_method.md with costs, and what the study found."""
     text = between("docs/which_method.md", "costs", cost_of_methods())
     return renewed(text, "guidance", guidance(StudyResults.load(STUDY)))
 
@@ -188,7 +188,7 @@ def study_page(folder: Path) -> dict[Path, str]:
     """docs/study.md and its figures, from the results in `folder`; what is not there was not measured yet."""
     results = StudyResults.load(folder)
     text = (ROOT / "docs" / "study.md").read_text()
-    for what, content in study.chapters(results).items():
+    for what, content in (study.chapters(results) | {"guidance": guidance(results)}).items():
         text = renewed(text, what, content)
     figures = study.figures(results)
     return {ROOT / "docs" / "study.md": text} | {

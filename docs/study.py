@@ -8,6 +8,7 @@ from statistics import fmean
 from benchmarks.tables import MISSING, Table
 from docs.study_analysis import (
     BARELY,
+    BASES,
     HELD,
     MEASURES,
     NOT_HELD,
@@ -18,12 +19,15 @@ from docs.study_analysis import (
     Row,
     between,
     by_method,
+    collapsed,
     contrasts,
+    contrasts_at_same_settings,
     diverged,
     ends,
     in_order,
     near_chance,
     searched,
+    ties,
     twice_the_gradients,
     within,
 )
@@ -38,22 +42,23 @@ PARTS = {
     "tuned": "tuned", "published": "as published", "twice": "plain, twice the rounds", "tuned-again": "searched again",
 }  # fmt: skip
 ACCURACIES = {"accuracy": "", "accuracy_of_final_model": ", final model"}  # columns, and what they are called
-SEARCHED_AGAIN = "FedGF"  # what was searched a second time
 # The parts with the flat methods and with their bases, by kind of comparison; the first one is the plan's question.
 KINDS = {
     "tuned": ("tuned", "tuned"), "as published": ("published", "published"),
-    "tuned, equal gradients": ("tuned", "twice"), "searched again": ("tuned-again", "tuned"),
+    "tuned, equal gradients": ("tuned", "twice"), "tuned, same settings": ("tuned", "same"),
+    "searched again": ("tuned-again", "tuned"),
 }  # fmt: skip
-COUNTED = {"tuned": "Tuned alike", "tuned, equal gradients": "Tuned, and with as many gradients for the plain method"}
 
 
 def chapters(results: Results) -> dict[str, str]:
     """What stands between the marks of the page, by mark."""
     makers: dict[str, Callable[[Results], str]] = {
         "answer": answer, "missing": missing,
-        "chosen": chosen, "chosen again": chosen_again, "again contrast": again_contrast, "switch": switch,
+        "chosen": chosen, "chosen again": chosen_again, "switch": switch,
+        "again contrasts": again_contrasts, "other contrasts": other_contrasts,
         "accuracies": accuracy_tables, "contrasts": tuned_contrasts,
         "published contrasts": published_contrasts, "gradient contrasts": gradient_contrasts,
+        "same contrasts": same_contrasts,
         "contrast figure": contrast_image,
         "curves": curves, "flatness": flatness_tables, "correlations": correlation_table,
         "flatness figure": flatness_image,
@@ -84,54 +89,52 @@ def kinds(results: Results, split: str) -> dict[str, list[Contrast]]:
 
 
 def kind_of_contrasts(results: Results, split: str, kind: str) -> list[Contrast]:
-    """The contrasts of one kind; that of the second search takes its place among the nine, and is returned alone."""
+    """The contrasts of one kind; those of a second search that was better are returned alone, out of the nine."""
     flat, plain = (results.of(part, split) for part in KINDS[kind])
     if kind == "tuned, equal gradients":
         return contrasts(flat, plain, twice_the_gradients())
+    if kind == "tuned, same settings":
+        return contrasts_at_same_settings(flat, plain)
     if kind == "searched again":
-        found = contrasts(_with_second_search(results, split), plain)
-        return [one for one in found if one.method == SEARCHED_AGAIN and flat]
+        return _replaced_contrasts(results, split, _searched_again(results, split, better=True))
     return contrasts(flat, plain)
 
 
-def _with_second_search(results: Results, split: str) -> list[Row]:
-    """The tuned runs of a split, where the second search has replaced the first one's."""
-    return [row for row in results.of("tuned", split) if row["method"] != SEARCHED_AGAIN] + results.of(
-        "tuned-again", split
+def _replaced_contrasts(results: Results, split: str, methods: Sequence[str]) -> list[Contrast]:
+    """The contrasts that change if the second searches of some methods replace the first ones."""
+    runs = _with_second_searches(results, split, methods)
+    return [one for one in contrasts(runs, runs) if {one.method, one.base} & set(methods)]
+
+
+def _with_second_searches(results: Results, split: str, methods: Sequence[str]) -> list[Row]:
+    """The tuned runs of a split, where the second searches of some methods have replaced the first ones."""
+    first = [row for row in results.of("tuned", split) if row["method"] not in methods]
+    return in_order(first + [row for row in results.of("tuned-again", split) if row["method"] in methods])
+
+
+def _searched_again(results: Results, split: str, better: bool) -> list[str]:
+    """The methods of which a second search found something better by validation accuracy than the first, or did not."""
+    first, second = (
+        {one.label: one.winner.score for one in searched(_search(results, part, split))}
+        for part in ("tune", "tune-again")
     )
+    return [method for method, score in second.items() if (score > first[method]) == better]
+
+
+def _search(results: Results, part: str, split: str) -> list[Row]:
+    """The rows of one search."""
+    return [row for row in results.tuning if (row["part"], row["split"]) == (part, split)]
 
 
 def answer(results: Results) -> str:
-    """How many methods held, and which, by split and kind of comparison; an unfinished comparison has no verdicts."""
+    """Which methods held, by split and kind of comparison; an unfinished comparison has no verdicts."""
     rows = [
         (heading(split), kind, *_verdicts(results, split, kind))
         for split in results.splits("tuned")
-        for kind in KINDS
-        if _is_there(results, split, kind)
+        for kind, parts in KINDS.items()
+        if all(results.of(part, split) for part in parts)
     ]
-    if not rows:
-        return ""
-    counts = [tally(results, kind, words) for kind, words in COUNTED.items()]
-    table = Table(("split", "comparison", HELD, NOT_HELD, UNDECIDED), rows).markdown()
-    return "\n\n".join([" ".join(filter(None, counts)), table]).strip()
-
-
-def tally(results: Results, kind: str, words: str) -> str:
-    """How many contrasts of one kind held, over the splits whose runs have all ended; nothing if there is none."""
-    ended = [
-        split for split in results.splits("tuned")
-        if _is_there(results, split, kind) and results.have_ended(split, *KINDS[kind])
-    ]  # fmt: skip
-    verdicts = [one.verdict for split in ended for one in kind_of_contrasts(results, split, kind)]
-    held, not_held, undecided = (sum(map(verdicts.count, some)) for some in ((HELD, BARELY), (NOT_HELD,), (UNDECIDED,)))
-    if not verdicts:
-        return ""
-    return f"{words}: of {len(verdicts)} contrasts {held} held, {not_held} did not, and {undecided} are undecided."
-
-
-def _is_there(results: Results, split: str, kind: str) -> bool:
-    """Whether there are runs of both sides of a comparison."""
-    return all(results.of(part, split) for part in KINDS[kind])
+    return Table(("split", "comparison", HELD, NOT_HELD, UNDECIDED), rows).markdown() if rows else ""
 
 
 def _verdicts(results: Results, split: str, kind: str) -> tuple[str, ...]:
@@ -150,7 +153,7 @@ def missing(results: Results) -> str:
         return ""
     lines = [f"* {row['part']}, {heading(row['split'])}: {row['what']}" for row in results.missing]
     if not lines:
-        return "Every run of the plan has ended."
+        return "All runs have ended; those that the plan's departures leave out were not made."
     return "\n".join(["**This is not the whole study.** What has not finished:", "", *lines])
 
 
@@ -160,27 +163,34 @@ def chosen(results: Results) -> str:
 
 
 def chosen_again(results: Results) -> str:
-    """What the second search has chosen."""
+    """What the second searches have chosen."""
     return _chosen(results, "tune-again")
 
 
 def _chosen(results: Results, part: str) -> str:
     rows = [row for row in results.tuning if row["part"] == part]
     splits = sorted({row["split"] for row in rows})
-    return _by_split(
-        {split: chosen_table(searched([row for row in rows if row["split"] == split])) for split in splits}
-    )
+    return _by_split({split: chosen_table(searched(_search(results, part, split))) for split in splits})
 
 
-def again_contrast(results: Results) -> str:
-    """The contrast of the method that was searched again."""
+def again_contrasts(results: Results) -> str:
+    """The contrasts with a method of which the second search was better."""
     return _contrast_tables(results, "searched again", results.splits("tuned-again"))
+
+
+def other_contrasts(results: Results) -> str:
+    """What the contrasts would be with the second searches that were not better."""
+    splits = [split for split in results.splits("tuned-again") if results.have_ended(split, "tuned", "tuned-again")]
+    found = {
+        split: _replaced_contrasts(results, split, _searched_again(results, split, better=False)) for split in splits
+    }
+    return _by_split({split: contrast_table(some) for split, some in found.items() if some})
 
 
 def chosen_table(found: Sequence[Tuned]) -> Table:
     """A row for each method of one search."""
     titles = ("method", "chosen", "after rounds", "validation accuracy", "over the first configuration",
-              "at an end of what was tried", "near chance at first", "diverged")  # fmt: skip
+              "at an end of what was tried", "near chance at first", "tie at the cut after", "diverged")  # fmt: skip
     return Table(titles, [_chosen_row(tuned) for tuned in found])
 
 
@@ -192,7 +202,8 @@ def _chosen_row(tuned: Tuned) -> tuple[str, ...]:
     settings = ", ".join(f"{_short(key)}={value}" for key, value in tuned.winner.values.items())
     return (
         tuned.label, settings, f"{tuned.winner.rounds:,}", f"{100 * tuned.winner.score:.2f}", gain,
-        at_ends or MISSING, f"{near_chance(tuned)} of {number}", f"{diverged(tuned)} of {number}",
+        at_ends or MISSING, f"{near_chance(tuned)} of {number}", ", ".join(map(str, ties(tuned))) or MISSING,
+        f"{diverged(tuned)} of {number}",
     )  # fmt: skip
 
 
@@ -201,7 +212,7 @@ def switch(results: Results) -> str:
     rows = [
         (heading(split), words, str(len(c)), _range(c))
         for part, words in (("tuned", "as planned"), ("tuned-again", "searched again"))
-        for split in results.splits("tuned-again")
+        for split in results.splits(part)
         if (c := [row["mean_c"] for row in results.of(part, split) if row["mean_c"] is not None])
     ]
     return Table(("split", "search", "runs", "mean c [least, most]"), rows).markdown() if rows else ""
@@ -214,10 +225,21 @@ def accuracy_tables(results: Results) -> str:
 
 def accuracy_table(results: Results, split: str) -> Table:
     """A row for each method of one split."""
-    found = {part: by_method(results.of(part, split), "accuracy") for part in PARTS}
-    methods = dict.fromkeys(method for estimates in found.values() for method in estimates)
-    rows = [(method, *(_accuracy(found[part].get(method)) for part in PARTS)) for method in methods]
+    cells = {part: accuracy_cells(results.of(part, split)) for part in PARTS}
+    methods = dict.fromkeys(method for some in cells.values() for method in some)
+    rows = [(method, *(cells[part].get(method, MISSING) for part in PARTS)) for method in methods]
     return Table(("method", *PARTS.values()), rows)
+
+
+def accuracy_cells(rows: Sequence[Row]) -> dict[str, str]:
+    """In per cent: mean ± standard deviation (seeds, and how many of them near chance), by method."""
+    bad = collapsed(rows)
+    found = {}
+    for method, one in by_method(rows, "accuracy").items():
+        spread = "" if one.std is None else f" ± {100 * one.std:.2f}"
+        near = f", {bad[method]} near chance" if bad[method] else ""
+        found[method] = f"{100 * one.mean:.2f}{spread} ({one.n}{near})"
+    return found
 
 
 def tuned_contrasts(results: Results) -> str:
@@ -231,8 +253,27 @@ def published_contrasts(results: Results) -> str:
 
 
 def gradient_contrasts(results: Results) -> str:
-    """The contrasts of control 2."""
-    return _contrast_tables(results, "tuned, equal gradients", results.splits("twice"))
+    """The contrasts of control 2, and methods with one gradient a step against the same bases, for comparison."""
+    splits = results.splits("twice")
+    tables = _contrast_tables(results, "tuned, equal gradients", splits)
+    return "\n\n".join(filter(None, [tables, *(_one_gradient(results, split) for split in splits)]))
+
+
+def _one_gradient(results: Results, split: str) -> str:
+    single = [method for method in BASES if method not in twice_the_gradients()]
+    some = contrasts(results.of("tuned", split), results.of("twice", split), single)
+    told = [f"{one.method} {100 * one.difference.mean:+.2f}" for one in some if one.difference]
+    if not told:
+        return ""
+    return (
+        f"Methods that take one gradient a step, {heading(split)}, against the same bases, which have twice their "
+        f"gradients: {', '.join(told)} points."
+    )
+
+
+def same_contrasts(results: Results) -> str:
+    """The contrasts of control 3."""
+    return _contrast_tables(results, "tuned, same settings", results.splits("same"))
 
 
 def _contrast_tables(results: Results, kind: str, splits: Sequence[str]) -> str:
@@ -317,12 +358,14 @@ def correlation_table(results: Results) -> str:
 
 
 def _measured_sets(results: Results) -> dict[str, list[Row]]:
-    """The measured runs of each split, and the same with the second search in place of the first, by title."""
+    """The measured runs of each split, and the same with second searches in place of the first ones, by title."""
     found = {}
     for split, rows in _measured_tuned(results).items():
         found[heading(split)] = rows
-        if results.of("tuned-again", split):
-            found[f"{heading(split)}, {SEARCHED_AGAIN} searched again"] = _measured(_with_second_search(results, split))
+        if results.of("tuned-again", split) and _searched_again(results, split, better=True):
+            better = _searched_again(results, split, better=True)
+            again = _with_second_searches(results, split, better)
+            found[f"{heading(split)}, {' and '.join(better)} searched again"] = _measured(again)
     return found
 
 
@@ -393,13 +436,6 @@ def _radii(rows: Sequence[Row]) -> list[float]:
 
 def _range(values: Sequence[float]) -> str:
     return f"{fmean(values):.3f} [{min(values):.3f}, {max(values):.3f}]"
-
-
-def _accuracy(one: MeanEstimate | None) -> str:
-    """In per cent: mean ± standard deviation (seeds)."""
-    if one is None:
-        return MISSING
-    return f"{100 * one.mean:.2f}{'' if one.std is None else f' ± {100 * one.std:.2f}'} ({one.n})"
 
 
 def _estimate(one: MeanEstimate) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ BASES = {
     "FedSAM": "FedAvg", "FedASAM": "FedAvg", "FedLESAM": "FedAvg", "FedGF": "FedAvg", "MoFedSAM": "FedCM",
     "FedVSSAM": "FedCM", "FedSMOO": "FedDyn", "FedLESAM_D": "FedDyn", "FedGMT": "FedDyn",
 }  # fmt: skip
+MORE_THAN_A_RADIUS = ("FedGF", "FedVSSAM", "FedGMT")  # the flat methods that are not their base where rho = 0
 METHODS = list(dict.fromkeys(name for flat, plain in BASES.items() for name in (plain, flat)))  # in tables and figures
 MEASURES = {"lambda_max": "largest eigenvalue", "trace": "trace", "lpf": "LPF"}
 LEVEL = 0.05
@@ -109,13 +110,27 @@ def accuracies(rows: Sequence[Row]) -> dict[str, dict[int, float]]:
 
 
 def contrasts(flat: Sequence[Row], plain: Sequence[Row], methods: Sequence[str] = tuple(BASES)) -> list[Contrast]:
-    """The contrasts of `methods` with their bases; Holm's correction is over all of them, also those without runs."""
+    """The contrasts of `methods` with their bases."""
     ours, theirs = accuracies(flat), accuracies(plain)
-    pairs = [(ours.get(method, {}), theirs.get(BASES[method], {})) for method in methods]
-    p = [p_value(*pair) for pair in pairs]
+    return _contrasts_of({method: (ours.get(method, {}), theirs.get(BASES[method], {})) for method in methods})
+
+
+def contrasts_at_same_settings(flat: Sequence[Row], plain: Sequence[Row]) -> list[Contrast]:
+    """The contrasts of control 3: of each method with its base's runs that have the method's own step size."""
+    ours, pairs = accuracies(flat), {}
+    for method in (one for one in BASES if one not in MORE_THAN_A_RADIUS):
+        rates = {row["client.lr"] for row in flat if row["method"] == method}
+        theirs = [row for row in plain if row["method"] == BASES[method] and row["client.lr"] in rates]
+        pairs[method] = (ours.get(method, {}), accuracies(theirs).get(BASES[method], {}))
+    return _contrasts_of(pairs)
+
+
+def _contrasts_of(pairs: Mapping[str, tuple[dict[int, float], dict[int, float]]]) -> list[Contrast]:
+    """The contrasts of pairs by method; Holm's correction is over all of them, also those without runs."""
+    p = [p_value(*pair) for pair in pairs.values()]
     return [
         Contrast(method, BASES[method], paired_difference(*pair), raw, corrected)
-        for method, pair, raw, corrected in zip(methods, pairs, p, holm(p), strict=True)
+        for (method, pair), raw, corrected in zip(pairs.items(), p, holm(p), strict=True)
     ]
 
 
@@ -209,6 +224,25 @@ def diverged(tuned: Tuned) -> int:
 def near_chance(tuned: Tuned) -> int:
     """How many configurations did not diverge, and were near chance after the first step, by which most of them end."""
     return sum(one.score <= NEAR_CHANCE for one in tuned.steps[0] if not one.diverged)
+
+
+def ties(tuned: Tuned) -> list[int]:
+    """After how many rounds configurations of equal accuracy were on both sides of the cut, so that numbers decided."""
+    found = []
+    for step, following in zip(tuned.steps, tuned.steps[1:], strict=False):
+        going = {one.number for one in following}
+        stays = [one.score for one in step if one.number not in going and not one.diverged]
+        if stays and max(stays) == min(one.score for one in step if one.number in going):
+            found.append(step[0].rounds)
+    return found
+
+
+def collapsed(rows: Sequence[Row]) -> dict[str, int]:
+    """How many runs of each method ended near chance."""
+    found = dict.fromkeys((row["method"] for row in rows), 0)
+    for row in rows:
+        found[row["method"]] += row["accuracy"] <= NEAR_CHANCE
+    return found
 
 
 def within(rows: Sequence[Row], measure: str, accuracy: str = "accuracy") -> Correlation | None:

@@ -1,4 +1,4 @@
-"""What docs/which_method.md says from the study's results, in sentences with the numbers of the moment."""
+"""What the study found, in sentences with the numbers of the moment, for docs/study.md and docs/which_method.md."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from docs.study_analysis import BARELY, HELD, NOT_HELD, UNDECIDED, Contrast, Res
 
 def guidance(results: Results) -> str:
     """A list of sentences, each about comparisons of which all runs have ended."""
+    sayings = {
+        "tuned": tuned_alike, "as published": worth_of_tuning, "tuned, equal gradients": equal_gradients,
+        "tuned, same settings": same_settings, "searched again": searched_again,
+    }  # fmt: skip
     lines = []
     for split in results.splits("tuned"):
-        for say, kind in ((tuned_alike, "tuned"), (worth_of_tuning, "as published"),
-                          (equal_gradients, "tuned, equal gradients")):  # fmt: skip
+        for kind, say in sayings.items():
             parts = {"tuned", *KINDS[kind]}
             if results.have_ended(split, *parts) and all(results.of(part, split) for part in parts):
                 lines.append(f"* At {heading(split)} {say(results, split)}")
@@ -23,8 +26,7 @@ def guidance(results: Results) -> str:
 
 def tuned_alike(results: Results, split: str) -> str:
     """How many flat methods are ahead of their bases, and which."""
-    some = kind_of_contrasts(results, split, "tuned")
-    return f"and tuned alike, of {len(some)} flat methods {_outcomes(some)}."
+    return f"and tuned alike, {_outcomes(kind_of_contrasts(results, split, 'tuned'))}."
 
 
 def worth_of_tuning(results: Results, split: str) -> str:
@@ -34,8 +36,8 @@ def worth_of_tuning(results: Results, split: str) -> str:
     most = max(gains, key=gains.__getitem__)
     leads = [abs(100 * one.difference.mean) for one in kind_of_contrasts(results, split, "tuned") if one.difference]
     return (
-        f"tuning changed a method by {median(map(abs, gains.values())):.1f} points in the median over the published "
-        f"hyper-parameters, and {most} by {gains[most]:+.1f}; "
+        f"tuning changed a method by {median(map(abs, gains.values())):.1f} points in the median over published "
+        f"hyper-parameters with one step size, and {most} by {gains[most]:+.1f}; "
         f"between a tuned flat method and its tuned base the median difference is {median(leads):.1f}."
     )
 
@@ -43,19 +45,34 @@ def worth_of_tuning(results: Results, split: str) -> str:
 def equal_gradients(results: Results, split: str) -> str:
     """Flat methods with two gradients a step against their bases with as many."""
     some = kind_of_contrasts(results, split, "tuned, equal gradients")
+    return f"and with twice the rounds for the plain method, so as many gradients as SAM takes, {_with_range(some)}."
+
+
+def same_settings(results: Results, split: str) -> str:
+    """Flat methods against their bases with the flat methods' own settings."""
+    some = kind_of_contrasts(results, split, "tuned, same settings")
+    return f"and with the flat method's own step size and coefficient for its base, {_with_range(some)}."
+
+
+def searched_again(results: Results, split: str) -> str:
+    """The contrasts that second searches have changed."""
+    some = kind_of_contrasts(results, split, "searched again")
+    return f"and where a second search on a fairer range was better, {_with_range(some)}."
+
+
+def _with_range(some: Sequence[Contrast]) -> str:
+    """The outcomes, and how far the differences reach."""
     leads = [100 * one.difference.mean for one in some if one.difference]
-    return (
-        f"and with as many gradients for both, of {len(some)} flat methods that take two a step {_outcomes(some)}: "
-        f"differences of {min(leads):+.1f} to {max(leads):+.1f} points."
-    )
+    differences = dict.fromkeys(f"{lead:+.1f}" for lead in (min(leads), max(leads)))
+    return f"{_outcomes(some)}: {' to '.join(differences)} points"
 
 
 def _outcomes(some: Sequence[Contrast]) -> str:
     """How many of the contrasts held, did not and are undecided, and which."""
     held, not_held, undecided = (_named(some, verdicts) for verdicts in ((HELD, BARELY), (NOT_HELD,), (UNDECIDED,)))
     return (
-        f"{len(held)} held a lead over the plain method that they extend{_list(held)}; "
-        f"{len(not_held)} did not{_list(not_held)}, and {len(undecided)} are undecided{_list(undecided)}"
+        f"of {len(some)} flat method{'s' * (len(some) != 1)} {len(held)} held a lead over the plain method that is extended"
+        f"{_list(held)}, {len(not_held)} did not{_list(not_held)}, and {len(undecided)} stayed undecided{_list(undecided)}"
     )
 
 

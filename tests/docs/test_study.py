@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import combinations, product
@@ -18,9 +19,11 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from scipy.stats import bootstrap, spearmanr
 from scipy.stats import t as student
 
+import fedflat as ff
 from docs import generate, study
 from docs.study_analysis import (
     BARELY,
@@ -28,6 +31,7 @@ from docs.study_analysis import (
     HELD,
     MARGIN,
     METHODS,
+    MORE_THAN_A_RADIUS,
     NOT_HELD,
     UNDECIDED,
     Results,
@@ -40,6 +44,7 @@ from docs.study_analysis import (
     p_value,
     searched,
     spearman,
+    ties,
     twice_the_gradients,
     verdict,
     within,
@@ -50,11 +55,12 @@ from fedflat.experiments import tuning
 from fedflat.experiments.measuring import build_measures, measure_run
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.runner import RunObserver
-from fedflat.experiments.spec import RunSpec
+from fedflat.experiments.spec import RunSpec, StudySpec
 from fedflat.experiments.statistics import Difference
 from fedflat.experiments.studies import run_directory
 from fedflat.experiments.studies import study as carry_out
 from fedflat.experiments.tuning_spec import TuningSpec
+from fedflat.methods import find
 from fedflat.metrics.flatness import no_progress
 from support.studies import SMALL, study_spec
 
@@ -62,6 +68,8 @@ FOLDER = Path(__file__).parents[2] / "studies" / "flat-or-tuned"
 PLAN = (FOLDER / "README.md").read_text()
 PLAIN = ("FedAvg", "FedCM", "FedDyn")
 MARKS = re.findall(r"<!-- (.+): written by", (FOLDER.parents[1] / "docs" / "study.md").read_text())
+AGAIN = ["FedGF", "FedDyn"]  # searched a second time; in the results that are made up only FedGF's second one is better
+PERTURBED = [method for method in BASES if method not in MORE_THAN_A_RADIUS]
 
 
 def loaded(name: str) -> ModuleType:
@@ -78,6 +86,7 @@ def loaded(name: str) -> ModuleType:
 MACHINE = "/a/folder/of/this/machine"
 collect = loaded("collect")
 kept = loaded("kept")
+script = loaded("run")
 
 
 class Named(RunObserver):
@@ -283,7 +292,7 @@ def test_methods_with_two_gradients_are_sams() -> None:
 
 
 def test_folders_are_those_that_the_study_writes() -> None:
-    text, run = (FOLDER / "run.py").read_text(), loaded("run")
+    text, run = (FOLDER / "run.py").read_text(), script
     assert (run.SPLITS, run.CONTROLS) == (collect.SPLITS, collect.CONTROLS)
     for part in ("tune", "tuned"):
         assert f'out / f"{part}{{which}}-{{split}}"' in text
@@ -294,11 +303,11 @@ def test_folders_are_those_that_the_study_writes() -> None:
     assert f'out / "{collect.DRIFT}"' in text
 
 
-@pytest.mark.parametrize("name", loaded("run").WITHOUT_RHO)
+@pytest.mark.parametrize("name", script.WITHOUT_RHO)
 def test_without_its_radius_a_method_is_the_base_of_control_3(name: str) -> None:
     """With the settings that the control gives the base; the same weights, bit by bit, after some rounds."""
-    own = {"beta": {"MoFedSAM": 0.2}.get(name, 20.0)} if "beta" in fields(name) else {}
-    base = loaded("run").WITHOUT_RHO[name](own)
+    own = {"MoFedSAM": {"beta": 0.2}, "FedSMOO": {"beta": 20.0}, "FedLESAM_D": {"beta": 20.0}}.get(name, {})
+    base = script.WITHOUT_RHO[name](own)
     assert base["name"] == BASES[name]
     data = ff.data.load("digits", clients=10, partition=ff.Dirichlet(alpha=0.3), seed=0)
     client = ff.Client(lr=0.1, epochs=1, batch_size=10)
@@ -319,7 +328,7 @@ def test_control_3_gives_the_base_what_the_search_chose_for_the_flat_method(tmp_
         methods=["FedAvg", {"name": "FedSAM", "rho": 0.05}, "FedLESAM", {"name": "FedSMOO", "beta": 20.0}],
         client_of={"FedAvg": {"lr": 0.3}, "FedSAM": {"lr": 0.1}, "FedLESAM": {"lr": 0.1}, "FedSMOO": {"lr": 0.2}},
     )
-    found = loaded("run").same_settings(winners)
+    found = script.same_settings(winners)
     settings = {
         name: [(run.method.name, run.client.values()["lr"]) for run in spec.runs()] for name, spec in found.items()
     }
@@ -389,7 +398,9 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
     methods = [*PLAIN, *BASES]
     runs = [row for part in ("tuned", "published") for row in made_up_runs(part, methods, rng)]
     runs += made_up_runs("twice", list(PLAIN), rng)
-    again = [row for row in made_up_runs("tuned-again", ["FedGF"], rng) if row["split"] == "alpha-0.1"]
+    again = [row for row in made_up_runs("tuned-again", AGAIN, rng) if row["split"] == "alpha-0.1"]
+    same = [row for row in made_up_runs("same", list(PLAIN), rng) if row["split"] == "alpha-0"]
+    same += [row | {"client.lr": 0.2, "accuracy": 0.0} for row in same]  # of no flat method
     curves = [
         {name: row[name] for name in ("part", "split", "method", "seed")} | {"round": t, "test_accuracy": t / 600}
         for row in runs for t in (100, 200, 300)
@@ -400,9 +411,10 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for t in range(1, 5)
     ]
     searches = made_up_search(methods) + [
-        row for row in made_up_search(["FedGF"], "tune-again") if row["split"] == "alpha-0.1"
-    ]
-    collect.Collected(runs + again, curves, searches, drift).write(folder)
+        row | {"validation_accuracy": 0.5 if row["method"] == "FedGF" else row["validation_accuracy"]}
+        for row in made_up_search(AGAIN, "tune-again") if row["split"] == "alpha-0.1"
+    ]  # fmt: skip
+    collect.Collected(runs + again + same, curves, searches, drift).write(folder)
     return folder
 
 
@@ -423,7 +435,7 @@ def tables(text: str) -> list[list[dict[str, str]]]:
 
 def test_without_results_every_mark_says_so() -> None:
     nothing = Results.load(Path("nowhere"))
-    assert study.chapters(nothing) == dict.fromkeys(MARKS, "Not measured yet.")
+    assert study.chapters(nothing) | {"guidance": guidance(nothing)} == dict.fromkeys(MARKS, "Not measured yet.")
     assert study.figures(nothing) == {}
 
 
@@ -431,17 +443,19 @@ def test_without_results_every_mark_says_so() -> None:
 def test_every_mark_is_filled_and_every_figure_is_shown(made_up: Path, pages: dict[Path, str]) -> None:
     text = next(content for path, content in pages.items() if path.suffix == ".md")
     chapters = study.chapters(Results.load(made_up))
-    assert sorted(chapters) == sorted(MARKS)
+    assert sorted([*chapters, "guidance"]) == sorted(MARKS)
     assert "Not measured yet." not in text
     drawn = {path.name for path in pages if path.suffix == ".svg"}
     assert drawn == {"contrasts.svg", "curves-alpha-0.svg", "curves-alpha-0.1.svg", "flatness.svg", "drift.svg"}
     assert {Path(link).name for link in re.findall(r"!\[.+\]\((.+)\)", text)} == drawn
     counts = {what: [len(table) for table in tables(content)] for what, content in chapters.items()}
     assert counts == {
-        "missing": [], "answer": [7], "chosen again": [1], "again contrast": [1], "switch": [2],
+        "missing": [], "answer": [8], "chosen again": [2], "again contrasts": [1], "other contrasts": [3],
+        "switch": [3],
         "chosen": [12, 12], "accuracies": [12, 12], "contrasts": [9, 9], "published contrasts": [9, 9],
-        "gradient contrasts": [6, 6], "contrast figure": [], "curves": [], "flatness": [12, 12], "correlations": [9],
-        "flatness figure": [], "drift": [2], "cost": [8],
+        "gradient contrasts": [6, 6], "same contrasts": [6], "contrast figure": [], "curves": [],
+        "flatness": [12, 12], "correlations": [9],
+        "flatness figure": [], "drift": [2], "cost": [9],
     }  # fmt: skip
 
 
@@ -471,9 +485,9 @@ def test_the_page_has_the_numbers_of_the_results(made_up: Path) -> None:
     twice = [row["accuracy"] for row in results.of("twice", "alpha-0.1") if row["method"] == "FedCM"]
     assert plain["plain, twice the rounds"] == f"{100 * np.mean(twice):.2f} ± {100 * np.std(twice, ddof=1):.2f} (5)"
     total = tables(study.cost_table(results))[0][-1]
-    runs = 2 * (58 + 58 + 15) + 5
+    runs = 2 * (58 + 58 + 15) + len(AGAIN) * 5 + 2 * 15
     assert (total["runs"], total["hours"]) == (f"{runs}", f"{runs / 10:.2f}")
-    assert total["gone on from"] == f"{2 * (12 + 12 + 3) + 1}", "one seed of each method"
+    assert total["gone on from"] == f"{2 * (12 + 12 + 3) + len(AGAIN) + 2 * 3}", "one seed of each method"
     flat = tables(study.flatness_tables(results))[0][0]
     assert flat["trace"].endswith("(error 0.12)")
     sample = tables(study.drift(results))[0][1]
@@ -493,8 +507,26 @@ def test_what_was_chosen_is_told_with_its_gain(made_up: Path) -> None:
     assert row == {
         "method": "FedAvg", "chosen": "lr=0.2", "after rounds": "100", "validation accuracy": "41.00",
         "over the first configuration": "+1.00 after 30", "at an end of what was tried": "–",
-        "near chance at first": "0 of 4", "diverged": "1 of 4",
+        "near chance at first": "0 of 4", "tie at the cut after": "–", "diverged": "1 of 4",
     }  # fmt: skip
+
+
+def test_a_tie_is_told_where_it_decided_which_configuration_goes_on() -> None:
+    """Of 3, 2, 2, 1 the first two go on, and number 1 only because it is before number 2."""
+
+    def search(scores: list[float]) -> list[dict[str, Any]]:
+        steps = [(30, scores), (100, scores[:2])]
+        return [
+            {"method": "FedAvg", "configuration": i, "settings": "{}", "rounds": rounds, "seed": 1000, "round": rounds,
+             "validation_accuracy": score} for rounds, some in steps for i, score in enumerate(some)
+        ]  # fmt: skip
+
+    assert [ties(searched(search(scores))[0]) for scores in ([0.3, 0.2, 0.2, 0.1], [0.3, 0.2, 0.1, 0.1])] == [[30], []]
+
+
+def test_runs_near_chance_are_counted_beside_their_mean() -> None:
+    rows = [{"method": "MoFedSAM", "accuracy": accuracy} for accuracy in (0.1, 0.12, 0.2)]
+    assert study.accuracy_cells(rows) == {"MoFedSAM": "14.00 ± 5.29 (3, 2 near chance)"}
 
 
 def test_a_configuration_that_diverges_in_a_later_step_counts(made_up: Path) -> None:
@@ -512,24 +544,65 @@ def test_near_chance_is_at_most_two_points_above_a_guess() -> None:
     assert near_chance(searched(rows)[0]) == 2
 
 
-def test_the_second_search_takes_the_place_of_the_first_in_its_family(made_up: Path) -> None:
+@pytest.mark.parametrize(
+    ("again", "make", "methods"),
+    [("FedGF", study.again_contrasts, ["FedGF"]),
+     ("FedDyn", study.other_contrasts, ["FedSMOO", "FedLESAM_D", "FedGMT"])],
+)  # fmt: skip
+def test_a_second_search_takes_the_place_of_the_first_in_its_family(
+    made_up: Path, again: str, make: Callable[[Results], str], methods: list[str]
+) -> None:
+    """FedGF's own contrast is another one, and so are those of the methods that extend FedDyn."""
     results = Results.load(made_up)
-    row = tables(study.again_contrast(results))[0][0]
     of = {part: results.of(part, "alpha-0.1") for part in ("tuned", "tuned-again")}
-    family = [one for one in of["tuned"] if one["method"] != "FedGF"] + of["tuned-again"]
-    [expected] = [one for one in contrasts(family, of["tuned"]) if one.method == "FedGF"]
-    assert expected.difference is not None
-    assert (row["difference"], row["p, corrected"]) == (
-        f"{100 * expected.difference.mean:+.2f}", f"{expected.corrected:.4f}",
-    )  # fmt: skip
+    family = [one for one in of["tuned"] if one["method"] != again]
+    family += [one for one in of["tuned-again"] if one["method"] == again]
+    expected = {one.method: one for one in contrasts(family, family)}
+    rows = tables(make(results))[0]
+    assert [row["flat method"] for row in rows] == methods
+    for row in rows:
+        one = expected[row["flat method"]]
+        assert one.difference is not None
+        assert (row["difference"], row["p, corrected"]) == (
+            f"{100 * one.difference.mean:+.2f}", f"{one.corrected:.4f}",
+        )  # fmt: skip
     assert tables(study.switch(results))[0][0]["mean c [least, most]"] == "0.250 [0.000, 0.500]"
+
+
+def test_control_3_takes_the_runs_of_the_base_that_have_the_methods_step_size(made_up: Path) -> None:
+    """The runs with another step size have an accuracy of 0."""
+    results = Results.load(made_up)
+    rows = tables(study.same_contrasts(results))[0]
+    assert [row["flat method"] for row in rows] == PERTURBED == list(script.WITHOUT_RHO)
+    for row in rows:
+        flat, plain = (
+            {one["seed"]: one["accuracy"] for one in results.of(part, "alpha-0")
+             if one["method"] == method and one["client.lr"] == 0.1}
+            for part, method in (("tuned", row["flat method"]), ("same", row["plain base"]))
+        )  # fmt: skip
+        assert row["difference"] == f"{100 * np.mean([flat[seed] - plain[seed] for seed in flat]):+.2f}"
+
+
+def test_methods_with_one_gradient_stand_below_the_control_of_equal_gradients(made_up: Path) -> None:
+    results = Results.load(made_up)
+    lines = study.gradient_contrasts(results).splitlines()
+    [line] = [line for line in lines if "one gradient a step, alpha = 0," in line]
+    flat, plain = (
+        np.mean([one["accuracy"] for one in results.of(part, "alpha-0") if one["method"] == method])
+        for part, method in (("tuned", "FedGMT"), ("twice", "FedDyn"))
+    )
+    assert line.endswith(f", FedGMT {100 * (flat - plain):+.2f} points.")
+    assert re.findall(r"(Fed\w+) [+-]", line) == [one for one in BASES if one not in twice_the_gradients()]
 
 
 def test_the_answer_has_every_method_once_in_each_comparison(made_up: Path) -> None:
     results = Results.load(made_up)
     for row in tables(study.answer(results))[0]:
         named = [name for cell in (HELD, NOT_HELD, UNDECIDED) for name in row[cell].split(", ") if name != "–"]
-        expected = {"tuned, equal gradients": twice_the_gradients(), "searched again": ["FedGF"]}
+        expected = {
+            "tuned, equal gradients": twice_the_gradients(), "tuned, same settings": PERTURBED,
+            "searched again": ["FedGF"],
+        }  # fmt: skip
         assert sorted(name.split(" ")[0] for name in named) == sorted(expected.get(row["comparison"], list(BASES)))
         verdicts = {
             one.method: one.verdict for one in study.kinds(results, row["split"].replace(" = ", "-"))[row["comparison"]]
@@ -539,28 +612,14 @@ def test_the_answer_has_every_method_once_in_each_comparison(made_up: Path) -> N
         )
 
 
-def test_the_answer_counts_the_verdicts_of_what_has_ended(made_up: Path) -> None:
-    results = Results.load(made_up)
-    for kind, contrasted in (("tuned", study.tuned_contrasts), ("tuned, equal gradients", study.gradient_contrasts)):
-        verdicts = [row["verdict"].split(",")[0] for table in tables(contrasted(results)) for row in table]
-        counts = [verdicts.count(one) for one in (HELD, NOT_HELD, UNDECIDED)]
-        said = study.tally(results, kind, "Said")
-        assert [int(x) for x in re.findall(r"\d+", said)] == [len(verdicts), *counts]
-        assert said.removeprefix("Said") in study.answer(results)
-    lost = {"part": "twice", "split": "alpha-0", "what": "1 of 15 runs have not finished, or diverged: FedCM-seed4"}
-    half = replace(results, missing=[lost])
-    assert study.tally(half, "tuned, equal gradients", "Said").startswith("Said: of 6 contrasts ")
-    assert study.tally(Results([], [], [], []), "tuned", "Said") == ""
-
-
 def test_guidance_is_of_what_has_ended_alone(made_up: Path) -> None:
     whole = Results.load(made_up)
     lines = guidance(whole).splitlines()
-    assert [line.split(" and ")[0].split(" tuning")[0] for line in lines] == ["* At alpha = 0"] * 3 + [
+    assert [line.split(" and ")[0].split(" tuning")[0] for line in lines] == ["* At alpha = 0"] * 4 + [
         "* At alpha = 0.1"
-    ] * 3
+    ] * 4
     lost = {"part": "tuned", "split": "alpha-0", "what": "1 of 60 runs have not finished, or diverged: FedCM-seed4"}
-    assert guidance(replace(whole, missing=[lost])).splitlines() == lines[3:]
+    assert guidance(replace(whole, missing=[lost])).splitlines() == lines[4:]
     assert guidance(Results([], [], [], [])) == "Not measured yet."
 
 
@@ -572,23 +631,24 @@ def test_guidance_has_the_numbers_of_the_results(made_up: Path) -> None:
     )  # fmt: skip
     gains = {name: 100 * (tuned[name] - published[name]) for name in METHODS}
     most = max(gains, key=gains.__getitem__)
-    lines = guidance(results).splitlines()[3:]
+    lines = guidance(results).splitlines()[4:]
     assert f"by {np.median(np.abs(list(gains.values()))):.1f} points in the median" in lines[1]
     assert f"and {most} by {gains[most]:+.1f};" in lines[1]
     rows = tables(study.gradient_contrasts(results))[1]
-    assert f"of {len(rows)} flat methods that take two a step" in lines[2]
+    assert f"of {len(rows)} flat methods" in lines[2]
     low, high = (pick(float(row["difference"]) for row in rows) for pick in (min, max))
     told = [float(x) for x in re.findall(r"[+-]\d+\.\d", lines[2])]
     assert told == pytest.approx([low, high], abs=0.06)
-    for line, contrasted in ((lines[0], study.tuned_contrasts), (lines[2], study.gradient_contrasts)):
-        for verdict_, row in ((one["verdict"], one["flat method"]) for one in tables(contrasted(results))[1]):
-            place = {"held": "extend (", NOT_HELD: "did not (", UNDECIDED: "undecided ("}[verdict_.split(",")[0]]
+    for line, contrasted in ((lines[0], study.tuned_contrasts), (lines[2], study.gradient_contrasts),
+                             (lines[3], study.again_contrasts)):  # fmt: skip
+        for verdict_, row in ((one["verdict"], one["flat method"]) for one in tables(contrasted(results))[-1]):
+            place = {"held": "extended (", NOT_HELD: "did not (", UNDECIDED: "undecided ("}[verdict_.split(",")[0]]
             assert row in line.split(place)[1].split(")")[0]
 
 
 def test_an_unfinished_comparison_says_so_and_has_no_verdict(made_up: Path) -> None:
     whole = Results.load(made_up)
-    assert study.missing(whole) == "Every run of the plan has ended."
+    assert study.missing(whole) == "All runs have ended; those that the plan's departures leave out were not made."
     lost = {"part": "twice", "split": "alpha-0.1", "what": "1 of 15 runs have not finished, or diverged: FedCM-seed4"}
     half = replace(whole, missing=[lost])
     assert "FedCM-seed4" in study.missing(half)
@@ -687,6 +747,20 @@ def test_collected_runs_are_those_of_the_folders(carried_out: Path) -> None:
 
 
 @pytest.mark.slow
+def test_every_study_of_control_3_is_collected(tmp_path: Path) -> None:
+    """Two of them, FedAvg with two step sizes, of which the second has not finished."""
+    for name, rate in (("FedSAM", 0.1), ("FedSMOO", 0.2)):
+        spec = study_spec(rounds=2, flatness=[], methods=["FedAvg"], seeds=[0], client={"lr": rate})
+        carry_out(spec, tmp_path / f"same-alpha-0-{name}")
+    (run_directory(spec.runs()[0], tmp_path / "same-alpha-0-FedSMOO").path / "summary.json").unlink()
+    found = collect.collected(tmp_path)
+    assert [(row["part"], row["method"], row["client.lr"]) for row in found.runs] == [("same", "FedAvg", 0.1)]
+    assert [row["what"] for row in found.missing if row["part"] == "same"] == [
+        "1 of 1 runs have not finished, or diverged: FedAvg-seed0"
+    ]
+
+
+@pytest.mark.slow
 def test_collected_searches_are_their_ledgers(carried_out: Path) -> None:
     found = collect.collected(carried_out)
     with (carried_out / "tune-alpha-0" / "curves.csv").open() as file:
@@ -727,6 +801,7 @@ def test_what_is_missing_is_said_in_a_line_each(carried_out: Path) -> None:
         ("twice", "alpha-0.1", "not begun"),
         ("published", "alpha-0.1", "not begun"),
         ("tuned-again", "alpha-0.1", "not begun"),
+        ("same", "alpha-0", "not begun"),
     ]
 
 
@@ -740,7 +815,7 @@ def test_the_same_runs_give_the_same_bytes_and_a_page(carried_out: Path, tmp_pat
     chapters = study.chapters(Results.load(tmp_path / "one"))
     sam = tables(chapters["contrasts"])[0][0]
     assert (sam["flat method"], sam["pairs"], sam["verdict"]) == ("FedSAM", "1", "–"), "a run has not finished"
-    assert chapters["missing"].count("\n* ") == 8
+    assert chapters["missing"].count("\n* ") == 9
     assert len(tables(chapters["chosen"])[0]) == 2
     assert study.figures(Results.load(tmp_path / "one")).keys() >= {"contrasts.svg", "curves-alpha-0.svg", "drift.svg"}
 
