@@ -70,10 +70,10 @@ def _with_range(some: Sequence[Contrast]) -> str:
 def _outcomes(some: Sequence[Contrast]) -> str:
     """How many of the contrasts held, did not and are undecided, and which."""
     held, not_held, undecided = (_named(some, verdicts) for verdicts in ((HELD, BARELY), (NOT_HELD,), (UNDECIDED,)))
-    return (
-        f"of {len(some)} flat method{'s' * (len(some) != 1)} {len(held)} held a lead over the plain method that is extended"
-        f"{_list(held)}, {len(not_held)} did not{_list(not_held)}, and {len(undecided)} stayed undecided{_list(undecided)}"
-    )
+    said = [f"{len(held)} held a lead over its plain base{_list(held)}"]
+    said += [f"{len(not_held)} did not{_list(not_held)}"] if not_held else []
+    said += [f"{len(undecided)} stayed undecided{_list(undecided)}"] if undecided else []
+    return f"of {len(some)} flat method{'s' * (len(some) != 1)} {', '.join(said)}"
 
 
 def _named(some: Sequence[Contrast], verdicts: Sequence[str]) -> list[str]:

@@ -642,7 +642,7 @@ def test_guidance_has_the_numbers_of_the_results(made_up: Path) -> None:
     for line, contrasted in ((lines[0], study.tuned_contrasts), (lines[2], study.gradient_contrasts),
                              (lines[3], study.again_contrasts)):  # fmt: skip
         for verdict_, row in ((one["verdict"], one["flat method"]) for one in tables(contrasted(results))[-1]):
-            place = {"held": "extended (", NOT_HELD: "did not (", UNDECIDED: "undecided ("}[verdict_.split(",")[0]]
+            place = {"held": "plain base (", NOT_HELD: "did not (", UNDECIDED: "undecided ("}[verdict_.split(",")[0]]
             assert row in line.split(place)[1].split(")")[0]
 
 
