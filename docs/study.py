@@ -27,7 +27,6 @@ from docs.study_analysis import (
     in_order,
     near_chance,
     searched,
-    ties,
     twice_the_gradients,
     within,
 )
@@ -202,7 +201,7 @@ def _chosen_row(tuned: Tuned) -> tuple[str, ...]:
     settings = ", ".join(f"{_short(key)}={value}" for key, value in tuned.winner.values.items())
     return (
         tuned.label, settings, f"{tuned.winner.rounds:,}", f"{100 * tuned.winner.score:.2f}", gain,
-        at_ends or MISSING, f"{near_chance(tuned)} of {number}", ", ".join(map(str, ties(tuned))) or MISSING,
+        at_ends or MISSING, f"{near_chance(tuned)} of {number}", ", ".join(map(str, tuned.ties)) or MISSING,
         f"{diverged(tuned)} of {number}",
     )  # fmt: skip
 

@@ -226,17 +226,6 @@ def near_chance(tuned: Tuned) -> int:
     return sum(one.score <= NEAR_CHANCE for one in tuned.steps[0] if not one.diverged)
 
 
-def ties(tuned: Tuned) -> list[int]:
-    """After how many rounds configurations of equal accuracy were on both sides of the cut, so that numbers decided."""
-    found = []
-    for step, following in zip(tuned.steps, tuned.steps[1:], strict=False):
-        going = {one.number for one in following}
-        stays = [one.score for one in step if one.number not in going and not one.diverged]
-        if stays and max(stays) == min(one.score for one in step if one.number in going):
-            found.append(step[0].rounds)
-    return found
-
-
 def collapsed(rows: Sequence[Row]) -> dict[str, int]:
     """How many runs of each method ended near chance."""
     found = dict.fromkeys((row["method"] for row in rows), 0)

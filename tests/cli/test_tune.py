@@ -45,6 +45,15 @@ def test_search_again_and_compare(fedflat) -> None:
     assert "test accuracy" in out
 
 
+@pytest.mark.slow
+def test_a_search_that_numbers_decided_says_so(fedflat) -> None:
+    """With these step sizes nothing is learned, so that all configurations are as good as the initial weights."""
+    write(box='"client.lr" = [1e-9, 2e-9, 3e-9]')
+    _, out, _ = fedflat("tune search.toml --client.lr 4e-9")
+    [line] = [line for line in out.splitlines() if line.startswith("FedAvg: after round")]
+    assert "went on and were cut, by their numbers" in line
+
+
 def test_the_example_is_a_search(fedflat) -> None:
     shutil.copy(EXAMPLE, "tune_digits.toml")
     code, out, err = fedflat("tune tune_digits.toml --dry-run")

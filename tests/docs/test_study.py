@@ -44,7 +44,6 @@ from docs.study_analysis import (
     p_value,
     searched,
     spearman,
-    ties,
     twice_the_gradients,
     verdict,
     within,
@@ -509,19 +508,6 @@ def test_what_was_chosen_is_told_with_its_gain(made_up: Path) -> None:
         "over the first configuration": "+1.00 after 30", "at an end of what was tried": "–",
         "near chance at first": "0 of 4", "tie at the cut after": "–", "diverged": "1 of 4",
     }  # fmt: skip
-
-
-def test_a_tie_is_told_where_it_decided_which_configuration_goes_on() -> None:
-    """Of 3, 2, 2, 1 the first two go on, and number 1 only because it is before number 2."""
-
-    def search(scores: list[float]) -> list[dict[str, Any]]:
-        steps = [(30, scores), (100, scores[:2])]
-        return [
-            {"method": "FedAvg", "configuration": i, "settings": "{}", "rounds": rounds, "seed": 1000, "round": rounds,
-             "validation_accuracy": score} for rounds, some in steps for i, score in enumerate(some)
-        ]  # fmt: skip
-
-    assert [ties(searched(search(scores))[0]) for scores in ([0.3, 0.2, 0.2, 0.1], [0.3, 0.2, 0.1, 0.1])] == [[30], []]
 
 
 def test_runs_near_chance_are_counted_beside_their_mean() -> None:

@@ -64,6 +64,29 @@ def test_a_configuration_is_judged_by_the_last_fifth_of_its_rounds() -> None:
     assert entry(curve, 10, diverged=(1,)).score == -inf
 
 
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([[0.4, 0.3, 0.2, 0.1], [0.4, 0.3]], []),
+        ([[0.4, 0.3, 0.3, 0.1], [0.4, 0.3]], [2]),  # one of the two with 0.3 goes on
+        ([[0.4, 0.3, 0.1, 0.1], [0.4, 0.3]], []),  # both with 0.1 are cut
+        ([[0.4, 0.4, 0.1, 0.1], [0.4, 0.4]], [4]),  # both with 0.4 go on, one of them wins
+        ([[0.3, 0.3, 0.3, 0.3], [0.3, 0.3]], [2, 4]),
+        ([[0.3, -inf, -inf, -inf], [0.3]], []),  # the others diverged
+    ],
+)
+def test_ties_are_where_numbers_decided(steps: list[list[float]], expected: list[int]) -> None:
+    def tried(number: int, score: float, rounds: int) -> Tried:
+        diverged = [0] if score == -inf else []
+        return Tried(0, number, {}, rounds, {} if diverged else {0: [(rounds, score)]}, 0.0, diverged)
+
+    ranked = [
+        tuple(tried(number, score, 2 * place) for number, score in enumerate(scores))
+        for place, scores in enumerate(steps, start=1)
+    ]
+    assert tuning.Tuned("FedAvg", tuple(ranked)).ties == expected
+
+
 @pytest.mark.slow
 def test_the_best_half_of_each_method_goes_on(finished) -> None:
     folder, found = finished

@@ -62,6 +62,9 @@ def tune(
     with watcher(console, tuning.planned_runs(spec, path)) as watching:
         found = tuning.tune(spec, path, watching, number_of_jobs(jobs), strict)
     console.show(_table(found))
+    for one in found:
+        if one.ties:
+            console.caution(f"{one.label}:", _tied(one))
     console.say(
         f"every configuration: {path / tuning.LEDGER}, its curves: {path / tuning.CURVES}",
         f"compare the winners: fedflat compare {path / tuning.WINNERS} --out {path}-winners",
@@ -102,6 +105,15 @@ def _table(found: list[Tuned]) -> Table:
         ("method", "winner"),
         caption="validation accuracy in the last fifth of the rounds, mean over the seeds; "
         "gain: over the settings of the file, after the last step that they reached (rounds)",
+    )
+
+
+def _tied(one: Tuned) -> str:
+    """That numbers decided, and what helps."""
+    steps = f"{'rounds' if len(one.ties) > 1 else 'round'} {' and '.join(map(str, one.ties))}"
+    return (
+        f"after {steps} configurations with the same accuracy went on and were cut, by their numbers; "
+        "more rounds in the first step, or a box of settings that learn, lets accuracies decide"
     )
 
 

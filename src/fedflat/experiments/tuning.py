@@ -77,6 +77,17 @@ class Tuned:
                 return found[0], found[self.winner.number]
         raise AssertionError("the first step has every configuration")
 
+    @property
+    def ties(self) -> list[int]:
+        """After how many rounds some of equally good configurations went on, so that their numbers decided which."""
+        went_on = [{one.number for one in step} for step in self.steps[1:]] + [{self.winner.number}]
+        found = []
+        for step, numbers in zip(self.steps, went_on, strict=True):
+            worst = min(one.score for one in step if one.number in numbers)
+            if any(one.score == worst for one in step if one.number not in numbers and not one.diverged):
+                found.append(step[0].rounds)
+        return found
+
 
 def tune(
     spec: TuningSpec, path: Path, observer: RunObserver | None = None, jobs: Jobs = 1, strict: bool = False
