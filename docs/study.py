@@ -271,8 +271,20 @@ def _one_gradient(results: Results, split: str) -> str:
 
 
 def same_contrasts(results: Results) -> str:
-    """The contrasts of control 3."""
-    return _contrast_tables(results, "tuned, same settings", results.splits("same"))
+    """The contrasts of control 3, and the accuracies of its runs."""
+    splits = results.splits("same")
+    bases = {split: base_table(results.of("same", split)) for split in splits}
+    tables = [_contrast_tables(results, "tuned, same settings", splits), _by_split(bases)]
+    return "\n\n".join(filter(None, tables))
+
+
+def base_table(rows: Sequence[Row]) -> Table:
+    """A row for each plain base and step size of control 3."""
+    cells = []
+    for method, rate in dict.fromkeys((row["method"], row["client.lr"]) for row in rows):
+        own = [row for row in rows if (row["method"], row["client.lr"]) == (method, rate)]
+        cells.append((method, f"{rate:g}", accuracy_cells(own)[method]))
+    return Table(("plain base", "step size", "test accuracy"), cells)
 
 
 def _contrast_tables(results: Results, kind: str, splits: Sequence[str]) -> str:

@@ -452,7 +452,7 @@ def test_every_mark_is_filled_and_every_figure_is_shown(made_up: Path, pages: di
         "missing": [], "answer": [8], "chosen again": [2], "again contrasts": [1], "other contrasts": [3],
         "switch": [3],
         "chosen": [12, 12], "accuracies": [12, 12], "contrasts": [9, 9], "published contrasts": [9, 9],
-        "gradient contrasts": [6, 6], "same contrasts": [6], "contrast figure": [], "curves": [],
+        "gradient contrasts": [6, 6], "same contrasts": [6, 6], "contrast figure": [], "curves": [],
         "flatness": [12, 12], "correlations": [9],
         "flatness figure": [], "drift": [2], "cost": [9],
     }  # fmt: skip
@@ -567,6 +567,11 @@ def test_control_3_takes_the_runs_of_the_base_that_have_the_methods_step_size(ma
             for part, method in (("tuned", row["flat method"]), ("same", row["plain base"]))
         )  # fmt: skip
         assert row["difference"] == f"{100 * np.mean([flat[seed] - plain[seed] for seed in flat]):+.2f}"
+    bases = tables(study.same_contrasts(results))[1]
+    assert [(row["plain base"], row["step size"]) for row in bases] == [
+        (one, x) for one in PLAIN for x in ("0.1", "0.2")
+    ]
+    assert bases[1]["test accuracy"] == "0.00 ± 0.00 (5, 5 near chance)"
 
 
 def test_methods_with_one_gradient_stand_below_the_control_of_equal_gradients(made_up: Path) -> None:
