@@ -188,8 +188,7 @@ def other_contrasts(results: Results) -> str:
 
 def chosen_table(found: Sequence[Tuned]) -> Table:
     """A row for each method of one search."""
-    titles = ("method", "chosen", "after rounds", "validation accuracy", "over the first configuration",
-              "at an end of what was tried", "near chance at first", "tie at the cut after", "diverged")  # fmt: skip
+    titles = ("method", "chosen", "validation", "over the first", "at an end", "near chance", "tie after", "diverged")
     return Table(titles, [_chosen_row(tuned) for tuned in found])
 
 
@@ -200,7 +199,7 @@ def _chosen_row(tuned: Tuned) -> tuple[str, ...]:
     number = len(tuned.steps[0])
     settings = ", ".join(f"{_short(key)}={value}" for key, value in tuned.winner.values.items())
     return (
-        tuned.label, settings, f"{tuned.winner.rounds:,}", f"{100 * tuned.winner.score:.2f}", gain,
+        tuned.label, settings, f"{100 * tuned.winner.score:.2f}", gain,
         at_ends or MISSING, f"{near_chance(tuned)} of {number}", ", ".join(map(str, tuned.ties)) or MISSING,
         f"{diverged(tuned)} of {number}",
     )  # fmt: skip
