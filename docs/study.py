@@ -372,8 +372,8 @@ def _measured_sets(results: Results) -> dict[str, list[Row]]:
     found = {}
     for split, rows in _measured_tuned(results).items():
         found[heading(split)] = rows
-        if results.of("tuned-again", split) and _searched_again(results, split, better=True):
-            better = _searched_again(results, split, better=True)
+        better = _searched_again(results, split, better=True)
+        if better and results.of("tuned-again", split):
             again = _with_second_searches(results, split, better)
             found[f"{heading(split)}, {' and '.join(better)} searched again"] = _measured(again)
     return found
