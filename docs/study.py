@@ -19,13 +19,13 @@ from docs.study_analysis import (
     Row,
     between,
     by_method,
-    collapsed,
     contrasts,
     contrasts_at_same_settings,
     diverged,
     ends,
     in_order,
     near_chance,
+    runs_near_chance,
     searched,
     twice_the_gradients,
     within,
@@ -231,11 +231,11 @@ def accuracy_table(results: Results, split: str) -> Table:
 
 def accuracy_cells(rows: Sequence[Row]) -> dict[str, str]:
     """In per cent: mean ± standard deviation (seeds, and how many of them near chance), by method."""
-    bad = collapsed(rows)
+    near_chance_of = runs_near_chance(rows)
     found = {}
     for method, one in by_method(rows, "accuracy").items():
         spread = "" if one.std is None else f" ± {100 * one.std:.2f}"
-        near = f", {bad[method]} near chance" if bad[method] else ""
+        near = f", {near_chance_of[method]} near chance" if near_chance_of[method] else ""
         found[method] = f"{100 * one.mean:.2f}{spread} ({one.n}{near})"
     return found
 

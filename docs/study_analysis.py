@@ -116,11 +116,16 @@ def contrasts(flat: Sequence[Row], plain: Sequence[Row], methods: Sequence[str] 
 
 
 def contrasts_at_same_settings(flat: Sequence[Row], plain: Sequence[Row]) -> list[Contrast]:
-    """The contrasts of control 3: of each method with its base's runs that have the method's own step size."""
+    """The contrasts of control 3: of each method with its base's runs that have the method's own step size.
+
+    Raises ValueError if a base has runs with that step size and several coefficients: only one is the method's.
+    """
     ours, pairs = accuracies(flat), {}
     for method in (one for one in BASES if one not in MORE_THAN_A_RADIUS):
         rates = {row["client.lr"] for row in flat if row["method"] == method}
         theirs = [row for row in plain if row["method"] == BASES[method] and row["client.lr"] in rates]
+        if len({row["hyper_parameters"] for row in theirs}) > 1:
+            raise ValueError(f"{BASES[method]} has several coefficients with the step size of {method}")
         pairs[method] = (ours.get(method, {}), accuracies(theirs).get(BASES[method], {}))
     return _contrasts_of(pairs)
 
@@ -226,7 +231,7 @@ def near_chance(tuned: Tuned) -> int:
     return sum(one.score <= NEAR_CHANCE for one in tuned.steps[0] if not one.diverged)
 
 
-def collapsed(rows: Sequence[Row]) -> dict[str, int]:
+def runs_near_chance(rows: Sequence[Row]) -> dict[str, int]:
     """How many runs of each method ended near chance."""
     found = dict.fromkeys((row["method"] for row in rows), 0)
     for row in rows:

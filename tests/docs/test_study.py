@@ -37,6 +37,7 @@ from docs.study_analysis import (
     Results,
     between,
     contrasts,
+    contrasts_at_same_settings,
     diverged,
     ends,
     holm,
@@ -321,7 +322,7 @@ def test_without_its_radius_a_method_is_the_base_of_control_3(name: str) -> None
     assert torch.equal(*ends)
 
 
-def test_control_3_gives_the_base_what_the_search_chose_for_the_flat_method(tmp_path: Path) -> None:
+def test_control_3_gives_the_base_what_the_search_chose_for_the_flat_method() -> None:
     """FedSAM and FedLESAM were given the same step size, and so share a base; FedAvg's own step size is in none."""
     winners = StudySpec(
         methods=["FedAvg", {"name": "FedSAM", "rho": 0.05}, "FedLESAM", {"name": "FedSMOO", "beta": 20.0}],
@@ -571,6 +572,15 @@ def test_control_3_takes_the_runs_of_the_base_that_have_the_methods_step_size(ma
         (one, x) for one in PLAIN for x in ("0.1", "0.2")
     ]
     assert bases[1]["test accuracy"] == "0.00 ± 0.00 (5, 5 near chance)"
+
+
+def test_control_3_mixes_no_coefficients(made_up: Path) -> None:
+    results = Results.load(made_up)
+    flat, plain = (results.of(part, "alpha-0") for part in ("tuned", "same"))
+    assert len(contrasts_at_same_settings(flat, plain)) == len(PERTURBED)
+    plain[-1] |= {"client.lr": 0.1, "hyper_parameters": '{"alpha": 0.3}'}
+    with pytest.raises(ValueError, match="FedDyn has several coefficients with the step size of FedSMOO"):
+        contrasts_at_same_settings(flat, plain)
 
 
 def test_methods_with_one_gradient_stand_below_the_control_of_equal_gradients(made_up: Path) -> None:

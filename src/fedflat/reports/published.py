@@ -12,7 +12,10 @@ from .run_settings import fields_of
 
 
 def number_text(value: Number, numbers: Published) -> str:
-    """A mean, or a mean and its spread; TOML reads 76.00 as 76, so percentages get the most decimals of their block."""
+    """A mean, or a mean and its spread.
+
+    TOML reads 76.00 as 76, so numbers in per cent, or up to a percentage, get the most decimals of their block.
+    """
     if not numbers.quantity.endswith("%"):
         return " ± ".join(f"{part:.10g}" for part in _parts(value))
     printed = [f"{part:.10g}" for one in numbers.values_by_method.values() for part in _parts(one)]
