@@ -5,13 +5,16 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from safetensors import SafetensorError
 
 from fedflat.core.errors import InputError, printable
-from fedflat.files import locked, read_bytes, read_json, read_toml, sweep, write_atomically
+from fedflat.files import locked, read_bytes, read_json, read_toml, sweep, temporary_folder, write_atomically
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
@@ -140,3 +143,41 @@ def test_only_files_are_read(tmp_path: Path) -> None:
 def test_names_cannot_move_the_cursor_or_begin_a_line() -> None:
     assert printable("a\n\x1b[31mb\u202e") == "a\\x0a\\x1b[31mb\\x202e"
     assert printable("κ Δ – ü") == "κ Δ – ü"
+
+
+HELD = """
+import sys, time
+from fedflat.files import temporary_folder
+with temporary_folder("fedflat-test-") as folder:
+    print(folder, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="a folder is locked by its handle")
+def test_what_killed_processes_have_left_goes_with_the_next_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing else goes: not one that is in use, nor a link, nor a folder with another name."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "fedflat-test-link").symlink_to(tmp_path / "mine")
+    living, killed = (
+        subprocess.Popen([sys.executable, "-c", HELD], stdout=subprocess.PIPE, text=True) for _ in range(2)
+    )
+    try:
+        kept, left = (Path(one.stdout.readline().strip()) for one in (living, killed))
+        killed.kill()
+        killed.wait()
+        assert kept.is_dir()
+        assert left.is_dir()
+        with temporary_folder("fedflat-test-") as folder:
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            assert {path.name for path in tmp_path.iterdir()} == {"mine", "fedflat-test-link", kept.name, folder.name}
+        assert not folder.exists()
+    finally:
+        for one in (living, killed):
+            one.kill()
+            one.communicate()

@@ -10,7 +10,9 @@ import json
 import os
 import re
 import secrets
+import shutil
 import stat
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -95,6 +97,50 @@ def sweep(folder: Path) -> None:
         for path in folder.iterdir() if folder.is_dir() else ():
             if TEMPORARY.fullmatch(path.name) and stat.S_ISREG(path.lstat().st_mode):
                 path.unlink(missing_ok=True)
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """Make a folder among the system's temporary files that its owner alone can read; it is removed at the end.
+
+    Folders with this prefix that killed processes have left are removed first: nobody holds their lock any more.
+    Raises InputError if no folder can be made.
+    """
+    parent = Path(tempfile.gettempdir())
+    with system_errors(parent, "written"):
+        for path in parent.glob(f"{prefix}*"):
+            _remove_abandoned(path)
+        handle = None
+        while handle is None:  # another process may take it for abandoned before it is locked
+            path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+            handle = _locked_folder(path)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(handle)
+
+
+def _locked_folder(path: Path) -> int | None:
+    """An open handle of the folder, which holds its lock as long as it is open; None if another process holds it."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:  # it is gone, or somebody else's
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove a folder of this user if no process holds its lock."""
+    with suppress(OSError):
+        if path.lstat().st_uid == os.geteuid() and (handle := _locked_folder(path)) is not None:
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(handle)
 
 
 @contextmanager

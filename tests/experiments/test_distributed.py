@@ -6,19 +6,23 @@ import hashlib
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from fedflat.engine.local_ranks import FOLDER, KEY
 from fedflat.experiments import runner
 from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.spec import RunSpec
 from support.effort import chosen, effort, in_test_all
+from support.local_user import as_other_user, listening_sockets, needs_two_users, refusal
 from support.processes import PATIENCE, children, has_ended, wait_until
 from support.studies import run_spec
 from support.watching import Watched
@@ -99,11 +103,53 @@ def test_a_rank_that_hangs_is_started_again(tmp_path: Path) -> None:
     assert model(tmp_path / "hung") == model(tmp_path / "whole")
 
 
-def test_without_restarts_the_error_names_the_rank_and_how_to_resume(tmp_path: Path) -> None:
-    with started(spec(rounds=1000), tmp_path / "run", "--ranks", "2") as launcher:
-        os.kill(ranks_in_round(launcher, tmp_path / "run", 2)[1], signal.SIGKILL)
-        _, stderr = launcher.communicate(timeout=PATIENCE)
-    assert launcher.returncode == 1
+@dataclass
+class TwoRanks:
+    """A run in two ranks that has done some rounds."""
+
+    launcher: subprocess.Popen[str]
+    ranks: list[int]  # their processes
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoRanks]:
+    """For the next tests, of which the last one kills a rank."""
+    folder = tmp_path_factory.mktemp("ranks") / "run"
+    with started(spec(rounds=2000), folder, "--ranks", "2") as launcher:
+        yield TwoRanks(launcher, ranks_in_round(launcher, folder, 2))
+
+
+def test_ranks_listen_on_the_loopback_alone(two_ranks: TwoRanks) -> None:
+    """gloo in each rank, which the page of threats names; torchrun's agent has no port."""
+    found = listening_sockets([two_ranks.launcher.pid, *two_ranks.ranks])
+    assert {(process, address) for process, address, _ in found} == {(rank, "127.0.0.1") for rank in two_ranks.ranks}
+
+
+@needs_two_users
+def test_another_user_can_neither_read_where_ranks_meet_nor_disturb_them(two_ranks: TwoRanks) -> None:
+    """What is sent to gloo's ports takes no rank's place: the run goes on, until the next test kills a rank."""
+    variables = Path(f"/proc/{two_ranks.ranks[0]}/environ").read_bytes().split(b"\0")
+    [folder] = [Path(os.fsdecode(word.partition(b"=")[2])) for word in variables if word.startswith(FOLDER.encode())]
+    ports = [port for *_, port in listening_sockets(two_ranks.ranks)]
+
+    def attempt() -> list[str]:
+        for port in ports:
+            for sequence in range(4):  # what gloo reads first of whoever connects
+                with socket.create_connection(("127.0.0.1", port)) as stream:
+                    stream.sendall(sequence.to_bytes(8, "little") + b"x" * 64)
+        files = [folder / KEY, Path(f"/proc/{two_ranks.ranks[0]}/environ"), Path(f"/proc/{two_ranks.ranks[0]}/mem")]
+        return [refusal(lambda: list(folder.iterdir())), *(refusal(lambda file=file: file.open()) for file in files)]
+
+    assert ports
+    assert (folder / KEY).exists()
+    assert as_other_user(attempt) == ["PermissionError"] * 4
+
+
+def test_without_restarts_the_error_names_the_rank_and_how_to_resume(two_ranks: TwoRanks) -> None:
+    assert two_ranks.launcher.poll() is None
+    os.kill(two_ranks.ranks[1], signal.SIGKILL)
+    _, stderr = two_ranks.launcher.communicate(timeout=PATIENCE)
+    assert two_ranks.launcher.returncode == 1
     assert "rank 1 was ended by SIGKILL (is memory short?); the same command goes on from the last checkpoint" in stderr
     assert "Traceback" not in stderr
 

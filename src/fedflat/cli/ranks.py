@@ -6,16 +6,20 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from tempfile import TemporaryDirectory
 
 import typer
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..core.errors import InputError
+from ..engine.local_ranks import BACKEND, LOOPBACK, OneMachine, make_meeting_place
 from ..experiments.interrupt import signals_restored
+from ..files import temporary_folder
 from .console import Console
+
+rendezvous_handler_registry.register(BACKEND, lambda parameters: OneMachine())
 
 
 def launch(number: int, restarts: int, grace: int, words: Sequence[str]) -> None:
@@ -28,12 +32,12 @@ def launch(number: int, restarts: int, grace: int, words: Sequence[str]) -> None
             raise InputError(f"{name} {value} must be at least {least}")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
-        # torchrun would leave its folder of logs, which are empty.
-        with signals_restored(), TemporaryDirectory(prefix="fedflat-ranks-") as logs:
+        with signals_restored(), temporary_folder("fedflat-ranks-") as folder:
+            make_meeting_place(folder)
             config = LaunchConfig(
                 min_nodes=1, max_nodes=1, nproc_per_node=number, run_id=f"fedflat-{os.getpid()}", max_restarts=restarts,
-                rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="localhost", shutdown_timeout=grace,
-                logs_specs=DefaultLogsSpecs(log_dir=logs),
+                rdzv_backend=BACKEND, local_addr=LOOPBACK, shutdown_timeout=grace,
+                logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
             )  # fmt: skip
             elastic_launch(config, sys.executable)("-m", "fedflat", *words)
     except ChildFailedError as error:  # torch's own report of it is not shown

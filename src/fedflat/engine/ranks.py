@@ -29,6 +29,7 @@ from ..core.errors import InputError, NonFiniteError
 from ..data.federated import Index
 from ..rounds.aggregation import RunningMean
 from ..rounds.checkpoint import DamagedError, Stream
+from . import local_ranks
 from .client_store import ClientStore
 
 PATIENCE = 1800.0  # seconds that a rank waits for the others
@@ -226,8 +227,14 @@ def joined(patience: float = PATIENCE) -> Iterator[Ranks]:
     _end_with_agent()
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
+        local_ranks.listen_on_loopback()
     with _connection_errors():
         dist.init_process_group(timeout=timedelta(seconds=patience), **_meeting_point(patience))
+        folder = os.environ.get(local_ranks.FOLDER)
+        impostors = local_ranks.impostors(Path(folder), _attempt(), min(patience, MEETING)) if folder else []
+    if impostors:
+        raise RankError(f"rank {dist.get_rank()}: what has connected as rank {impostors[0]} is no rank of this run")
     try:
         yield Ranks(dist.get_world_size(), dist.get_rank(), alone=False)
     finally:
@@ -237,18 +244,28 @@ def joined(patience: float = PATIENCE) -> Iterator[Ranks]:
 def _meeting_point(patience: float) -> dict[str, Any]:
     """The arguments of `init_process_group` that say where the ranks find each other.
 
-    torchrun offers a store for that. When it starts the ranks again, this store still holds the addresses of those that
-    died (pytorch#135712), so every attempt gets a prefix of its own. Attempts are counted on each machine.
+    `fedflat run --ranks` offers a folder for that, torchrun a store. When torchrun starts the ranks again, its store
+    still holds the addresses of those that died (pytorch#135712), so every attempt gets a prefix of its own. Attempts
+    are counted on each machine.
     """
     backend = "gloo"  # for GPUs, too: sums are exchanged once a round, and several ranks can share a GPU
+    if folder := os.environ.get(local_ranks.FOLDER):
+        number = int(os.environ["WORLD_SIZE"])
+        store: dist.Store = local_ranks.meeting_store(Path(folder), _attempt(), number)
+        return {"backend": backend, "store": store, "rank": int(os.environ["RANK"]), "world_size": number}
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return {"backend": backend}
     if int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1 and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
         raise InputError("to start ranks on several machines again, torchrun needs the environment variable "
                          "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")  # fmt: skip
     store, rank, number = next(dist.rendezvous("env://", timeout=timedelta(seconds=min(patience, MEETING))))
-    store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    store = dist.PrefixStore(f"attempt-{_attempt()}", store)
     return {"backend": backend, "store": store, "rank": rank, "world_size": number}
+
+
+def _attempt() -> str:
+    """How often torchrun has started the ranks again."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 @contextmanager
