@@ -25,6 +25,7 @@ from typing import Any
 from benchmarks.results import machine
 from fedflat.experiments import runner
 from fedflat.experiments.spec import RunSpec
+from fedflat.federation.flower.approved_app import app_digest
 from fedflat.federation.flower.event_log import read_events
 from fedflat.federation.flower.export import export
 from fedflat.federation.flower.settings import RunSettings
@@ -139,7 +140,7 @@ def submitted(
     out = folder / "out"
     export(spec, RunSettings(clients=CLIENTS, out=str(out), deadline=DEADLINE, **settings), folder / "app")
     nodes = {f"client-{i}": {"partition-id": i, "state": str(folder / "state")} for i in range(CLIENTS)}
-    with LocalFederation(folder / "flower", nodes, secure) as federation:
+    with LocalFederation(folder / "flower", nodes, secure, approved=lambda: [app_digest(folder / "app")]) as federation:
         federation.submit(folder / "app", out)
         yield federation, follow(out)
 

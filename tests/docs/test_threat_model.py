@@ -11,8 +11,10 @@ TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
 
 
 def rows() -> list[list[str]]:
-    """The cells of the tables, without their titles."""
-    lines = [line for line in PAGE.splitlines() if line.startswith("| ")]
+    """The cells of the tables of what is protected, without their titles."""
+    before, sockets = PAGE.split("## Which sockets listen")
+    protected = before + sockets.partition("\n## ")[2]
+    lines = [line for line in protected.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if not line.startswith("| what ")]
 
 

@@ -9,6 +9,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +85,20 @@ def _listening() -> dict[str, tuple[str, int]]:
                 ordered = b"".join(text[i : i + 4][::-1] for i in range(0, len(text), 4))
                 found[f"socket:[{words[9]}]"] = socket.inet_ntop(family, ordered), int(port, 16)
     return found
+
+
+def documented_listeners(command: str) -> set[tuple[str, str]]:
+    """(program, address) of what listens while `command` runs, as the page of threats says."""
+    page = (Path(__file__).parents[2] / "docs" / "threat_model.md").read_text()
+    table = page.split("## Which sockets listen")[1].split("\n## ")[0]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("| ")
+    ]
+    return {(row[1], row[2].split(",")[0].strip("`")) for row in rows if row[0].strip("`") == command}
+
+
+def command_line(process: int) -> str:
+    """The words of a process's command, "" if it has ended; every user of the machine can read them."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""

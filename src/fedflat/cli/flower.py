@@ -49,6 +49,9 @@ MemberArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of
 OutOption = Annotated[
     Path | None, typer.Option(help="Folder for the results; default runs/METHOD-seedN-HASH-federation.")
 ]
+DigestOption = Annotated[
+    list[str], typer.Option(help="Digest of an app that may run here; several times, if there are several.")
+]
 InsecureOption = Annotated[
     bool, typer.Option("--insecure", help="Without TLS and keys; all of it is on the loopback in any case.")
 ]
@@ -162,9 +165,7 @@ def show_digest(folder: Annotated[Path, typer.Argument(metavar="APP", help="The 
 @app.command("node", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def run_node(
     context: typer.Context,
-    app_digest: Annotated[
-        list[str], typer.Option(help="Digest of an app that may run here; several times, if there are several.")
-    ],
+    app_digest: DigestOption,
 ) -> None:
     """Be a SuperNode that runs only approved apps, whatever the server sends. Other arguments are flower-supernode's.
 
@@ -176,6 +177,52 @@ def run_node(
     with _flower_imports():
         from ..federation.flower.approved_app import run_supernode
     run_supernode(app_digest, context.args)
+
+
+@app.command("superlink", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run_superlink(
+    context: typer.Context,
+    control_secret_file: Annotated[
+        Path, typer.Option(help="File with the secret that `fedflat flower login` stores for `flwr`.")
+    ],
+) -> None:
+    """Be a SuperLink whose control API asks for a secret. Other arguments are flower-superlink's.
+
+    Flower's own SuperLink starts a run for whoever reaches its port, every user of the machine among them.
+
+    fedflat flower superlink --control-secret-file control.secret --host 127.0.0.1 --port 8000 --isolation process
+    """
+    with _flower_imports():
+        from ..federation.flower import control_access
+    control_access.run_superlink(control_secret_file, context.args)
+
+
+@app.command("superexec", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run_superexec(context: typer.Context, app_digest: DigestOption) -> None:
+    """Be a SuperExec that runs the server's part of approved apps only. Other arguments are flower-superexec's.
+
+    fedflat flower superexec --app-digest sha256:1a2b... --runtime-api-address 127.0.0.1:8000 --root-certificates ca.crt
+    """
+    with _flower_imports():
+        from ..federation.flower import task_executor
+        from ..federation.flower.approved_app import checked_digests
+    task_executor.run_superexec(checked_digests(app_digest), context.args)
+
+
+@app.command("login")
+def log_in(
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="As `flwr` has it, such as 127.0.0.1:8000.")],
+    control_secret_file: Annotated[Path, typer.Option(help="The file that the SuperLink has been given.")],
+) -> None:
+    """Let the `flwr` commands of this user use a SuperLink's control API, which asks for a secret.
+
+    The secret is stored in $FLWR_HOME, in a file that this user alone can read.
+
+    fedflat flower login 127.0.0.1:8000 --control-secret-file /etc/fedflat/control.secret
+    """
+    with _flower_imports():
+        from ..federation.flower import control_access
+    Console().say(f"stored in {control_access.log_in(address, control_access.read_secret(control_secret_file))}")
 
 
 @app.command("rollback")

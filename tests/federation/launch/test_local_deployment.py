@@ -7,8 +7,10 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,12 +18,21 @@ import pytest
 from fedflat.core.errors import InputError
 from fedflat.experiments import runner
 from fedflat.experiments.spec import RunSpec
+from fedflat.federation.flower.approved_app import archive
 from fedflat.federation.launch import orphan_reaper
 from fedflat.federation.launch.local_deployment import local_deployment
 from fedflat.federation.launch.local_federation import LocalFederation
 from fedflat.files import locked
 from support.effort import effort
+from support.flower_attacks import Attacker, readable
 from support.flower_fixtures import events_of, failing, study_of, wait_for
+from support.local_user import (
+    as_other_user,
+    command_line,
+    documented_listeners,
+    listening_sockets,
+    needs_two_users,
+)
 from support.network_monitor import external_contacts, monitor_network
 
 pytestmark = pytest.mark.slow
@@ -53,36 +64,106 @@ def processes_of(out: Path) -> list[int]:
     return orphan_reaper.find_processes(f"FLWR_HOME={out / 'flower' / 'home'}")
 
 
+@dataclass(frozen=True)
+class Deployment:
+    """A federation by `flower run`, with TLS and keys, that has ended, and what was seen while a client trained."""
+
+    out: Path
+    contacts: Path  # hosts that its programs have contacted
+    second: str  # what a second one in the folder has said
+    programs: dict[int, str]  # command lines by process
+    listeners: set[tuple[int, str, int]]  # (process, address, port)
+    accepted: dict[str, list[str]]  # what another user got of each program, and of files; nothing if it is not root
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    folder = tmp_path_factory.mktemp("deployment")
+    out, log = folder / "out", folder / "second.log"
+    site, contacts = monitor_network(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (site, os.environ.get("PYTHONPATH")))))
+        with running(out, 1, folder / "first.log") as first:
+            wait_for("the lock", (out / "flower" / ".lock").exists)
+            time.sleep(0.5)
+            with running(out, 1, log) as other:
+                assert other.wait(LIMIT) == 2
+            wait_for("a client's task", lambda: any("flwr-clientapp" in command_line(one) for one in processes_of(out)))
+            programs = {process: command_line(process) for process in processes_of(out)}
+            listeners = listening_sockets(programs)
+            accepted = what_another_user_gets(out, programs, listeners) if os.geteuid() == 0 else {}
+            assert first.wait(LIMIT) == 0, (folder / "first.log").read_text()
+    return Deployment(out, contacts, log.read_text().strip(), programs, listeners, accepted)
+
+
+def name_of(words: str) -> str:
+    """The program of a command line: SuperLink and SuperNode, or all of it."""
+    names = {" flower superlink ": "SuperLink", " flower node ": "SuperNode"}
+    return next((name for word, name in names.items() if word in words), words)
+
+
+def what_another_user_gets(
+    out: Path, programs: Mapping[int, str], listeners: set[tuple[int, str, int]]
+) -> dict[str, list[str]]:
+    """By program what it accepted, and under `files` what could be read."""
+    app, found = archive(out / "app"), {}
+    for process, address, port in listeners:
+        name = name_of(programs[process])
+        attacker = Attacker(f"{'https' if name == 'SuperLink' else 'http'}://{address}:{port}")
+        attacker.paths()  # imports, which the other user cannot
+        found[f"{name} {port}"] = as_other_user(partial(attacker.accepted, app))
+    secret = [*(out / "flower").glob("*.secret"), out / "flower" / "superlink.db", *out.glob("clients/*"), out / "app"]
+    secret += [Path(f"/proc/{process}/{file}") for process in programs for file in ("environ", "mem")]
+    assert len(secret) > 10
+    return found | {"files": as_other_user(partial(readable, secret))}
+
+
 @linux
-def test_a_second_one_in_the_folder_is_refused_and_the_first_lives_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_one_in_the_folder_is_refused_and_the_first_lives_on(deployment: Deployment, tmp_path: Path) -> None:
     """As soon as the first has its lock, which is long before its federation begins.
 
     The first one has TLS and keys, contacts no other host, leaves no process, and has the bits of the simulator.
     """
-    out, log = tmp_path / "out", tmp_path / "second.log"
-    site, contacts = monitor_network(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (site, os.environ.get("PYTHONPATH")))))
-    with running(out, 1, tmp_path / "first.log") as first:
-        wait_for("the lock", (out / "flower" / ".lock").exists)
-        time.sleep(0.5)
-        with running(out, 1, log) as other:
-            assert other.wait(LIMIT) == 2
-        assert log.read_text().strip() == f"fedflat: {out} is being run by another process"
-        assert first.wait(LIMIT) == 0, (tmp_path / "first.log").read_text()
+    out = deployment.out
+    assert deployment.second == f"fedflat: {out} is being run by another process"
     assert len(events_of(out, "begun")) == 1
     assert [event["missing"] for event in events_of(out, "round")] == [{}]
     assert processes_of(out) == []
-    assert "flwr-serverapp" in contacts.read_text()
-    assert external_contacts(contacts) == []
+    assert "flwr-serverapp" in deployment.contacts.read_text()
+    assert external_contacts(deployment.contacts) == []
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in out.rglob("*") if path.is_file()}
     kept = [path for path in modes if "logs" in path.parts or "clients" in path.parts or "superlink" in path.name]
-    assert {path.suffix for path in kept} >= {".log", ".safetensors", ".db"}
+    kept += [*(out / "flower").glob("*.secret"), out / "flower" / "home" / "credentials.yaml"]
+    assert {path.suffix for path in kept} >= {".log", ".safetensors", ".db", ".secret", ".yaml"}
     assert {modes[path] for path in kept} == {0o600}
     spec = RunSpec.load(out / "federated-study.toml")
     runner.run(spec, tmp_path / "simulation")
     assert (out / "model.safetensors").read_bytes() == (tmp_path / "simulation" / "model.safetensors").read_bytes()
+
+
+@linux
+def test_what_listens_is_what_the_page_of_threats_says(deployment: Deployment) -> None:
+    found = {(name_of(deployment.programs[process]), address) for process, address, _ in deployment.listeners}
+    assert found == documented_listeners("fedflat flower run")
+
+
+@linux
+def test_no_command_line_tells_a_token_or_a_secret(deployment: Deployment) -> None:
+    """Every user of the machine can read the command lines of all processes."""
+    tasks = [words for words in deployment.programs.values() if "flwr-serverapp" in words or "flwr-clientapp" in words]
+    assert len(tasks) >= 2
+    assert [words for words in tasks if "--token-file /dev/fd/" not in words] == []
+    secrets = [path.read_text() for path in (deployment.out / "flower").glob("*.secret")]
+    assert len(secrets) == 2
+    assert [words for words in deployment.programs.values() for secret in secrets if secret in words] == []
+
+
+@linux
+@needs_two_users
+def test_another_user_starts_no_run_takes_no_task_and_reads_nothing(deployment: Deployment) -> None:
+    """Each path of each API with nothing in it, a run of the approved app itself, and tasks while one is open."""
+    assert sorted(name.split()[0] for name in deployment.accepted) == ["SuperLink", "SuperNode", "SuperNode", "files"]
+    assert {name: accepted for name, accepted in deployment.accepted.items() if accepted} == {}
 
 
 @linux
@@ -105,7 +186,7 @@ def test_nothing_is_touched_before_the_lock(tmp_path: Path) -> None:
     spec, out = study_of(), tmp_path / "out"
     (out / "flower").mkdir(parents=True)
     (out / "flower" / "superlink.db").write_text("of the first one")
-    LocalFederation(out / "flower", {"client-0": {}})
+    LocalFederation(out / "flower", {"client-0": {}}, approved=list)
     federation = local_deployment(spec, out, {}, secure=False)
     assert sorted(path.name for path in out.rglob("*")) == ["flower", "superlink.db"]
     with locked(out / "flower" / ".lock", "busy"), failing(InputError, f"{out} is being run by another process"):

@@ -11,6 +11,7 @@ import pytest
 
 from fedflat.experiments import runner
 from fedflat.experiments.spec import RunSpec
+from fedflat.federation.flower.approved_app import app_digest
 from fedflat.federation.flower.export import export
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.launch.local_federation import LocalFederation
@@ -53,8 +54,10 @@ def test_every_kind_of_method_leaves_the_file_of_the_simulator(tmp_path: Path, m
     """
     site, log = monitor_network(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (site, os.environ.get("PYTHONPATH")))))
-    with LocalFederation(tmp_path / "flower", nodes(tmp_path)) as federation:
-        runs = [federation.submit(exported(method, tmp_path), tmp_path / method / "out") for method in METHODS]
+    apps = {method: exported(method, tmp_path) for method in METHODS}
+    digests = [app_digest(app) for app in apps.values()]
+    with LocalFederation(tmp_path / "flower", nodes(tmp_path), approved=lambda: digests) as federation:
+        runs = [federation.submit(app, tmp_path / method / "out") for method, app in apps.items()]
         for event in federation.events(runs[0], LIMIT):
             if event["event"] == "begun":
                 federation.processes.kill("superlink")
@@ -78,7 +81,7 @@ def test_only_its_own_database_is_removed(tmp_path: Path) -> None:
     folder.mkdir()
     for name in ("superlink.db", "superlink.db-wal", "superlink.db.mine", "superlink.db-backup"):
         (folder / name).touch()
-    federation = LocalFederation(folder, {}, secure=False)
+    federation = LocalFederation(folder, {}, secure=False, approved=list)
     federation.processes.prepare()
     try:
         federation.configure()

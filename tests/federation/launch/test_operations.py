@@ -71,7 +71,8 @@ def test_another_app_does_not_run_and_a_revoked_key_is_replaced(tmp_path: Path) 
     certificates = Certificates(tmp_path / "flower" / "certificates")
     certificates.make([HOST], NAMES)
     write_registry(tmp_path, certificates)
-    with LocalFederation(tmp_path / "flower", nodes, approved=[app_digest(approved)]) as federation:
+    digests = [app_digest(approved), app_digest(changed)]
+    with LocalFederation(tmp_path / "flower", nodes, approved=lambda: digests, at_nodes=digests[:1]) as federation:
         with pytest.raises(FederationError, match="0 of 2 clients came within 25 seconds"):
             list(federation.events(federation.submit(changed, tmp_path / "changed"), LIMIT))
         reasons = {event["reason"] for event in events_of(tmp_path / "changed", "node refused")}

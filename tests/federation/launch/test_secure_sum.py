@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fedflat.federation.flower.approved_app import app_digest
 from fedflat.federation.flower.export import export
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.launch.local_federation import LocalFederation
@@ -42,7 +43,7 @@ def test_two_of_five_clients_vanish_and_the_model_is_that_of_the_other_three(tmp
     export(spec, settings, tmp_path / "app")
     state = tmp_path / "state"
     nodes = {f"client-{i}": {"partition-id": i, "state": str(state)} for i in range(CLIENTS)}
-    with LocalFederation(tmp_path / "flower", nodes) as federation:
+    with LocalFederation(tmp_path / "flower", nodes, approved=lambda: [app_digest(tmp_path / "app")]) as federation:
         federation.submit(tmp_path / "app", tmp_path / "out")
         wait_for("the first round", lambda: events_of(tmp_path / "out", "round"), LIMIT)
         for name in KILLED:

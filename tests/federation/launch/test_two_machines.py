@@ -11,15 +11,18 @@ import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 import tomli_w
 
 from fedflat.experiments import runner
+from fedflat.federation.flower.approved_app import app_digest
 from fedflat.federation.flower.export import export
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.launch.certificates import Certificates
 from fedflat.federation.launch.processes import OFFLINE
+from fedflat.files import write_atomically
 from support.effort import in_test_all
 from support.flower_fixtures import events_of, wait_for
 from support.studies import run_spec
@@ -88,16 +91,26 @@ def test_a_federation_over_two_machines_ends_with_the_bits_of_the_simulator(tmp_
     with two_machines() as (here, there), programs(tmp_path) as running:
         keys.make([here.address], [*CLIENTS, "stranger"])
         address, ca = f"{here.address}:{PORT}", str(keys.authority)
-        running.start(here, "superlink", "flower-superlink", "--host", here.address, "--port", PORT, "--ssl-certfile",
-                      str(keys.server), "--ssl-keyfile", str(keys.server_key), "--ssl-ca-certfile", ca,
-                      "--enable-supernode-auth", "--database", str(tmp_path / "link.db"))  # fmt: skip
+        secrets = {name: tmp_path / f"{name}.secret" for name in ("control", "superexec")}
+        for path in secrets.values():
+            write_atomically(path, lambda path: path.write_text(token_hex(32)), private=True)
+        secret = ("--superexec-auth-secret-file", str(secrets["superexec"]))
+        pinned = ("--app-digest", app_digest(tmp_path / "app"))
+        running.start(here, "superlink", "fedflat", "flower", "superlink", "--control-secret-file",
+                      str(secrets["control"]), "--host", here.address, "--port", PORT, "--ssl-certfile",
+                      str(keys.server), "--ssl-keyfile", str(keys.server_key), "--ssl-ca-certfile", ca, "--isolation",
+                      "process", *secret, "--enable-supernode-auth", "--database",
+                      str(tmp_path / "link.db"))  # fmt: skip
+        running.start(here, "superexec", "fedflat", "flower", "superexec", *pinned, "--runtime-api-address", address,
+                      "--root-certificates", ca, *secret)  # fmt: skip
         link = {"superlink": {"default": "x", "x": {"address": address, "root-certificates": ca}}}
         (Path(running.variables(here)["FLWR_HOME"]) / "config.toml").write_text(tomli_w.dumps(link))
+        running.call(here, "fedflat", "flower", "login", address, "--control-secret-file", str(secrets["control"]))
         for name in CLIENTS:
             register = ("flwr", "supernode", "register", str(keys.node_key(name)) + ".pub", "x", "--name", name)
             wait_for(f"the key of {name}", lambda command=register: "uccess" in running.call(here, *command))
         for i, name in enumerate((*CLIENTS, "stranger")):
-            running.start(here if i == 0 else there, name, "flower-supernode", "--superlink", address,
+            running.start(here if i == 0 else there, name, "fedflat", "flower", "node", *pinned, "--superlink", address,
                           "--root-certificates", ca, "--auth-supernode-private-key", str(keys.node_key(name)),
                           "--port", str(18500 + i), "--node-config",
                           f'partition-id={i % 2} state="{tmp_path / f"state-{i}"}"')  # fmt: skip

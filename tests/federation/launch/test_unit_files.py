@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sysconfig
 from collections import defaultdict
 from pathlib import Path
 
@@ -47,6 +48,16 @@ def test_every_program_is_in_a_sandbox(name: str) -> None:
     assert "ReadWritePaths" not in directives, "the folder of the state is the only one that can be written"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_every_program_is_one_that_asks_for_a_secret_or_checks_the_app(name: str) -> None:
+    """Flower's own programs run what anybody sends who reaches them, every user of the machine among them."""
+    [command] = service(name)["ExecStart"]
+    guards = {"superlink": "--control-secret-file", "superexec": "--app-digest", "node": "--app-digest"}
+    program, room, guard, *words = shlex.split(command)
+    assert (Path(program).name, room) == ("fedflat", "flower")
+    assert guards[guard] in words
+
+
 def test_the_network_of_the_server_is_this_machines_alone() -> None:
     for name in NAMES[:2]:
         directives = service(name)
@@ -57,15 +68,15 @@ def test_the_network_of_the_server_is_this_machines_alone() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_programs_take_these_arguments(name: str) -> None:
-    """Every option of the command is one that the program lists."""
+    """Every option of the command is one that the program lists: the guard's own, or one of Flower's program."""
     [command] = service(name)["ExecStart"]
     program, *words = shlex.split(command)
     options = {word for word in words if word.startswith("--")}
-    listed = subprocess.run([Path(program).name, *(words[:2] if program.endswith("fedflat") else []), "--help"],
-                            capture_output=True, text=True, check=True).stdout  # fmt: skip
-    if program.endswith("fedflat"):  # the other options are the SuperNode's
-        assert "--app-digest" in listed
-        listed += subprocess.run(["flower-supernode", "--help"], capture_output=True, text=True, check=True).stdout
+    flowers = f"flower-{'supernode' if words[1] == 'node' else words[1]}"
+    listed = ""
+    scripts = Path(sysconfig.get_path("scripts"))
+    for one in ([scripts / Path(program).name, *words[:2]], [scripts / flowers]):
+        listed += subprocess.run([*one, "--help"], capture_output=True, text=True, check=True).stdout
     assert {option for option in options if option not in listed} == set()
 
 

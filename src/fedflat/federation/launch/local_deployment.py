@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...experiments.spec import RunSpec
+from ..flower.approved_app import app_digest
 from ..flower.directory import FederationDirectory
 from ..flower.export import export
 from ..flower.settings import NodeSettings, RunSettings
@@ -37,9 +38,10 @@ def local_deployment(
         config = {"partition-id": i, **common}
         nodes[NodeSettings.parse("node-config", config).client_name(number, own_samples=False)] = config
 
-    def export_app() -> None:  # each time: the app in the folder may be another version's
+    def exported_app() -> list[str]:  # each time: the app in the folder may be another version's
         with directory.writing(study):
             export(spec, study.settings, path / "app", replace=True)
+        return [app_digest(path / "app")]
 
-    with LocalFederation(path / "flower", nodes, secure, on_locked=export_app) as federation:
+    with LocalFederation(path / "flower", nodes, secure, approved=exported_app) as federation:
         yield federation.events(federation.submit(path / "app", path))

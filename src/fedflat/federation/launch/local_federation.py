@@ -17,6 +17,7 @@ import httpx
 import tomli_w
 
 from ...files import locked, system_errors, write_atomically
+from ..flower.control_access import log_in
 from ..flower.event_log import read_events
 from ..membership import FederationError
 from .certificates import Certificates
@@ -27,6 +28,7 @@ START_SECONDS = 120.0  # for the SuperLink to be ready; the machine may be busy
 POLL_SECONDS = 0.2  # between two reads of the events
 STATUS_SECONDS = 15.0  # between two queries of the run's status, each of which takes Flower's command a second
 DATABASE = ("superlink.db", "superlink.db-wal", "superlink.db-shm", "superlink.db-journal")  # SQLite's files
+FEDFLAT = ("fedflat", "flower")  # the programs that guard Flower's
 CONNECTION = "federation"  # its name in the configuration of Flower's command
 
 
@@ -50,21 +52,22 @@ class LocalFederation:
         folder: Path,
         nodes: Mapping[str, Mapping[str, Any]],
         secure: bool = True,
-        on_locked: Callable[[], None] = lambda: None,
-        approved: Sequence[str] = (),
+        *,
+        approved: Callable[[], Sequence[str]],
+        at_nodes: Sequence[str] = (),
     ) -> None:
         """nodes: the configuration of each node, by the name of its client. Logs, keys and state are written to
-        `folder`, but nothing before the `with` block. on_locked: called once the folder is locked. approved: digests of
-        the apps that nodes run; all if it is empty."""
-        self._approved = [word for digest in approved for word in ("--app-digest", digest)]
-        self.folder, self._nodes, self._secure, self._on_locked = folder, nodes, secure, on_locked
+        `folder`, but nothing before the `with` block. approved: called once the folder is locked; returns the digests
+        of the apps that may run, at least one. at_nodes: of those that nodes run, if these are fewer."""
+        self._approved, self._at_nodes = approved, at_nodes
+        self.folder, self._nodes, self._secure = folder, nodes, secure
         self.processes = Processes(folder)  # superlink, superexec, and the SuperNodes by their clients' names
         with ExitStack() as stack:  # all sockets are open at the same time, so that their ports differ
             sockets = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(1 + len(nodes))]
             self.port, *self._node_ports = [one.getsockname()[1] for one in sockets]
         self._address = f"{HOST}:{self.port}"
         self.certificates = Certificates(folder / "certificates")
-        self._secret = folder / "superexec.secret"
+        self._secret, self._control_secret = folder / "superexec.secret", folder / "control.secret"
         # How a program authenticates the SuperLink.
         self._tls = ("--root-certificates", str(self.certificates.authority)) if secure else ("--insecure",)
 
@@ -76,11 +79,14 @@ class LocalFederation:
             stack.enter_context(locked(self.folder / ".lock", busy))
             stack.callback(self.processes.stop)
             self.processes.prepare()
-            self._on_locked()
+            approved = self._approved()
+            self._at_nodes = self._at_nodes or approved
             self.configure()
             self.start_superlink()
-            self.processes.start("superexec", "flower-superexec", "--runtime-api-address", self._address,
-                                 "--superexec-auth-secret-file", str(self._secret), *self._tls)  # fmt: skip
+            self.processes.start(
+                "superexec", *FEDFLAT, "superexec", *_flags(approved), "--runtime-api-address", self._address,
+                "--superexec-auth-secret-file", str(self._secret), *self._tls,
+            )  # fmt: skip
             for name in self._nodes:
                 if self._secure:  # only nodes whose keys the SuperLink knows can connect
                     public_key = f"{self.certificates.node_key(name)}.pub"
@@ -94,8 +100,8 @@ class LocalFederation:
         self._stack.close()
 
     def configure(self) -> None:
-        """Write keys, the secret between SuperLink and SuperExec, and the configuration of Flower's command; remove
-        the database of earlier runs."""
+        """Write keys, the secrets of SuperLink's APIs, and the configuration of Flower's command; remove the database
+        of earlier runs."""
         for old in DATABASE:
             (self.folder / old).unlink(missing_ok=True)
         connection: dict[str, Any] = {"address": self._address}
@@ -104,9 +110,10 @@ class LocalFederation:
             connection["root-certificates"] = str(self.certificates.authority.absolute())
         else:
             connection["insecure"] = True
-        if not self._secret.exists():
+        for path in (self._secret, self._control_secret):
             secret = secrets.token_hex(32)
-            write_atomically(self._secret, lambda path: path.write_text(secret), private=True)
+            write_atomically(path, lambda path, secret=secret: path.write_text(secret), private=True)  # type: ignore[misc]
+        log_in(self._address, secret, self.processes.home)
         config = tomli_w.dumps({"superlink": {"default": CONNECTION, CONNECTION: connection}})
         write_atomically(self.processes.home / "config.toml", lambda path: path.write_text(config), private=True)
 
@@ -118,7 +125,8 @@ class LocalFederation:
             tls = ("--ssl-certfile", str(keys.server), "--ssl-keyfile", str(keys.server_key), "--ssl-ca-certfile",
                    str(keys.authority), "--enable-supernode-auth")  # fmt: skip
         self.processes.start(
-            "superlink", "flower-superlink", "--host", HOST, "--port", str(self.port), "--isolation", "process",
+            "superlink", *FEDFLAT, "superlink", "--control-secret-file", str(self._control_secret),
+            "--host", HOST, "--port", str(self.port), "--isolation", "process",
             "--database", str(self.folder / DATABASE[0]), "--superexec-auth-secret-file", str(self._secret),
             "--disable-runtime-dependency-installation", *tls,
         )  # fmt: skip
@@ -141,10 +149,9 @@ class LocalFederation:
         port = self._node_ports[list(self._nodes).index(name)]
         config = " ".join(f"{key}={json.dumps(value)}" for key, value in self._nodes[name].items())
         key = ("--auth-supernode-private-key", str(self.certificates.node_key(name))) if self._secure else ()
-        program = ("fedflat", "flower", "node", *self._approved) if self._approved else ("flower-supernode",)
         self.processes.start(
-            name, *program, "--superlink", self._address, "--host", HOST, "--port", str(port),
-            "--node-config", config, *key, *self._tls,
+            name, *FEDFLAT, "node", *_flags(self._at_nodes), "--superlink", self._address, "--host", HOST,
+            "--port", str(port), "--node-config", config, *key, *self._tls,
         )  # fmt: skip
 
     def submit(self, app: Path, out: Path) -> SubmittedRun:
@@ -186,6 +193,10 @@ class LocalFederation:
         status = next(iter(_json(output).get("runs", [])), {"status": "unknown"})
         if status["status"].startswith("finished") and len(list(read_events(run.out))) == seen:
             raise FederationError(f"the run has ended: {status.get('status-details') or status['status']}")
+
+
+def _flags(digests: Sequence[str]) -> list[str]:
+    return [word for digest in digests for word in ("--app-digest", digest)]
 
 
 def _json(output: str) -> dict[str, Any]:
