@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 export PYTHONDONTWRITEBYTECODE =
 CHECKS = $(MAKE) --jobs=2 --output-sync --no-print-directory lint types imports docs-check
 
-.PHONY: help install demo check test test-all trials lint types imports docs-check docs clean
+.PHONY: help install demo check test test-all trials promises lint types imports docs-check docs clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -40,6 +40,9 @@ test-all: $(INSTALLED)  ## every method on every axis, each file operation, thou
 
 trials: $(INSTALLED)  ## try again every way to lose something; writes docs/trials.json, in about an hour
 	$(BIN)/python -m benchmarks.trials --out docs/trials.json
+
+promises: $(INSTALLED)  ## try every promise and every row of the page of threats, and say which hold; half an hour
+	$(BIN)/python -m benchmarks.promises --all
 
 lint: $(INSTALLED)  ## style
 	$(BIN)/ruff check .
