@@ -36,11 +36,11 @@ def test_a_specs_text_says_the_same_adapter(tmp_path: Path) -> None:
 
 
 def test_runs_without_an_adapter_are_what_they_were() -> None:
-    """Six digits that version 0.1.0 without adapters gave: folders of runs, and federations, are found by them."""
+    """The first digits are those that version 0.1.0 without adapters gave."""
     spec = run_spec()
     assert not {"adapter"} & spec.decisive().keys()
     assert "tokenizer" not in spec.decisive()["data"]
-    assert (RunSpec().digest(), spec.digest()) == ("44136f", "fd9785")
+    assert (RunSpec().digest()[:6], spec.digest()[:6]) == ("44136f", "fd9785")
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
 from fedflat.core.errors import InputError
 from fedflat.experiments.config_errors import validated
+from fedflat.experiments.extension import extend_study
 from fedflat.experiments.grid import variants
-from fedflat.experiments.spec import StudySpec
-from fedflat.experiments.studies import begin_study, run_directory
+from fedflat.experiments.run_directory import difference
+from fedflat.experiments.spec import RunSpec, StudySpec
+from fedflat.experiments.studies import begin_study, run_directory, stored_study, study, write_study
+from support.effort import effort
 from support.studies import SMALL, study_spec
 
 
@@ -54,6 +59,81 @@ def test_equal_runs_are_one() -> None:
     assert len(study_spec(methods=methods, seeds=[0], grid={"method.rho": [0.05, 0.2]}).runs()) == 2
 
 
+def test_settings_that_share_the_first_digits_of_a_digest_are_different_runs() -> None:
+    """The first two of these step sizes were one run, as the first six digits of their digests are the same."""
+    table = {"data": {"name": "digits", "clients": 10}, "rounds": 2, "methods": ["fedavg"], "seeds": [0]}
+    runs = StudySpec(**table, grid={"client.lr": [0.0069, 0.02956, 0.5]}).runs()
+    assert [run.client.lr for run in runs] == [0.0069, 0.02956, 0.5]
+    assert len({run.digest()[:6] for run in runs}) == 2
+    assert len({run_directory(run, Path()).path for run in runs}) == 3
+
+
+def test_ten_thousand_settings_are_ten_thousand_runs() -> None:
+    values = effort(100, 10_000)
+    grid = {"client.lr": [0.001 + i * 1e-6 for i in range(values)]}
+    runs = study_spec(methods=["fedavg"], seeds=list(range(10_000 // values)), grid=grid).runs()
+    assert len({(run.seed, run.client.lr) for run in runs}) == len(runs) == 10_000
+    some = runs[:: effort(13, 1)]
+    assert len({run_directory(run, Path()).path for run in some}) == len(some)
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("client.lr", [0.1, 0.1000000001]), ("client.momentum", [0.0, 5e-324]), ("participation", [1, 1.0]),
+        ("model.options.hidden", [1, [1]]), ("model.options.x", [1, 1.0, True, "1"]), ("method.base.rho", [0.1, 0.2]),
+        ("partition", ["iid", {"name": "dirichlet", "alpha": 0.5}, {"name": "dirichlet", "alpha": 0.5000000000000001}]),
+        ("seeds", [2**62, 2**62 + 1]), ("model.options.x", [float("inf"), float("nan")]),
+    ],
+)  # fmt: skip
+def test_values_that_are_nearly_the_same_are_different_runs(key: str, values: list) -> None:
+    around = {"name": "swa", "base": {"name": "fedsam"}}
+    table = {**SMALL, "methods": [around], "rounds": 100, "grid": {key: values}}
+    runs = validated(StudySpec, table | ({} if key == "seeds" else {"seeds": [0]})).runs()
+    assert len({run_directory(run, Path()).path for run in runs}) == len(values)
+    for i, one in enumerate(runs):
+        for j, other in enumerate(runs):
+            assert bool(difference(one.decisive(), other.decisive())) == (i != j)
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("client.lr", [1, 1.0]), ("client.lr", ["0.1", 0.1]), ("partition", ["iid", {"name": "iid"}]),
+        ("partition", ["IID", "iid"]), ("participation", ["0.5", 0.5]), ("workers", [1, 2]),
+        ("targets", [[0.5], [0.6]]), ("client.batch_size", ["none", None]),
+    ],
+)  # fmt: skip
+def test_two_values_that_are_one_run_are_refused(key: str, values: list) -> None:
+    with pytest.raises(InputError, match=r'^grid: {"\S+": .*} and {"\S+": .*} are the same run of FedAvg; leave one'):
+        validated(StudySpec, {**SMALL, "methods": ["fedavg"], "grid": {key: values}})
+
+
+def test_two_runs_with_one_folder_are_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = study_spec(seeds=[0], grid={"client.lr": [0.1, 0.2]})
+    monkeypatch.setattr(RunSpec, "digest", lambda _: "0" * 16)
+    assert len(spec.runs()) == 4, "runs are found by their settings"
+    with pytest.raises(InputError, match=r"^two runs of FedAvg-seed0 have one folder, .*0000: client.lr is 0.1 there"):
+        study(spec, tmp_path / "study")
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_folder_of_a_study_that_holds_another_run_is_refused(tmp_path: Path) -> None:
+    spec = study_spec(methods=["fedavg"], seeds=[0], rounds=1, grid={"client.lr": [0.1, 0.2]})
+    study(spec.model_copy(update={"grid": {"client.lr": [0.1]}}), tmp_path)
+    right, wrong = (run_directory(run, tmp_path) for run in spec.runs())
+    right.path.rename(wrong.path)
+    write_study(spec, tmp_path)
+    for attempt in (stored_study, study_again := partial(study, spec), lambda path: extend_study(path, 2)):
+        with pytest.raises(InputError, match=r" holds another run: client\.lr is 0\.1 there and 0\.2 here"):
+            attempt(tmp_path)
+        if attempt is study_again:
+            rmtree(right.path)  # what it trained before it came to the other one
+    assert wrong.spec().rounds == 1, "the other run was not changed"
+
+
 def test_seeds_may_be_in_the_grid() -> None:
     table = {**SMALL, "methods": ["fedavg"], "grid": {"seeds": [3, 4], "rounds": [1, 2]}}
     assert [(run.seed, run.rounds) for run in StudySpec(**table).runs()] == [(3, 1), (3, 2), (4, 1), (4, 2)]
@@ -82,6 +162,7 @@ def test_a_study_can_be_extended_by_its_grid(tmp_path: Path) -> None:
     [
         ({"rounds": 5}, "grid: rounds must be a list of values, got 5"),
         ({"rounds": []}, "grid: rounds must be a list of values"),
+        ({"seed": [0, 1]}, "grid: seed: the seeds of a study are called seeds"),
         ({"client": {"lr": [0.1, 0.1]}}, "grid: client.lr has a value twice"),
         ({"client.lr": [0.1, -1]}, "grid: client.lr: Input should be greater than 0, got -1"),
         ({"client.lrr": [0.1]}, "grid: client.lrr: unknown key; did you mean lr?"),

@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -19,6 +21,7 @@ from safetensors.torch import load_file
 
 import fedflat as ff
 from fedflat.core.errors import InputError, NonFiniteError
+from fedflat.engine.ranks import Ranks
 from fedflat.engine.simulation import Round
 from fedflat.experiments import runner, studies
 from fedflat.experiments.interrupt import Interrupted
@@ -183,6 +186,34 @@ def test_two_runs_cannot_share_a_folder(tmp_path: Path) -> None:
         runner.run(run_spec(method="fedsam"), tmp_path)
 
 
+def test_one_client_and_every_client_are_two_runs(tmp_path: Path) -> None:
+    """1 is a number of clients, and 1.0 a share, though Python calls them equal."""
+    runner.run(run_spec(rounds=1, participation=1), tmp_path)
+    with pytest.raises(InputError, match=r"holds another run: participation is 1 there and 1\.0 here"):
+        runner.run(run_spec(rounds=1, participation=1.0), tmp_path)
+
+
+class SecondRank(Ranks):
+    """The second of two ranks, of which the first has the settings `of_first`."""
+
+    def __init__(self, of_first: RunSpec) -> None:
+        super().__init__(2, 1, alone=False)
+        object.__setattr__(self, "of_first", of_first)
+
+    def first(self, value: Any) -> Any:
+        return False if isinstance(value, bool) else json.loads(json.dumps(self.of_first.decisive()))
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        yield
+
+
+def test_ranks_compare_their_settings_and_not_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunSpec, "digest", lambda _: "0" * 16)
+    with pytest.raises(InputError, match=r"^rank 1 has other settings than rank 0: client\.lr is 0\.1 there and 0\.2 "):
+        runner.run(run_spec(client={"lr": 0.2, "epochs": 1, "batch_size": 20}), tmp_path, ranks=SecondRank(run_spec()))
+
+
 def test_how_often_checkpoints_are_written_and_where_records_are_is_no_other_run(tmp_path: Path) -> None:
     runner.run(run_spec(), tmp_path)
     watched = Watched()
@@ -231,7 +262,7 @@ def test_studies_without_a_file_share_a_folder_only_if_they_extend_each_other(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     folder = studies.default_folder(study_spec())
-    assert re.fullmatch(r"runs/compare-[0-9a-f]{6}", str(folder))
+    assert re.fullmatch(r"runs/compare-[0-9a-f]{16}", str(folder))
     assert studies.default_folder(study_spec(methods=["feddyn"], seeds=[7], protocol="final")) == folder
     others = [studies.default_folder(study_spec(**{name: 7})) for name in ("rounds", "participation", "last")]
     assert len({folder, *others}) == 4

@@ -62,13 +62,13 @@ def test_the_folder_depends_on_the_settings_that_results_depend_on(name: str) ->
 
 
 def test_a_field_that_came_later_renames_no_folder() -> None:
-    """The names are those that versions without FedWMSAM's rising_weight, and without data.without_test, gave."""
+    """The first digits are those that versions without FedWMSAM's rising_weight, or data.without_test, gave."""
     of_data = {"data": {"name": "digits", "clients": 7, "validation": 0.1}, "rounds": 3}
-    assert RunSpec(method={"name": "fedsam", "rho": 0.2}, **of_data).digest() == "f6787a"
-    assert RunSpec(method="fedwmsam").digest() == "9bf045"
-    assert RunSpec(method={"name": "fedwmsam", "rho": 0.05}).digest() == "79d04d"
-    assert StudySpec(methods=["fedwmsam"]).digest() == "ab3a5e"
-    assert RunSpec(method={"name": "fedwmsam", "rising_weight": True}).digest() != "9bf045"
+    assert RunSpec(method={"name": "fedsam", "rho": 0.2}, **of_data).digest()[:6] == "f6787a"
+    assert RunSpec(method="fedwmsam").digest()[:6] == "9bf045"
+    assert RunSpec(method={"name": "fedwmsam", "rho": 0.05}).digest()[:6] == "79d04d"
+    assert StudySpec(methods=["fedwmsam"]).digest()[:6] == "ab3a5e"
+    assert RunSpec(method={"name": "fedwmsam", "rising_weight": True}).digest()[:6] != "9bf045"
 
 
 def test_a_study_is_every_method_with_every_seed() -> None:

@@ -57,6 +57,23 @@ def entry(curve: list[tuple[int, float]], rounds: int, diverged: tuple[int, ...]
     return Tried(0, 0, {}, rounds, {0: curve, 1: [(t, x + 0.1) for t, x in curve]}, 0.0, list(diverged))
 
 
+def test_a_trial_in_the_folder_of_another_one_is_refused(finished: tuple[Path, list], tmp_path: Path) -> None:
+    """Trials that have more rounds than a step asks for were believed whatever their settings were."""
+    copytree(finished[0], tmp_path / "copy")
+    (tmp_path / "copy" / "ledger.json").unlink()
+    one, other, *_ = sorted((tmp_path / "copy" / "trials").glob("FedAvg-seed5-*"))
+    rmtree(one)
+    copytree(other, one)
+    with pytest.raises(InputError, match=r" holds another run: client\.lr is \S+ there and \S+ here"):
+        tuning.tune(search(), tmp_path / "copy")
+
+
+def test_two_trials_with_one_folder_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunSpec, "digest", lambda _: "0" * 16)
+    with pytest.raises(InputError, match=r"^two runs of FedAvg-seed5 have one folder, .*: client\.lr is"):
+        tuning.tune(search(), tmp_path)
+
+
 def test_a_configuration_is_judged_by_the_last_fifth_of_its_rounds() -> None:
     curve = [(t, t / 100) for t in range(1, 11)]
     assert entry(curve, 10).score == pytest.approx((0.09 + 0.10) / 2 + 0.05), "rounds 9 and 10, the mean over seeds"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from itertools import product
+from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedflat.reports.labels import labels
+from fedflat.reports.labels import identities, labels
 
 VALUES = st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.floats(0, 1), st.text(max_size=60))
 SETTINGS = st.dictionaries(st.sampled_from(["method.rho", "client.lr", "partition.alpha", "rounds"]), VALUES)
@@ -43,6 +46,17 @@ def test_long_values_are_cut_and_still_told_apart() -> None:
     made = labels(["A", "A"], [{"method.x": "y" * 500 + end} for end in "ab"])
     assert len(set(made)) == 2
     assert max(map(len, made)) < 60
+
+
+def test_runs_belong_together_by_their_settings_and_not_by_their_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long values are cut in labels, and two of them may look alike."""
+    monkeypatch.setattr(hashlib, "sha256", lambda _: SimpleNamespace(hexdigest=lambda: "0" * 64))
+    settings = [{"method.x": "y" * 500 + end} for end in "aba"]
+    assert len(set(labels(["A"] * 3, settings))) == 1
+    one, other, again = identities(["A"] * 3, settings)
+    assert one == again != other
+    same = [{"client.lr": 1}, {"client.lr": 1.0, "client.steps": None}]
+    assert len(set(identities(["A", "A", "B"], [*same, same[0]]))) == 2
 
 
 @given(st.lists(SETTINGS, min_size=1, max_size=6))

@@ -101,7 +101,7 @@ def run_recipe(
     if not dry_run:
         for study in cells.values():
             prepare_data(console, study)  # first, so that missing data is an error before anything is measured
-    folder = out or Path("runs") / "recipes" / (name if scale == 1 else f"{name}-scale-{scale:g}")
+    folder = out or Path("runs") / "recipes" / (name if scale == 1 else f"{name}-scale-{scale}")
     if recipe.item.kind == "partition":
         return None if dry_run else _show_partitions(console, cells, folder)
     with console.doing("measuring 20 steps"):

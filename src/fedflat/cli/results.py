@@ -44,7 +44,7 @@ def report(
 
     fedflat report runs/digits
 
-    fedflat report runs/FedAvg-seed0-1a2b3c runs/FedSAM-seed0-4d5e6f --target 0.9 --out runs/two
+    fedflat report runs/FedAvg-seed0-1a2b3c4d5e6f7081 runs/FedSAM-seed0-2b3c4d5e6f708192 --target 0.9 --out runs/two
 
     The report of a federation's folder, also while it runs, says who took part, who was missing or refused, and what
     else happened.
@@ -91,9 +91,9 @@ def _report_federation(console: Console, folders: list[Path], out: Path | None) 
 
 
 def _digest(runs: list[StoredRun]) -> str:
-    """Six hexadecimal digits that stand for these runs, in any order."""
+    """The hexadecimal digits that stand for these runs, in any order."""
     names = sorted(f"{run.method}-seed{run.seed}-{run.digest()}" for run in runs)
-    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:6]
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
 
 
 def flatness(

@@ -198,7 +198,7 @@ def _module_of_file(place: str) -> ModuleType:
     """The module in the file `place`, imported once in a process; it may import modules that lie beside it."""
     import cloudpickle  # here, because most runs name no file
 
-    name = f"{Path(place).stem}_{hashlib.sha256(place.encode()).hexdigest()[:8]}"
+    name = f"{Path(place).stem}_{hashlib.sha256(place.encode()).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, place)

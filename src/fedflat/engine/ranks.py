@@ -98,13 +98,6 @@ class Ranks:
         """The values, which JSON can hold, that the ranks have passed, in the order of the ranks."""
         return [self._broadcast(value, rank) for rank in range(self.number)]
 
-    def same(self, value: str, what: str) -> None:
-        """Raise InputError on all ranks unless `value`, which the message calls `what`, is the same on all."""
-        values = self.gather(value)
-        other = next((rank for rank, its in enumerate(values) if its != values[0]), None)
-        if other is not None:
-            raise InputError(f"{what} is {values[0]} on rank 0 and {values[other]} on rank {other}")
-
     def most(self, number: int) -> int:
         """The largest number that a rank has passed."""
         return int(self._reduce(torch.tensor(number), dist.ReduceOp.MAX))

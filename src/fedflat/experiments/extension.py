@@ -51,6 +51,7 @@ def extend_study(path: Path, rounds: int, strict: bool = False) -> StudySpec:
         old, new = run_directory(before, path), run_directory(after, path)
         if not old.has_begun or new.path.exists():
             continue
+        old.check_same_run(before, any_rounds=True)
         if old.spec().rounds < rounds:
             extend_run(old, rounds, strict)
         with system_errors(old.path, "renamed"):

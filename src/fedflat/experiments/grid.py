@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
@@ -23,14 +24,26 @@ def flattened(table: Table, prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def settings_key(settings: Any) -> str:
+    """A text that two settings share only if they are the same: 1, 1.0, true and "1" are four values."""
+    return json.dumps(settings, sort_keys=True, default=repr)
+
+
+def are_different(values: Sequence[Any]) -> bool:
+    """Whether no value is there twice."""
+    return len({settings_key(value) for value in values}) == len(values)
+
+
 def checked_grid(table: Table) -> dict[str, list[Any]]:
     """A grid with dotted keys. Raises InputError, naming the key, for values that are no list of different values."""
     grid = flattened(table)
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
             raise InputError(f"{key} must be a list of values, got {values!r}")
-        if any(value in values[:i] for i, value in enumerate(values)):
+        if not are_different(values):
             raise InputError(f"{key} has a value twice: {values!r}")
+        if key == "seed":
+            raise InputError("seed: the seeds of a study are called seeds")
     return grid
 
 

@@ -351,5 +351,5 @@ def _labels(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def _key(*parts: Any) -> str:
-    """A part of a file's name, ten hexadecimal digits, that differs between pictures with different settings."""
-    return hashlib.sha256(json.dumps([VERSION, *parts], sort_keys=True).encode()).hexdigest()[:10]
+    """A part of a file's name that differs between pictures with different settings; so long that none is met twice."""
+    return hashlib.sha256(json.dumps([VERSION, *parts], sort_keys=True).encode()).hexdigest()[:32]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import platform
 import warnings
@@ -45,8 +44,9 @@ from ..rounds.initial_model import InitialModel, frozen_hash
 from ..rounds.model_file import load_model
 from ..rounds.segments import versions
 from .commit import commit_of_code
+from .grid import settings_key
 from .run_file_readers import read_architecture, read_counts, read_findings, read_metrics, read_summary
-from .spec import Experiment, RunSpec
+from .spec import DIGITS, Experiment, RunSpec
 
 RECORDED = ("fedflat", "torch", "numpy", "scipy", "scikit-learn", "safetensors", "pyarrow")  # packages in env.json
 
@@ -202,9 +202,13 @@ class RunDirectory:
                 raise InputError(f"{text}; without --strict it is gone on from")
             warnings.warn(f"{text}; for results of the new code choose another folder", ChangedWarning, stacklevel=3)
 
-    def check_same_run(self, spec: RunSpec) -> None:
-        """Raise InputError, naming the first difference, unless the folder's run has the settings `spec`."""
+    def check_same_run(self, spec: RunSpec, any_rounds: bool = False) -> None:
+        """Raise InputError, naming the first difference, unless the folder's run has the settings `spec`.
+
+        any_rounds: the number of rounds may differ.
+        """
         old, new = self.spec().decisive(), spec.decisive()
+        new["rounds"] = old["rounds"] if any_rounds else new["rounds"]
         if found := difference(old, new):
             raise InputError(f"--out {self.path} holds another run: {found}; {remedy(self.path, old, new, spec)}")
 
@@ -341,11 +345,11 @@ class StoredRun:
         return module
 
     def digest(self) -> str:
-        """Six hexadecimal digits that tell apart runs with other settings, seeds or numbers of rounds."""
+        """The hexadecimal digits that stand for the settings, the seed and the number of rounds."""
         if self.directory.has_begun:
             return self.spec.digest()
-        decisive = json.dumps([self.settings, self.summary["rounds"]], sort_keys=True)
-        return hashlib.sha256(decisive.encode()).hexdigest()[:6]
+        decisive = settings_key([self.settings, self.summary["rounds"]])
+        return hashlib.sha256(decisive.encode()).hexdigest()[:DIGITS]
 
     def load_into(self, module: nn.Module) -> nn.Module:
         """Put the trained parameters into `module`, which is changed and returned.
@@ -392,7 +396,7 @@ def _method_of(settings: Mapping[str, Any]) -> str:
 
 def remedy(path: Path, old: dict[str, Any], new: dict[str, Any], spec: Experiment) -> str:
     """What to do if `path` holds the settings `old`, and `new`, which are those of `spec`, are wanted."""
-    longer = old | {"rounds": 0} == new | {"rounds": 0} and new["rounds"] > old["rounds"]
+    longer = not difference(old | {"rounds": 0}, new | {"rounds": 0}) and new["rounds"] > old["rounds"]
     if longer and not spec.planned_by_rounds():
         return f"`fedflat resume {path} --rounds {new['rounds']}` extends it"
     return "choose another folder with --out, or remove this one"
@@ -406,4 +410,4 @@ def difference(old: Any, new: Any, key: str = "") -> str | None:
             if found:
                 return found
         return None
-    return None if old == new else f"{key} is {old} there and {new} here"
+    return None if settings_key(old) == settings_key(new) else f"{key} is {old} there and {new} here"

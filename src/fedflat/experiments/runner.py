@@ -5,6 +5,7 @@ Several ranks carry out one run together, in a folder that all of them can read 
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -16,8 +17,9 @@ from ..engine.callbacks import Callback
 from ..engine.ranks import ALONE, Ranks
 from ..engine.simulation import Round, Simulation
 from ..rounds.checkpoint import DamagedError
+from .grid import settings_key
 from .interrupt import Interrupted, StopRequest, stop_between_rounds
-from .run_directory import RunDirectory, StoredRun
+from .run_directory import RunDirectory, StoredRun, difference
 from .spec import RunSpec, build_measure
 
 
@@ -165,8 +167,10 @@ def _train_with_ranks(
     callbacks: Sequence[Callback],
 ) -> None:
     """Compute the rounds that are left. Raises InputError unless all ranks see the checkpoints that rank 0 sees."""
-    ranks.same(spec.digest(), "the digest of the configuration")
+    first = ranks.first(json.loads(settings_key(spec.decisive())))
     with ranks.together():
+        if found := difference(first, json.loads(settings_key(spec.decisive()))):
+            raise InputError(f"rank {ranks.index} has other settings than rank 0: {found}")
         sim = spec.build(ranks=ranks)
         sim.callbacks = check_callbacks(callbacks)
     with closing(sim):

@@ -6,13 +6,12 @@ problem for which they are chosen. The test set is not looked at.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import InputError
-from .grid import variants
+from .grid import settings_key, variants
 from .run_directory import StoredRun
 from .spec import Experiment, RunSpec, StudySpec
 from .statistics import MeanEstimate, mean_estimate
@@ -88,7 +87,7 @@ def _grouped(tables: Sequence[dict[str, object]]) -> list[list[int]]:
     """The places of equal tables, in the order of their first."""
     groups: dict[str, list[int]] = {}
     for place, table in enumerate(tables):
-        groups.setdefault(json.dumps(table, sort_keys=True), []).append(place)
+        groups.setdefault(settings_key(table), []).append(place)
     return list(groups.values())
 
 

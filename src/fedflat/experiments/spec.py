@@ -56,7 +56,7 @@ from ..rounds.participation import Bernoulli, HeldOut, Participation, Unreliable
 from ..rounds.participation import participation as as_rule
 from ..rounds.privacy.settings import Privacy
 from .config_errors import check_bounds, short_repr, validated
-from .grid import SettingsGrid, checked_grid, variants, with_values
+from .grid import SettingsGrid, checked_grid, settings_key, variants, with_values
 from .schema import NamedSection, Section, UnloadedSection, choice_of, section_named, section_of
 
 MAX_FILE_BYTES = 2**24  # of a configuration; a million clients in listed cohorts have 12 million
@@ -65,6 +65,7 @@ MAX_ROUNDS = 999_999  # checkpoints are named with six digits and found in the o
 MAX_CLIENTS = 2**31 - 1  # the client of a sample is kept in 32 bits
 MAX_STORE_MEGABYTES = 10**9  # a petabyte, so that bytes fit in 50 bits
 MAX_RUNS = 10_000  # of a study; each has a folder
+DIGITS = 16  # of a digest that names a folder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -335,10 +336,10 @@ class Experiment(Section):
         return tomli_w.dumps(self.table())
 
     def digest(self) -> str:
-        """Six hexadecimal digits that tell apart two configurations with different results."""
+        """The hexadecimal digits in names of folders. Whether two configurations are one is told by `settings_key`."""
         # Settings at their default are left out, so that one that is added later does not rename old folders.
-        defaults = type(self)().decisive()
-        given = {name: value for name, value in self.decisive().items() if value != defaults.get(name)}
+        defaults = _defaults(type(self))
+        given = {name: x for name, x in self.decisive().items() if settings_key(x) != defaults.get(name)}
         if "data" in given:
             given["data"] = _without_later(given["data"], DataOptions)
         for name in {"flatness", "probes"} & set(given):
@@ -347,7 +348,7 @@ class Experiment(Section):
             given["method"] = _method_without_later(given["method"])
         if "methods" in given:
             given["methods"] = [_method_without_later(section) for section in given["methods"]]
-        return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:6]
+        return hashlib.sha256(settings_key(given).encode()).hexdigest()[:DIGITS]
 
     def decisive(self) -> dict[str, Any]:
         """Every setting that the results depend on; files of code by their names, whatever folder they are in.
@@ -398,6 +399,12 @@ class Experiment(Section):
         """
         origins = {portable(name): origin(name, point) for name, point in self.outside_names().items()}
         return {name: vars(found) for name, found in origins.items() if found is not None}
+
+
+@cache
+def _defaults(kind: type[Experiment]) -> dict[str, str]:
+    """The keys of the decisive settings of a configuration that nothing is given for, by name."""
+    return {name: settings_key(value) for name, value in kind().decisive().items()}
 
 
 NAMED = ("data", "flatness", "method", "methods", "model", "partition", "probes")  # keys whose value names something
@@ -589,18 +596,27 @@ class StudySpec(Experiment):
             _check_method(method, self.weights, None if "rounds" in self.grid else self.rounds)
             self._client_for(method)
         if self.grid:
-            for method, values in SettingsGrid(self.grid, self.methods).points():
-                self._run(method, values, self.seeds[0])
+            self._check_points()
         return self
 
     def method_sections(self) -> list[NamedSection]:
         return self.methods
 
     def runs(self) -> list[RunSpec]:
-        """Every run of the study, seed after seed; equal ones once."""
-        points = list(SettingsGrid(self.grid, self.methods).points())
-        found = [self._run(method, values, seed) for seed in self.seeds for method, values in points]
-        return with_variants(found if not self.grid else list({run.digest(): run for run in found}.values()))
+        """Every run of the study, seed after seed; runs with equal settings are one."""
+        points = SettingsGrid(self.grid, self.methods).points()
+        first = (self._run(method, values, self.seeds[0]) for method, values in points)
+        distinct = with_variants(list({settings_key(run.decisive()): run for run in first}.values()))
+        return [run.model_copy(update={"seed": seed}) for seed in self.seeds for run in distinct]
+
+    def _check_points(self) -> None:
+        """Raise InputError for a point of the grid that cannot be, and for two of one method that are the same run."""
+        known: dict[tuple[int, str], str] = {}
+        for method, values in SettingsGrid(self.grid, self.methods).points():
+            run, point = self._run(method, values, self.seeds[0]), settings_key(values)
+            other = known.setdefault((id(method), settings_key(run.decisive())), point)
+            if other != point:
+                raise InputError(f"grid: {other} and {point} are the same run of {method.label}; leave one of them out")
 
     def _run(self, method: NamedSection, values: dict[str, Any], seed: int) -> RunSpec:
         """The run at one point of the grid. Raises InputError, naming the key, for a value that cannot be."""
@@ -608,11 +624,8 @@ class StudySpec(Experiment):
         settings = {**shared, "client": self._client_for(method), "method": method, "seed": seed}
         if not values:
             return RunSpec(**settings)
-        tables = {
-            name: section.values() if isinstance(section, Section) else section for name, section in settings.items()
-        }
         try:
-            return validated(RunSpec, with_values(tables, values))
+            return validated(RunSpec, with_values(settings, values))
         except InputError as error:
             raise InputError(f"grid: {str(error).removeprefix('grid.')}") from error
 

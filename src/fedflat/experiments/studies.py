@@ -50,6 +50,7 @@ def carry_out_studies(
         raise InputError("a study is carried out by one process, with --jobs by several; torchrun is for `fedflat run`")
     runs = [[(one, run_directory(one, path)) for one in spec.runs()] for path, spec in specs.items()]
     queue = [one for some in runs for one in some]
+    check_folders(queue)
     number = min(number_of_jobs(jobs, spec.device, len(queue)) for spec in specs.values())
     with stop_between_rounds() as request:
         for path, spec in specs.items():
@@ -98,6 +99,17 @@ def run_directory(spec: RunSpec, study_path: Path) -> RunDirectory:
     return RunDirectory(study_path / "runs" / f"{spec.label}-{spec.digest()}")
 
 
+def check_folders(runs: Runs) -> None:
+    """Raise InputError if two different runs have one folder, whose name is made of a digest."""
+    known: dict[Path, RunSpec] = {}
+    for spec, directory in runs:
+        other = known.setdefault(directory.path, spec)
+        if found := difference(other.decisive(), spec.decisive()):
+            raise InputError(
+                f"two runs of {spec.label} have one folder, {directory.path}: {found}; leave out one value"
+            )
+
+
 def begin_study(spec: StudySpec, path: Path) -> None:
     """Make the study's folder and write its configuration.
 
@@ -123,9 +135,9 @@ def write_study(spec: StudySpec, path: Path) -> None:
 
 def default_folder(spec: StudySpec) -> Path:
     """The folder of a study that no file gives a name: one for all that extend each other."""
-    earlier = Path("runs") / "compare"  # without a digest, as earlier versions named it
-    if (earlier / "study.toml").exists() and _fixed(StudySpec.load(earlier / "study.toml")) == _fixed(spec):
-        return earlier
+    earlier = Path("runs") / "compare" / "study.toml"  # without a digest, as earlier versions named it
+    if earlier.exists() and not difference(_fixed(StudySpec.load(earlier)), _fixed(spec)):
+        return earlier.parent
     plain = StudySpec()
     return Path("runs") / f"compare-{spec.model_copy(update={x: getattr(plain, x) for x in EXTENSIBLE}).digest()}"
 
@@ -136,12 +148,15 @@ def _fixed(spec: StudySpec) -> dict[str, Any]:
 
 
 def stored_study(path: Path) -> tuple[StudySpec, list[StoredRun]]:
-    """A study's configuration and its finished runs. Raises InputError if `path` holds none."""
+    """A study's configuration and its finished runs. Raises InputError if `path` holds none, or other runs."""
     if (path / "tune.toml").exists():
         raise InputError(f"{path} holds a search, which has chosen already: its winners are in winners.toml")
     spec = StudySpec.load(path / "study.toml")
-    directories = [run_directory(one, path) for one in spec.runs()]
-    runs = [StoredRun(directory) for directory in directories if directory.is_finished]
+    directories = [(one, run_directory(one, path)) for one in spec.runs()]
+    finished = [(one, directory) for one, directory in directories if directory.is_finished]
+    for one, directory in finished:
+        directory.check_same_run(one)
+    runs = [StoredRun(directory) for _, directory in finished]
     if not runs:
         raise InputError(f"{path} holds no finished run; continue the study with `fedflat resume {path}`")
     return spec, runs

@@ -27,7 +27,7 @@ from .run_directory import RunDirectory, StoredRun, difference
 from .runner import RunObserver
 from .selection import study_of
 from .spec import RunSpec, StudySpec
-from .studies import Jobs, carry_out_all, number_of_jobs
+from .studies import Jobs, carry_out_all, check_folders, number_of_jobs
 from .tuning_spec import Configuration, Point, TuningSpec
 
 SETTINGS, LEDGER, CURVES, WINNERS = "tune.toml", "ledger.json", "curves.csv", "winners.toml"
@@ -167,9 +167,12 @@ def _step(
     """Train the configurations that are `going`, by method, up to `rounds` rounds."""
     trials = spec.trials([one for some in going for one in some], rounds)
     runs = [(trial, _directory(spec, trial, path)) for trial in trials]
-    for _, directory in runs:
-        if directory.is_finished and directory.spec().rounds < rounds:
-            _prolong(directory, rounds, strict)
+    check_folders(runs)
+    for trial, directory in runs:
+        if directory.is_finished:
+            directory.check_same_run(trial, any_rounds=True)
+            if directory.spec().rounds < rounds:
+                _prolong(directory, rounds, strict)
     left = [(trial, directory) for trial, directory in runs if not _is_longer(directory, rounds)]
     carry_out_all(left, number_of_jobs(jobs, spec.device, len(left) or 1), observer, request, strict)
     seeds = len(spec.tune.seeds)

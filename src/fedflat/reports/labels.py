@@ -20,15 +20,30 @@ def labels(methods: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> lis
     """
     names = list(dict.fromkeys(name for one in settings for name in one))
     names.sort(key=lambda name: not name.startswith("method."))  # the method's own come first
-    texts = {name: _texts([one.get(name) for one in settings]) for name in names}
+    texts = _texts_by_name(settings)
     told = {name: _told_for(name, methods, texts[name]) for name in names}
     short = _short([name for name in names if told[name]], names)
     made = []
     for place, method in enumerate(methods):
         own = [name for name in short if method in told[name] and texts[name][place] is not None]
-        values = ", ".join(f"{short[name]}={texts[name][place]}" for name in own)
+        values = ", ".join(f"{short[name]}={_cut(str(texts[name][place]))}" for name in own)
         made.append(f"{method}({values})" if values else method)
     return made
+
+
+def identities(methods: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> list[frozenset[tuple[str, str]]]:
+    """What is equal for runs of one method with the same settings, and for no others; labels cut long values."""
+    found = [{("", method)} for method in methods]
+    for name, texts in _texts_by_name(settings).items():
+        for one, text in zip(found, texts, strict=True):
+            one.update(() if text is None else {(name, text)})
+    return list(map(frozenset, found))
+
+
+def _texts_by_name(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[str | None]]:
+    """The values of each setting as text, in the order of the runs."""
+    names = dict.fromkeys(name for one in settings for name in one)
+    return {name: _texts([one.get(name) for one in settings]) for name in names}
 
 
 def _told_for(name: str, methods: Sequence[str], texts: Sequence[str | None]) -> set[str]:
@@ -46,7 +61,7 @@ def _told_for(name: str, methods: Sequence[str], texts: Sequence[str | None]) ->
 def _texts(values: Sequence[Any]) -> list[str | None]:
     """Values as text, equal numbers as equal texts."""
     is_float = any(isinstance(value, float) for value in values)
-    return [None if value is None else _text(float(value) if is_float and _is_whole(value) else value)
+    return [None if value is None else str(float(value) if is_float and _is_whole(value) else value)
             for value in values]  # fmt: skip
 
 
@@ -54,12 +69,11 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _text(value: Any) -> str:
-    """A value as text; what is long is cut and told apart by a digest."""
-    text = str(value)
+def _cut(text: str) -> str:
+    """A value's text; what is long is cut, and has a digest that tells readers that it is another one."""
     if len(text) <= LONGEST:
         return text
-    return f"{text[: LONGEST // 2]}… {hashlib.sha256(text.encode()).hexdigest()[:6]}"
+    return f"{text[: LONGEST // 2]}… {hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def _short(told: Sequence[str], names: Sequence[str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from ..engine.arguments import BF16
 from ..methods import plain
 from ..metrics.protocols import Protocol, long_mean
 from .comparison_data import FinishedRun, curve_of
-from .labels import labels
+from .labels import identities, labels
 from .run_settings import HASHES, settings_of_all
 
 # Runs of one seed are paired only if they share these settings; otherwise not only their methods differ. In words.
@@ -39,11 +39,12 @@ class Group:
 
 
 def grouped(runs: Sequence[FinishedRun]) -> list[Group]:
-    """Runs by label, in their order. Raises InputError for two with the same settings and seed."""
-    groups: dict[str, Group] = {}
-    settings = settings_of_all(runs)
-    for run, label, own in zip(runs, labels([run.method for run in runs], settings), settings, strict=True):
-        group = groups.setdefault(label, Group(label, own))
+    """Runs by method and settings, in their order. Raises InputError for two with the same settings and seed."""
+    groups: dict[frozenset[tuple[str, str]], Group] = {}
+    methods, settings = [run.method for run in runs], settings_of_all(runs)
+    names, keys = labels(methods, settings), identities(methods, settings)
+    for run, label, own, key in zip(runs, names, settings, keys, strict=True):
+        group = groups.setdefault(key, Group(label, own))
         for other in group.runs:
             if other.seed == run.seed:
                 raise InputError(_twice(runs, other, run))

@@ -15,6 +15,7 @@ from fedflat.experiments.run_directory import RunDirectory, StoredRun
 from fedflat.experiments.runner import Observers, RunObserver
 from fedflat.experiments.tracking import observer
 from fedflat.experiments.tracking.csv_files import CsvTracker
+from fedflat.experiments.tracking.tracker import TrackedRun
 from support.studies import run_spec, study_spec
 from support.tracked import READERS, Tracked
 from support.watching import Watched
@@ -124,6 +125,18 @@ def test_a_study_has_a_run_for_each_of_its_own_also_side_by_side(tool: str, tmp_
     for run in runs:
         [own] = [one for one in found if one.name.startswith(run.method)]
         assert_tracked(run, own)
+
+
+def test_a_kept_name_is_of_one_run_of_a_study_and_stays_when_the_run_gets_more_rounds(tmp_path: Path) -> None:
+    """Runs that differ in their rounds alone had one name, and one folder of TensorBoard."""
+    short, long = (run_spec(rounds=rounds) for rounds in (1, 2))
+    for folder in (one := RunDirectory(tmp_path / "one"), other := RunDirectory(tmp_path / "other")):
+        folder.path.mkdir()
+    name = TrackedRun(short, one, tmp_path).kept_name("tensorboard")
+    assert name != TrackedRun(long, other, tmp_path).kept_name("tensorboard")
+    assert name == TrackedRun(long, one, tmp_path).kept_name("tensorboard")
+    TrackedRun(short, one, tmp_path).keep("tensorboard", {"digest": "../../elsewhere"})
+    assert name == TrackedRun(short, one, tmp_path).kept_name("tensorboard")
 
 
 class Failing(CsvTracker):

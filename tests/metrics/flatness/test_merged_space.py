@@ -178,9 +178,9 @@ def test_of_a_model_without_adapters_nothing_is_said_of_a_space() -> None:
 def test_folders_of_runs_with_measures_of_their_own_are_called_as_before() -> None:
     """The digits of the code without `space`."""
     own = {"flatness": [{"name": "trace", "most": 7}, {"name": "consistency"}], "probes": [{"name": "sharpness"}]}
-    assert run_spec(**own).digest() == "a28a0b"
+    assert run_spec(**own).digest()[:6] == "a28a0b"
     own["probes"] = [{"name": "sharpness", "space": "merged"}]
-    assert run_spec(**own).digest() != "a28a0b"
+    assert run_spec(**own).digest()[:6] != "a28a0b"
 
 
 @pytest.mark.slow

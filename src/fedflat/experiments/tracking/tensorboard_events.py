@@ -23,7 +23,7 @@ class TensorBoardTracker(Tracker):
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         super().__init__(run)
-        self.folder = run.root / "tensorboard" / run.name
+        self.folder = run.root / "tensorboard" / run.kept_name("tensorboard")
         self._next = _steps(self.folder)
         self._writer = EventFileWriter(str(self.folder))
         if not self._next:

@@ -25,10 +25,11 @@ class TrackedRun:
     directory: RunDirectory
     root: Path  # the folder of the run, or of the study that it belongs to
 
-    @property
-    def name(self) -> str:
-        """A name that another run of the study does not have, and that stays when the run gets more rounds."""
-        digest = self.spec.model_copy(update={"rounds": RunSpec().rounds}).digest()
+    def kept_name(self, tool: str) -> str:
+        """A name that no other run of the study has; it is kept, and stays when the run gets more rounds."""
+        kept = self.state(tool).get("digest")
+        digest = kept if isinstance(kept, str) and kept.isalnum() else self.spec.digest()
+        self.keep(tool, {"digest": digest})
         return f"{self.spec.label}-{digest}"
 
     def settings(self) -> dict[str, Any]:
