@@ -5,7 +5,8 @@
 
 Of every finished run all files are kept but its model and its checkpoints, and of every search its ledger. Restored
 runs are finished ones to `run.py` and `collect.py`. A trial that goes on to the next step of a search is trained anew,
-since its checkpoint is not there. The same runs always give the same bytes.
+since its checkpoint is not there. The same runs always give the same bytes. A run's folder gets the name that this
+version gives to its settings, whatever it is called in the file.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import io
 import json
 import re
 import tarfile
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -25,6 +27,7 @@ from fedflat.cli.ending import in_one_line
 from fedflat.core.errors import InputError
 from fedflat.experiments import tuning
 from fedflat.experiments.run_directory import RunDirectory
+from fedflat.experiments.spec import RunSpec
 from fedflat.files import make_folder, system_errors, write_atomically
 from fedflat.rounds.checksums import FILE as SUMS
 
@@ -81,8 +84,7 @@ def write(runs: Path, file: Path = FILE) -> int:
     if not contents:
         raise InputError(f"--runs {runs} holds nothing of the study; `run.py --out {runs}` carries it out")
     if file.exists():
-        with opened(file) as archive:
-            contents = with_longest({entry.name: archive.extractfile(entry).read() for entry in archive}, contents)
+        contents = with_longest(contents_of(file), contents)
 
     def write_archive(target: Path) -> None:
         with tarfile.open(target, "w:xz", preset=9) as archive:
@@ -93,6 +95,26 @@ def write(runs: Path, file: Path = FILE) -> int:
 
     write_atomically(file, write_archive)
     return sum(Path(name).name == "summary.json" for name in contents)
+
+
+def contents_of(file: Path) -> dict[str, bytes]:
+    """The files of the archive `file`, by name. Raises InputError that names it, if it is missing or damaged."""
+    with opened(file) as archive:
+        contents = {tarfile.data_filter(entry, ".").name: archive.extractfile(entry).read() for entry in archive}
+    folders = {Path(name).parent for name in contents if Path(name).name == "summary.json"}
+    names = {folder: folder.with_name(name_of(folder, contents)) for folder in folders}
+    return {str(names.get(path.parent, path.parent) / path.name): x
+            for path, x in ((Path(name), x) for name, x in contents.items())}  # fmt: skip
+
+
+def name_of(folder: Path, contents: dict[str, bytes]) -> str:
+    """The name of the folder of a run: a trial is named by the last step of its search."""
+    table = tomllib.loads(contents[f"{folder}/config.toml"].decode())
+    if folder.parent.name == "trials":
+        search = tomllib.loads(contents[f"{folder.parents[1]}/{tuning.SETTINGS}"].decode())
+        table["rounds"] = search["tune"]["rounds"][-1]
+    spec = RunSpec(**table)
+    return f"{spec.label}-{spec.digest()}"
 
 
 def with_longest(old: dict[str, bytes], new: dict[str, bytes]) -> dict[str, bytes]:
@@ -115,14 +137,14 @@ def lengths_of(contents: dict[str, bytes]) -> dict[Path, int]:
 
 def restore(runs: Path, file: Path = FILE) -> int:
     """Put the runs of `file` that the folder `runs` does not have there, and return how many these are."""
-    with opened(file) as archive:
-        make_folder(runs)
-        folders = {Path(name).parent for name in archive.getnames() if Path(name).name == "summary.json"}
-        new = {folder for folder in folders if is_missing(RunDirectory(runs / folder))}
-        for entry in archive:  # the summary is the last file of a run
-            folder = Path(entry.name).parent
-            if folder in new or (folder not in folders and not (runs / entry.name).exists()):
-                archive.extract(entry, runs, filter="data")
+    contents = contents_of(file)
+    folders = {Path(name).parent for name in contents if Path(name).name == "summary.json"}
+    new = {folder for folder in folders if is_missing(RunDirectory(runs / folder))}
+    for path, content in ((Path(name), content) for name, content in contents.items()):
+        if path.parent in new or (path.parent not in folders and not (runs / path).exists()):
+            make_folder(runs / path.parent)
+            with system_errors(runs / path, "written"):  # the summary is the last file of a run
+                (runs / path).write_bytes(content)
     return len(new)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 import sys
+import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
@@ -820,6 +822,19 @@ def test_the_same_runs_give_the_same_bytes_and_a_page(carried_out: Path, tmp_pat
     assert study.figures(Results.load(tmp_path / "one")).keys() >= {"contrasts.svg", "curves-alpha-0.svg", "drift.svg"}
 
 
+def with_short_names(file: Path) -> int:
+    """Name the folders of runs in an archive with six digits, as the kept ones once were; how many files are in one."""
+    with tarfile.open(file) as archive:
+        entries = [(entry, archive.extractfile(entry).read()) for entry in archive]
+    changed = 0
+    with tarfile.open(file, "w:xz") as archive:
+        for entry, content in entries:
+            entry.name, number = re.subn(r"(-seed\d+-[0-9a-f]{6})[0-9a-f]{10}/", r"\1/", entry.name)
+            changed += number
+            archive.addfile(entry, io.BytesIO(content))
+    return changed
+
+
 @pytest.mark.slow
 def test_kept_runs_are_finished_ones_elsewhere(carried_out: Path, tmp_path: Path) -> None:
     """Their rows are the same, and to go on computes only what was not finished."""
@@ -828,6 +843,9 @@ def test_kept_runs_are_finished_ones_elsewhere(carried_out: Path, tmp_path: Path
     assert number == len(collect.collected(carried_out).runs)
     content = file.read_bytes()
     assert (kept.write(carried_out, file), file.read_bytes()) == (number, content)
+    assert with_short_names(file) > 0
+    assert (kept.write(carried_out, file), file.read_bytes()) == (number, content), "folders are named anew"
+    assert with_short_names(file) > 0
     assert kept.restore(elsewhere, file) == number
     assert kept.restore(elsewhere, file) == 0, "what is there stays"
     ours, theirs = collect.collected(elsewhere), collect.collected(carried_out)
