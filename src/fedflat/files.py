@@ -23,7 +23,15 @@ from .core.errors import InputError, imported_errors, printable
 
 TEXT = 64 * 2**20  # bytes of a TOML or JSON file, at most; ours have some kilobytes
 GROWTH = 2**20  # bytes by which a file may grow while it is opened
-DOTS = 200  # in a line of a TOML file; the parser's time grows with the square of the parts of a dotted key
+DOTS = 40  # of a key in TOML, more than any table is deep; the parser's time grows with the square of a key's parts
+# What may have dots outside keys: texts, also those that do not end, which the parser refuses there; comments; numbers.
+# Every alternative takes what it has looked at, so that no content is looked at twice.
+NO_KEYS = re.compile(
+    r'''"""(?:[^"\\]++|\\[\s\S]?|"(?!""))*+(?:"{3,5}+|\Z)|'{3}(?:[^']++|'(?!''))*+(?:'{3,5}+|\Z)'''
+    r"""|"(?:[^"\\\n]++|\\.?)*+"?+|'[^'\n]*+'?+|\#[^\n]*+"""
+    r"""|(?<![\w.-])[+-]?[0-9][0-9_]*+\.[0-9][0-9_]*+(?:[eE][+-]?[0-9]++)?+(?![\w.-])"""
+)
+NO_PART_OF_A_KEY = re.compile(r"[^\w\-\"'. \t]+")
 TEMPORARY = re.compile(r"\.tmp-fedflat-[0-9a-f]{16}(\.\w+)?")
 ARROW = "pyarrow:ArrowException"
 WRITING = (OSError, "safetensors:SafetensorError", ARROW)  # what is raised when a disk is full
@@ -192,11 +200,15 @@ def read_json(path: Path, most: int = TEXT) -> Any:
 
 def read_toml(path: Path, most: int = TEXT) -> dict[str, Any]:
     """The table in a TOML file. Raises InputError, also for one that is nested too deep."""
-    text = read_text(path, most)
-    if any(line.count(".") > DOTS for line in text.split("\n")):
-        raise InputError(f"{path} cannot be read: a line has more than {DOTS} dots")
-    table: dict[str, Any] = parsed(path, lambda: tomllib.loads(text))
+    table: dict[str, Any] = parsed(path, lambda: parse_toml(read_text(path, most)))
     return table
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The table in a TOML text. Raises ValueError, or RecursionError if it is nested too deep, in bounded time."""
+    if any(key.count(".") > DOTS for key in NO_PART_OF_A_KEY.split(NO_KEYS.sub('"', text))):
+        raise RecursionError(f"a key has more than {DOTS} dots")
+    return tomllib.loads(text)
 
 
 def parsed(path: Path, parse: Callable[[], Any]) -> Any:

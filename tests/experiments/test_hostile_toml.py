@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,10 @@ from fedflat.experiments.spec import (
     build_measure,
     build_method,
     build_partition,
+    from_flag,
     participation_of,
 )
+from fedflat.files import parse_toml
 from fedflat.rounds.initial_model import InitialModel
 from fedflat.rounds.local_training import Client
 from support.effort import chosen, effort
@@ -113,7 +116,64 @@ def test_the_field_is_named(tmp_path: Path, line: str, named: str) -> None:
     assert named in str(error.value)
 
 
+LONG = ".".join("a" * 100_000)  # a key, which the parser would take minutes for
+LONG_KEYS = [
+    f"{LONG} = 1", f"[{LONG}]", f"[[{LONG}]]", f"x = {{{LONG} = 1}}", f"x = [1, {{{LONG} = 1}}]",
+    f"y = 1\r\n{LONG} = 1", " . ".join(["'a.b'"] * 100_000) + " = 1", "\t.".join(['"\\"."'] * 100_000) + " = 1",
+    ".".join("1" * 100_000) + " = 1", " . ".join(["1.1"] * 100_000) + " = 1", f"x = 0.5\n1.5.{LONG} = 1",
+]  # fmt: skip
+# Values with all that a text may have in it, after which a key begins again.
+VALUES = [
+    "0.5", "-1_0.5e-10", "1.0", '"#"', '"\\""', "'\"'", "'#'", '"\\\\"', '""', "''", '"""a"b""c\n\' """', "'''\n\" '''",
+    '"""b""""', "'''b'''''", '"""\\\n"""', '"""\\""""', "[0.5, 'a.b'] # ' \"", "[\n0.5, # \"\"\"\n]",
+    "1979-05-27T00:32:00.999Z", '"' + "A sentence. " * 500 + '"', "[" + "0.25," * 1000 + "]",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", LONG_KEYS, ids=range(len(LONG_KEYS)))
+def test_a_key_with_very_many_parts_is_refused_at_once(tmp_path: Path, text: str) -> None:
+    (tmp_path / "file.toml").write_text(text)
+    began = time.process_time()
+    with pytest.raises(InputError, match=r"file\.toml cannot be read: it is nested too deep$"):
+        RunSpec.load(tmp_path / "file.toml")
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("before", chosen(VALUES[::4], VALUES), ids=lambda text: repr(text[:20]))
+def test_dots_outside_keys_are_no_parts_and_none_hides_a_key(before: str) -> None:
+    """Whatever stands before it, a long key is refused, and a text without one is read as the parser reads it."""
+    for value in VALUES:
+        inside = f"x = [{{z = {value}, KEY = 1}}]" if "#" not in value else f"x = {value}\n[[KEY]]"
+        for rest in (inside, f"x = {value}\nKEY = 1"):
+            text = f"y = {before}\n{rest}"
+            short = text.replace("KEY", "a.b.c")
+            assert parse_toml(short) == tomllib.loads(short)
+            with pytest.raises(RecursionError):
+                parse_toml(text.replace("KEY", LONG[:201]))
+
+
+def test_a_thousand_decimals_on_one_line_are_read(tmp_path: Path) -> None:
+    values = [round(0.001 + i * 1e-6, 6) for i in range(1000)]
+    (tmp_path / "file.toml").write_text(f"methods = ['fedavg']\ngrid = {{'client.lr' = {values}}}")
+    assert StudySpec.load(tmp_path / "file.toml").grid == {"client.lr": values}
+    assert from_flag(str(values)) == values
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["'" * 10**6, '"' + '\\"' * 500_000, "1" * 10**6, "." * 10**6, '"""' + '""a' * 300_000, "+-" * 500_000,
+     "1.1e" * 250_000, "1_" * 500_000, '"' + "\\" * 1_000_001, "a" * 10**6],
+    ids=range(10),
+)  # fmt: skip
+def test_no_content_is_looked_at_twice(text: str) -> None:
+    began = time.process_time()
+    with pytest.raises((ValueError, RecursionError)):
+        parse_toml(text)
+    assert time.process_time() - began < SECONDS
+
+
 FLAGS = [
+    ["--participation", f"{{{LONG[:120_001]} = 1}}"], ["--model.options", f"{{{LONG[:120_001]} = 1}}"],
     ["--participation", "[" * 50_000], ["--participation", "[[" * 30 + "]]" * 30], ["--participation", "9" * 5000],
     ["--participation", '{"bernoulli": ' * 500 + "1" + "}" * 500], ["--participation", "0x" + "f" * 6000],
     ["--workers", "[" * 50_000], ["--workers", '{"a": 1}'], ["--seed", "9" * 5000], ["--rounds", "1e15"],

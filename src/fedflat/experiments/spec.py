@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import cache
@@ -41,7 +40,7 @@ from ..data.selection import DataOptions
 from ..data.sources import SOURCES, is_folder, known_source
 from ..engine.arguments import check_weights, check_workers
 from ..engine.ranks import ALONE, Ranks
-from ..files import read_toml
+from ..files import parse_toml, read_toml
 from ..methods import METHODS, all_methods, find, plain
 from ..metrics.flatness import LIGHT, Measure, check_measures
 from ..metrics.flatness.measures import MEASURES, all_measures, find_measure
@@ -93,7 +92,7 @@ else:
 
 def from_flag(value: Any) -> Any:
     """A flag's text as the number, list or table that it spells, in JSON or TOML; other values unchanged."""
-    for read in (json.loads, lambda text: tomllib.loads(f"value = {text}")["value"]) if isinstance(value, str) else ():
+    for read in (json.loads, lambda text: parse_toml(f"value = {text}")["value"]) if isinstance(value, str) else ():
         try:
             found = read(value)
         except RecursionError as error:
