@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import signal
 import tempfile
@@ -18,6 +19,7 @@ from typer.main import get_command
 from fedflat.cli.app import app
 from fedflat.engine import device_trial
 from fedflat.methods import all_methods
+from support.effort import effort
 
 SMALL = "--data.clients 10 --client.epochs 1 --client.batch_size 20 --rounds 4 --checkpoint_every 2 --participation 0.5"
 
@@ -162,6 +164,20 @@ def test_dry_run_prints_configuration_and_cost_and_computes_nothing(fedflat, tmp
     assert code == 0
     assert 'name = "FedSMOO"' in out
     assert re.search(r"model parameters +4,810", out)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_dry_run_of_a_study_says_what_is_left_and_writes_nothing(fedflat, tmp_path: Path) -> None:
+    values = json.dumps([round(0.001 * i, 3) for i in range(1, effort(26, 2501))])
+    line = f"compare {SMALL} --methods fedavg --methods fedsam --seeds 0 --seeds 1 --grid"
+    code, out, err = fedflat(f"""{line} '{{"client.lr": {values}}}' --jobs 4 --dry-run""")
+    runs = f"{effort(100, 10_000):,}"
+    assert (code, err) == (0, "")
+    assert re.search(rf"^ all +{runs} +0 ", out, re.MULTILINE)
+    assert f"runs    {runs}, of which 0 are finished and 0 have begun; seeds 0, 1\nfolder  runs/compare-" in out
+    assert f" for the {runs} that are left, 4 runs at a time, " in out
+    assert "tried   FedAvg(lr=0.001)-seed0, FedSAM(lr=0.001)-seed0; the other runs are extrapolated" in out
     assert not list(tmp_path.iterdir())
 
 

@@ -148,6 +148,19 @@ def carry_out_study(
     show(console, [Chapter(compare(runs, targets=spec.targets, protocol=spec.protocol))], path)
 
 
+def show_plan(console: Console, spec: StudySpec, path: Path, jobs: Jobs) -> None:
+    """Print what a study will cost in the folder `path`; nothing is trained, and nothing is written there."""
+    from ..experiments.study_plan import study_plan
+    from ..reports.study_plan import plan_lines, plan_table
+
+    prepare_data(console, spec)
+    warn_of_doubtful_settings(console, spec)
+    with console.doing("taking steps on trial"):
+        plan = study_plan(spec, path)
+    console.show(plan_table(plan))
+    console.say(*plan_lines(plan, path, studies.number_of_jobs(jobs, spec.device, len(plan))))
+
+
 def carry_out_recipe(
     console: Console, recipe: Recipe, cells: dict[Cell, StudySpec], folder: Path, changes: Sequence[str], jobs: Jobs
 ) -> None:

@@ -147,6 +147,13 @@ def compare(
     jobs: JobsOption = "1",
     strict: StrictOption = False,
     track: TrackOption = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            help="Print how many runs there are and are finished, and what the others cost, by a few steps of one run "
+            "of each method; train and write nothing."
+        ),
+    ] = False,
     show_keys: KeysOption = False,
 ) -> None:
     """Run several methods over several seeds, fairly, and compare them.
@@ -160,11 +167,13 @@ def compare(
 
     fedflat compare --methods fedavg --methods '{"name": "fedsam", "rho": 0.2}' --seeds 0 --seeds 1
     --client.epochs 5 --client.batch_size 10 --rounds 50 --out runs/two
+
+    fedflat compare --grid '{"client.lr": [0.05, 0.1, 0.2], "method.rho": [0.02, 0.1]}' --jobs 4 --dry-run
     """
     from ..experiments.spec import StudySpec
     from ..experiments.studies import default_folder
     from ..experiments.tracking import check_trackers
-    from .execution import carry_out_study
+    from .execution import carry_out_study, show_plan
     from .flags import key_table, resolve, split_file
 
     console = Console()
@@ -174,6 +183,8 @@ def compare(
     spec, tracked = resolve(StudySpec, context.args), check_trackers(track or ())
     file, _ = split_file(context.args)
     path = out or (Path("runs") / file.stem if file else default_folder(spec))
+    if dry_run:
+        return show_plan(console, spec, path, number_of_jobs(jobs))
     carry_out_study(console, spec, path, number_of_jobs(jobs), strict, tracked)
 
 

@@ -20,7 +20,6 @@ from typing import Annotated
 import numpy as np
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
-from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.method import Method
@@ -298,13 +297,13 @@ def _measured_speed(spec: RunSpec, device: torch.device) -> Speed:
     randomness_of(module, x[:2], known.classes)  # refuses a model that cannot take the data
     objective = Objective(module)
     w = objective.space.flatten(module)
-    gradient = _median_seconds(lambda: objective.gradient(w, batch), device)
+    gradient = median_seconds(lambda: objective.gradient(w, batch), device)
     with torch.inference_mode(), objective.evaluating():
-        evaluation = _median_seconds(lambda: objective.logits(w, batch.x), device)
+        evaluation = median_seconds(lambda: objective.logits(w, batch.x), device)
     return Speed(gradient, evaluation / size)
 
 
-def _median_seconds(work: Callable[[], Tensor], device: torch.device) -> float:
+def median_seconds(work: Callable[[], object], device: torch.device) -> float:
     """The median time of 20 calls, or of as many as 20 seconds allow; one call before them is not counted."""
     seconds: list[float] = []
     start = perf_counter()

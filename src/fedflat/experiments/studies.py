@@ -104,7 +104,7 @@ def check_folders(runs: Runs) -> None:
     known: dict[Path, RunSpec] = {}
     for spec, directory in runs:
         other = known.setdefault(directory.path, spec)
-        if found := difference(other.decisive(), spec.decisive()):
+        if other is not spec and (found := difference(other.decisive(), spec.decisive())):
             raise InputError(
                 f"two runs of {spec.label} have one folder, {directory.path}: {found}; leave out one value"
             )
@@ -113,8 +113,17 @@ def check_folders(runs: Runs) -> None:
 def begin_study(spec: StudySpec, path: Path) -> None:
     """Make the study's folder and write its configuration.
 
-    Raises InputError if it cannot be written, or holds a run, or a study of which a run has begun and whose other
-    settings than methods, seeds, grid and protocol differ: a study may be extended by these.
+    Raises InputError if it cannot be written, or as `check_study_folder` does.
+    """
+    check_study_folder(spec, path)
+    write_study(spec, path)
+
+
+def check_study_folder(spec: StudySpec, path: Path) -> None:
+    """Raise InputError for a folder that holds a run, a search, or another study of which a run has begun.
+
+    A study is another one if its settings other than methods, seeds, grid and protocol differ: it may be extended by
+    these.
     """
     if (path / "config.toml").exists():
         raise InputError(f"--out {path} holds a run; choose another folder for a study")
@@ -124,7 +133,6 @@ def begin_study(spec: StudySpec, path: Path) -> None:
         old, new = _fixed(StudySpec.load(path / "study.toml")), _fixed(spec)
         if found := difference(old, new):
             raise InputError(f"--out {path} holds another study: {found}; {remedy(path, old, new, spec)}")
-    write_study(spec, path)
 
 
 def write_study(spec: StudySpec, path: Path) -> None:

@@ -1,0 +1,126 @@
+"""What a study will cost before anything of it is trained: its runs, their hours, memory and disk.
+
+A run of each kind takes some steps on trial; those of the other runs are taken to be as fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from heapq import heapreplace
+from pathlib import Path
+
+from ..engine.executors.choice import Trial
+from ..engine.simulation import Simulation
+from ..metrics.accuracy import SAMPLES_AT_ONCE, score
+from ..rounds.checkpoint import KEPT
+from ..rounds.cost import full_passes_per_round, gradients_per_step
+from ..rounds.device import one_thread
+from .budget import TIMED_STEPS, RunBudget, Speed, median_seconds, peak_bytes, run_budget
+from .grid import settings_key
+from .run_directory import RunDirectory
+from .spec import RunSpec, StudySpec
+from .studies import check_folders, check_study_folder, run_directory
+
+MOST_TRIALS = 12  # each builds a simulation, and takes some seconds
+SMALL_FILES = 50_000  # bytes of the files of a run whose size depends on no model, at most a round's row below
+ROW_BYTES = 1_000  # of a round in metrics.parquet and in each checkpoint, at most
+
+
+@dataclass(frozen=True)
+class TrialCost:
+    """What a run on trial took."""
+
+    title: str  # of the run
+    speed: Speed
+    state_bytes: int  # of the server, once
+    peak_bytes: int | None  # of this process; None where the system does not say it
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a study, and what it is expected to cost."""
+
+    spec: RunSpec
+    directory: RunDirectory
+    budget: RunBudget
+    trial: TrialCost  # of its kind, or of the nearest one
+    finished: bool  # in the folder already
+
+    @property
+    def seconds(self) -> float:
+        """Of the gradients and evaluations that are left, in one process; those of a run that has begun are all."""
+        speed, budget = self.trial.speed, self.budget
+        whole = budget.gradients * speed.gradient + budget.evaluated_samples * speed.evaluation
+        return 0.0 if self.finished else whole
+
+    @property
+    def disk_bytes(self) -> int:
+        """The most that its folder will have: model, the checkpoints that are kept, and small files."""
+        kept = min(KEPT, -(-self.spec.rounds // self.spec.checkpoint_every))
+        model = self.budget.parameters * self.spec.torch_dtype.itemsize
+        states = kept * (self.trial.state_bytes + self.budget.client_state_bytes)
+        return model + states + SMALL_FILES + (1 + kept) * ROW_BYTES * self.spec.rounds
+
+
+def study_plan(spec: StudySpec, path: Path) -> list[PlannedRun]:
+    """What each run of `spec` will cost in the folder `path`; nothing is trained, and nothing is written.
+
+    Raises InputError as `studies.study` does, for a folder that holds anything else.
+    """
+    check_study_folder(spec, path)
+    runs = [(one, run_directory(one, path)) for one in spec.runs()]
+    check_folders(runs)
+    finished = [directory.is_finished for _, directory in runs]
+    for (one, directory), is_finished in zip(runs, finished, strict=True):
+        if is_finished:
+            directory.check_same_run(one)
+    costs = _costs(one for one, _ in runs)
+    return [PlannedRun(*run, *cost, done) for run, cost, done in zip(runs, costs, finished, strict=True)]
+
+
+def seconds_of(runs: Iterable[PlannedRun], jobs: int = 1) -> float:
+    """Of what is left of `runs`, `jobs` at a time: each begins as soon as one before it has ended."""
+    ends = [0.0] * jobs
+    for run in runs:
+        heapreplace(ends, ends[0] + run.seconds)
+    return max(ends)
+
+
+def _costs(runs: Iterable[RunSpec]) -> Iterator[tuple[RunBudget, TrialCost]]:
+    """The budget of each run, and the trial of its kind; after `MOST_TRIALS` that of its method, or else the first."""
+    budgets, of_kind, of_method = dict[str, RunBudget](), dict[str, TrialCost](), dict[str, TrialCost]()
+    for run in runs:
+        kind, method, table = _kind(run), run.method.full_name, run.decisive()
+        if kind not in of_kind and len(of_kind) < MOST_TRIALS:
+            with closing(run.build()) as sim:
+                of_kind[kind] = of_method[method] = _tried(run, sim)
+        work = settings_key(table | {"client": table["client"] | {"lr": None}})  # step sizes change none
+        budgets[work] = budgets.get(work) or run_budget(run)
+        yield budgets[work], of_kind.get(kind) or of_method.get(method) or next(iter(of_kind.values()))
+
+
+def _kind(run: RunSpec) -> str:
+    """What the time of a gradient depends on."""
+    data = {name: value for name, value in run.data.values().items() if name != "clients"}
+    own = [run.adapter and run.adapter.values(), run.client.values()["batch_size"]]
+    shared = [getattr(run, name) for name in ("device", "dtype", "precision", "executor", "loss")]
+    return settings_key([run.method.full_name, data, run.model.values(), *own, *shared])
+
+
+def _tried(run: RunSpec, sim: Simulation) -> TrialCost:
+    """What some steps of the largest clients of a simulation take, and an evaluation."""
+    peak = peak_bytes(sim)
+    with one_thread(sim.device):  # as in a round
+        trial = Trial(sim.executor, sim.trial_cohort, TIMED_STEPS)
+        passes = sim.client.batches_per_epoch(sim.data.sizes_of(trial.plan.clients)) * full_passes_per_round(sim.method)
+        gradients = int(trial.plan.steps.sum()) * gradients_per_step(sim.method) + int(passes.sum())
+        gradient = evaluation = median_seconds(trial.run, sim.device) / gradients
+    if sim.data.test is not None:
+        x, y = (part[:SAMPLES_AT_ONCE] for part in sim.data.test)
+        evaluate = partial(score, sim.objective, sim.server.w, x, y, sim.data.preparation)
+        evaluation = median_seconds(evaluate, sim.device) / len(y)
+    state = sum(x.nbytes for x in sim.server.tensors().values())
+    return TrialCost(run.title, Speed(gradient, evaluation), state, peak)
