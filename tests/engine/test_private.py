@@ -117,15 +117,16 @@ def test_the_seeded_mode_says_in_its_name_that_it_is_not_private_and_repeats() -
     assert "not-private" in one.settings()["privacy"]
 
 
-def test_the_key_of_a_round_is_drawn_once_and_forgotten() -> None:
+def test_the_key_of_a_round_is_drawn_once_and_those_of_earlier_rounds_are_forgotten() -> None:
     sim = private(privacy=changed(noise="system"))
     assert sim.cohort(0).tolist() == sim.cohort(0).tolist()
-    first = sim._private._key(0)
+    first = sim._private._round_key(0).key
     sim.round()
     with pytest.raises(InputError, match="drawn when that round is the next one"):
         sim.cohort(0)
-    assert sim._private._key(1) != first
-    assert sim._private._drawn[0] == 1
+    assert sim._private._round_key(1).key != first
+    with pytest.raises(ValueError, match="does not follow"):
+        sim._private._round_key(0)
 
 
 def test_several_ranks_take_the_key_of_the_first() -> None:

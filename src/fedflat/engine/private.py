@@ -43,7 +43,7 @@ def private_rounds(
         raise InputError("privacy does not go with guard or attack: what is refused depends on single records, which "
                          "no accountant counts; privacy.clip bounds every record")  # fmt: skip
     shared = (lambda key: key) if ranks.number == 1 else ranks.first
-    return PrivateRounds(privacy, method, client, clients, rounds, seed, shared)
+    return PrivateRounds(privacy, method, client, clients, rounds, seed, shared, ranks.index == 0)
 
 
 def without_client_values(summary: Mapping[str, float]) -> dict[str, float]:

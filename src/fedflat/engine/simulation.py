@@ -275,6 +275,11 @@ class Simulation:
         return self._server.model
 
     @property
+    def has_secret_noise(self) -> bool:
+        """Whether the rounds need a key that only states of this run have."""
+        return self._private is not None and self._private.is_secret
+
+    @property
     def trial_cohort(self) -> Index:
         """The clients with whom steps are taken on trial: those of round 0, which nobody may know with privacy."""
         return self.cohort(0) if self._private is None else np.arange(max(1, round(self._private.expected)))
@@ -429,6 +434,9 @@ class Simulation:
             if private is not None:
                 mean = private.mean(self._server.method, down.w, ctx)
             trained = train(trainer, self._store, clients, weights, down, ctx, keep, ranks, mean, arrivals)
+            if private is not None and mean is not None and keep:
+                with ranks.together():
+                    private.release(ctx.t, mean)
             try:
                 state = self._server.updated(trained.mean, ctx)
             except NonFiniteError as error:
@@ -471,10 +479,12 @@ class Simulation:
         """Write everything that the next round depends on to `path`, atomically.
 
         If clients' records are in a file in the same folder (`store_folder`), only references to them are written.
-        That file serves the last three checkpoints in the folder, and no older ones. Several ranks must all call this;
+        That file serves the last three checkpoints in the folder, and no older ones. With privacy the file is secret:
+        it has the key of the rounds that follow, whose releases are noted beside it. Several ranks must all call this;
         the first one writes.
         """
         path = Path(path)
+        private = {} if self._private is None else self._private.kept(self.t)
         with self._ranks.together(), self._ranks.collected(self._store, path.parent) as kept:
             if kept is not None:
                 tensors = self._server.tensors() | {f"clients.{name}": x for name, x in kept.items()}
@@ -482,7 +492,9 @@ class Simulation:
                 meta = self._server.meta() | {"settings": self.settings() | compared}
                 # Callbacks are not kept: a run that one has ended stays as it is, unless it is to have more rounds.
                 meta |= {"stopped of": self.rounds} if self._stopped and self.t < self.rounds else {}
-                meta |= {} if self._private is None else {"privacy": {"rounds": self.t} | self._private.spent(self.t)}
+                if self._private is not None:
+                    meta["privacy"] = {"rounds": self.t} | self._private.spent(self.t) | private
+                    self._private.log_in(path.parent)
                 checkpoint.save(path, tensors, meta)
         self._store.saved()
 
@@ -507,6 +519,8 @@ class Simulation:
         snapshot = self._server.read(tensors, meta, path, strict)
         if snapshot.t > self.rounds:
             raise InputError(f"checkpoint {path} has {snapshot.t} rounds, rounds = {self.rounds} is less")
+        with self._ranks.together():
+            private = self._private and self._private.restored(meta.get("privacy"), snapshot.t, path)
         records = {n.removeprefix("clients."): x for n, x in tensors.items() if n.startswith("clients.")}
         with self._ranks.together():
             try:
@@ -514,8 +528,7 @@ class Simulation:
             except InputError as error:
                 raise type(error)(f"checkpoint {path}: {error}") from error
         self._server.restore(snapshot)
-        if self._private is not None:
-            self._private.forget()
+        self._private = private
         self._stopped = meta.get("stopped of") == self.rounds
         if self.t < self.rounds:
             self._forget_last_evaluation()

@@ -36,12 +36,13 @@ from ..engine.run_files import (
 from ..engine.simulation import Simulation
 from ..files import TEMPORARY, create_folder, flush_folder, locked, read_json, sweep, system_errors, write_atomically
 from ..metrics.flatness import Finding, Flatness
-from ..rounds.checkpoint import kept_in, path_of, retire
+from ..rounds.checkpoint import KEPT, kept_in, path_of, retire
 from ..rounds.checksums import Checksums
 from ..rounds.device import device_name
 from ..rounds.history import metrics_table
 from ..rounds.initial_model import InitialModel, frozen_hash
 from ..rounds.model_file import load_model
+from ..rounds.privacy.release_log import logs_in, read_log
 from ..rounds.segments import versions
 from .commit import commit_of_code
 from .grid import settings_key
@@ -212,6 +213,13 @@ class RunDirectory:
         if found := difference(old, new):
             raise InputError(f"--out {self.path} holds another run: {found}; {remedy(self.path, old, new, spec)}")
 
+    def check_nothing_was_released(self) -> None:
+        """Raise InputError if private rounds have released sums, whose noise only a checkpoint can repeat."""
+        for log in logs_in(self.state):
+            if read_log(log):
+                raise InputError(f"{self.state} has no checkpoint any more that can repeat the noise of the rounds in "
+                                 f"{log.name}; choose another folder")  # fmt: skip
+
     def reopen(self, spec: RunSpec) -> None:
         """Make the run one of `spec`, which has more rounds, and not finished; call it inside `writing`.
 
@@ -239,7 +247,8 @@ class RunDirectory:
 
         For each target accuracy it has the round, and the cost, at which the accuracy was reached, plain and smoothed.
         """
-        retire(self.state, run.metrics.num_rows)
+        # An older state of a private run has the key of noise in the final model.
+        retire(self.state, run.metrics.num_rows, 1 if "epsilon" in run.summary else KEPT)
         write_metrics_and_model(self.checksums, run)
         self.add_findings(run.flatness.findings)
         write_summary(self.checksums, run, targets)

@@ -194,7 +194,8 @@ def _train_with_ranks(
 def load_newest_checkpoint(sim: Simulation, directory: RunDirectory, strict: bool = False) -> None:
     """Load the newest whole checkpoint of `directory` into `sim`, if there is one, and warn of damaged newer ones.
 
-    Raises InputError if all are damaged, or as `Simulation.load` does. Of several ranks, all must call this.
+    Raises InputError if all are damaged, or gone after private rounds, or as `Simulation.load` does. Of several ranks,
+    all must call this.
     """
     damaged: list[DamagedError] = []
     for path in reversed(directory.checkpoints):
@@ -210,6 +211,7 @@ def load_newest_checkpoint(sim: Simulation, directory: RunDirectory, strict: boo
         raise InputError(
             f"{damaged[0]}; of {len(damaged)} kept none is whole: to begin again, remove {directory.state}"
         )
+    directory.check_nothing_was_released()
 
 
 def train(
@@ -226,6 +228,8 @@ def train(
         directory.save(sim) if ranks.index == 0 else sim.save(directory.state)
 
     observer.run_started(spec, sim.t)
+    if sim.t == 0 and sim.has_secret_noise:
+        save()  # without the key, noise that was drawn cannot be drawn again
     while not sim.is_over():
         result = sim.round()
         observer.round_done(spec, result)

@@ -79,15 +79,15 @@ def kept_in(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
-def retire(folder: Path, newest: int) -> None:
-    """Remove the states in `folder` that no run will continue from: all but the last `KEPT` up to round `newest`, and
+def retire(folder: Path, newest: int, kept: int = KEPT) -> None:
+    """Remove the states in `folder` that no run will continue from: all but the last `kept` up to round `newest`, and
     those of later rounds, which are damaged. Raises InputError if they cannot be removed.
     """
     states = kept_in(folder)
     later = [path for path in states if (round_of(path) or 0) > newest]
     earlier = [path for path in states if path not in later]
     with system_errors(folder, "cleared of old states"):
-        for path in (*earlier[:-KEPT], *later):
+        for path in (*earlier[:-kept], *later):
             path.unlink(missing_ok=True)
 
 

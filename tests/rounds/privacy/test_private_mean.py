@@ -28,7 +28,7 @@ class Sending(find("FedAvg"), mean=Sent):
 def private(d: int = 3, dtype: torch.dtype = torch.float32, expected: float = 4.0, t: int = 0) -> PrivateMean:
     ctx = Context(t=0, lr=LR, share=0.1)
     like = torch.zeros(d, dtype=dtype)
-    return PrivateMean(Sending(), like, ctx, STEPS, CLIP, NOISE, expected, seeded_key(3, t))
+    return PrivateMean(Sending(), like, ctx, STEPS, CLIP, NOISE, expected, lambda digest: seeded_key(3, t))
 
 
 def sent(clients: int, d: int = 3, scale: float = 1.0, seed: int = 0, dtype: torch.dtype = torch.float32) -> Sent:

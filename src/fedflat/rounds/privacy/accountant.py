@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from functools import cache
+from functools import cache, reduce
 from math import exp, floor, log, log1p, log10, sqrt
 from typing import Any, Literal
 
@@ -17,21 +18,26 @@ DIGITS = 4  # significant ones of a noise multiplier that is solved for
 @cache
 def epsilon(
     rate: float, noise_multiplier: float, rounds: int, delta: float, neighbours: Neighbours = "ADD_OR_REMOVE_ONE",
-    interval: float = INTERVAL,
+    interval: float = INTERVAL, again: tuple[int, ...] = (),
 ) -> float:  # fmt: skip
     """The epsilon of so many rounds at `delta`, an upper bound by privacy loss distributions.
 
     In each round every client takes part with probability `rate`, independently, and moves a sum by at most 1, to which
     Gaussian noise of deviation `noise_multiplier` is added. neighbours: what two data sets differ in, one client that
     one of them does not have, or one client whose data are others. interval: to whose multiples losses are rounded up.
-    Raises InputError without the extra `dp`.
+    again: how many sums were released, of each round of which it was more than one. They have one cohort, so k of them
+    are one with noise that is smaller by sqrt(k). Raises InputError without the extra `dp`.
     """
     if not rounds:
         return 0.0
+    releases = Counter({1: rounds - len(again)}) + Counter(again)  # releases of a round -> rounds
     if rate == 1:  # the sum of several Gaussians is one, which has no error of composition
-        return float(_losses(1.0, noise_multiplier / sqrt(rounds), neighbours, interval).get_epsilon_for_delta(delta))
-    losses = _losses(rate, noise_multiplier, neighbours, interval)
-    return float((losses.self_compose(rounds) if rounds > 1 else losses).get_epsilon_for_delta(delta))
+        releases = Counter({sum(k * number for k, number in releases.items()): 1})
+    parts = []
+    for k, number in releases.items():
+        losses = _losses(rate, noise_multiplier / sqrt(k), neighbours, interval)
+        parts.append(losses.self_compose(number) if number > 1 else losses)
+    return float(reduce(lambda one, other: one.compose(other), parts).get_epsilon_for_delta(delta))
 
 
 @cache

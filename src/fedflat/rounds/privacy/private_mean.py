@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from math import floor, log2
 from typing import Any
 
@@ -31,11 +33,15 @@ class PrivateMean(RunningMean):
 
     def __init__(
         self, method: Method, like: Tensor, ctx: Context, steps: int, clip: float, noise_multiplier: float,
-        expected: float, key: bytes,
+        expected: float, noise_key: Callable[[bytes], bytes],
     ) -> None:  # fmt: skip
-        """`like` (d,); `steps` is the number of local steps of every client; `expected` of clients is the divisor."""
+        """`like` (d,); `steps` is the number of local steps of every client; `expected` of clients is the divisor.
+
+        `noise_key` gives the key of the noise on the sums with a `digest`. It must give another key for other sums: the
+        difference of two sums with the same noise has none.
+        """
         super().__init__(method, like)
-        self._clip, self._expected, self._key = clip, expected, key
+        self._clip, self._expected, self._noise_key = clip, expected, noise_key
         self._steps = like.new_full((1, 1), float(steps))
         self._factors = lr_factors_of(method, ctx, self._steps)
         self._lr_sum = self._factors * ctx.lr
@@ -59,8 +65,17 @@ class PrivateMean(RunningMean):
 
     def value(self) -> Any:
         """The noised sum over the expected number of clients; however often it is asked for, the same."""
-        means = {name: self._noised(name) / self._expected for name in self._sums}
+        key = self._noise_key(self.digest())
+        means = {name: self._noised(name, key) / self._expected for name in self._sums}
         return self._record(**{name: mean.to(self.like.dtype) for name, mean in means.items()})
+
+    def digest(self) -> bytes:
+        """SHA-256 of the exact sums and the deviations of their noise; what is told depends on no more but the key."""
+        found = hashlib.sha256()
+        for name, x in self._sums.items():
+            total = x.value().cpu().numpy() + 0.0  # no zero has a sign
+            found.update(f"{name} {self._deviations[name].hex()} {len(total)} ".encode() + total.tobytes())
+        return found.digest()
 
     @property
     def steps(self) -> Tensor:
@@ -72,10 +87,10 @@ class PrivateMean(RunningMean):
         """The sum of the factors on the step size over these steps, (1,)."""
         return self._factors[0]
 
-    def _noised(self, name: str) -> Tensor:
+    def _noised(self, name: str, key: bytes) -> Tensor:
         """The sum of a field with noise, (width,), float64: multiples of the grid's unit, so nothing is rounded."""
         total, unit = self._sums[name].value(), self._grid_unit(name)
-        deviates = normal_deviates(self._key, f"noise of {name}", len(total)) * self._deviations[name]
+        deviates = normal_deviates(key, f"noise of {name}", len(total)) * self._deviations[name]
         return total + torch.from_numpy(np.rint(deviates / unit) * unit).to(total.device)
 
     def _grid_unit(self, name: str) -> float:

@@ -1,8 +1,9 @@
-"""Secret random numbers: a key for each round from the operating system, and deviates made from it."""
+"""Secret random numbers: a key of the operating system, keys that follow from it, and deviates made from those."""
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import secrets
 
 import numpy as np
@@ -21,6 +22,11 @@ def system_key() -> bytes:
 def seeded_key(seed: int, t: int) -> bytes:
     """A key that everybody knows who knows the seed: for tests, and for no private run."""
     return hashlib.sha256(f"not private: seed {seed}, round {t}".encode()).digest()
+
+
+def derived_key(key: bytes, purpose: bytes) -> bytes:
+    """A key for one purpose: HMAC-SHA256, so that it tells nothing of `key`, nor of the keys for other purposes."""
+    return hmac.digest(key, purpose, "sha256")
 
 
 def words(key: bytes, purpose: str, number: int) -> NDArray[np.uint64]:
