@@ -19,6 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from platformdirs import user_cache_path
+
 from .core.errors import InputError, imported_errors, printable
 
 TEXT = 64 * 2**20  # bytes of a TOML or JSON file, at most; ours have some kilobytes
@@ -38,6 +40,12 @@ WRITING = (OSError, "safetensors:SafetensorError", ARROW)  # what is raised when
 PARSING = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, ARROW)  # ... for hostile content
 PUBLIC, PRIVATE = 0o666, 0o600  # modes of new files, before the user's umask
 FOLDER = 0o777  # mode of new folders, before the user's umask
+
+
+def cache_folder() -> Path:
+    """The folder of converted data sets and fetched models: $FEDFLAT_CACHE, else the user's cache folder."""
+    given = os.environ.get("FEDFLAT_CACHE")
+    return Path(given).expanduser() if given else user_cache_path("fedflat")
 
 
 def write_atomically(path: Path, write: Callable[[Path], object], private: bool = False) -> None:

@@ -130,7 +130,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Asked:
                 raise OSError(f"{repository} has no {revision}")
             return SimpleNamespace(sha=COMMITS[revision])
 
-    ours = SimpleNamespace(snapshot_download=snapshot_download, HfApi=HfApi)
+    ours = SimpleNamespace(snapshot_download=snapshot_download, HfApi=HfApi, constants=SimpleNamespace())
     monkeypatch.setitem(sys.modules, "huggingface_hub", ours)
     Path("data").mkdir()
     return asked

@@ -19,6 +19,7 @@ from .export import export
 from .installation import doctor, methods
 from .landscape import landscape
 from .own_code import check_method, new
+from .prepare_model import prepare_model
 from .pretrain import pretrain
 from .results import flatness, report, verify
 from .run import compare, resume, run
@@ -40,6 +41,7 @@ WITHOUT_SETTINGS: list[Callable[..., None]] = [
     landscape,
     export,
     pretrain,
+    prepare_model,
     methods,
     new,
     check_method,

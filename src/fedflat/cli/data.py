@@ -48,8 +48,8 @@ def prepare_source(
 
     Runs do the same by themselves at their first start.
     """
-    from ..data.cache import cache_folder
     from ..data.sources import known_source
+    from ..files import cache_folder
     from .execution import prepare_set
 
     console = Console()

@@ -183,6 +183,7 @@ def verdicts(folder: Path) -> Iterator[Verdict]:
     from ..data import cache
     from ..experiments.verification import Verdict, verify_run, verify_study
     from ..federation.flower import directory as federation
+    from ..files import cache_folder
 
     if (folder / "study.toml").exists():
         yield from verify_study(folder)
@@ -196,7 +197,7 @@ def verdicts(folder: Path) -> Iterator[Verdict]:
             yield Verdict(folder / name, problem, remedy if problem else "", note)
     elif any((folder / name).exists() for name in ("config.toml", "checkpoint", "summary.json")):
         yield from verify_run(folder)
-    elif any(folder.glob(f"*/{cache.DESCRIPTION}")) or folder.resolve() == cache.cache_folder().resolve():
+    elif any(folder.glob(f"*/{cache.DESCRIPTION}")) or folder.resolve() == cache_folder().resolve():
         for name, problem in cache.check(folder):
             yield Verdict(folder / name, problem, "it is converted again when it is needed" if problem else "")
     else:

@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import DTypeLike, NDArray
-from platformdirs import user_cache_path
 
 from ..core.errors import InputError
-from ..files import create_folder, flush_folder, read_json, system_errors, write_atomically
+from ..files import cache_folder, create_folder, flush_folder, read_json, system_errors, write_atomically
 from .readers.untrusted_files import open_regular
 
 FORMAT = 2
@@ -30,12 +29,6 @@ DESCRIPTION = "set.json"  # written last; an entry without it does not exist
 ARRAY = re.compile(r"[\w-]+\.npy")
 ENTRY = re.compile(r"\w+-[0-9a-f]{12}")  # names of entries: the data set's name, and a `key`
 TEMPORARY = re.compile(r"\.tmp-fedflat-([\w-]+)-[0-9a-f]{16}")  # folders of entries that are not complete yet
-
-
-def cache_folder() -> Path:
-    """The folder of converted data sets: $FEDFLAT_CACHE, else the user's cache folder."""
-    given = os.environ.get("FEDFLAT_CACHE")
-    return Path(given).expanduser() if given else user_cache_path("fedflat")
 
 
 def key(folder: Path, **settings: Any) -> str:

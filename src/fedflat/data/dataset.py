@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..core.errors import InputError, printable
 from ..core.task import Kind
+from ..hub import PIN
 from .cache import Entry, SourceFiles, Writer, entry, key
 from .conversion import Progress, write_groups, write_labels, write_pictures, write_texts
 from .federated import Index
@@ -21,7 +22,6 @@ from .readers.layout import Layout, Shape
 from .sample_format import OWN_FORMAT, SampleFormat
 
 FIXED = "; the samples of this set have one size"  # ends a message
-PIN = "hub.json"  # in a data set's folder: the commit and the repository that it was fetched from
 
 
 @dataclass(frozen=True)

@@ -28,14 +28,13 @@ from ..core.objective import Batch, Objective
 from ..core.space import Space
 from ..core.wrapper import serves_another
 from ..data import prepare
-from ..data.cache import cache_folder
 from ..data.dataset import BundledDataset, FileDataset
 from ..data.federated import Index
 from ..data.folder_dataset import FoundDataset
 from ..data.sources import is_folder
 from ..engine.executors.choice import Trial
 from ..engine.simulation import Simulation
-from ..files import make_folder, read_json, write_atomically
+from ..files import cache_folder, make_folder, read_json, write_atomically
 from ..metrics.accuracy import SAMPLES_AT_ONCE, score
 from ..models import build, parameter_count
 from ..rounds.aggregation import RunningMean

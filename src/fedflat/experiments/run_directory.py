@@ -36,6 +36,7 @@ from ..engine.run_files import (
 from ..engine.simulation import Simulation
 from ..files import TEMPORARY, create_folder, flush_folder, locked, read_json, sweep, system_errors, write_atomically
 from ..metrics.flatness import Finding, Flatness
+from ..models.blocks.fetched import fetched_commit
 from ..rounds.checkpoint import KEPT, kept_in, path_of, retire
 from ..rounds.checksums import Checksums
 from ..rounds.device import device_name
@@ -174,6 +175,9 @@ class RunDirectory:
         new: dict[str, Any] = {"from round": sim.t, **environment(sim)}
         if spec.outside_names():
             new["code"] = spec.code()
+        fetched = {name: commit for name in spec.model.options.values() if (commit := fetched_commit(name))}
+        if fetched:
+            new["fetched from the hub"] = fetched
         write_json(self.checksums, "env.json", [*self._segments(), new])
 
     def _segments(self) -> list[Any]:

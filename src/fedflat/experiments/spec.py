@@ -46,7 +46,7 @@ from ..metrics.flatness import LIGHT, Measure, check_measures
 from ..metrics.flatness.measures import MEASURES, all_measures, find_measure
 from ..metrics.protocols import Protocol
 from ..models import MODELS, known_model
-from ..models.transformer import TOKENIZER, folder_of
+from ..models.blocks.fetched import folder_of
 from ..rounds.attack import Attack
 from ..rounds.guard import Guard
 from ..rounds.initial_model import InitialModel
@@ -323,7 +323,7 @@ class Experiment(Section):
         """The folder of the tokenizer of texts: the one that is named, else the model's own."""
         path = self.model.options.get("path")
         own = self.model.name == "transformer" and path and len(self.classes_and_shape()[1]) == 1
-        return self.data.tokenizer or (str(folder_of("path", str(path), (TOKENIZER,))) if own else None)
+        return self.data.tokenizer or (str(folder_of("path", str(path))) if own else None)
 
     @property
     def task(self) -> Kind:

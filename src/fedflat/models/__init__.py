@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import InputError, shortened
 from ..core.object_references import ExtensionPoint, find_outside, installed, is_outside, is_reference, resolved
 from ..core.registry import known_names, matching, module_names, suggestion
+from .blocks.fetched import fetch as fetch
 
 if TYPE_CHECKING:  # names are listed without torch
     from torch import nn

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import InputError
-from .blocks.pretrained import PictureScores, folder_of, hub_repository, library, loaded, quiet
+from .blocks.fetched import folder_of
+from .blocks.pretrained import PictureScores, library, loaded, quiet
 
 NAME, OPTION = "transformer", "path"
 TOKENIZER = "tokenizer.json"
@@ -55,7 +56,7 @@ def _takes_prepared_masks(scores: TextScores, network: nn.Module) -> bool:
 def build(classes: int, shape: tuple[int, ...], path: str | None = None) -> nn.Module:
     """The classifier in the folder `path`, from which safetensors are read and nothing is downloaded.
 
-    `path` may also be hub:OWNER/NAME, a repository on the hub, which is downloaded. Samples of one axis are token
+    `path` may also be hub:OWNER/NAME, a repository on the hub that was fetched. Samples of one axis are token
     numbers, of three pictures. A last layer for another number of classes, or none, is replaced by one with fresh
     weights. Attention is not fused, because fused attention has no second derivative.
     """
@@ -65,10 +66,11 @@ def build(classes: int, shape: tuple[int, ...], path: str | None = None) -> nn.M
     if len(shape) not in (1, 3):
         raise InputError(f"model 'transformer' takes texts or pictures, not samples of shape {shape}")
     auto = "AutoModelForSequenceClassification" if len(shape) == 1 else "AutoModelForImageClassification"
-    hub_repository(OPTION, path)  # an error before the library is imported, which takes two seconds
+    folder = folder_of(OPTION, path)  # an error before the library is imported, which takes two seconds
     with quiet(NAME):
-        make, folder = getattr(library(NAME), auto), folder_of(OPTION, path, (TOKENIZER,))
-        network, missing = loaded(make, folder, OPTION, path, num_labels=classes, ignore_mismatched_sizes=True)
+        network, missing = loaded(
+            getattr(library(NAME), auto), folder, OPTION, path, num_labels=classes, ignore_mismatched_sizes=True
+        )
     encoder = f"{network.base_model_prefix}."
     if missing := [name for name in missing if name.startswith(encoder)]:
         raise InputError(f"model option path = {path!r} has no weights for {missing[0]}")

@@ -7,7 +7,8 @@ from typing import Any
 from torch import nn
 
 from ..core.errors import InputError
-from .blocks.pretrained import PictureScores, folder_of, library, loaded, quiet
+from .blocks.fetched import folder_of
+from .blocks.pretrained import PictureScores, library, loaded, quiet
 
 NAME, OPTION = "vit-b-32", "pretrained"
 SIZES = {
@@ -23,7 +24,7 @@ def build(classes: int, shape: tuple[int, ...] = (3, 224, 224), pretrained: str 
     """A model with fresh weights, or with those of `pretrained` and a fresh last layer.
 
     `pretrained` is a local folder in the Hugging Face layout, from which safetensors are read and nothing is
-    downloaded, or hub:OWNER/NAME, a repository on the hub, which is downloaded. Attention is not fused, because fused
+    downloaded, or hub:OWNER/NAME, a repository on the hub that was fetched. Attention is not fused, because fused
     attention has no second derivative. Its softmax is in single precision, whatever the model's dtype.
     """
     patch = SIZES["patch_size"]

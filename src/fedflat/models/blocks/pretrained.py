@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...core.errors import InputError, MissingPackageError
-
-_HUB_ID = re.compile(r"hub:([\w-][\w.-]*/[\w.-]+)")  # hub:owner/name: nothing is fetched for a mistyped folder
+from ...hub import no_network
 
 
 class PictureScores(nn.Module):
@@ -41,34 +39,6 @@ def library(model: str) -> Any:
     return transformers
 
 
-def hub_repository(option: str, value: str) -> str | None:
-    """The repository on the hub that `value` names; None if it is a folder. Raises InputError if it is neither."""
-    if Path(value).expanduser().is_dir():
-        return None
-    on_hub = _HUB_ID.fullmatch(value)
-    if on_hub is None:
-        raise InputError(f"model option {option} = {value!r} is no folder; a repository on the hub is hub:OWNER/NAME")
-    return on_hub[1]
-
-
-def folder_of(option: str, value: str, files: tuple[str, ...] = ()) -> Path:
-    """The folder that `value` names, or, for hub:OWNER/NAME, one with the downloaded files of that repository.
-
-    Downloaded are configuration, safetensors, and further `files`. Raises InputError, naming the `option`.
-    """
-    repository = hub_repository(option, value)
-    if repository is None:
-        return Path(value).expanduser()
-    import huggingface_hub  # installed with transformers
-
-    huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True  # nothing is sent to the hub
-    wanted = ["config.json", "model*.safetensors*", *files]
-    try:  # not by transformers, which asks a service to convert repositories that have no safetensors
-        return Path(huggingface_hub.snapshot_download(repository, allow_patterns=wanted))
-    except Exception as error:  # of the network, the hub or the disk, of any type
-        raise unusable(option, value, error) from error
-
-
 def loaded(make: Any, folder: Path, option: str, value: str, **settings: Any) -> tuple[Any, list[str]]:
     """The network in `folder` in single precision, and the names of the parameters that the files do not have.
 
@@ -76,10 +46,11 @@ def loaded(make: Any, folder: Path, option: str, value: str, **settings: Any) ->
     at the terminal whether it may be. Raises InputError, naming the `option` and its `value`.
     """
     try:
-        network, report = make.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, trust_remote_code=False, attn_implementation="eager",
-            output_loading_info=True, **settings,
-        )  # fmt: skip
+        with no_network():  # a configuration may name a kernel or a backbone elsewhere
+            network, report = make.from_pretrained(
+                folder, local_files_only=True, use_safetensors=True, trust_remote_code=False,
+                attn_implementation="eager", output_loading_info=True, **settings,
+            )  # fmt: skip
     except Exception as error:  # of any type: the files may hold anything
         raise unusable(option, value, error) from error
     return network.float(), sorted(report["missing_keys"])

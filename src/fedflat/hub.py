@@ -1,0 +1,105 @@
+"""Files of the Hugging Face hub, fetched if a user says `--hub` and never else, and always the same commit of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from .core.errors import InputError, printable
+from .files import make_folder, read_json, write_atomically
+
+PIN = "hub.json"  # in a folder: the repository whose files are there, and their commit
+COMMIT = re.compile(r"[0-9a-f]{40}")
+BRANCH = "main"  # its last commit is fetched if no revision is given and none was fetched before
+MAX_PIN_BYTES = 2**16  # `hub.json` has two short texts
+_inside = threading.local()  # `depth`: how many blocks of `no_network` this thread is in
+
+
+def pinned(folder: Path, repository: str) -> str | None:
+    """The last commit of `repository` that was fetched into `folder`, or None. Raises InputError for a damaged file."""
+    path = folder / PIN
+    if not path.exists():
+        return None
+    pin = read_json(path, MAX_PIN_BYTES)
+    if not isinstance(pin, dict) or not isinstance(commit := pin.get("revision"), str) or not COMMIT.fullmatch(commit):
+        raise InputError(f"{path} names no commit; remove it, or give --revision")
+    return commit if pin.get("repository") == repository else None
+
+
+def pin(folder: Path, repository: str, commit: str) -> None:
+    """Keep in `folder` which commit of `repository` was fetched."""
+    text = json.dumps({"repository": repository, "revision": commit}, indent=2)
+    make_folder(folder)
+    write_atomically(folder / PIN, lambda path: path.write_text(f"{text}\n"))
+
+
+def commit_of(kind: Literal["dataset", "model"], repository: str, revision: str | None) -> str:
+    """The commit to which a branch, a tag or a shortened commit points now. Raises InputError; see `fetch`."""
+    with _hub_errors(repository):
+        api = _library().HfApi()
+        info = api.dataset_info if kind == "dataset" else api.model_info
+        commit = info(repository, revision=revision or BRANCH).sha
+    if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
+        raise InputError(f"hub: {repository} does not say which commit {revision or BRANCH} is")
+    return commit
+
+
+def fetch(
+    kind: Literal["dataset", "model"], repository: str, commit: str, folder: Path, files: str | Sequence[str]
+) -> None:
+    """Fetch the files of a commit whose names match patterns into `folder`; those that are there are not fetched again.
+
+    Raises InputError if the extra `hub` is not installed, or the hub cannot be reached or does not have them.
+    """
+    with _hub_errors(repository):
+        _library().snapshot_download(
+            repository, repo_type=kind, revision=commit, local_dir=folder, allow_patterns=files
+        )
+
+
+@contextmanager
+def no_network() -> Iterator[None]:
+    """Inside the block this thread contacts nobody: a library that tries gets a ConnectionError."""
+    _watch_contacts()
+    _inside.depth = getattr(_inside, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _inside.depth -= 1
+
+
+@cache
+def _watch_contacts() -> None:
+    """From here on refuse contacts inside `no_network`; such a hook cannot be taken away again."""
+
+    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in ("socket.connect", "socket.getaddrinfo") and getattr(_inside, "depth", 0):
+            raise ConnectionError("it asks the network for more, which is not done")
+
+    sys.addaudithook(refuse)
+
+
+def _library() -> Any:
+    import huggingface_hub  # an optional extra
+
+    huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True  # nothing is sent to the hub
+    return huggingface_hub
+
+
+@contextmanager
+def _hub_errors(repository: str) -> Iterator[None]:
+    """Turn errors into InputError: of a missing package, or, of any type, of the network, the hub and the disk."""
+    try:
+        yield
+    except ImportError as error:
+        raise InputError("--hub needs the extra: pip install 'fedflat[hub]'") from error
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(printable(f"hub: {repository} cannot be fetched: {reason}")) from error
