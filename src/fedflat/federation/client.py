@@ -103,7 +103,7 @@ class FederatedClient:
         """
         _check_weight(request.weight, len(self._data.y), guard, weights)
         reply = self.train(request)
-        expected = {"": ExpectedReply(reply.samples, reply.steps, request.weight)}
+        expected = {"": ExpectedReply(reply.samples, reply.steps, reply.gradients, request.weight)}
         ctx = self._contexts.of(request.t, request.share, request.sampled)
         state = None if guard is None else GuardState.new(guard, self._method, self._like)
         aggregator = UpdateAggregator(self._method, self._like, ctx, expected, NormBounds(inf, 1.0), state)

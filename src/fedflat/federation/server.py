@@ -20,6 +20,7 @@ from ..core.objective import Objective
 from ..data.federated import Index
 from ..rounds import checkpoint
 from ..rounds.aggregation import mean_weights
+from ..rounds.cost import gradients_in_round
 from ..rounds.device import one_thread
 from ..rounds.guard import Guard
 from ..rounds.local_training import Client
@@ -185,8 +186,12 @@ class FederatedServer(Server):
         steps = self._participation.steps_taken(self._seed, self.t, cohort, self.client.local_steps(sizes))
         weights = mean_weights(self._weights, sizes, torch.device("cpu"))
         weights = weights if self.guard is None else self.guard.guard.limited(weights)
-        known = zip(cohort, sizes, steps, weights, strict=True)
-        return {self.names[i]: ExpectedReply(int(size), int(count), float(weight)) for i, size, count, weight in known}
+        gradients = gradients_in_round(self.method, steps, self.client.batches_per_epoch(sizes), self.t)
+        known = zip(cohort, sizes, steps, gradients, weights, strict=True)
+        return {
+            self.names[i]: ExpectedReply(int(size), int(count), int(asked), float(weight))
+            for i, size, count, asked, weight in known
+        }
 
     def _aggregator(self, cohort: Index, ctx: Context) -> UpdateAggregator | SecureAggregator:
         """What checks and adds up the replies of a cohort."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Self
 
 import torch
@@ -12,13 +13,16 @@ from torch import Tensor
 from ..core.local import lr_factors_of
 from ..core.method import Context, Method
 from ..core.records import Record
+from ..metrics.drift import drift
 from ..rounds.aggregation import RunningMean
+from ..rounds.cost import sends_move
 from ..rounds.guard import GuardState, Screened
 from .codec import RefusedError, quoted, unpack
 from .messages import Failure, Reply, TrainReply, TrainRequest, Transport
 
 NO_REPLY = "no answer before the deadline"
 MAX_DRIFT = 1e150  # the sum of as many drifts as there can be clients is still finite
+CLAIMED_DRIFT = "claimed drift"  # of methods whose message does not say it
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class ExpectedReply:
 
     samples: int
     steps: int  # local steps in this round
+    gradients: int  # minibatch gradients that they take
     weight: float  # in the mean
 
 
@@ -35,7 +40,6 @@ class AcceptedReply:
     """What the server keeps of a reply after adding its vectors to the sums."""
 
     drift: float
-    gradients: int
     norms: Mapping[str, float]  # of each field that is averaged
     largest: float  # absolute value of the largest number sent
     norm: float = 0.0  # of the whole record as it is averaged, where there is a guard
@@ -54,14 +58,15 @@ class NormBounds:
     start: float  # norm of the initial model, in parameter units; used where no larger norm was seen
     seen: Mapping[str, float] = field(default_factory=dict)  # the largest norm of earlier rounds, by field
 
-    def check(self, received: Record, lr_sum: float) -> dict[str, float]:
+    def check(self, received: Record, lr_sum: float, claimed: Mapping[str, float] | None = None) -> dict[str, float]:
         """The norm of each field of one client's record (1, width); `lr_sum` is the sum of its local step sizes.
 
-        Raises RefusedError, naming the field, if a norm is above its bound.
+        claimed: further lengths, in parameter units, by name. Raises RefusedError, naming the field, if a norm is above
+        its bound.
         """
         norms = {
             name: float(torch.linalg.vector_norm(x, dtype=torch.float64)) for name, x in received.tensors().items()
-        }
+        } | dict(claimed or {})
         gradients = received.marked("gradient_scale")
         for name, norm in norms.items():
             # A gradient of norm `start / lr_sum` moves the model by `start` in the client's local steps.
@@ -103,7 +108,7 @@ class UpdateAggregator:
         """
         self._method, self._like, self._ctx, self._expected, self._bounds = method, like, ctx, expected, bounds
         self._guard = guard
-        self._widths = method.up.widths(like.shape[-1], method)
+        self._widths, self._sends_move = method.up.widths(like.shape[-1], method), sends_move(method)
         self.mean = RunningMean(method, like)  # of the accepted replies
         self._accepted: dict[str, AcceptedReply] = {}
         self._rejected: dict[str, str] = {}  # with the reason
@@ -137,12 +142,14 @@ class UpdateAggregator:
         ctx = replace(self._ctx, steps=steps, lr_sum=factors * self._ctx.lr)
         received = self._method.receive(up.map(lambda x: x[None].to(self._like.device)), ctx)
         received = received.map(lambda x: x.to(self._like.dtype))
-        norms = self._bounds.check(received, float(factors) * self._ctx.lr)
+        claimed = {} if self._sends_move else {CLAIMED_DRIFT: reply.drift}
+        norms = self._bounds.check(received, float(factors) * self._ctx.lr, claimed)
         screened = self._screened(received, factors * self._ctx.lr)
+        moved = self._drift(reply, up)
         largest = max(float(x.abs().max()) for x in up.tensors().values() if x.numel())
         weight = self._like.new_full((1, 1), expected.weight, dtype=torch.float64)
         self.mean.add(received if screened is None else screened.record, steps, weight, factors)
-        accepted = AcceptedReply(reply.drift, reply.gradients, norms, largest)
+        accepted = AcceptedReply(moved, norms, largest)
         if screened is None:
             return accepted
         return replace(accepted, norm=float(screened.norms), clipped=bool(screened.clipped))
@@ -157,17 +164,27 @@ class UpdateAggregator:
             raise RefusedError(f"guard: norm is {float(found.sent):.3g}, at most {self._guard.bound:.3g} is allowed")
         return found
 
+    def _drift(self, reply: TrainReply, up: Record) -> float:
+        """How far a client has moved, by its message where that says it; no more than a guard lets anybody move."""
+        moved = reply.drift
+        if self._sends_move:
+            delta, zero = up.tensors()["delta"], torch.zeros(1)
+            moved = float(drift(delta, zero))
+            if not isfinite(moved):  # squares of 1e30 overflow single precision
+                moved = float(drift(delta.double(), zero))
+        moved = moved if self._guard is None else min(moved, self._guard.bound)
+        _check_drift(moved)
+        return moved
+
     def _check_numbers(self, reply: TrainReply, expected: ExpectedReply) -> None:
         """Raise RefusedError, naming the field, if a number of the reply is not what it must be."""
-        known = {"t": self._ctx.t, "samples": expected.samples, "steps": expected.steps}
+        known = {"t": self._ctx.t, "samples": expected.samples, "steps": expected.steps,
+                 "gradients": expected.gradients}  # fmt: skip
         for name, value in known.items():
             found = getattr(reply, name)
             if type(found) is not int or found != value:
                 raise RefusedError(f"{name} is {quoted(found)}, expected {value}")
-        if type(reply.drift) is not float or not 0 <= reply.drift < MAX_DRIFT:
-            raise RefusedError(f"drift is {quoted(reply.drift)}, expected a finite number of at least 0")
-        if type(reply.gradients) is not int or not 0 <= reply.gradients < 2**53:
-            raise RefusedError(f"gradients is {quoted(reply.gradients)}, expected a count")
+        _check_drift(reply.drift)
 
     @property
     def accepted(self) -> list[str]:
@@ -206,5 +223,10 @@ class UpdateAggregator:
             "lr": self._ctx.lr,
             "clients": float(len(replies)),
             "drift": sum(reply.drift for reply in replies) / len(replies),
-            "gradients": float(sum(reply.gradients for reply in replies)),
+            "gradients": float(sum(self._expected[client].gradients for client in self.accepted)),
         } | guarded
+
+
+def _check_drift(found: object) -> None:
+    if type(found) is not float or not 0 <= found < MAX_DRIFT:
+        raise RefusedError(f"drift is {quoted(found)}, expected a finite number of at least 0")

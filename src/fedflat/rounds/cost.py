@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..core.alternation import Alternation
 from ..core.method import Context, Method
 from ..core.method_check import check_pair
 from ..core.oracle import ObservedOracle
 from ..core.records import Record
+from ..data.federated import Index
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,23 @@ def vector_cost(method: Method) -> VectorCost:
 
 def gradients_per_step(method: Method) -> int:
     """Minibatch gradients that one local step asks for, counted by taking one."""
-    return _asked(method)[0]
+    return _trial(method).per_step
 
 
 def full_passes_per_round(method: Method) -> int:
     """Gradients on all of a client's samples that one round asks for, counted by taking one."""
-    return _asked(method)[1]
+    return _trial(method).full
+
+
+def gradients_in_round(method: Method, steps: Index, batches: Index, t: int = 0) -> Index:
+    """Minibatch gradients of clients that take `steps` (c,) in round `t`, and have so many `batches` (c,): (c,)."""
+    found = _trial(method, t)
+    return steps * found.per_step + batches * found.full
+
+
+def sends_move(method: Method) -> bool:
+    """Whether the field `delta` of what clients send is w_i - w, whatever they keep; found by finishing a round."""
+    return _trial(method).sends_move
 
 
 class _Identity:
@@ -83,15 +96,27 @@ class _Identity:
         return self(w), matrix, shift
 
 
-def _asked(method: Method) -> tuple[int, int]:
-    """How often one step asks for a minibatch gradient, and one round for a full one."""
+@dataclass(frozen=True)
+class _Trial:
+    """What a round of one step shows of a method."""
+
+    per_step: int  # minibatch gradients that a step asks for
+    full: int  # gradients on all samples that the round asks for
+    sends_move: bool
+
+
+def _trial(method: Method, t: int = 0) -> _Trial:
+    """One step of a client that keeps ones, in round `t`."""
+    if isinstance(method, Alternation):  # asks for what its base does, and fits models of one size only
+        return _trial(method.base, t)
     w, step, full = torch.ones(3), ObservedOracle(_Identity()), ObservedOracle(_Identity())
     down = method.broadcast(method.init_server(w))
-    ctx = Context(t=0, lr=0.1, share=1.0, is_weight=w > 0, layers=(slice(0, 3),), full_grad=full)
-    found = method.step(w, method.init_client(down), down, step, ctx)
+    ctx = Context(t=t, lr=0.1, share=1.0, is_weight=w > 0, layers=(slice(0, 3),), full_grad=full)
+    found = method.step(w, method.init_client(down).map(lambda x: x + 1), down, step, ctx)
     d, client = check_pair(method, "step", found, (Tensor, method.client))
-    method.finish(w - d, client, down, replace(ctx, steps=torch.ones(1), lr_sum=torch.full((1,), 0.1)))
-    return step.calls, full.calls
+    ended = replace(ctx, steps=torch.ones(1), lr_sum=torch.full((1,), 0.1))
+    up, _ = check_pair(method, "finish", method.finish(w - d, client, down, ended), (method.up, method.client))
+    return _Trial(step.calls, full.calls, torch.equal(getattr(up, "delta", torch.empty(0)), w - d - down.w))
 
 
 _WIDE = 10**9  # a model size beside which windows and scalars vanish

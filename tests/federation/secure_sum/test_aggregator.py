@@ -28,6 +28,7 @@ from fedflat.federation.secure_sum.messages import (
     UnmaskReply,
     UnmaskRequest,
 )
+from fedflat.federation.secure_sum.summand import FIGURES, FIGURES_FIELD, figures_sum
 from fedflat.federation.server import FederatedServer, RoundFailedError, RoundTerms
 from fedflat.methods import find
 from support.federation import federation
@@ -144,6 +145,7 @@ def test_if_the_only_client_at_the_highest_place_drops_out_the_others_begin_agai
         return change_vector(reply, data=numbers.tobytes())
 
     transport.clients[bad].train = large
+    claiming(transport, bad, drift=1.0)  # or the place of that would give it away
     report = server.round(transport)
     assert list(report.missing) == [bad]
     assert_same(server, plain(FedAvg(), tmp_path / "plain", {0: {bad}}, rounds=1))
@@ -440,3 +442,44 @@ def test_a_round_of_one_client_is_no_sum(tmp_path: Path) -> None:
     server, transport = summing_federation(FedAvg(), tmp_path, rule=1)
     with pytest.raises(RoundFailedError, match="1 of 1 clients have answered, 2 must"):
         server.round(transport)
+
+
+def claiming(transport: SummingTransport, name: str, **figures: float) -> None:
+    """Let a client put other figures into the sum."""
+    honest = transport.clients[name].summand
+
+    def summand(*asked: Any) -> Any:
+        reply, sums = honest(*asked)
+        row = torch.tensor([[figures.get(figure, 0.0) for figure in FIGURES]], dtype=torch.float64)
+        sums[FIGURES_FIELD] = figures_sum()
+        sums[FIGURES_FIELD].add(row, torch.ones(1, 1, dtype=torch.float64))
+        return reply, sums
+
+    transport.clients[name].summand = summand
+
+
+def test_a_drift_that_nobody_can_have_costs_its_sender_alone(
+    without_the_second: FederatedServer, tmp_path: Path
+) -> None:
+    """The place of its largest figure is not hidden."""
+    bad = NAMES[1]
+    server, transport = summing_federation(FedAvg(), tmp_path)
+    claiming(transport, bad, drift=1e149)
+    report = server.round(transport)
+    assert list(report.missing) == [bad]
+    assert report.missing[bad].startswith("training: its drift is in place 19, which is beyond ")
+    assert torch.equal(server.w, without_the_second.w)
+
+
+@pytest.mark.parametrize(
+    ("figures", "left"),
+    [({"drift": -1e4}, {"clipped"}), ({"clipped": 7.0}, {"drift"}), ({"clipped": 0.5}, {"drift"}),
+     ({"clipped": -1.0, "drift": 4.0}, set())],
+)  # fmt: skip
+def test_sums_of_figures_that_cannot_be_are_left_out(figures: dict[str, float], left: set[str], tmp_path: Path) -> None:
+    """Nobody knows who has sent them. A guard bounds the drift of each of six clients by 0.5."""
+    server, transport = summing_federation(FedAvg(), tmp_path, guard=ff.Guard(bound=0.5))
+    claiming(transport, NAMES[1], **figures)
+    row = server.round(transport).metrics
+    assert row.keys() & set(FIGURES) == left
+    assert row["gradients"] == 2 * (2 + 3 + 1 + 2 + 1 + 3), "as many as steps, which are known"

@@ -38,6 +38,8 @@ from .summand import FIGURES, FIGURES_FIELD, Integers, SummandLayout, figures_su
 
 STEPS = {KeysRequest: "training", SharesRequest: "sharing keys", MaskRequest: "masking", UnmaskRequest: "unmasking"}
 NAMED = 3  # clients in a message
+PLAUSIBLE = 100.0  # how often the initial model's norm an honest client drifts at most, as `RoundTerms.norm_multiple`
+ROUNDING = 1e-9  # of the sum of drifts
 T = TypeVar("T")
 
 
@@ -70,6 +72,8 @@ class SecureAggregator:
         self.next_bounds, self.next_guard, self._study = bounds, guard, study  # no norm is seen, so both stay
         self._threshold = threshold(share, len(expected))
         self._needed = max(self._threshold, needed)
+        # The largest drift of an honest client, who cuts it to the guard's bound.
+        self._longest = guard.bound if guard is not None and guard.guard.bounds_norms else PLAUSIBLE * bounds.start
         self._layout = SummandLayout(method, like)
         self.mean = RunningMean(method, like)
         self._figures = figures_sum()
@@ -102,14 +106,22 @@ class SecureAggregator:
         self.missing = dict(sorted((name, why) for name, why in self.missing.items() if name not in found.survivors))
 
     def metrics(self) -> dict[str, float]:
-        """The round's row in the history; `gradients` are those of this round alone."""
+        """The round's row in the history; `gradients` are those of this round alone.
+
+        Nobody knows who has sent what to a sum: one that honest clients cannot have is left out.
+        """
         sums = dict(zip(FIGURES, self._figures.value().tolist(), strict=True))
-        guarded = {} if self.next_guard is None else {"clipped": sums["clipped"], "refused": 0.0}
         number = len(self.accepted)
-        return {
-            "lr": self._ctx.lr, "clients": float(number), "drift": sums["drift"] / number,
-            "gradients": sums["gradients"],
-        } | guarded  # fmt: skip
+        found = {
+            "lr": self._ctx.lr, "clients": float(number),
+            "gradients": float(sum(self._expected[name].gradients for name in self.accepted)),
+        }  # fmt: skip
+        if 0 <= sums["drift"] <= number * self._longest * (1 + ROUNDING):
+            found["drift"] = sums["drift"] / number
+        if self.next_guard is not None:
+            found |= {"clipped": sums["clipped"]} if sums["clipped"] in range(number + 1) else {}
+            found["refused"] = 0.0
+        return found
 
     def _masked_sum(self, transport: Transport, requests: Mapping[str, TrainRequest], deadline: float) -> MaskedSum:
         """Steps 1 to 3, in a session of its own."""
@@ -285,6 +297,8 @@ class SecureAggregator:
             grid.lowest <= place <= grid.highest for place, grid in zip(reply.places, grids, strict=True)
         ):
             raise RefusedError(f"places are {quoted(reply.places)}, expected one for each of {len(grids)} sums")
+        if reply.places[-1] > grids[-1].top(max(self._longest, 1.0)):  # of the figures
+            raise RefusedError(f"its drift is in place {reply.places[-1]}, which is beyond {self._longest:.3g}")
         if reply.channel_key == reply.mask_key or known & {reply.channel_key, reply.mask_key}:
             raise RefusedError("a public key has come before; all keys of a round must be different")
         known |= {reply.channel_key, reply.mask_key}

@@ -14,7 +14,7 @@ from ...rounds.aggregation import RunningMean
 from ...rounds.exact_sum import ExactSum, Grid, grid_of
 from .masks import WORD, Words
 
-FIGURES = ("drift", "gradients", "clipped")  # of a client's round, which are summed besides
+FIGURES = ("drift", "clipped")  # of a client's round, which are summed besides
 FIGURES_FIELD = "figures"
 Integers = NDArray[np.int64]
 
