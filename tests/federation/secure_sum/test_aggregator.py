@@ -17,6 +17,7 @@ from fedflat.core.errors import InputError
 from fedflat.core.method import Method
 from fedflat.federation.messages import TrainReply
 from fedflat.federation.secure_sum.aggregator import MaskedSum
+from fedflat.federation.secure_sum.client import SumClient
 from fedflat.federation.secure_sum.masks import WORD
 from fedflat.federation.secure_sum.messages import (
     KeysReply,
@@ -34,7 +35,7 @@ from fedflat.methods import find
 from support.federation import federation
 from support.malicious_replies import change_vector
 from support.secure_sums import CLIENT, SummingTransport, dropping, summing_federation
-from support.transports import InProcessTransport, client_names, federated_clients, federated_server
+from support.transports import DIGEST, InProcessTransport, client_names, federated_clients, federated_server
 
 NAMES = client_names(federation())
 GONE = {NAMES[0], NAMES[3]}
@@ -483,3 +484,41 @@ def test_sums_of_figures_that_cannot_be_are_left_out(figures: dict[str, float], 
     row = server.round(transport).metrics
     assert row.keys() & set(FIGURES) == left
     assert row["gradients"] == 2 * (2 + 3 + 1 + 2 + 1 + 3), "as many as steps, which are known"
+
+
+def with_share(transport: SummingTransport, folder: Path, share: float) -> None:
+    transport.summing = {name: SumClient(folder / name / "secure-sum", share, DIGEST) for name in transport.clients}
+
+
+@pytest.mark.parametrize("share", [0.6, 0.9, 1.0])
+@pytest.mark.parametrize(
+    "lie", [(0, 2), (1,), (1, 2), (0, 1, 2, 3, 4, 7), (5, 4, 3, 2, 1, 0), (1, 1, 1, 1, 1, 1), (-1, 0, 1, 2, 3, 4)]
+)
+def test_one_client_that_lies_about_whom_it_unmasked_stops_no_round(
+    lie: tuple[int, ...], share: float, tmp_path: Path
+) -> None:
+    """At shares 0.9 and 1.0 of six all must help: what it says is no sum of this round, and so keeps nobody from it."""
+    terms = RoundTerms(quorum=0.5, norm_multiple=inf, secure_sum=share)
+    change = wrong(KeysReply, NAMES[1], unmasked=lie)
+    server, transport = summing_federation(FedAvg(), tmp_path / "sum", change=change, terms=terms)
+    with_share(transport, tmp_path / "sum", share)
+    for _ in range(2):
+        assert server.round(transport).missing == {}
+    assert torch.equal(server.w, plain(FedAvg(), tmp_path / "plain", {}, rounds=2).w)
+
+
+def test_a_place_at_which_the_others_vanish_costs_its_sender_alone(
+    without_the_second: FederatedServer, tmp_path: Path
+) -> None:
+    """Two places higher than those of most: their numbers would be zero."""
+    bad = NAMES[1]
+
+    def change(name: str, request: Any, reply: Any) -> Any:
+        if name != bad or not isinstance(reply, KeysReply):
+            return reply
+        return replace(reply, places=(reply.places[0] + 2, *reply.places[1:]))
+
+    server, transport = summing_federation(FedAvg(), tmp_path, change=change)
+    report = server.round(transport)
+    assert report.missing == {bad: "training: nothing of the others is left at its place of mean.delta"}
+    assert torch.equal(server.w, without_the_second.w)

@@ -25,7 +25,7 @@ from fedflat.federation.secure_sum.messages import (
     UnmaskRequest,
     threshold,
 )
-from fedflat.federation.secure_sum.session import LOCK, UNMASKED, Session, SessionFolder
+from fedflat.federation.secure_sum.session import LOCK, Session, SessionFolder
 from fedflat.federation.secure_sum.summand import joined, lowered
 from fedflat.rounds.exact_sum import ExactSum
 
@@ -34,18 +34,21 @@ FEDERATION = "f" * 16
 COMMON = (4, FEDERATION, "session")
 
 
-def begun(folder: Path, t: int = 4, **settings: Any) -> tuple[dict[int, SumClient], SharesRequest]:
+def begun(
+    folder: Path, t: int = 4, federation: str = FEDERATION, memory: Path | None = None, **settings: Any
+) -> tuple[dict[int, SumClient], SharesRequest]:
     """Five clients after step 1 of round `t`, and the request for step 2."""
-    clients = {i: SumClient(folder / str(i), 0.6, "study", **settings) for i in CLIENTS}
+    kept = {i: folder / str(i) / "unmasked" if memory is None else memory / str(i) for i in CLIENTS}
+    clients = {i: SumClient(folder / str(i), 0.6, "study", memory=kept[i], **settings) for i in CLIENTS}
     keys = []
     for i, client in clients.items():
         one = ExactSum(torch.empty(1, 3))
         one.add(torch.tensor([[1.0, -2.0, i]]), torch.ones(1, 1))
-        request = KeysRequest(t, -1, (), i, 1.0, 5, FEDERATION, "study", session="session", weight=1.0)
+        request = KeysRequest(t, -1, (), i, 1.0, 5, federation, "study", session="session", weight=1.0)
         keys.append(client.begin(request, 10, 2, {"a": one}))
     places = (max(one.places[0] for one in keys),)
     channel_keys, mask_keys = tuple(one.channel_key for one in keys), tuple(one.mask_key for one in keys)
-    return clients, SharesRequest(t, FEDERATION, "session", tuple(CLIENTS), channel_keys, mask_keys, places)
+    return clients, SharesRequest(t, federation, "session", tuple(CLIENTS), channel_keys, mask_keys, places)
 
 
 def masked(
@@ -54,7 +57,9 @@ def masked(
     """The same after step 3, with the requests for it."""
     clients, request = begun(folder, t, **settings)
     sent = {i: clients[i].answer(request).shares for i in senders}
-    masks = {i: MaskRequest(t, FEDERATION, "session", senders, tuple(sent[j][i] for j in senders)) for i in senders}
+    masks = {
+        i: MaskRequest(t, request.federation, "session", senders, tuple(sent[j][i] for j in senders)) for i in senders
+    }
     for i in senders:
         clients[i].answer(masks[i])
     return clients, masks
@@ -188,6 +193,59 @@ def test_the_server_is_told_for_whom_the_round_was_unmasked(tmp_path: Path) -> N
     assert found == [(0, 1, 2, 3), (), (0, 1, 2, 3), (), (), ()]
 
 
+def test_a_round_is_unmasked_in_one_federation_of_a_study(tmp_path: Path) -> None:
+    """Another name is another folder; what was unmasked is kept beside them, and the difference would be records."""
+    ours, other = (0, 1, 2, 3), "0" * 16
+    masked(tmp_path)[0][0].answer(UnmaskRequest(*COMMON, ours))
+    memory = {"memory": tmp_path / "0" / "unmasked"}
+    request = KeysRequest(4, -1, (), 0, 1.0, 5, other, "study", session="session", weight=1.0)
+    one = ExactSum(torch.zeros(1, 3))
+    client = SumClient(tmp_path / "other", 0.6, "study", **memory)
+    line = f"round 4 of study study has been unmasked in federation {FEDERATION}, and this is {other}: take another"
+    with pytest.raises(RefusedError, match=line):
+        client.begin(request, 10, 2, {"a": one})
+    assert not (tmp_path / "other").exists()
+    assert client.begin(replace(request, t=5), 10, 2, {"a": one}).unmasked == (), "a round that was never unmasked"
+    assert SumClient(tmp_path / "other", 0.6, "study", 5, **memory).begin(request, 10, 2, {"a": one}).unmasked == ()
+
+
+def test_two_federations_that_have_masked_the_same_round_do_not_both_unmask_it(tmp_path: Path) -> None:
+    """Both have begun before either has unmasked; the file that they share decides."""
+    survivors, other = (0, 1, 2, 3), "0" * 16
+    first, _ = masked(tmp_path / "a", memory=tmp_path / "kept")
+    second, _ = masked(tmp_path / "b", federation=other, memory=tmp_path / "kept")
+    first[0].answer(UnmaskRequest(*COMMON, survivors))
+    with pytest.raises(RefusedError, match="has been unmasked in federation"):
+        second[0].answer(UnmaskRequest(4, other, "session", survivors))
+
+
+@pytest.mark.parametrize(("share", "sampled", "fewest"), [(0.6, 2, 2), (0.6, 3, 2), (1.0, 2, 2), (0.51, 4, 3)])
+def test_no_server_lowers_a_nodes_own_minimum_of_clients(
+    share: float, sampled: int, fewest: int, tmp_path: Path
+) -> None:
+    """With `sampled` = 2 the threshold would be two clients, of whatever cohort."""
+    request = KeysRequest(4, -1, (), 0, 1.0, sampled, FEDERATION, "study", session="session", weight=1.0)
+    one = ExactSum(torch.zeros(1, 3))
+    line = f"node-config min-clients is {fewest + 1}, and the sum may be over {fewest} of {sampled} clients"
+    with pytest.raises(RefusedError, match=line):
+        SumClient(tmp_path, share, "study", min_clients=fewest + 1).begin(request, 10, 2, {"a": one})
+    assert SumClient(tmp_path, share, "study", min_clients=fewest).begin(request, 10, 2, {"a": one}).places
+
+
+@pytest.mark.parametrize("up", [1, 2, 10**6])
+def test_places_at_which_nothing_is_left_of_its_numbers_are_refused(up: int, tmp_path: Path) -> None:
+    """Numbers of -2 to 4 have units of 1 and 2**-36; those of the next place are 2**36, and so nothing of them."""
+    clients, request = begun(tmp_path)
+    high = replace(request, places=(request.places[0] + up,))
+    sent = {i: client.answer(high).shares for i, client in clients.items()}
+    mask = MaskRequest(*COMMON, tuple(CLIENTS), tuple(sent[j][0] for j in CLIENTS))
+    if up == 1:
+        assert clients[0].answer(mask).masked, "as in a sum without masks, what is left are the numbers' whole parts"
+        return
+    with pytest.raises(RefusedError, match="a: the places are so high that nothing would be left"):
+        clients[0].answer(mask)
+
+
 def session_of(folder: Path, number: int) -> Session:
     return SessionFolder(folder / str(number)).load("session")
 
@@ -286,7 +344,7 @@ def test_secrets_are_gone_before_a_share_is_looked_at(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(sum_client, "opened", looking)
     clients[0].answer(UnmaskRequest(*COMMON, (0, 1, 2)))
-    assert left == [[LOCK, UNMASKED]] * 5
+    assert left == [[LOCK, "unmasked"]] * 5
 
 
 @pytest.mark.parametrize("value", [2.0**70, -(2.0**70), 1e305, float("nan"), float("inf")])

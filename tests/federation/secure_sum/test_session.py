@@ -14,7 +14,15 @@ from fedflat import files
 from fedflat.core.errors import InputError
 from fedflat.federation.codec import RefusedError
 from fedflat.federation.secure_sum.messages import MaskRequest, SharesRequest
-from fedflat.federation.secure_sum.session import LOCK, SESSION, SUMMAND, UNMASKED, Session, SessionFolder
+from fedflat.federation.secure_sum.session import (
+    LOCK,
+    SESSION,
+    SUMMAND,
+    UNMASKED,
+    Session,
+    SessionFolder,
+    UnmaskedRounds,
+)
 
 SHARES = SharesRequest(3, "f" * 16, "s", (0, 2, 5), (b"a" * 32,) * 3, (b"b" * 32,) * 3, (0, -1))
 MASKS = MaskRequest(3, "f" * 16, "s", (0, 2), (b"x" * 132, b""))
@@ -54,23 +62,28 @@ def test_a_folder_that_others_could_read_is_closed(tmp_path: Path) -> None:
 
 
 def test_whom_a_round_was_unmasked_for_outlives_sessions_and_is_the_owners(tmp_path: Path) -> None:
-    folder = SessionFolder(tmp_path)
-    assert folder.unmasked(3) == ()
+    rounds, sessions = UnmaskedRounds(tmp_path / "a"), SessionFolder(tmp_path / "b")
+    assert rounds.of(3, "here", "study") == ()
     for t, survivors in ((3, (0, 2)), (4, (0, 2, 5)), (3, (2, 5))):
-        folder.begin(BEGUN, SUMS)
-        with folder.locked():
-            folder.remember(t, survivors)
-            folder.end()
-        assert folder.unmasked(t) == survivors
-    assert stat.S_IMODE((tmp_path / UNMASKED).stat().st_mode) == 0o600
-    assert [SessionFolder(tmp_path).unmasked(t) for t in (3, 4, 5)] == [(2, 5), (0, 2, 5), ()]
+        sessions.begin(BEGUN, SUMS)
+        with sessions.locked(), rounds.locked():
+            rounds.claim(t, "here", survivors)
+            sessions.end()
+        assert rounds.of(t, "here", "study") == survivors
+    assert stat.S_IMODE((tmp_path / "a" / UNMASKED).stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
+    assert [UnmaskedRounds(tmp_path / "a").of(t, "here", "study") for t in (3, 4, 5)] == [(2, 5), (0, 2, 5), ()]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "7", '{"3": 7}', '{"3": []}', '{"3": ["1"]}', '{"3": [true]}', '{"3": [1'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "7", '{"3": 7}', '{"3": [1, 2]}', '{"3": ["here", []]}', '{"3": ["here", ["1"]]}', '{"3": [7, [1]]}',
+     '{"3": ["here", [true]]}', '{"3": ["here", [1]'],
+)  # fmt: skip
 def test_damage_to_it_is_one_line_and_not_a_permission(text: str, tmp_path: Path) -> None:
     (tmp_path / UNMASKED).write_text(text)
     with pytest.raises(InputError, match=UNMASKED):
-        SessionFolder(tmp_path).unmasked(3)
+        UnmaskedRounds(tmp_path).of(3, "here", "study")
 
 
 def test_a_session_does_not_begin_while_another_process_is_in_a_step(tmp_path: Path) -> None:

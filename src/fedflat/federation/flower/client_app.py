@@ -21,9 +21,10 @@ from ..secure_sum.client import SumClient
 from ..secure_sum.messages import KeysReply, KeysRequest, LaterReply
 from .records import read_sum_request, read_train_request, to_records
 from .samples import SampleLoader, own_samples, partition_samples, stored
-from .settings import NodeSettings, RunSettings
+from .settings import NodeSettings, RunSettings, app_settings
 from .study import Study, version
 
+UNMASKED = "unmasked"  # the folder of what was unmasked, beside the folders of federations
 log = logging.getLogger("flwr")
 ClientMessage = ClientInfo | TrainReply | KeysReply | LaterReply
 
@@ -53,7 +54,9 @@ class ClientSession:
     def __init__(self, folder: Path, context: Context, samples: SampleLoader) -> None:
         """Raises InputError, naming the key, for a configuration that cannot work."""
         self._node = NodeSettings.parse("node-config", context.node_config)
-        self._study = Study.load(folder, RunSettings.parse("run-config", context.run_config))
+        settings = RunSettings.parse("run-config", context.run_config)
+        self._node.check_run(settings, app_settings(folder))
+        self._study = Study.load(folder, settings)
         self._name = self._node.client_name(self._study.settings.clients, self._study.own_samples)
         self._samples, self._node_config = samples, context.node_config
 
@@ -72,10 +75,14 @@ class ClientSession:
             return self._client(plain := read_train_request(message.content)).train(plain)
         if request is None:
             raise RefusedError("this federation has secure-sum; its clients send nothing else")
-        folder = self._state_folder(request.federation) / "secure-sum"
-        summing = SumClient(folder, share, self._study.digest, self._study.settings.unmask_again)
+        summing = SumClient(
+            self._state_folder(request.federation) / "secure-sum", share, self._study.digest,
+            self._study.settings.unmask_again, min_clients=self._node.min_clients,
+            memory=self._node.state_folder / UNMASKED / self._study.digest / self._name,
+        )  # fmt: skip
         if not isinstance(request, KeysRequest):
             return summing.answer(request)
+        summing.check(request)  # before it trains
         reply, summand = self._client(request).summand(
             request, build_guard(self._study.spec.guard), self._study.spec.weights
         )

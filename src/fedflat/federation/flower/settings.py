@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, model_validator
 from ...core.errors import InputError
 from ...experiments.config_errors import validated
 from ...experiments.schema import Section
+from ...files import read_toml
 from ..membership import CLIENT_NAME, checked_name
 
 # More than a client of any of the package's data sets has. Where the run-config does not list the members, this limits
@@ -106,6 +107,15 @@ class RunSettings(FlowerSection):
         return found or None
 
 
+def app_settings(folder: Path) -> RunSettings | None:
+    """The settings in an app's own pyproject.toml, None if there is none. Raises InputError for a damaged one."""
+    path = folder / "pyproject.toml"
+    table: Any = read_toml(path) if path.exists() else None
+    for key in ("tool", "flwr", "app", "config"):
+        table = table.get(key) if isinstance(table, dict) else None
+    return RunSettings.parse(f"{path}", table) if isinstance(table, dict) else None
+
+
 class NodeSettings(FlowerSection):
     """`flower-supernode --node-config`."""
 
@@ -117,6 +127,30 @@ class NodeSettings(FlowerSection):
     state: str | None = Field(
         None, min_length=1, description="folder for the client's state; default in the user's data folder"
     )
+
+    secure_sum: float | None = Field(
+        None, gt=0.5, le=1,
+        description="the least `secure-sum` of a run; no record is sent in the open then. That of the app counts, too",
+    )  # fmt: skip
+    min_clients: int = Field(3, ge=2, description="fewest clients whose records a sum may be of, with `secure-sum`")
+    unmask_again: int = Field(
+        0, ge=0, description="the most that `unmask-again` of a run may be, if that of the app is less"
+    )
+
+    def check_run(self, run: RunSettings, app: RunSettings | None) -> None:
+        """Raise InputError, naming the key, for a run that protects less than this node or the app that it has.
+
+        app: the settings in the app's own folder, which the node's operator has read.
+        """
+        least = max((one.secure_sum or 0.0 for one in (self, app) if one), default=0.0)
+        if (run.secure_sum or 0.0) < least:
+            found = "missing" if run.secure_sum is None else run.secure_sum
+            raise InputError(f"run-config: secure-sum is {found}, and node-config or app say at least {least}")
+        most = max(one.unmask_again for one in (self, app) if one)
+        if run.unmask_again > most:
+            raise InputError(
+                f"run-config: unmask-again is {run.unmask_again}, and node-config or app say at most {most}"
+            )
 
     @property
     def state_folder(self) -> Path:

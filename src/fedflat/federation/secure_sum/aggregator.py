@@ -15,7 +15,7 @@ from torch import Tensor
 from ...core.local import lr_factors_of
 from ...core.method import Context, Method
 from ...rounds.aggregation import RunningMean
-from ...rounds.guard import GuardState
+from ...rounds.guard import GuardState, lower_median
 from ..codec import PackedTensor, RefusedError, quoted
 from ..membership import RoundFailedError
 from ..messages import Failure, TrainRequest, Transport
@@ -79,7 +79,7 @@ class SecureAggregator:
         self._figures = figures_sum()
         self.accepted: list[str] = []  # the clients that are in the mean, sorted
         self.missing: dict[str, str] = {}  # the others, with the reason
-        self._combiner = SecretCombiner()
+        self._combiner, self._numbers = SecretCombiner(), set[int]()  # of the clients that were asked
 
     @property
     def largest(self) -> str:
@@ -94,7 +94,7 @@ class SecureAggregator:
         earlier attempt is repeated with the same ones. Raises RoundFailedError if fewer clients stay than are needed,
         if they are others than those, or if the sum cannot be unmasked.
         """
-        asked = dict(requests)
+        asked, self._numbers = dict(requests), {request.number for request in requests.values()}
         while True:
             found = self._masked_sum(transport, asked, deadline)
             if _highest(found.keys[name] for name in found.survivors) == found.places:
@@ -129,7 +129,7 @@ class SecureAggregator:
         first = {name: self._keys_request(name, request, session) for name, request in requests.items()}
         known: set[bytes] = set()
         keys = self._step(transport, first, deadline, lambda name, reply: self._check_keys(name, reply, known))
-        keys = self._as_before(requests, keys)
+        keys = self._as_before(requests, self._without_far_places(keys))
         number = {name: requests[name].number for name in keys}
         common = self._ctx.t, _federation(requests), session
 
@@ -155,13 +155,20 @@ class SecureAggregator:
     def _told_for(self, requests: Mapping[str, TrainRequest], keys: Mapping[str, KeysReply]) -> set[int]:
         """Clients' numbers for whose sum shares of this round were told; empty if the sum over `keys` can be unmasked.
 
-        That clients remember it, and not the server, holds after a crash and after a rollback as well.
+        That clients remember it, and not the server, holds after a crash and after a rollback as well. A client that
+        says what cannot be keeps nobody from the sum: if it is true after all, it will not help to unmask.
         """
         numbers = tuple(requests[name].number for name in keys)
-        others = [one.unmasked for one in keys.values() if one.unmasked not in ((), numbers)]
+        told = [one.unmasked for name, one in keys.items() if self._can_have_told(requests[name].number, one.unmasked)]
+        others = [one for one in told if one != numbers]
         if len(keys) - len(others) >= self._threshold:
             return set()
         return set(Counter(others).most_common(1)[0][0])
+
+    def _can_have_told(self, number: int, survivors: tuple[int, ...]) -> bool:
+        """Whether the client of this number can have told shares for these survivors in this round."""
+        possible = list(survivors) == sorted(set(survivors)) and set(survivors) <= self._numbers
+        return possible and number in survivors and len(survivors) >= self._threshold
 
     def _as_before(self, requests: Mapping[str, TrainRequest], keys: dict[str, KeysReply]) -> dict[str, KeysReply]:
         """Those of the clients that can be summed. Raises RoundFailedError if one of them is not there."""
@@ -180,6 +187,19 @@ class SecureAggregator:
             f"another sum is what single clients sent: go on when all are here, or set unmask-again = "
             f"{self._ctx.t + 1}, see docs/secure_sum.md ({self._why()})"
         )
+
+    def _without_far_places(self, keys: dict[str, KeysReply]) -> dict[str, KeysReply]:
+        """All but those with a place so high that nothing would be left of what most of the others send.
+
+        Raises RoundFailedError if too few are left.
+        """
+        for i, (what, (grid, _)) in enumerate(self._layout.sums.items()):
+            places = [one.places[i] for one in keys.values() if one.places[i] > grid.lowest]  # zeros have the lowest
+            far = [name for name, one in keys.items() if one.places[i] >= lower_median(places) + grid.places]
+            self.missing |= dict.fromkeys(far, f"training: nothing of the others is left at its place of {what}")
+            keys = {name: one for name, one in keys.items() if name not in far}
+        self._check_number(len(keys), self._needed)
+        return keys
 
     def _add_masked(self, words: Words, masked: Mapping[str, PackedTensor]) -> None:
         """Add a client's masked sums to `words`. Raises RefusedError, before anything is added, for other shapes."""
@@ -276,11 +296,14 @@ class SecureAggregator:
                 refused[name] = str(error)
         gone = {name: f"{step}: {refused.get(name, NO_REPLY)}" for name in requests if name not in found}
         self.missing |= gone
-        if len(found) < needed:
-            raise self._failure(
-                f"{len(found)} of {len(self._expected)} clients have answered, {needed} must ({self._why()})"
-            )
+        self._check_number(len(found), needed)
         return {name: found[name] for name in requests if name in found}
+
+    def _check_number(self, found: int, needed: int) -> None:
+        if found < needed:
+            raise self._failure(
+                f"{found} of {len(self._expected)} clients have answered, {needed} must ({self._why()})"
+            )
 
     def _check_keys(self, name: str, reply: KeysReply, known: set[bytes]) -> KeysReply:
         """Raises RefusedError, naming the field, for anything that other clients would stumble over; `known` are the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from .messages import (
     UnmaskRequest,
     threshold,
 )
-from .session import Session, SessionFolder
+from .session import Session, SessionFolder, UnmaskedRounds
 from .summand import Integers, joined, lowered, separated
 
 SHARE_BYTES = 52  # of one secret: Flower's 4 of an index, and a multiple of 16
@@ -43,15 +43,34 @@ class SumClient:
     """Answers the steps of a session; what it must remember is in its folder.
 
     Each step is answered for one request only, so that nothing is masked twice with the same masks, and nobody learns
-    of one client both a share of its seed and one of its key. A round is unmasked for one set of clients only, in all
-    of its sessions: the difference of two sums would be what single clients sent.
+    of one client both a share of its seed and one of its key. A round of a study is unmasked for one set of clients of
+    one federation only, in all sessions: the difference of two sums would be what single clients sent.
     """
 
-    def __init__(self, folder: Path, share: float, study: str, unmask_again: int = 0) -> None:
+    def __init__(
+        self, folder: Path, share: float, study: str, unmask_again: int = 0, memory: Path | None = None,
+        min_clients: int = 2,
+    ) -> None:  # fmt: skip
         """share: of a round's clients without whose help nothing is unmasked; study: its digest; unmask_again: rounds
-        before this one are unmasked for whomever the server names."""
+        before this one are unmasked for whomever the server names; memory: the folder of what has been unmasked in all
+        federations of the study, by default one in `folder`; min_clients: fewest that are summed, whatever is asked."""
         self._folder, self._share, self._study = SessionFolder(folder), share, study
-        self._unmask_again = unmask_again
+        self._unmask_again, self._unmasked, self._min_clients = (
+            unmask_again,
+            UnmaskedRounds(memory or folder / "unmasked"),
+            min_clients,
+        )
+
+    def check(self, request: KeysRequest) -> tuple[int, ...]:
+        """The survivors for whom the round was unmasked before, empty if it was not.
+
+        Raises RefusedError if a sum would be over too few clients, or if it was unmasked in another federation.
+        """
+        fewest = threshold(self._share, request.sampled)
+        if fewest < self._min_clients:
+            raise RefusedError(f"node-config min-clients is {self._min_clients}, and the sum may be over {fewest} of "
+                               f"{request.sampled} clients: raise secure-sum, or take more")  # fmt: skip
+        return self._unmasked_for(request.t, request.federation)
 
     def begin(self, request: KeysRequest, samples: int, steps: int, summand: Mapping[str, ExactSum]) -> KeysReply:
         """Step 1, after training: keep the client's sums, and make keys for them.
@@ -59,7 +78,7 @@ class SumClient:
         Raises RefusedError for sums that cannot be added to others' exactly.
         """
         integers = {name: _integers(name, one) for name, one in summand.items()}
-        unmasked = self._unmasked_for(request.t)
+        unmasked = self.check(request)
         session = Session(
             name=request.session,
             about=about_round(self._study, request.federation, request.t, request.session),
@@ -114,9 +133,11 @@ class SumClient:
             raise RefusedError("there is not one share for each sender")
         _check_repeated(session.mask_request, request)
         sums = self._folder.summand(session)
-        self._folder.save(replace(session, mask_request=request))
         places = zip(sums.values(), agreed.places, session.places, strict=True)
-        words = joined([lowered(one, high - own) for one, high, own in places])
+        cut = [lowered(one, high - own) for one, high, own in places]
+        _check_left(session.names, sums.values(), cut)
+        self._folder.save(replace(session, mask_request=request))
+        words = joined(cut)
         add_mask(words, derived(session.seed, SELF), 1)
         publics = dict(zip(agreed.participants, agreed.mask_keys, strict=True))
         for other in request.senders:
@@ -133,11 +154,12 @@ class SumClient:
         if agreed is None or masked is None:
             raise RefusedError("unmasking comes after masked sums")
         _check_subset("survivors", request.survivors, masked.senders, session)
-        before = self._unmasked_for(request.t)
-        if before and before != request.survivors:
-            raise RefusedError(f"round {request.t} has been unmasked for {len(before)} clients, and these are others: "
-                               "see unmask-again in docs/secure_sum.md")  # fmt: skip
-        self._folder.remember(request.t, request.survivors)
+        with self._unmasked.locked():
+            before = self._unmasked_for(request.t, request.federation)
+            if before and before != request.survivors:
+                raise RefusedError(f"round {request.t} has been unmasked for {len(before)} clients, and these are "
+                                   "others: see unmask-again in docs/secure_sum.md")  # fmt: skip
+            self._unmasked.claim(request.t, request.federation, request.survivors)
         self._folder.end()
         publics = dict(zip(agreed.participants, agreed.channel_keys, strict=True))
         shares = []
@@ -151,9 +173,9 @@ class SumClient:
             shares.append(both[:SHARE_BYTES] if survived else both[SHARE_BYTES : 2 * SHARE_BYTES])
         return UnmaskReply(session.name, tuple(shares))
 
-    def _unmasked_for(self, t: int) -> tuple[int, ...]:
+    def _unmasked_for(self, t: int, federation: str) -> tuple[int, ...]:
         """The only survivors for whom round `t` is unmasked; empty if they may be any."""
-        return () if t < self._unmask_again else self._folder.unmasked(t)
+        return () if t < self._unmask_again else self._unmasked.of(t, federation, self._study)
 
 
 def _integers(name: str, one: ExactSum) -> Integers:
@@ -187,6 +209,13 @@ def _check_participants(session: Session, request: SharesRequest) -> None:
     highest = list(zip(request.places, session.places, strict=False))
     if len(request.places) != len(session.places) or any(high < own for high, own in highest):
         raise RefusedError("the places are lower than this client's")
+
+
+def _check_left(names: Iterable[str], own: Iterable[Integers], cut: Iterable[Integers]) -> None:
+    """Raise RefusedError, naming the sum, if nothing is left of numbers that were cut at higher places."""
+    for name, before, after in zip(names, own, cut, strict=True):
+        if before.any() and not after.any():
+            raise RefusedError(f"{name}: the places are so high that nothing would be left of this client's numbers")
 
 
 def _check_subset(what: str, numbers: tuple[int, ...], of: tuple[int, ...], session: Session) -> None:

@@ -77,7 +77,7 @@ def _revived(kind: type[Any], table: Any, others: Mapping[str, Any] | None = Non
 
 
 class SessionFolder:
-    """The files of a client's session, at most one, and whom it has unmasked; their owner alone can read them.
+    """The files of a client's session, at most one; their owner alone can read them.
 
     What writes or removes, but `begin`, is to be called under `locked`.
     """
@@ -147,28 +147,53 @@ class SessionFolder:
                 (self._folder / name).unlink(missing_ok=True)
             flush_folder(self._folder)
 
-    def unmasked(self, t: int) -> tuple[int, ...]:
+
+class UnmaskedRounds:
+    """For whom a client has told shares, in every round of a study: a file that all federations of it share."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is created at the first `claim`."""
+        self._folder = folder
+
+    def of(self, t: int, federation: str, study: str) -> tuple[int, ...]:
         """The survivors of round `t` for whom this client has told shares; empty if it has told none.
 
-        Raises InputError if the file is damaged.
+        Raises RefusedError if that was in a federation of another name, and InputError if the file is damaged.
         """
-        return self._unmasked().get(str(t), ())
+        before, survivors = self._rounds().get(str(t), (federation, ()))
+        if before != federation:
+            raise RefusedError(
+                f"round {t} of study {study} has been unmasked in federation {before}, and this is {federation}: take "
+                "another seed, or see unmask-again in docs/secure_sum.md"
+            )
+        return survivors
 
-    def remember(self, t: int, survivors: tuple[int, ...]) -> None:
-        """Keep, for as long as there is the federation, for whom shares are told. Raises InputError if it cannot."""
-        text = json.dumps(self._unmasked() | {str(t): survivors})
+    def claim(self, t: int, federation: str, survivors: tuple[int, ...]) -> None:
+        """Keep for good for whom shares are told. Raises InputError if it cannot."""
+        text = json.dumps(self._rounds() | {str(t): (federation, survivors)})
         write_atomically(self._folder / UNMASKED, lambda path: path.write_text(text), private=True)
 
-    def _unmasked(self) -> dict[str, tuple[int, ...]]:
-        """The survivors by round."""
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time. Raises InputError if another one is in it."""
+        with system_errors(self._folder, "written"):
+            create_folder(self._folder, OWNER_ONLY)
+            self._folder.chmod(OWNER_ONLY)
+        with locked(self._folder / LOCK, f"{self._folder} is in use by another process"):
+            yield
+
+    def _rounds(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Federation and survivors by round."""
         path = self._folder / UNMASKED
         if not path.exists():
             return {}
         table = read_json(path, MOST)
-        if not isinstance(table, dict) or not all(_are_numbers(survivors) for survivors in table.values()):
+        if not isinstance(table, dict) or not all(_is_sum(found) for found in table.values()):
             raise InputError(f"{path} is damaged")
-        return {t: tuple(survivors) for t, survivors in table.items()}
+        return {t: (federation, tuple(survivors)) for t, (federation, survivors) in table.items()}
 
 
-def _are_numbers(survivors: Any) -> bool:
-    return isinstance(survivors, list) and bool(survivors) and all(type(number) is int for number in survivors)
+def _is_sum(found: Any) -> bool:
+    if not isinstance(found, list) or len(found) != 2 or type(found[0]) is not str:
+        return False
+    return isinstance(found[1], list) and bool(found[1]) and all(type(number) is int for number in found[1])
