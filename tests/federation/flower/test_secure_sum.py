@@ -38,12 +38,12 @@ REQUESTS = (
     KeysRequest(3, -1, (1, 2), 0, 0.5, 3, "f" * 16, "study", {}, session="session", weight=2.0),
     SharesRequest(*COMMON, (0, 2), (b"a", b"b"), (b"c", b"d"), (0, -1)),
     MaskRequest(*COMMON, (0, 2), (b"a", b"b")),
-    UnmaskRequest(*COMMON, (0, 2)),
+    UnmaskRequest(*COMMON, (0, 2), (b"a", b"b")),
 )
 REPLIES = (
     KeysReply(3, 10, 2, b"a", b"b", b"c", (0, -1), (0, 2)),
     SharesReply("session", (b"a", b"")),
-    MaskReply("session", VECTORS),
+    MaskReply("session", (b"a", b"b"), VECTORS),
     UnmaskReply("session", (b"", b"b")),
 )
 
@@ -171,10 +171,10 @@ def test_names_on_the_network_do_not_change() -> None:
         {*common, "since", "safe", "number", "share", "sampled", "digest", "weight"},
         {*common, "participants", "channel_keys", "mask_keys", "places"},
         {*common, "senders", "shares"},
-        {*common, "survivors"},
+        {*common, "survivors", "confirmations"},
         {"t", "samples", "steps", "channel_key", "mask_key", "seed_digest", "places", "unmasked"},
         {"session", "shares"},
-        {"session"},
+        {"session", "confirmations"},
         {"session", "shares"},
     ]
     records = [f"{step}-{kind}" for kind in ("order", "answer") for step in ("keys", "shares", "mask", "unmask")]

@@ -349,6 +349,7 @@ def without_the_second(tmp_path_factory: pytest.TempPathFactory) -> FederatedSer
         (KeysReply, {"places": (0, 10**6)}, "training: places are (0, 1000000), expected one for each of 2"),
         (SharesReply, {"shares": (b"",) * 6}, "sharing keys: there are 6 shares or keys, expected 6 of [132] bytes"),
         (SharesReply, {"session": "other"}, "sharing keys: its reply is of another session"),
+        (MaskReply, {"confirmations": ()}, "masking: there are 0 shares or keys, expected 6 of [32] bytes"),
         (MaskReply, {"masked": {}}, "masking: the masked sums are {}, expected {'mean.delta': ('<u8', (2, 73), 1168)"),
     ],
     ids=lambda x: next(iter(x)) if isinstance(x, dict) else None,
@@ -522,3 +523,16 @@ def test_a_place_at_which_the_others_vanish_costs_its_sender_alone(
     report = server.round(transport)
     assert report.missing == {bad: "training: nothing of the others is left at its place of mean.delta"}
     assert torch.equal(server.w, without_the_second.w)
+
+
+def test_a_client_that_confirms_nothing_is_named(tmp_path: Path) -> None:
+    """Nobody helps to unmask it, for it might have been told anything."""
+
+    def change(name: str, request: Any, reply: Any) -> Any:
+        if name != NAMES[1] or not isinstance(reply, MaskReply):
+            return reply
+        return replace(reply, confirmations=(bytes(32),) * len(reply.confirmations))
+
+    server, transport = summing_federation(FedAvg(), tmp_path, change=change)
+    with pytest.raises(RoundFailedError, match=r"round 0: 1 shares of clinic-01's secret are known, 4 must be"):
+        server.round(transport)

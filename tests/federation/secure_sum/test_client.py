@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -13,7 +13,7 @@ import pytest
 import torch
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares
 
-from fedflat.federation.codec import RefusedError
+from fedflat.federation.codec import PackedTensor, RefusedError
 from fedflat.federation.secure_sum import client as sum_client
 from fedflat.federation.secure_sum.client import CHANNEL, MASK, SELF, SHARE_BYTES, SumClient
 from fedflat.federation.secure_sum.keys import agreed_key, derived, opened, public_key
@@ -35,8 +35,9 @@ COMMON = (4, FEDERATION, "session")
 
 
 def begun(
-    folder: Path, t: int = 4, federation: str = FEDERATION, memory: Path | None = None, **settings: Any
-) -> tuple[dict[int, SumClient], SharesRequest]:
+    folder: Path, t: int = 4, federation: str = FEDERATION, memory: Path | None = None,
+    downs: Mapping[int, Any] | None = None, **settings: Any,
+) -> tuple[dict[int, SumClient], SharesRequest]:  # fmt: skip
     """Five clients after step 1 of round `t`, and the request for step 2."""
     kept = {i: folder / str(i) / "unmasked" if memory is None else memory / str(i) for i in CLIENTS}
     clients = {i: SumClient(folder / str(i), 0.6, "study", memory=kept[i], **settings) for i in CLIENTS}
@@ -44,36 +45,57 @@ def begun(
     for i, client in clients.items():
         one = ExactSum(torch.empty(1, 3))
         one.add(torch.tensor([[1.0, -2.0, i]]), torch.ones(1, 1))
-        request = KeysRequest(t, -1, (), i, 1.0, 5, federation, "study", session="session", weight=1.0)
+        request = KeysRequest(
+            t, -1, (), i, 1.0, 5, federation, "study", (downs or {}).get(i, {}), session="session", weight=1.0
+        )
         keys.append(client.begin(request, 10, 2, {"a": one}))
     places = (max(one.places[0] for one in keys),)
     channel_keys, mask_keys = tuple(one.channel_key for one in keys), tuple(one.mask_key for one in keys)
     return clients, SharesRequest(t, federation, "session", tuple(CLIENTS), channel_keys, mask_keys, places)
 
 
+class Clients(dict[int, SumClient]):
+    """Clients by number, with what each has confirmed to each."""
+
+    def __init__(self, clients: dict[int, SumClient]) -> None:
+        super().__init__(clients)
+        self.confirmations: dict[tuple[int, int], bytes] = {}
+
+
 def masked(
     folder: Path, senders: tuple[int, ...] = tuple(CLIENTS), t: int = 4, **settings: Any
-) -> tuple[dict[int, SumClient], dict[int, Any]]:
+) -> tuple[Clients, dict[int, Any]]:
     """The same after step 3, with the requests for it."""
     clients, request = begun(folder, t, **settings)
     sent = {i: clients[i].answer(request).shares for i in senders}
     masks = {
         i: MaskRequest(t, request.federation, "session", senders, tuple(sent[j][i] for j in senders)) for i in senders
     }
+    clients = Clients(clients)
     for i in senders:
-        clients[i].answer(masks[i])
+        clients.confirmations |= {
+            (i, j): tag for j, tag in zip(senders, clients[i].answer(masks[i]).confirmations, strict=True)
+        }
     return clients, masks
+
+
+def asking(
+    clients: Clients, reader: int, survivors: tuple[int, ...], t: int = 4, federation: str = FEDERATION
+) -> UnmaskRequest:
+    """Step 4, with what the survivors have confirmed to one client."""
+    tags = tuple(clients.confirmations.get((i, reader), b"") for i in survivors)
+    return UnmaskRequest(t, federation, "session", survivors, tags)
 
 
 def test_a_share_of_the_seed_or_of_the_key_never_both(tmp_path: Path) -> None:
     """Of one that survived the seed's, of one that has gone the key's; then the session is over."""
     clients, _ = masked(tmp_path)
-    told = clients[0].answer(UnmaskRequest(*COMMON, (0, 1, 2))).shares
+    told = clients[0].answer(asking(clients, 0, (0, 1, 2))).shares
     assert [len(share) for share in told] == [SHARE_BYTES] * 5
     for survivors in ((0, 3, 4), (0, 1, 2)):
         with pytest.raises(RefusedError, match="this session of a secure sum is over"):
-            clients[0].answer(UnmaskRequest(*COMMON, survivors))
-    other = clients[1].answer(UnmaskRequest(*COMMON, (0, 1, 2))).shares
+            clients[0].answer(asking(clients, 0, survivors))
+    other = clients[1].answer(asking(clients, 1, (0, 1, 2))).shares
     assert not set(told) & set(other), "every client has shares of its own"
 
 
@@ -91,7 +113,7 @@ def test_a_share_of_the_seed_or_of_the_key_never_both(tmp_path: Path) -> None:
 def test_survivors_that_unmask_too_much(survivors: tuple[int, ...], line: str, tmp_path: Path) -> None:
     clients, _ = masked(tmp_path, senders=(0, 1, 2, 3))
     with pytest.raises(RefusedError, match=line):
-        clients[0].answer(UnmaskRequest(*COMMON, survivors))
+        clients[0].answer(asking(clients, 0, survivors))
 
 
 def test_sums_are_masked_once(tmp_path: Path) -> None:
@@ -155,24 +177,26 @@ def test_senders_with_whose_masks_it_is_not_masked(changes: dict[str, Any], line
 def test_a_round_is_unmasked_for_one_set_of_clients_in_all_of_its_sessions(tmp_path: Path) -> None:
     """The difference of two sums over other clients would be what single clients sent."""
     first, other = (0, 1, 2, 3), (0, 1, 2)
-    masked(tmp_path)[0][0].answer(UnmaskRequest(*COMMON, first))
+    once, _ = masked(tmp_path)
+    once[0].answer(asking(once, 0, first))
     clients, _ = masked(tmp_path)
     with pytest.raises(RefusedError, match="round 4 has been unmasked for 4 clients, and these are others: see unmask"):
-        clients[0].answer(UnmaskRequest(*COMMON, other))
-    assert len(clients[0].answer(UnmaskRequest(*COMMON, first)).shares) == 5, "the same sum tells nothing new"
+        clients[0].answer(asking(clients, 0, other))
+    assert len(clients[0].answer(asking(clients, 0, first)).shares) == 5, "the same sum tells nothing new"
     later, _ = masked(tmp_path, t=5)
-    assert len(later[0].answer(UnmaskRequest(5, *COMMON[1:], other)).shares) == 5, "another round has its own"
+    assert len(later[0].answer(asking(later, 0, other, t=5)).shares) == 5, "another round has its own"
     again, _ = masked(tmp_path)
     with pytest.raises(RefusedError, match="round 4 has been unmasked for 4 clients"):
-        again[0].answer(UnmaskRequest(*COMMON, other))
+        again[0].answer(asking(again, 0, other))
 
 
 def test_the_operator_may_have_rounds_unmasked_again(tmp_path: Path) -> None:
     """`unmask_again` is a round: it and later ones are unmasked for one set of clients, as ever."""
     for unmask_again in (4, 5):
-        masked(tmp_path / "a")[0][0].answer(UnmaskRequest(*COMMON, (0, 1, 2, 3)))
+        once, _ = masked(tmp_path / "a")
+        once[0].answer(asking(once, 0, (0, 1, 2, 3)))
         clients, _ = masked(tmp_path / "a", unmask_again=unmask_again)
-        request = UnmaskRequest(*COMMON, (0, 1, 2))
+        request = asking(clients, 0, (0, 1, 2))
         if unmask_again == 4:
             with pytest.raises(RefusedError, match="round 4 has been unmasked"):
                 clients[0].answer(request)
@@ -186,7 +210,7 @@ def test_the_server_is_told_for_whom_the_round_was_unmasked(tmp_path: Path) -> N
     found = []
     for unmask_again in (0, 4, 5):
         clients, _ = masked(tmp_path)
-        clients[0].answer(UnmaskRequest(*COMMON, (0, 1, 2, 3)))
+        clients[0].answer(asking(clients, 0, (0, 1, 2, 3)))
         client = SumClient(tmp_path / "0", 0.6, "study", unmask_again)
         found.append(client.begin(request, 10, 2, {"a": one}).unmasked)
         found.append(client.begin(replace(request, t=3), 10, 2, {"a": one}).unmasked)
@@ -196,7 +220,8 @@ def test_the_server_is_told_for_whom_the_round_was_unmasked(tmp_path: Path) -> N
 def test_a_round_is_unmasked_in_one_federation_of_a_study(tmp_path: Path) -> None:
     """Another name is another folder; what was unmasked is kept beside them, and the difference would be records."""
     ours, other = (0, 1, 2, 3), "0" * 16
-    masked(tmp_path)[0][0].answer(UnmaskRequest(*COMMON, ours))
+    once, _ = masked(tmp_path)
+    once[0].answer(asking(once, 0, ours))
     memory = {"memory": tmp_path / "0" / "unmasked"}
     request = KeysRequest(4, -1, (), 0, 1.0, 5, other, "study", session="session", weight=1.0)
     one = ExactSum(torch.zeros(1, 3))
@@ -214,9 +239,9 @@ def test_two_federations_that_have_masked_the_same_round_do_not_both_unmask_it(t
     survivors, other = (0, 1, 2, 3), "0" * 16
     first, _ = masked(tmp_path / "a", memory=tmp_path / "kept")
     second, _ = masked(tmp_path / "b", federation=other, memory=tmp_path / "kept")
-    first[0].answer(UnmaskRequest(*COMMON, survivors))
+    first[0].answer(asking(first, 0, survivors))
     with pytest.raises(RefusedError, match="has been unmasked in federation"):
-        second[0].answer(UnmaskRequest(4, other, "session", survivors))
+        second[0].answer(asking(second, 0, survivors, federation=other))
 
 
 @pytest.mark.parametrize(("share", "sampled", "fewest"), [(0.6, 2, 2), (0.6, 3, 2), (1.0, 2, 2), (0.51, 4, 3)])
@@ -244,6 +269,52 @@ def test_places_at_which_nothing_is_left_of_its_numbers_are_refused(up: int, tmp
         return
     with pytest.raises(RefusedError, match="a: the places are so high that nothing would be left"):
         clients[0].answer(mask)
+
+
+def split(folder: Path, what: str) -> Clients:
+    """Five clients after step 3, of whom the fourth was told something else than the others."""
+    down = {"w": PackedTensor("<f4", (1,), b"1234")}
+    clients, request = begun(folder, downs={3: down} if what == "model" else {})
+    requests = dict.fromkeys(CLIENTS, request)
+    if what == "places":
+        requests[3] = replace(request, places=(request.places[0] + 1,))
+    if what == "keys":
+        requests[3] = replace(request, mask_keys=(*request.mask_keys[:4], public_key(b"s" * 32)))
+    if what == "participants":
+        fewer = (request.participants[:4], request.channel_keys[:4], request.mask_keys[:4])
+        requests[3] = replace(request, **dict(zip(("participants", "channel_keys", "mask_keys"), fewer, strict=True)))
+    sent = {i: client.answer(requests[i]).shares for i, client in clients.items()}
+    found = Clients(clients)
+    for i in CLIENTS:
+        senders = (0, 1, 3) if (i, what) == (3, "senders") else requests[i].participants
+        reply = clients[i].answer(MaskRequest(*COMMON, senders, tuple(sent[j][min(i, 3)] for j in senders)))
+        found.confirmations |= {(i, j): tag for j, tag in zip(senders, reply.confirmations, strict=True)}
+    return found
+
+
+@pytest.mark.parametrize("what", ["model", "places", "keys", "participants", "senders"])
+def test_nobody_unmasks_a_client_that_was_told_something_else(what: str, tmp_path: Path) -> None:
+    """Without its seed the mask that it has alone stays; and it unmasks nobody, being alone with what it was told."""
+    clients = split(tmp_path, what)
+    line = r"1 of \d survivors were told the same as this client, 3 must be"
+    with pytest.raises(RefusedError, match=line):
+        clients[3].answer(asking(clients, 3, (0, 1, 3)))
+    for i in (0, 1, 2, 4):
+        told = clients[i].answer(asking(clients, i, tuple(CLIENTS))).shares
+        assert told[3] == b""
+
+
+def test_confirmations_of_others_or_of_another_client_are_none(tmp_path: Path) -> None:
+    """Each is for one receiver: what was meant for another one, or comes back to its sender, confirms nothing."""
+    clients, _ = masked(tmp_path)
+    good = asking(clients, 0, (0, 1, 2))
+    tags = clients.confirmations
+    for wrong in (tags[1, 2], tags[0, 1], tags[2, 0], b"", bytes(32)):
+        with pytest.raises(RefusedError, match="2 of 3 survivors were told the same as this client, 3 must be"):
+            clients[0].answer(replace(good, confirmations=(b"", wrong, good.confirmations[2])))
+    with pytest.raises(RefusedError, match="there is not one confirmation for each survivor"):
+        clients[0].answer(replace(good, confirmations=good.confirmations[:2]))
+    assert len(clients[0].answer(good).shares) == 5
 
 
 def session_of(folder: Path, number: int) -> Session:
@@ -298,7 +369,7 @@ def test_what_a_client_tells_is_the_half_that_it_should(tmp_path: Path) -> None:
     clients, masks = masked(tmp_path)
     sessions = {i: session_of(tmp_path, i) for i in CLIENTS}
     both = [opened_share(sessions, 1, j, 1, message) for j, message in zip(CLIENTS, masks[1].shares, strict=True)]
-    told = clients[1].answer(UnmaskRequest(*COMMON, (0, 1, 4))).shares
+    told = clients[1].answer(asking(clients, 1, (0, 1, 4))).shares
     halves = [one[:SHARE_BYTES] if j in (0, 1, 4) else one[SHARE_BYTES:] for j, one in zip(CLIENTS, both, strict=True)]
     assert list(told) == halves
 
@@ -343,7 +414,7 @@ def test_secrets_are_gone_before_a_share_is_looked_at(tmp_path: Path, monkeypatc
         return opened(key, message, about)
 
     monkeypatch.setattr(sum_client, "opened", looking)
-    clients[0].answer(UnmaskRequest(*COMMON, (0, 1, 2)))
+    clients[0].answer(asking(clients, 0, (0, 1, 2)))
     assert left == [[LOCK, "unmasked"]] * 5
 
 
@@ -374,7 +445,7 @@ def test_the_largest_whole_number_of_a_vector_may_leave_and_the_next_may_not(tmp
 
 def test_the_steps_have_an_order(tmp_path: Path) -> None:
     clients, request = begun(tmp_path)
-    mask, unmask = MaskRequest(*COMMON, (0, 1, 2), (b"",) * 3), UnmaskRequest(*COMMON, (0, 1, 2))
+    mask, unmask = MaskRequest(*COMMON, (0, 1, 2), (b"",) * 3), UnmaskRequest(*COMMON, (0, 1, 2), (b"",) * 3)
     for early, line in ((mask, "masked sums come after shares"), (unmask, "unmasking comes after masked sums")):
         with pytest.raises(RefusedError, match=line):
             clients[0].answer(early)
@@ -388,8 +459,11 @@ def test_shares_that_cannot_be_opened_are_told_as_nothing(tmp_path: Path) -> Non
     clients, request = begun(tmp_path)
     sent = {i: clients[i].answer(request).shares for i in CLIENTS}
     shares = tuple(sent[j][0] if j != 2 else sent[2][1] for j in CLIENTS)
-    clients[0].answer(MaskRequest(*COMMON, tuple(CLIENTS), shares))
-    told = clients[0].answer(UnmaskRequest(*COMMON, tuple(CLIENTS))).shares
+    clients = Clients(clients)
+    for i in CLIENTS:
+        reply = clients[i].answer(MaskRequest(*COMMON, tuple(CLIENTS), shares))
+        clients.confirmations[i, 0] = reply.confirmations[0]
+    told = clients[0].answer(asking(clients, 0, tuple(CLIENTS))).shares
     assert [len(share) for share in told] == [SHARE_BYTES, SHARE_BYTES, 0, SHARE_BYTES, SHARE_BYTES]
 
 

@@ -26,7 +26,7 @@ from fedflat.federation.secure_sum.session import (
 
 SHARES = SharesRequest(3, "f" * 16, "s", (0, 2, 5), (b"a" * 32,) * 3, (b"b" * 32,) * 3, (0, -1))
 MASKS = MaskRequest(3, "f" * 16, "s", (0, 2), (b"x" * 132, b""))
-BEGUN = Session("s", "about", 2, 2, b"c" * 32, b"m" * 32, b"e" * 32, ("mean.delta", "figures"), (0, -1), 12)
+BEGUN = Session("s", "about", 2, 2, b"c" * 32, b"m" * 32, b"e" * 32, ("mean.delta", "figures"), (0, -1), 12, b"d" * 32)
 SUMS = {"mean.delta": np.arange(6).reshape(2, 3), "figures": -np.arange(6).reshape(3, 2)}
 
 

@@ -26,6 +26,7 @@ from .masks import WORD, Words, add_mask, sign_of
 from .messages import (
     KeysReply,
     KeysRequest,
+    MaskReply,
     MaskRequest,
     SharesReply,
     SharesRequest,
@@ -51,7 +52,7 @@ class MaskedSum:
     keys: Mapping[str, KeysReply]  # of the participants
     places: tuple[int, ...]
     senders: tuple[str, ...]  # the participants that have sent shares
-    survivors: tuple[str, ...]  # those of them whose masked sums are in `words`
+    survivors: Mapping[str, Mapping[str, bytes]]  # those of them whose masked sums are in `words`, with confirmations
     words: Words
 
 
@@ -145,12 +146,16 @@ class SecureAggregator:
         senders = tuple(number[name] for name in shares)
         masks = {name: MaskRequest(*common, senders, tuple(one[name] for one in shares.values())) for name in shares}
         words = np.zeros(sum(a * b for a, b in self._layout.shapes.values()), WORD)
-        survivors = self._step(
-            transport, masks, deadline, lambda _, reply: self._add_masked(words, reply.masked), session
-        )
+
+        def check_masked(name: str, reply: MaskReply) -> dict[str, bytes]:
+            _check_lengths(reply.confirmations, len(shares), {KEY_BYTES})
+            self._add_masked(words, reply.masked)
+            return dict(zip(shares, reply.confirmations, strict=True))
+
+        survivors = self._step(transport, masks, deadline, check_masked, session)
         if told := self._told_for(requests, {name: keys[name] for name in survivors}):
             raise self._other_sum(told, sum(number[name] in told for name in survivors))
-        return MaskedSum(session, keys, participants.places, tuple(shares), tuple(survivors), words)
+        return MaskedSum(session, keys, participants.places, tuple(shares), survivors, words)
 
     def _told_for(self, requests: Mapping[str, TrainRequest], keys: Mapping[str, KeysReply]) -> set[int]:
         """Clients' numbers for whose sum shares of this round were told; empty if the sum over `keys` can be unmasked.
@@ -221,14 +226,18 @@ class SecureAggregator:
         """Step 4, and the masks off `found.words`."""
         number = {name: requests[name].number for name in found.keys}
         survivors = tuple(number[name] for name in found.survivors)
-        request = UnmaskRequest(self._ctx.t, _federation(requests), found.session, survivors)
+        common = self._ctx.t, _federation(requests), found.session, survivors
+        asked = {
+            name: UnmaskRequest(*common, tuple(sent[name] for sent in found.survivors.values()))
+            for name in found.survivors
+        }
 
         def check(name: str, reply: UnmaskReply) -> list[bytes]:
             _check_lengths(reply.shares, len(found.senders), {0, SHARE_BYTES})
             index = (1 + list(found.keys).index(name)).to_bytes(4, "little")  # Flower's, the place among participants
             return [share if share.startswith(index) else b"" for share in reply.shares]
 
-        told = self._step(transport, dict.fromkeys(found.survivors, request), deadline, check, found.session)
+        told = self._step(transport, asked, deadline, check, found.session)
         about = about_round(self._study, _federation(requests), self._ctx.t, found.session)
         for place, name in enumerate(found.senders):
             secret = self._combined(name, [shares[place] for shares in told.values() if shares[place]])

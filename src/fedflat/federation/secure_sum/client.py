@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from hmac import compare_digest
 from pathlib import Path
 
 from flwr.common.secure_aggregation.crypto.shamir import create_shares
@@ -32,6 +34,7 @@ SHARE_BYTES = 52  # of one secret: Flower's 4 of an index, and a multiple of 16
 MASK = "fedflat secure sum: mask"  # purposes of keys
 CHANNEL = "fedflat secure sum: channel"
 SELF = "fedflat secure sum: own mask"
+VIEW = "fedflat secure sum: view"
 
 
 def about_round(study: str, federation: str, t: int, session: str) -> str:
@@ -45,6 +48,10 @@ class SumClient:
     Each step is answered for one request only, so that nothing is masked twice with the same masks, and nobody learns
     of one client both a share of its seed and one of its key. A round of a study is unmasked for one set of clients of
     one federation only, in all sessions: the difference of two sums would be what single clients sent.
+
+    With its masked sums it confirms to each other sender what it was told in this session: the model, how many take
+    part, who, their keys, the places and the senders. It unmasks nobody who was told anything else, and nothing at all
+    unless as many as the threshold were told the same.
     """
 
     def __init__(
@@ -90,6 +97,7 @@ class SumClient:
             names=tuple(summand),
             places=tuple(one.top for one in summand.values()),
             numbers=sum(one.sums.numel() for one in summand.values()),
+            model=digest_of_model(request.down),
         )
         self._folder.begin(session, integers)
         return KeysReply(
@@ -146,7 +154,10 @@ class SumClient:
                 add_mask(words, key, sign_of(session.number, other))
         parts = separated(words, {name: one.shape for name, one in sums.items()})
         masked = {name: PackedTensor(WORD.str, x.shape, x.tobytes()) for name, x in parts.items()}
-        return MaskReply(session.name, masked)
+        keys = dict(zip(agreed.participants, agreed.channel_keys, strict=True))
+        view = _view(session, agreed, request.senders)
+        tags = tuple(_confirmation(session, keys[other], session.number, other, view) for other in request.senders)
+        return MaskReply(session.name, tags, masked)
 
     def _unmask(self, session: Session, request: UnmaskRequest) -> UnmaskReply:
         """The session ends here: its secrets are removed before anything is told."""
@@ -154,6 +165,7 @@ class SumClient:
         if agreed is None or masked is None:
             raise RefusedError("unmasking comes after masked sums")
         _check_subset("survivors", request.survivors, masked.senders, session)
+        alike = self._alike(session, agreed, masked.senders, request)
         with self._unmasked.locked():
             before = self._unmasked_for(request.t, request.federation)
             if before and before != request.survivors:
@@ -170,8 +182,29 @@ class SumClient:
             except RefusedError:
                 both = b""  # its sender's fault; others may have theirs
             survived = sender in request.survivors
-            shares.append(both[:SHARE_BYTES] if survived else both[SHARE_BYTES : 2 * SHARE_BYTES])
+            told = both[:SHARE_BYTES] if survived else both[SHARE_BYTES : 2 * SHARE_BYTES]
+            shares.append(told if sender in alike or not survived else b"")
         return UnmaskReply(session.name, tuple(shares))
+
+    def _alike(
+        self, session: Session, agreed: SharesRequest, senders: tuple[int, ...], request: UnmaskRequest
+    ) -> set[int]:
+        """The survivors that were told the same as this client, which is one of them.
+
+        Raises RefusedError if they are fewer than must take part.
+        """
+        if len(request.confirmations) != len(request.survivors):
+            raise RefusedError("there is not one confirmation for each survivor")
+        keys, view = dict(zip(agreed.participants, agreed.channel_keys, strict=True)), _view(session, agreed, senders)
+        found = {
+            other
+            for other, tag in zip(request.survivors, request.confirmations, strict=True)
+            if compare_digest(tag, _confirmation(session, keys[other], other, session.number, view))
+        } | {session.number}
+        if len(found) < session.threshold:
+            raise RefusedError(f"{len(found)} of {len(request.survivors)} survivors were told the same as this client, "
+                               f"{session.threshold} must be")  # fmt: skip
+        return found
 
     def _unmasked_for(self, t: int, federation: str) -> tuple[int, ...]:
         """The only survivors for whom round `t` is unmasked; empty if they may be any."""
@@ -187,6 +220,24 @@ def _integers(name: str, one: ExactSum) -> Integers:
     if max(found.max(), -found.min()) > one.limit:
         raise RefusedError(f"{name}: a number is beyond {one.limit} units, and so too large to be summed exactly")
     return found
+
+
+def digest_of_model(down: Mapping[str, PackedTensor]) -> bytes:
+    """SHA-256 of the server's message, so that clients can compare what they were sent."""
+    return digest(b"".join(name.encode() + b"\0" + digest(x.data) for name, x in sorted(down.items())))
+
+
+def _view(session: Session, agreed: SharesRequest, senders: tuple[int, ...]) -> bytes:
+    """SHA-256 of all that the clients of a session must have been told alike."""
+    common = [session.about, session.threshold, agreed.participants, agreed.places, senders]
+    keys = b"".join((session.model, *agreed.channel_keys, *agreed.mask_keys))
+    return digest(json.dumps(common).encode() + keys)
+
+
+def _confirmation(session: Session, public: bytes, sender: int, receiver: int, view: bytes) -> bytes:
+    """What `sender` tells `receiver` of its view, for one of the two in `session` and the other's public key."""
+    key = agreed_key(session.channel_secret, public, CHANNEL)
+    return derived(key, f"{VIEW} {_tied(session.about, sender, receiver)}", view)
 
 
 def _tied(about: str, sender: int, receiver: int) -> str:

@@ -74,6 +74,7 @@ class MaskReply:
     """A client's sums, modulo 2**64, under masks."""
 
     session: str
+    confirmations: tuple[bytes, ...]  # for each sender what it alone can check, see `SumClient`
     masked: Mapping[str, PackedTensor] = field(repr=False, default_factory=dict)
 
 
@@ -85,6 +86,7 @@ class UnmaskRequest:
     federation: str
     session: str
     survivors: tuple[int, ...]  # the clients whose masked sums have arrived
+    confirmations: tuple[bytes, ...]  # from each of them, for this client
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ class Session:
     names: tuple[str, ...]  # of the sums
     places: tuple[int, ...]  # the highest of each of them
     numbers: int  # of all of them
+    model: bytes  # SHA-256 of what the server sent to train from
     shares_request: SharesRequest | None = None  # the one that was answered
     mask_request: MaskRequest | None = None
 
