@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,14 @@ import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.core.objective import Batch, Objective
 from fedflat.metrics.flatness.passes import gradient_with_graph
+from fedflat.models.blocks import pretrained
 from support.transformers import picture_folder, saved, text_folder
+
+
+def most_memory() -> int:
+    """Bytes that this process has had in memory, at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
 
 SMALL = {"vocab_size": 50, "max_position_embeddings": 20, "num_labels": 3}
 BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
@@ -154,6 +163,34 @@ def test_texts_that_are_too_long_and_models_without_padding_are_refused(tmp_path
     other = saved(transformers.BertForSequenceClassification(config), tmp_path / "other")
     with pytest.raises(InputError, match=r"its config.json has no pad_token_id"):
         ff.models.build("transformer", classes=3, shape=(12,), path=str(other))
+
+
+@pytest.mark.parametrize(
+    ("setting", "line"),
+    [
+        ({"num_hidden_layers": 10**6}, "num_hidden_layers = 1000000 is more than 10,000"),
+        ({"num_hidden_layers": 300}, "its configuration makes more modules than fit the files"),
+        ({"intermediate_size": 2**25}, "its configuration makes more bytes than fit the files"),
+        ({"vocab_size": 2**26}, "its configuration makes more bytes than fit the files"),
+        ({"max_position_embeddings": 2**40}, "max_position_embeddings = 1099511627776 is more than 67,108,864"),
+        ({"model_type": "qwen2", "vision": {"depths": [2, 10**8]}}, "config.json: vision: depths: 1 = 100000000 is"),
+        ({"pad_token_id": 2**40}, "pad_token_id = 1099511627776 is more than"),
+        ({"pad_token_id": -1}, "its config.json says pad_token_id = -1"),
+        ({"chunk_size_feed_forward": 7}, "cannot be loaded: The dimension to be chunked"),
+    ],
+)
+def test_a_configuration_is_bounded_by_its_files_before_memory_is_taken(
+    setting: dict[str, Any], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pretrained, "MODULES", 1000)
+    path = text_folder(tmp_path / "bert") / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | setting))
+    begin, before = time.monotonic(), most_memory()
+    with pytest.raises(InputError, match=r"^model option path = ") as caught:
+        ff.models.build("transformer", classes=4, shape=(12,), path=str(path.parent))
+    assert line in str(caught.value)
+    assert time.monotonic() - begin < 20
+    assert most_memory() < before + 2**28
 
 
 def test_missing_weights_of_the_encoder_are_refused(tmp_path: Path) -> None:

@@ -23,6 +23,19 @@ class Randomness(Enum):
     OTHER = "other"  # from torch's random state, which has to be seeded for one client at a time
 
 
+def check_tokens(module: nn.Module, *samples: Tensor) -> None:
+    """Raise InputError if `samples` (n, tokens) have token numbers that a text model, or one within it, does not take.
+
+    A text model says in `vocabulary` how many it takes, from 0.
+    """
+    for vocabulary in (found for part in module.modules() if type(found := getattr(part, "vocabulary", None)) is int):
+        for x in samples:
+            low, high = (int(end) for end in x.aminmax()) if len(x) else (0, 0)
+            if low < 0 or high >= vocabulary:
+                wrong = low if low < 0 else high
+                raise InputError(f"model: takes token numbers 0..{vocabulary - 1}, and the data have {wrong}")
+
+
 def randomness_of(module: nn.Module, x: Tensor, classes: int, task: Task = CROSS_ENTROPY) -> Randomness:
     """What `module` draws in training mode, seen in one pass over the samples `x` (b, *shape), there and back.
 

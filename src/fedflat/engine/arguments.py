@@ -125,7 +125,7 @@ def check_task(loss: Any, data: FederatedData) -> Task:
     return task
 
 
-def check_tokens(model: Any, options: Mapping[str, Any], data: FederatedData) -> None:
+def check_tokenizer(model: Any, options: Mapping[str, Any], data: FederatedData) -> None:
     """Raise InputError if a pretrained model would read the numbers of a set's own words as those of its tokenizer."""
     if model == "transformer" and "path" in options and data.vocabulary:
         raise InputError(

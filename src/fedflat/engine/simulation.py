@@ -17,7 +17,7 @@ from ..core.errors import InputError, NonFiniteError
 from ..core.matrix_products import fix_product_rounding
 from ..core.method import Context, Method
 from ..core.method_check import method_errors_named
-from ..core.model_check import randomness_of
+from ..core.model_check import check_tokens, randomness_of
 from ..core.objective import Objective
 from ..core.task import CROSS_ENTROPY, SampleLoss
 from ..core.wrapper import label_of, serves_another
@@ -48,7 +48,7 @@ from .arguments import (
     check_precision,
     check_ranks,
     check_task,
-    check_tokens,
+    check_tokenizer,
     check_workers,
     default_rounds,
     wants_to_stop,
@@ -159,7 +159,7 @@ class Simulation:
                         probe_every=probe_every, store_budget=store_budget)  # fmt: skip
         check_workers(workers)
         check_precision(precision)
-        check_tokens(model, model_options or {}, data)
+        check_tokenizer(model, model_options or {}, data)
         self.method = method.fitted(data.shape)
         check_ranks(ranks.number, workers, probes, self.method)
         self.client, self.weights, self.seed, self._ranks = client or Client(), weights, seed, ranks
@@ -199,6 +199,7 @@ class Simulation:
         w = self.objective.space.flatten(module)
         self.data = data.to(self.device, w.dtype)
         self._data_hash, self._model_hash = self.data.contents_hash(), digest([self.objective.space.row_major(w)])
+        check_tokens(module, self.data.x, *(self.data.test or ())[:1])
         samples = self.data.inputs(torch.arange(min(2, len(data.y)), device=self.device))
         self._randomness = randomness_of(module, samples, data.classes, self.task)
         self.task.check(data.classes, self.data.y[: len(samples)], w.dtype)

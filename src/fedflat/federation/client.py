@@ -12,7 +12,7 @@ from torch import nn
 
 from ..core.matrix_products import fix_product_rounding
 from ..core.method import Method
-from ..core.model_check import randomness_of
+from ..core.model_check import check_tokens, randomness_of
 from ..core.objective import Objective
 from ..core.task import CROSS_ENTROPY, task_of
 from ..data.federated import FederatedData
@@ -60,6 +60,7 @@ class FederatedClient:
         self._objective = Objective(module, bf16=bf16, task=task_of(CROSS_ENTROPY.loss, data.task))
         like = self._objective.space.flatten(module)
         self._data = data.to(like.device, like.dtype)
+        check_tokens(module, self._data.x)
         randomness = randomness_of(module, self._data.inputs(torch.arange(min(2, len(data.y)))), data.classes)
         batches = Batches(self._data, client, seed, like.dtype, participation)
         self._executor = Sequential(self._method, self._objective, batches, seed, randomness)

@@ -13,6 +13,7 @@ class TextCNN(nn.Module):
 
     def __init__(self, vocabulary: int, classes: int, width: int, dropout: float) -> None:
         super().__init__()
+        self.vocabulary = vocabulary
         self.embedding = nn.Embedding(vocabulary, width)
         self.convolutions = nn.ModuleList(nn.Conv1d(width, 100, size) for size in (3, 4, 5))
         self.dropout = nn.Dropout(dropout)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..core.errors import InputError
 from .blocks.fetched import folder_of
-from .blocks.pretrained import PictureScores, library, loaded, quiet
+from .blocks.pretrained import PictureScores, library, loaded, quiet, unusable
 
 NAME, OPTION = "transformer", "path"
 TOKENIZER = "tokenizer.json"
@@ -22,6 +22,7 @@ class TextScores(nn.Module):
         """`padding` is the number of the token that texts are padded with."""
         super().__init__()
         self.network, self.padding, self.prepared = network, padding, True
+        self.vocabulary: int = network.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
         self.prepared = _takes_prepared_masks(self, network)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -74,8 +75,13 @@ def build(classes: int, shape: tuple[int, ...], path: str | None = None) -> nn.M
     encoder = f"{network.base_model_prefix}."
     if missing := [name for name in missing if name.startswith(encoder)]:
         raise InputError(f"model option path = {path!r} has no weights for {missing[0]}")
-    # Loading leaves layers in evaluation mode.
-    return (PictureScores(network) if len(shape) == 3 else TextScores(network, _padding(network, shape, path))).train()
+    if len(shape) == 3:
+        return PictureScores(network).train()  # loading leaves layers in evaluation mode
+    padding = _padding(network, shape, path)
+    try:
+        return TextScores(network, padding).train()
+    except Exception as error:  # of any type: its configuration may hold anything, and this is its first use
+        raise unusable(OPTION, path, error) from error
 
 
 def _padding(network: Any, shape: tuple[int, ...], path: str) -> int:
@@ -84,6 +90,8 @@ def _padding(network: Any, shape: tuple[int, ...], path: str) -> int:
     padding, most = getattr(config, "pad_token_id", None), getattr(config, "max_position_embeddings", None)
     if padding is None:
         raise InputError(f"model option path = {path!r}: its config.json has no pad_token_id, by which padding is told")
+    if padding < 0:
+        raise InputError(f"model option path = {path!r}: its config.json says pad_token_id = {padding}")
     if most is not None and shape[0] > most:
         raise InputError(f"model option path = {path!r} takes {most} tokens, the data have {shape[0]}")
     return int(padding)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ...core.errors import InputError, MissingPackageError
+from ...files import read_json
 from ...hub import no_network
+
+CONFIG = "config.json"
+MODULES, LAYERS = 20_000, 10_000  # in a network; the largest that are published have some thousands
+LARGEST = 2**26  # whole number in a configuration
+PER_BYTE, SPARE = 8, 2**28  # bytes of parameters for each byte of their files, which may be packed; and of a new head
 
 
 class PictureScores(nn.Module):
@@ -43,10 +51,13 @@ def loaded(make: Any, folder: Path, option: str, value: str, **settings: Any) ->
     """The network in `folder` in single precision, and the names of the parameters that the files do not have.
 
     `make` is a class of `transformers`. Only safetensors are read, no code of the folder is run, and nobody is asked
-    at the terminal whether it may be. Raises InputError, naming the `option` and its `value`.
+    at the terminal whether it may be. Raises InputError, naming the `option` and its `value`, also if the configuration
+    makes more than the files can have weights for.
     """
     try:
-        with no_network():  # a configuration may name a kernel or a backbone elsewhere
+        _check_numbers(read_json(folder / CONFIG))
+        room = SPARE + PER_BYTE * sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        with bounded(room), no_network():  # a configuration may name a kernel or a backbone elsewhere
             network, report = make.from_pretrained(
                 folder, local_files_only=True, use_safetensors=True, trust_remote_code=False,
                 attn_implementation="eager", output_loading_info=True, **settings,
@@ -54,6 +65,44 @@ def loaded(make: Any, folder: Path, option: str, value: str, **settings: Any) ->
     except Exception as error:  # of any type: the files may hold anything
         raise unusable(option, value, error) from error
     return network.float(), sorted(report["missing_keys"])
+
+
+def _check_numbers(value: Any, name: str = CONFIG) -> None:
+    """Raise InputError for a whole number in a configuration that is too large: some classes make lists so long."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        most = LAYERS if "layer" in f"{key}" or "depth" in f"{key}" else LARGEST
+        if isinstance(inner, int) and abs(inner) > most:
+            raise InputError(f"{name}: {key} = {inner} is more than {most:,}")
+        _check_numbers(inner, f"{name}: {key}")
+
+
+@contextmanager
+def bounded(size: int) -> Iterator[None]:
+    """Inside the block, raise InputError when modules are made with more than `size` bytes of parameters and buffers.
+
+    Also when there are more than `MODULES` of them. They are made without memory first, and counted there.
+    """
+    left = {"bytes": min(size, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")), "modules": MODULES}
+
+    def spend(what: str, number: int) -> None:
+        left[what] -= number
+        if left[what] < 0:
+            raise InputError(f"its configuration makes more {what} than fit the files")
+
+    def tensor_added(module: nn.Module, name: str, x: Tensor | None) -> None:
+        spend("bytes", 0 if x is None else x.numel() * x.element_size())
+
+    hooks = [
+        torch.nn.modules.module.register_module_parameter_registration_hook(tensor_added),
+        torch.nn.modules.module.register_module_buffer_registration_hook(tensor_added),
+        torch.nn.modules.module.register_module_module_registration_hook(lambda *_: spend("modules", 1)),
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def unusable(option: str, value: str, error: Exception) -> InputError:
