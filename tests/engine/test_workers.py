@@ -277,6 +277,47 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     wait_until(lambda: all(map(has_ended, started)), "workers to end without their parent")
 
 
+ONE_WORKER = """
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from fedflat.engine.workers.process import WorkerProcess
+from support.processes import keep_lock
+
+worker = WorkerProcess(partial(keep_lock, Path(sys.argv[1])))
+print(worker.pid, flush=True)
+time.sleep(600)
+"""
+
+
+MOMENTS = chosen(["importing"], ["importing", "in a computation that lets no other thread run"])
+
+
+@pytest.mark.slow
+@looks_at_processes
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_worker_ends_at_once_with_a_parent_that_is_killed(moment: str, tmp_path: Path) -> None:
+    """The system ends it: nothing in the worker has to notice."""
+    begun = tmp_path / "begun"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", ONE_WORKER, str(begun)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        try:
+            if moment != "importing":
+                wait_until(begun.exists, "the computation to begin")
+        finally:
+            parent.kill()
+    killed = time.monotonic()
+    wait_until(lambda: has_ended(worker) or time.monotonic() > killed + 10, "the worker to end")
+    took = time.monotonic() - killed
+    if not has_ended(worker):
+        os.kill(worker, signal.SIGKILL)
+    assert took < 1.0
+
+
 @pytest.mark.slow
 @looks_at_processes
 def test_ctrl_c_on_the_command_line_ends_workers_and_keeps_the_last_round(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import fedflat.experiments.parallel  # noqa: F401 (what workers of a study import)
-from fedflat.engine.workers import worker
+from fedflat.engine.workers import start, worker
 
-PROGRAM = ["-P", "-m", "fedflat.engine.workers"]  # and the number of the worker's socket
+PROGRAM = ["-P", start.__file__]  # and the number of the worker's socket, and its parent's
 NAME = b"forked worker"  # of the process, by which tests find it
 SUBREAPER = 36  # of prctl: orphans among the descendants of a process become its children
 REQUEST = 1 << 20  # bytes, at most
@@ -65,7 +65,7 @@ class ForkedProcess(subprocess.Popen[bytes]):
 
     def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any, cwd: Any,
                        env: Any, *others: Any) -> None:  # fmt: skip
-        *program, number = args
+        program, number = args[:-2], args[-2]
         if program == [sys.executable, *PROGRAM] and env["OMP_NUM_THREADS"] == "1":
             self.pid, self._child_created = self.forks.fork([PROGRAM[-1], number], pass_fds, env), True
         else:

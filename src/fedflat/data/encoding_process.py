@@ -3,16 +3,13 @@
 It is a process of its own because a regular expression in a tokenizer can take any time, a replacement any memory, and
 because the library's answer to both may be a panic that no `except Exception` sees, or the end of the process. It reads
 texts as JSON, one a line, and writes their token numbers (n, LENGTH) as int32; the last line of stderr says what is
-wrong. Only the standard library, NumPy and `tokenizers` are imported, so that it starts at once.
+wrong. Only NumPy and `tokenizers` are imported, so that it starts at once.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
 import resource
-import signal
 import sys
 from contextlib import suppress
 from itertools import islice
@@ -20,14 +17,15 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from fedflat.parent_process import end_with  # not relative: this file is a program of its own
+
 TEXTS = 1000  # encoded at a time
 NO_TOKENIZER = 3  # exit code for a file that is no tokenizer
-_PR_SET_PDEATHSIG = 1
 
 
 def main(path: str, length: int, padding: int, memory: int, parent: int) -> None:
     """Encode the texts of stdin. Exits with NO_TOKENIZER, or with 1 if a text cannot be encoded."""
-    _end_with(parent)
+    end_with(parent)
     with suppress(ValueError, OSError):  # of a system without this limit, or with a lower one
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     from tokenizers import Tokenizer  # after the limit, as its threads are
@@ -52,14 +50,6 @@ def main(path: str, length: int, padding: int, memory: int, parent: int) -> None
 def _fail(code: int, error: Any) -> NoReturn:
     print("\n" + " ".join(f"{error}".split())[:200], file=sys.stderr)
     sys.exit(code)
-
-
-def _end_with(parent: int) -> None:
-    """Have the system end this process with the one that started it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it has ended just now
-            os._exit(1)
 
 
 if __name__ == "__main__":

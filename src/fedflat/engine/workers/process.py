@@ -7,12 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from time import monotonic
 from typing import Any
 
+from . import start
 from .worker import RunTask
 
 SUSPENDED = 5.0  # seconds for which a process may be suspended; a user may only have looked at it
@@ -30,11 +32,12 @@ class WorkerProcess:
         threads: the number of threads that torch and its libraries use.
         """
         search_path = os.pathsep.join(path or os.getcwd() for path in sys.path)  # the same modules as in this process
+        parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
         ours, theirs = socket.socketpair()
         with theirs:
             # Not multiprocessing: it runs the user's script again in each new process, unless the script is guarded.
             self._process = subprocess.Popen(  # noqa: S603 (this interpreter and this package)
-                [sys.executable, "-P", "-m", __package__, str(theirs.fileno())],
+                [sys.executable, "-P", start.__file__, str(theirs.fileno()), str(parent)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), *files),
                 process_group=0,  # so that Ctrl-C in a terminal reaches the parent only
