@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import stat
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -145,39 +143,21 @@ def test_names_cannot_move_the_cursor_or_begin_a_line() -> None:
     assert printable("κ Δ – ü") == "κ Δ – ü"
 
 
-HELD = """
-import sys, time
-from fedflat.files import temporary_folder
-with temporary_folder("fedflat-test-") as folder:
-    print(folder, flush=True)
-    time.sleep(60)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="a folder is locked by its handle")
-def test_what_killed_processes_have_left_goes_with_the_next_temporary_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And nothing else goes: not one that is in use, nor a link, nor a folder with another name."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "fedflat-test-link").symlink_to(tmp_path / "mine")
-    living, killed = (
-        subprocess.Popen([sys.executable, "-c", HELD], stdout=subprocess.PIPE, text=True) for _ in range(2)
-    )
-    try:
-        kept, left = (Path(one.stdout.readline().strip()) for one in (living, killed))
-        killed.kill()
-        killed.wait()
-        assert kept.is_dir()
-        assert left.is_dir()
-        with temporary_folder("fedflat-test-") as folder:
-            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-            assert {path.name for path in tmp_path.iterdir()} == {"mine", "fedflat-test-link", kept.name, folder.name}
-        assert not folder.exists()
-    finally:
-        for one in (living, killed):
-            one.kill()
-            one.communicate()
+def test_a_temporary_folder_of_a_killed_process_goes_with_the_next_one(tmp_path: Path) -> None:
+    """One that is in use stays, and so does what only has such a name."""
+    if not (child := os.fork()):
+        with temporary_folder("made-", tmp_path) as folder:
+            (folder / "content").write_text("half")
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    [left] = tmp_path.iterdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "made-link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "made-file").write_text("a user's")
+    with temporary_folder("made-", tmp_path) as used:
+        assert stat.S_IMODE(used.stat().st_mode) == 0o700
+        assert not left.exists()
+        with temporary_folder("made-", tmp_path) as second:
+            assert used.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "made-file", "made-link"]
+    assert not second.exists()

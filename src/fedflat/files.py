@@ -10,13 +10,13 @@ import json
 import os
 import re
 import secrets
-import shutil
 import stat
-import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
 
 from platformdirs import user_cache_path
@@ -116,24 +116,23 @@ def sweep(folder: Path) -> None:
 
 
 @contextmanager
-def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Make a folder among the system's temporary files that its owner alone can read; it is removed at the end.
+def temporary_folder(prefix: str, parent: Path) -> Iterator[Path]:
+    """Make a folder in `parent` that its owner alone can read, named `prefix` and a random part; remove it at the end.
 
     Folders with this prefix that killed processes have left are removed first: nobody holds their lock any more.
     Raises InputError if no folder can be made.
     """
-    parent = Path(tempfile.gettempdir())
     with system_errors(parent, "written"):
         for path in parent.glob(f"{prefix}*"):
             _remove_abandoned(path)
         handle = None
         while handle is None:  # another process may take it for abandoned before it is locked
-            path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+            path = Path(mkdtemp(prefix=prefix, dir=parent))
             handle = _locked_folder(path)
     try:
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        rmtree(path, ignore_errors=True)
         os.close(handle)
 
 
@@ -155,7 +154,7 @@ def _remove_abandoned(path: Path) -> None:
     """Remove a folder of this user if no process holds its lock."""
     with suppress(OSError):
         if path.lstat().st_uid == os.geteuid() and (handle := _locked_folder(path)) is not None:
-            shutil.rmtree(path, ignore_errors=True)
+            rmtree(path, ignore_errors=True)
             os.close(handle)
 
 

@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from tempfile import gettempdir
 
 import typer
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
@@ -32,7 +34,7 @@ def launch(number: int, restarts: int, grace: int, words: Sequence[str]) -> None
             raise InputError(f"{name} {value} must be at least {least}")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
-        with signals_restored(), temporary_folder("fedflat-ranks-") as folder:
+        with signals_restored(), temporary_folder("fedflat-ranks-", Path(gettempdir())) as folder:
             make_meeting_place(folder)
             config = LaunchConfig(
                 min_nodes=1, max_nodes=1, nproc_per_node=number, run_id=f"fedflat-{os.getpid()}", max_restarts=restarts,

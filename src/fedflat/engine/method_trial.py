@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import gettempdir
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from ..core.errors import InputError
 from ..core.method import Method
 from ..core.method_contract import require
 from ..data import FederatedData
+from ..files import temporary_folder
 from ..rounds.local_training import Client
 from .simulation import Simulation
 
@@ -76,9 +77,9 @@ def a_run_goes_on_from_a_checkpoint(method: Method) -> None:
     expected, first, resumed = (simulation(method, "sequential") for _ in range(3))
     whole = trajectory(expected)
     first.round()
-    with TemporaryDirectory() as folder:
-        first.save(Path(folder) / "state.safetensors")
-        resumed.load(Path(folder) / "state.safetensors")
+    with temporary_folder("fedflat-trial-", Path(gettempdir())) as folder:
+        first.save(folder / "state.safetensors")
+        resumed.load(folder / "state.safetensors")
     require(
         torch.equal(trajectory(resumed), whole[1:]), "a resumed run has other bits; a hook keeps state outside records"
     )

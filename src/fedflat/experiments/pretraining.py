@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from ..core.errors import InputError, MissingPackageError
 from ..data import load
 from ..data.conversion import PADDING, UNKNOWN, WORD
-from ..files import make_folder, write_atomically
+from ..files import make_folder, temporary_folder, write_atomically
 from ..models.blocks.pretrained import library, quiet
 from ..models.transformer import NAME, TOKENIZER, TextScores
 
@@ -54,8 +53,8 @@ def pretrain(
     if words.classes < 4:
         raise InputError(f"data.name = {name!r} has {words.classes} classes, and a half needs at least two")
     make_folder(folder.parent)
-    with TemporaryDirectory(prefix=".tmp-", dir=folder.parent) as made, torch.random.fork_rng(devices=[]), quiet(NAME):
-        unfinished = Path(made) / "encoder"  # so that what was interrupted leaves nothing behind
+    with temporary_folder(".tmp-encoder-", folder.parent) as made, torch.random.fork_rng(devices=[]), quiet(NAME):
+        unfinished = made / "encoder"  # so that what was interrupted leaves nothing behind
         make_folder(unfinished)
         torch.manual_seed(seed)
         network = _fresh(len(words.vocabulary[:WORDS]) + 1, words.classes // 2)
