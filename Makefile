@@ -1,28 +1,40 @@
 # `make demo` and `make test` are all a new machine needs: Python 3.11 or newer, and make.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP = $(BIN)/pip install --quiet --disable-pip-version-check
 PLAIN := .venv/.plain
 INSTALLED := .venv/.installed
 # Also where the environment says otherwise: without bytecode every process that a test starts compiles the package again.
 export PYTHONDONTWRITEBYTECODE =
 CHECKS = $(MAKE) --jobs=2 --output-sync --no-print-directory lint types imports docs-check
 
-.PHONY: help install demo check test test-all trials promises lint types imports docs-check docs clean
+# On a machine whose torch is built for a GPU, uv lists what such a build needs: add the folder of a CPU build, `--find-links`.
+.PHONY: help install locked demo check test test-all trials promises lint types imports docs-check docs clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 install: $(INSTALLED)  ## make .venv with the tested versions of everything, also of what tests need
 
-$(PLAIN): pyproject.toml constraints.txt
+# The hash of every file but torch's is checked; then what another system needs besides is fetched, if there is anything.
+$(PLAIN): pyproject.toml constraints.txt locked/plain.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	$(PIP) "$$(grep '^torch==' constraints.txt)"
+	$(PIP) --require-hashes --no-deps --requirement locked/plain.txt
+	$(PIP) --constraint constraints.txt --no-build-isolation --editable .
 	touch $(PLAIN)
 
-$(INSTALLED): $(PLAIN)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+$(INSTALLED): $(PLAIN) locked/dev.txt
+	$(PIP) --require-hashes --no-deps --requirement locked/dev.txt
+	$(PIP) --constraint constraints.txt --no-build-isolation --editable ".[dev]"
 	touch $(INSTALLED)
+
+LOCK = printf 'hatchling\neditables\n' | uv pip compile --generate-hashes --no-annotate --no-header --quiet \
+	--python-version 3.11.7 --constraint constraints.txt --no-emit-package torch --default-index https://pypi.org/simple
+
+locked:  ## write the versions of constraints.txt with the hashes of their files, by uv, from PyPI
+	$(LOCK) pyproject.toml - --output-file locked/plain.txt
+	$(LOCK) --extra dev pyproject.toml - --output-file locked/dev.txt
 
 demo: $(PLAIN)  ## compare nine methods on 50 clients; writes runs/digits/report.html
 	$(BIN)/fedflat compare examples/digits.toml --out runs/digits --jobs auto
