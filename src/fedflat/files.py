@@ -144,10 +144,12 @@ def _locked_folder(path: Path) -> int | None:
         return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        return None
-    return handle
+        if path.exists():  # else another process has taken it for abandoned, and removed it
+            return handle
+    except OSError:  # another process holds the lock
+        pass
+    os.close(handle)
+    return None
 
 
 def _remove_abandoned(path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,12 +19,14 @@ import pytest
 from fedflat.core.errors import InputError
 from fedflat.experiments import runner
 from fedflat.experiments.spec import RunSpec
-from fedflat.federation.flower.approved_app import archive
+from fedflat.federation.flower.approved_app import app_digest, archive
+from fedflat.federation.flower.export import export
+from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.launch import orphan_reaper
 from fedflat.federation.launch.local_deployment import local_deployment
-from fedflat.federation.launch.local_federation import LocalFederation
+from fedflat.federation.launch.local_federation import CONNECTION, LocalFederation, SubmittedRun
 from fedflat.files import locked
-from support.effort import effort
+from support.effort import effort, in_test_all
 from support.flower_attacks import Attacker, readable
 from support.flower_fixtures import events_of, failing, study_of, wait_for
 from support.local_user import (
@@ -139,6 +142,50 @@ def test_a_second_one_in_the_folder_is_refused_and_the_first_lives_on(deployment
     spec = RunSpec.load(out / "federated-study.toml")
     runner.run(spec, tmp_path / "simulation")
     assert (out / "model.safetensors").read_bytes() == (tmp_path / "simulation" / "model.safetensors").read_bytes()
+
+
+@in_test_all
+@linux
+def test_of_five_that_start_at_once_one_runs(tmp_path: Path) -> None:
+    """The others are refused in one line each, whichever comes first, and do it no harm."""
+    out, logs = tmp_path / "out", [tmp_path / f"{number}.log" for number in range(5)]
+    with ExitStack() as stack:
+        started = [stack.enter_context(running(out, 1, log)) for log in logs]
+        codes = [process.wait(LIMIT) for process in started]
+    assert sorted(codes) == [0, 2, 2, 2, 2], [log.read_text() for log in logs]
+    refused = {log.read_text().strip() for code, log in zip(codes, logs, strict=True) if code}
+    assert refused == {f"fedflat: {out} is being run by another process"}
+    assert len(events_of(out, "begun")) == 1
+    assert processes_of(out) == []
+    runner.run(RunSpec.load(out / "federated-study.toml"), tmp_path / "simulation")
+    assert (out / "model.safetensors").read_bytes() == (tmp_path / "simulation" / "model.safetensors").read_bytes()
+
+
+@in_test_all
+@linux
+def test_of_two_runs_of_an_app_into_one_folder_the_second_is_refused(tmp_path: Path) -> None:
+    """By its server app; what the first one writes, its log of events among it, is not touched."""
+    spec, out = study_of(rounds=4, participation=1.0, data={"name": "digits", "clients": 2}), tmp_path / "out"
+    export(spec, RunSettings(clients=2, out=str(out), wait=LIMIT, deadline=LIMIT), tmp_path / "app")
+    nodes = {f"client-{i}": {"partition-id": i, "state": str(tmp_path / "state")} for i in range(2)}
+    approved = partial(list, [app_digest(tmp_path / "app")])
+    with LocalFederation(tmp_path / "flower", nodes, secure=False, approved=approved) as federation:
+        first, second = (federation.submit(tmp_path / "app", out) for _ in range(2))
+        assert list(federation.events(first, LIMIT))[-1]["event"] == "finished"
+        wait_for("the end of the other", lambda: status_of(federation, second).startswith("finished"))
+        endings = sorted(status_of(federation, run) for run in (first, second))
+    assert endings == ["finished:completed", "finished:failed"]
+    assert len(events_of(out, "begun")) == 1
+    assert events_of(out, "failed") == []
+    assert [event["missing"] for event in events_of(out, "round")] == [{}] * 4
+    runner.run(spec, tmp_path / "simulation")
+    assert (out / "model.safetensors").read_bytes() == (tmp_path / "simulation" / "model.safetensors").read_bytes()
+
+
+def status_of(federation: LocalFederation, run: SubmittedRun) -> str:
+    """What Flower's command says of a run."""
+    output = federation.processes.run("flwr", "list", CONNECTION, "--run-id", run.run_id, "--format", "json")
+    return str(json.loads(output[output.find("{") :])["runs"][0]["status"])
 
 
 @linux
