@@ -28,6 +28,13 @@ def test_csv_has_every_number_of_the_table() -> None:
             assert row[name] == ("" if value is None else value) or float(row[name]) == value, name
 
 
+def test_no_cell_of_the_csv_is_a_formula() -> None:
+    comparison = ff.compare([Fake("FedAvg", 0, [0.2, 0.7]), Fake('=HYPERLINK("http://x")', 0, [0.3, 0.9])])
+    found = list(csv.DictReader(io.StringIO(comparison.to_csv())))
+    assert {row["method"] for row in found} == {"FedAvg", '\'=HYPERLINK("http://x")'}
+    assert not [cell for row in found for cell in (*row, *row.values()) if cell.startswith(("=", "+", "@"))]
+
+
 def test_csv_goes_to_a_file(tmp_path) -> None:
     path = ff.compare(RUNS).to_csv(tmp_path / "table.csv")
     assert path.read_text() == ff.compare(RUNS).to_csv()

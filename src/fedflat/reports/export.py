@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..core.errors import MissingPackageError, printable
+from ..experiments.csv_text import without_formula
 from ..files import write_atomically
 from .columns import caption, columns
 from .comparison_data import ComparisonData
@@ -60,10 +61,14 @@ def _latex(text: str) -> str:
 
 def csv_text(comparison: ComparisonData) -> str:
     """All numbers, to all digits, as CSV with a head; one row per method."""
+    import pyarrow as pa
     import pyarrow.csv  # here, because tables on a terminal and on a page need none
 
+    table = comparison.table()
+    columns = [[without_formula(cell) for cell in column.to_pylist()] if pa.types.is_string(column.type) else column
+               for column in table.columns]  # fmt: skip
     buffer = io.BytesIO()
-    pyarrow.csv.write_csv(comparison.table(), buffer)
+    pyarrow.csv.write_csv(pa.table(columns, [str(without_formula(name)) for name in table.column_names]), buffer)
     return buffer.getvalue().decode()
 
 
