@@ -48,6 +48,7 @@ from ..metrics.protocols import Protocol
 from ..models import MODELS, known_model
 from ..models.blocks.fetched import folder_of
 from ..rounds.attack import Attack
+from ..rounds.checksums import check_listed
 from ..rounds.guard import Guard
 from ..rounds.initial_model import InitialModel
 from ..rounds.local_training import Client
@@ -291,8 +292,9 @@ class Experiment(Section):
     def read(cls, path: Path) -> dict[str, Any]:
         """The table in a TOML file; files of code that it names are beside it, unless their paths are absolute.
 
-        Raises InputError, naming the file, if it cannot be read.
+        Raises InputError, naming the file, if it cannot be read, or SHA256SUMS beside it has another digest of it.
         """
+        check_listed(path)
         try:
             return with_names(read_toml(path, MAX_FILE_BYTES), lambda name: relative_to(path.parent, name))
         except InputError as error:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import InputError
-from ..files import read_text, system_errors, write_atomically
+from ..files import TEMPORARY, read_text, system_errors, write_atomically
 
 FILE = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
@@ -20,9 +21,11 @@ class Checksums:
     """The SHA-256 digests of the files of a folder that are written with `write`.
 
     After a crash between the writing of a file and of its digest, a new file has no digest, and a replaced one has two.
+    If digests are `required`, a file without one is damaged; a new file's is written before the file is.
     """
 
     folder: Path
+    required: bool = False
 
     def write(self, name: str, write: Callable[[Path], object]) -> None:
         """Write the file `name` as `write_atomically` does."""
@@ -30,8 +33,8 @@ class Checksums:
 
         def write_and_digest(temporary: Path) -> None:
             write(temporary)
-            if name in known:
-                self._write({**known, name: {*known[name], digest_of(temporary)}})
+            if self.required or name in known:
+                self._write({**known, name: {*known.get(name, ()), digest_of(temporary)}})
 
         write_atomically(self.folder / name, write_and_digest)
         self._write({**known, name: {digest_of(self.folder / name)}})
@@ -43,13 +46,20 @@ class Checksums:
             self._write(known)
 
     def problem(self, name: str) -> str | None:
-        """What is wrong with the file `name`, in words; None if it is as it was written, or has no digest."""
-        expected = self._read().get(name)
-        if not expected:
+        """What is wrong with the file `name`, in words; None if it is as it was written, or needs and has no digest."""
+        expected = self._read().get(name, set())
+        if not expected and not self.required:
             return None
         if not (self.folder / name).is_file():
-            return "it is missing"
+            return None if self._is_under_way(name, expected) else "it is missing"
+        if not expected:
+            return f"{FILE} does not have its SHA-256"
         return None if digest_of(self.folder / name) in expected else "its SHA-256 is another one"
+
+    def _is_under_way(self, name: str, expected: set[str]) -> bool:
+        """Whether the file `name` was being written, or set aside, when a process was killed."""
+        left = [path for path in self.folder.glob(".tmp-*") if TEMPORARY.fullmatch(path.name)]
+        return any(digest_of(path) in expected for path in (*left, *self.folder.glob(f"{name}.*")) if path.is_file())
 
     def check(self, name: str) -> Path:
         """The path of the file `name`. Raises InputError, naming it, unless the file is as it was written."""
@@ -57,6 +67,12 @@ class Checksums:
         if problem:
             raise InputError(f"{path} is missing or damaged: {problem}; `fedflat verify {self.folder}` says more")
         return path
+
+    def knows(self, name: str) -> bool:
+        """Whether the file `name` is there, or has a digest and is missing."""
+        with suppress(InputError):
+            return (self.folder / name).exists() or name in self.names
+        return False
 
     @property
     def names(self) -> list[str]:
@@ -76,6 +92,20 @@ class Checksums:
     def _write(self, known: dict[str, set[str]]) -> None:
         lines = [f"{digest}  {name}\n" for name in sorted(known) for digest in sorted(known[name])]
         write_atomically(self.folder / FILE, lambda path: path.write_text("".join(lines)))
+
+
+def check_listed(path: Path) -> None:
+    """Raise InputError if the folder of the file `path` has a digest of it, and it is another one.
+
+    A file SHA256SUMS of another program says nothing.
+    """
+    checksums, problem = Checksums(path.parent), None
+    with suppress(InputError):
+        problem = checksums.problem(path.name)
+    if problem:
+        raise InputError(
+            f"{path} is not what was written: {problem}; to change its settings, copy it to another folder"
+        )
 
 
 def digest_of(path: Path) -> str:
