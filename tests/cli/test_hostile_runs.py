@@ -13,6 +13,7 @@ import pytest
 
 import fedflat.cli
 from fedflat.experiments import studies
+from fedflat.rounds.checksums import Checksums
 from support.effort import chosen, effort
 from support.hostile_runs import ESCAPE, cases, edited, pipe, sparse, written
 from support.studies import study_spec
@@ -38,7 +39,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def runs(finished: Path, tmp_path: Path) -> tuple[Path, Path]:
     """Copies of the runs, for one of them to be spoilt; without sums, which whoever does harm would write anew."""
-    shutil.copytree(finished, tmp_path / "study", ignore=shutil.ignore_patterns("SHA256SUMS"))
+    shutil.copytree(finished, tmp_path / "study")
+    for sums in tmp_path.glob("study/runs/*/SHA256SUMS"):
+        sums.unlink()
     first, second = sorted((tmp_path / "study" / "runs").iterdir())
     return first, second
 
@@ -110,7 +113,7 @@ def test_what_is_only_odd_is_shown(fedflat, runs: tuple[Path, Path], names: list
 )  # fmt: skip
 def test_a_hostile_study(fedflat, runs: tuple[Path, Path], name: str, content: bytes) -> None:
     study = runs[0].parent.parent
-    (study / name).write_bytes(content)
+    Checksums(study, required=True).write(name, lambda path: path.write_bytes(content))
     for command in ("report", "flatness", "landscape", "resume"):
         code, _, err = fedflat(f"{command} {study}")
         assert is_one_line(code, err), (command, code, err)

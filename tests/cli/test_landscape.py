@@ -24,6 +24,7 @@ from fedflat.experiments.landscapes import (
     surface_tasks,
 )
 from fedflat.experiments.measuring import load_simulation
+from fedflat.files import locked
 from fedflat.metrics.features import FeatureMap
 from fedflat.metrics.flatness.surface import Surface
 from support.studies import run_spec, study_spec
@@ -94,6 +95,13 @@ def test_a_study_shows_every_methods_first_seed(fedflat, study: Path, measured: 
 
 
 @pytest.mark.slow
+def test_a_second_landscape_in_the_folder_is_refused_at_once(fedflat, study: Path, tmp_path: Path) -> None:
+    (tmp_path / "out" / "surfaces").mkdir(parents=True)
+    with locked(tmp_path / "out" / "surfaces" / ".lock", ""):
+        code, _, err = fedflat(f"landscape {study} --points 3 --out {tmp_path / 'out'}")
+    assert (code, err) == (2, f"fedflat: --out {tmp_path / 'out'} is being written by another process\n")
+
+
 def test_what_is_finished_is_not_computed_again(fedflat, study: Path, measured: list[int]) -> None:
     fedflat(f"landscape {study} {SMALL}")
     before = Path("study/landscape/landscape.html").read_bytes()

@@ -24,10 +24,12 @@ from fedflat.core.errors import InputError, NonFiniteError
 from fedflat.engine.ranks import Ranks
 from fedflat.engine.simulation import Round
 from fedflat.experiments import runner, studies
+from fedflat.experiments.extension import extend_study
 from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.measuring import build_measures, measure_run
 from fedflat.experiments.run_directory import RunDirectory, StoredRun
 from fedflat.experiments.spec import RunSpec
+from fedflat.files import locked
 from fedflat.metrics.protocols import WINDOW
 from support.effort import chosen, effort
 from support.studies import run_spec, study_spec
@@ -370,6 +372,17 @@ def test_two_writers_at_once_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="is being written by another run"):
             runner.run(run_spec(), tmp_path)
     runner.run(run_spec(), tmp_path)
+
+
+def test_a_second_study_in_the_folder_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    studies.begin_study(study_spec(), tmp_path)
+    before = (tmp_path / "study.toml").read_text()
+    with locked(tmp_path / ".lock", ""):
+        with pytest.raises(InputError, match="is being written by another study"):
+            studies.study(study_spec(seeds=[7]), tmp_path)
+        with pytest.raises(InputError, match="is being written by another study"):
+            extend_study(tmp_path, 9)
+    assert (tmp_path / "study.toml").read_text() == before
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -119,11 +119,11 @@ def resume_study(
 
     Raises InputError, before anything is trained, if it names code that may not be run here.
     """
-    for name in StudySpec.load(path / "study.toml").outside_names():
+    for name in studies.load_study(path).outside_names():
         check_allowed(name)
     if rounds is not None:
         return carry_out_study(console, extend_study(path, rounds, strict), path, jobs, strict, track)
-    spec = StudySpec.load(path / "study.toml")
+    spec = studies.load_study(path)
     directories = [studies.run_directory(one, path) for one in spec.runs()]
     if all(one.is_finished and not one.damaged_files() for one in directories):
         console.say(f"already finished: {len(directories)} runs of {spec.rounds} rounds; --rounds N extends them")

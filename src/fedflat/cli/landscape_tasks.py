@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from ..experiments.interrupt import Interrupted
 from ..experiments.landscapes import ShownRun, SurfaceTask
-from ..files import make_folder, write_atomically
+from ..files import locked, make_folder, sweep, write_atomically
 from ..metrics.features import FeatureMap
 from ..metrics.flatness.surface import Surface
 from ..reports.surfaces import write_landscape
@@ -28,6 +28,12 @@ Picture = Surface | FeatureMap
 def draw(console: Console, tasks: Sequence[Task], runs: Sequence[ShownRun], folder: Path) -> None:
     """Compute the pictures that are not kept from before, and write page, figures and numbers to `folder`."""
     make_folder(folder / "surfaces")
+    with locked(folder / "surfaces" / ".lock", f"--out {folder} is being written by another process"):
+        sweep(folder / "surfaces")
+        _draw(console, tasks, runs, folder)
+
+
+def _draw(console: Console, tasks: Sequence[Task], runs: Sequence[ShownRun], folder: Path) -> None:
     if any(task.load() is None for task in tasks):
         for spec in {run.spec.data.name: run.spec for run in runs}.values():
             prepare_data(console, spec)

@@ -13,7 +13,7 @@ from .config_errors import validated
 from .run_directory import RunDirectory
 from .runner import load_newest_checkpoint
 from .spec import Experiment, RunSpec, StudySpec
-from .studies import run_directory, write_study
+from .studies import load_study, run_directory, write_study, writing_study
 
 Spec = TypeVar("Spec", bound=Experiment)
 
@@ -43,21 +43,22 @@ def extend_study(path: Path, rounds: int, strict: bool = False) -> StudySpec:
 
     Killed in between and called again, it goes on. Raises InputError as `extend_run` does.
     """
-    spec = StudySpec.load(path / "study.toml")
+    spec = load_study(path)
     if "rounds" in spec.grid:
         raise InputError(f"--rounds {rounds}: the grid of {path} says how many rounds each run has; extend that")
     longer = _with_more(spec, rounds, path)
-    for before, after in zip(spec.runs(), longer.runs(), strict=True):
-        old, new = run_directory(before, path), run_directory(after, path)
-        if not old.has_begun or new.path.exists():
-            continue
-        old.check_same_run(before, any_rounds=True)
-        if old.spec().rounds < rounds:
-            extend_run(old, rounds, strict)
-        with system_errors(old.path, "renamed"):
-            old.path.rename(new.path)
-            flush_folder(new.path.parent)
-    write_study(longer, path)
+    with writing_study(path):
+        for before, after in zip(spec.runs(), longer.runs(), strict=True):
+            old, new = run_directory(before, path), run_directory(after, path)
+            if not old.has_begun or new.path.exists():
+                continue
+            old.check_same_run(before, any_rounds=True)
+            if old.spec().rounds < rounds:
+                extend_run(old, rounds, strict)
+            with system_errors(old.path, "renamed"):
+                old.path.rename(new.path)
+                flush_folder(new.path.parent)
+        write_study(longer, path)
     return longer
 
 

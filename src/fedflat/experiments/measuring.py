@@ -13,8 +13,8 @@ from ..metrics.flatness import LIGHT, Flatness, Measure, ProgressCallback
 from .config_errors import validated
 from .run_directory import RunDirectory
 from .schema import Section
-from .spec import MeasureSection, StudySpec, build_measure
-from .studies import run_directory
+from .spec import MeasureSection, build_measure
+from .studies import load_study, run_directory
 
 
 class MeasureList(Section):
@@ -36,7 +36,7 @@ def run_directories(paths: Sequence[Path]) -> list[RunDirectory]:
         if (path / "config.toml").exists():
             of_path = [RunDirectory(path)]
         elif (path / "study.toml").exists():
-            directories = [run_directory(spec, path) for spec in StudySpec.load(path / "study.toml").runs()]
+            directories = [run_directory(spec, path) for spec in load_study(path).runs()]
             of_path = [directory for directory in directories if directory.checkpoint]
         else:
             RunDirectory(path).require_configuration()

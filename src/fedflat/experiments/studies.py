@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +11,8 @@ import torch
 
 from ..core.errors import InputError, NonFiniteError
 from ..engine.ranks import is_launched
-from ..files import make_folder, write_atomically
+from ..files import locked, make_folder, sweep
+from ..rounds.checksums import Checksums
 from ..rounds.device import usable_device
 from .interrupt import StopRequest, stop_between_rounds
 from .parallel import ParallelRuns, Runs
@@ -52,8 +54,9 @@ def carry_out_studies(
     queue = [one for some in runs for one in some]
     check_folders(queue)
     number = min(number_of_jobs(jobs, spec.device, len(queue)) for spec in specs.values())
-    with stop_between_rounds() as request:
+    with ExitStack() as locks, stop_between_rounds() as request:
         for path, spec in specs.items():
+            locks.enter_context(writing_study(path))
             begin_study(spec, path)
         failures = carry_out_all(queue, number, observer or RunObserver(), request, strict)
     finished = [[StoredRun.open(directory.path) for _, directory in some if directory.is_finished] for some in runs]
@@ -110,6 +113,15 @@ def check_folders(runs: Runs) -> None:
             )
 
 
+@contextmanager
+def writing_study(path: Path) -> Iterator[None]:
+    """Make the folder and hold its lock inside the block. Raises InputError if another process writes it."""
+    make_folder(path)
+    with locked(path / ".lock", f"--out {path} is being written by another study"):
+        sweep(path)
+        yield
+
+
 def begin_study(spec: StudySpec, path: Path) -> None:
     """Make the study's folder and write its configuration.
 
@@ -130,7 +142,7 @@ def check_study_folder(spec: StudySpec, path: Path) -> None:
     if (path / "tune.toml").exists():
         raise InputError(f"--out {path} holds a search; choose another folder for a study, e.g. {path}-winners")
     if any(path.glob("runs/*/config.toml")) and (path / "study.toml").exists():
-        old, new = _fixed(StudySpec.load(path / "study.toml")), _fixed(spec)
+        old, new = _fixed(load_study(path)), _fixed(spec)
         if found := difference(old, new):
             raise InputError(f"--out {path} holds another study: {found}; {remedy(path, old, new, spec)}")
 
@@ -138,13 +150,18 @@ def check_study_folder(spec: StudySpec, path: Path) -> None:
 def write_study(spec: StudySpec, path: Path) -> None:
     """Write a study's configuration. Raises InputError if it cannot be written."""
     make_folder(path)
-    write_atomically(path / "study.toml", lambda file: file.write_text(spec.to_toml()))
+    Checksums(path, required=True).write("study.toml", lambda file: file.write_text(spec.to_toml()))
+
+
+def load_study(path: Path) -> StudySpec:
+    """The configuration of the study in the folder `path`. Raises InputError if it is missing or damaged."""
+    return StudySpec.load(Checksums(path, required=True).check("study.toml"))
 
 
 def default_folder(spec: StudySpec) -> Path:
     """The folder of a study that no file gives a name: one for all that extend each other."""
     earlier = Path("runs") / "compare" / "study.toml"  # without a digest, as earlier versions named it
-    if earlier.exists() and not difference(_fixed(StudySpec.load(earlier)), _fixed(spec)):
+    if earlier.exists() and not difference(_fixed(load_study(earlier.parent)), _fixed(spec)):
         return earlier.parent
     plain = StudySpec()
     return Path("runs") / f"compare-{spec.model_copy(update={x: getattr(plain, x) for x in EXTENSIBLE}).digest()}"
@@ -159,7 +176,7 @@ def stored_study(path: Path) -> tuple[StudySpec, list[StoredRun]]:
     """A study's configuration and its finished runs. Raises InputError if `path` holds none, or other runs."""
     if (path / "tune.toml").exists():
         raise InputError(f"{path} holds a search, which has chosen already: its winners are in winners.toml")
-    spec = StudySpec.load(path / "study.toml")
+    spec = load_study(path)
     directories = [(one, run_directory(one, path)) for one in spec.runs()]
     finished = [(one, directory) for one, directory in directories if directory.is_finished]
     for one, directory in finished:
