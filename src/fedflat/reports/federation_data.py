@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError, printable
-from ..experiments.spec import RunSpec
 from ..federation.flower.directory import MODEL, RESULT, STUDY, FederationDirectory, check
 from ..federation.flower.ejections import Ejections
 from ..federation.flower.event_log import read_events
@@ -70,7 +69,7 @@ class FederationData:
         """What the server's folder tells. Raises InputError if it holds no federation, or its study is damaged."""
         if not (path / STUDY).exists():
             raise InputError(f"{path} holds no federation")
-        spec, events = RunSpec.load(path / STUDY), list(read_events(path))
+        spec, events = FederationDirectory(path).spec(), list(read_events(path))
         damaged = [f"{name}: {problem}" for name, problem in check(path) if problem]
         try:
             state = FederationDirectory(path).newest()

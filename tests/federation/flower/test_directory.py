@@ -15,6 +15,7 @@ from fedflat.experiments import runner
 from fedflat.federation.flower import directory
 from fedflat.federation.flower.directory import FederationDirectory, check
 from fedflat.files import locked
+from fedflat.rounds import checksums
 from support.flower_fixtures import GridFederation, failing, study_of
 from support.local_grid import LocalGrid
 
@@ -179,6 +180,8 @@ def test_a_crash_after_a_checkpoint_loses_no_file_that_is_derived_from_it(
 
     with monkeypatch.context() as patch:
         patch.setattr(directory, "write_atomically", crashing)
+        if name == "result":
+            patch.setattr(checksums, "write_atomically", crashing)
         if name == "model":
             patch.setattr(directory, "save_model", crash)
         federation = GridFederation(study_of(rounds=ROUNDS), tmp_path)
@@ -215,7 +218,7 @@ def test_if_every_checkpoint_is_damaged_the_federation_does_not_start_again(tmp_
 
 
 def damage_study(out: Path) -> None:
-    (out / "federated-study.toml").write_text("rounds = [")
+    replace(out / "federated-study.toml", "rounds = 6", "rounds = 7")
 
 
 def damage_metrics(out: Path) -> None:
@@ -234,8 +237,15 @@ DAMAGE = {
     "events.jsonl": damage_events,
     "checkpoint/round-000005.safetensors": lambda out: damage(out / "checkpoint" / "round-000005.safetensors"),
     "model.safetensors": lambda out: (out / "model.safetensors").write_bytes(b"other"),
-    "result.json": lambda out: (out / "result.json").write_text('{"model_sha256": 5}'),
+    "result.json": lambda out: replace(out / "result.json", '"rounds": 6', '"rounds": 7'),
+    "ejected.json": lambda out: replace(out / "ejected.json", "{}", '{"client-0": ""}'),
 }
+
+
+def replace(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
 
 
 @pytest.mark.parametrize("name", DAMAGE)
@@ -244,7 +254,7 @@ def test_a_check_names_the_damaged_file(name: str, uninterrupted: dict[str, Path
     shutil.copytree(uninterrupted["fedavg"] / "out", out)
     names = [file for file, problem in check(out) if not problem]
     assert names == ["federated-study.toml", *(f"checkpoint/round-{t:06d}.safetensors" for t in (4, 5, 6)),
-                     "metrics.parquet", "result.json", "model.safetensors", "events.jsonl"]  # fmt: skip
+                     "metrics.parquet", "result.json", "model.safetensors", "ejected.json", "events.jsonl"]  # fmt: skip
     DAMAGE[name](out)
     found = problems(out)
     assert name in found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,6 +96,23 @@ def test_a_damaged_list_stops_the_federation_rather_than_asking_somebody_ejected
     with failing(InputError, f"{federation.out / FILE} is damaged"):
         federation.serve()
     assert "is damaged" in federation.events("failed")[0]["reason"]
+
+
+def test_a_missing_list_stops_it_and_is_written_again_from_the_log(fedflat, tmp_path: Path) -> None:
+    """Whoever was ejected must not be asked because a file is gone; what the server has taken note of is in its log."""
+    federation = GridFederation(study_of(participation=1.0, rounds=3), tmp_path)
+    list_of_ejected = Ejections(federation.out)
+    federation.serve(grid=during({0: lambda: list_of_ejected.eject("client-1", "noise")}))
+    assert stat.S_IMODE((federation.out / FILE).stat().st_mode) == 0o600
+    FederationDirectory(federation.out).roll_back(2)
+    (federation.out / FILE).unlink()
+    with failing(InputError, f"{federation.out / FILE} is missing; its log says that client-1 is ejected"):
+        federation.serve()
+    assert fedflat("verify out")[0] == 1
+    assert "client-1 is ejected already" in fedflat("flower eject out client-1")[2]
+    assert list_of_ejected.read() == {"client-1": "noise"}
+    federation.serve()
+    assert federation.events("round")[-1]["counted"] == [f"client-{i}" for i in (0, 2, 3, 4)]
 
 
 def test_cohorts_that_are_listed_by_hand_may_leave_nobody(tmp_path: Path) -> None:

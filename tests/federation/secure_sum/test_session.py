@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from dataclasses import replace
@@ -23,11 +24,20 @@ from fedflat.federation.secure_sum.session import (
     SessionFolder,
     UnmaskedRounds,
 )
+from fedflat.rounds.checked_json import write_checked
 
 SHARES = SharesRequest(3, "f" * 16, "s", (0, 2, 5), (b"a" * 32,) * 3, (b"b" * 32,) * 3, (0, -1))
 MASKS = MaskRequest(3, "f" * 16, "s", (0, 2), (b"x" * 132, b""))
 BEGUN = Session("s", "about", 2, 2, b"c" * 32, b"m" * 32, b"e" * 32, ("mean.delta", "figures"), (0, -1), 12, b"d" * 32)
 SUMS = {"mean.delta": np.arange(6).reshape(2, 3), "figures": -np.arange(6).reshape(3, 2)}
+
+
+def write_as_ours(path: Path, text: str) -> None:
+    """`text` with its digest, if it is JSON: what is looked at is then what it says."""
+    try:
+        write_checked(path, json.loads(text))
+    except ValueError:
+        path.write_text(text)
 
 
 @pytest.mark.parametrize(
@@ -48,10 +58,10 @@ def test_only_the_owner_can_read_it_and_nothing_is_left_at_the_end(tmp_path: Pat
     folder.begin(BEGUN, SUMS)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
     del modes[".lock"]  # it is empty
-    assert modes == {"a": 0o700, SESSION: 0o600, SUMMAND: 0o600}
+    assert modes == {"a": 0o700, SESSION: 0o600, SUMMAND: 0o600, UNMASKED: 0o600}
     with folder.locked():
         folder.end()
-    assert [path.name for path in (tmp_path / "a").iterdir()] == [".lock"]
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [".lock", UNMASKED]
 
 
 def test_a_folder_that_others_could_read_is_closed(tmp_path: Path) -> None:
@@ -81,9 +91,21 @@ def test_whom_a_round_was_unmasked_for_outlives_sessions_and_is_the_owners(tmp_p
      '{"3": ["here", [true]]}', '{"3": ["here", [1]'],
 )  # fmt: skip
 def test_damage_to_it_is_one_line_and_not_a_permission(text: str, tmp_path: Path) -> None:
-    (tmp_path / UNMASKED).write_text(text)
+    write_as_ours(tmp_path / UNMASKED, text)
     with pytest.raises(InputError, match=UNMASKED):
         UnmaskedRounds(tmp_path).of(3, "here", "study")
+
+
+def test_a_record_of_unmasked_rounds_that_is_gone_is_no_permission(tmp_path: Path) -> None:
+    """A round could be unmasked a second time, for others; the difference of both sums is what one client sent."""
+    rounds = UnmaskedRounds(tmp_path / "a")
+    with rounds.locked():
+        pass
+    (tmp_path / "a" / UNMASKED).unlink()
+    with pytest.raises(InputError, match=r"unmasked\.json is missing"):
+        rounds.of(3, "here", "study")
+    with rounds.locked(), pytest.raises(InputError, match=r"unmasked\.json is missing"):
+        rounds.claim(3, "here", (0, 2))
 
 
 def test_a_session_does_not_begin_while_another_process_is_in_a_step(tmp_path: Path) -> None:
@@ -132,7 +154,7 @@ def test_two_steps_at_once_are_refused(tmp_path: Path) -> None:
 def test_a_damaged_session_is_one_line(text: str, tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path)
     folder.begin(BEGUN, SUMS)
-    (tmp_path / SESSION).write_text(text)
+    write_as_ours(tmp_path / SESSION, text)
     with pytest.raises(InputError, match=SESSION) as e:
         folder.load("s")
     assert "\n" not in str(e.value)

@@ -21,7 +21,8 @@ from ...experiments.run_directory import RunDirectory, difference
 from ...experiments.spec import RunSpec
 from ...files import flush_folder, parsed, read_json, system_errors, write_atomically
 from ...rounds import checkpoint
-from ...rounds.checksums import digest_of
+from ...rounds.checked_json import read_checked
+from ...rounds.checksums import Checksums, digest_of
 from ...rounds.history import metrics_table
 from ...rounds.model_file import save_model
 from ..membership import Membership
@@ -30,6 +31,7 @@ from .event_log import EVENTS, HEAD, EventLog, LogHead, check_log, head_in, read
 from .study import Study
 
 STUDY, METRICS, MODEL, RESULT = "federated-study.toml", "metrics.parquet", "model.safetensors", "result.json"
+EJECTED = "ejected.json"
 AGAIN_SECONDS = 0.3  # much longer than a server takes from a checkpoint to the metrics in it
 
 
@@ -49,6 +51,11 @@ class FederationDirectory:
     model.safetensors and result.json. The checkpoint decides; metrics are derived from it."""
 
     path: Path
+
+    @property
+    def checksums(self) -> Checksums:
+        """The digests of the study and of the result, which has that of the model."""
+        return Checksums(self.path, required=True)
 
     @property
     def states(self) -> dict[int, Path]:
@@ -72,6 +79,11 @@ class FederationDirectory:
         return None
 
     @property
+    def has_begun(self) -> bool:
+        """Whether anything has happened in it."""
+        return (self.path / EVENTS).exists() or bool(self.states)
+
+    @property
     def members(self) -> dict[str, int]:
         """Numbers of samples of the members by name; of those that have registered, as long as no round is over.
 
@@ -88,9 +100,13 @@ class FederationDirectory:
         if RunDirectory(self.path).has_begun:
             raise InputError(f"out {self.path} holds a run; choose another folder for a federation")
         file = self.path / STUDY
-        found = difference(RunSpec.load(file).decisive(), study.spec.decisive()) if file.exists() else None
+        found = difference(self.spec().decisive(), study.spec.decisive()) if file.exists() else None
         if found:
             raise InputError(f"out {self.path} holds another federation: {found}")
+
+    def spec(self) -> RunSpec:
+        """The study. Raises InputError if it is missing or damaged."""
+        return RunSpec.load(self.checksums.check(STUDY))
 
     @contextmanager
     def writing(self, study: Study) -> Iterator[None]:
@@ -101,7 +117,7 @@ class FederationDirectory:
         self.refuse_other(study)
         with RunDirectory(self.path).writing():
             self.refuse_other(study)
-            write_atomically(self.path / STUDY, lambda path: path.write_text(study.spec.to_toml()))
+            self.checksums.write(STUDY, lambda path: path.write_text(study.spec.to_toml()))
             yield
 
     def save(self, server: FederatedServer, log: LogHead) -> None:
@@ -124,7 +140,7 @@ class FederationDirectory:
         digest = digest_of(file)
         result = {"rounds": server.t, "clients": server.names, "model_sha256": digest, "last_round": server.history[-1],
                   HEAD: log.facts()}  # fmt: skip
-        write_atomically(self.path / RESULT, lambda path: path.write_text(json.dumps(result, indent=2) + "\n"))
+        self.checksums.write(RESULT, lambda path: path.write_text(json.dumps(result, indent=2) + "\n"))
         return digest
 
     def roll_back(self, rounds: int) -> list[str]:
@@ -143,6 +159,7 @@ class FederationDirectory:
             later = [path for number, path in reversed(states.items()) if number > rounds]
             # In this order: model and result must not be there without the checkpoint that they come from.
             aside = self._set_aside([self.path / RESULT, self.path / MODEL, *later])
+            self.checksums.remove(RESULT)
             self.write_metrics(history)
             EventLog(self.path).append("rolled back", done=rounds, set_aside=aside)
         return aside
@@ -174,13 +191,18 @@ def check(path: Path) -> list[tuple[str, str]]:
 
 
 def _check_once(path: Path) -> list[tuple[str, str]]:
-    states, heads = FederationDirectory(path).states, dict[str, LogHead]()
-    checks: dict[str, Callable[[], object]] = {STUDY: lambda: RunSpec.load(path / STUDY)}
+    directory, heads = FederationDirectory(path), dict[str, LogHead]()
+    states = directory.states
+    checks: dict[str, Callable[[], object]] = {STUDY: directory.spec}
     checks |= {f"checkpoint/{file.name}": partial(_check_state, file, heads) for file in states.values()}
     if states or (path / METRICS).exists():
         checks[METRICS] = lambda: _check_metrics(path)
+    if directory.checksums.knows(RESULT):
+        checks[RESULT] = lambda: _check_result(path, heads)
     if (path / RESULT).exists():
-        checks |= {RESULT: lambda: _check_result(path, heads), MODEL: lambda: _check_model(path)}
+        checks[MODEL] = lambda: _check_model(path)
+    if directory.has_begun or (path / EJECTED).exists():
+        checks[EJECTED] = lambda: read_checked(path / EJECTED)
     if states or (path / EVENTS).exists():
         checks[EVENTS] = lambda: check_log(path / EVENTS, heads)
     found = []
@@ -221,7 +243,9 @@ def _check_state(file: Path, heads: dict[str, LogHead]) -> None:
 
 
 def _check_result(path: Path, heads: dict[str, LogHead]) -> None:
-    """Check the result, and put into `heads` what it knows of the log."""
+    """Check the result, unless it is being written, and put into `heads` what it knows of the log."""
+    if not FederationDirectory(path).checksums.check(RESULT).exists():
+        return
     _model_digest(path)
     if (head := head_in(read_json(path / RESULT), path / RESULT)) is not None:
         heads[RESULT] = head

@@ -6,32 +6,63 @@ its number and is never asked, like a client that is never drawn; admitted again
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import InputError, printable
-from ...files import locked, read_json, write_atomically
+from ...files import locked
+from ...rounds.checked_json import read_checked, write_checked
+from .directory import EJECTED as FILE
 from .directory import FederationDirectory
+from .event_log import read_events
 
-FILE, LOCK = "ejected.json", ".ejected.lock"
+LOCK = ".ejected.lock"
 REASON_LENGTH = 300  # characters
 
 
 @dataclass(frozen=True)
 class Ejections:
-    """Who is ejected from the federation in a folder; several processes may read and write it."""
+    """Who is ejected from the federation in a folder; several processes may read and write it.
+
+    The file is there from the beginning of a federation on: one that is missing is not taken for an empty one.
+    """
 
     path: Path
 
     def read(self) -> dict[str, str]:
-        """The ejected members, with the operator's reasons. Raises InputError if the file is damaged."""
+        """The ejected members, with the operator's reasons. Raises InputError if the file is damaged or missing."""
         file = self.path / FILE
-        found = read_json(file) if file.exists() else {}
+        if not file.exists() and FederationDirectory(self.path).has_begun:
+            known = ", ".join(self._known_to_the_log()) or "nobody"
+            raise InputError(
+                f"{file} is missing; its log says that {known} is ejected: `fedflat flower eject` or `admit`, of any "
+                "member, writes it again from the log"
+            )
+        found = read_checked(file) if file.exists() else {}
         if not isinstance(found, dict) or not all(isinstance(reason, str) for reason in found.values()):
             raise InputError(f"{file} is damaged: it must be an object of names and reasons")
         return found
+
+    def begin(self) -> None:
+        """Write an empty list for a federation that has not begun. Raises InputError if it cannot be written."""
+        if not (self.path / FILE).exists() and not FederationDirectory(self.path).has_begun:
+            self._write({})
+
+    def _known_to_the_log(self) -> dict[str, str]:
+        """The members that the server has taken note of as ejected, with the reasons."""
+        found: dict[str, str] = {}
+        for event in read_events(self.path):
+            if event["event"] == "ejected":
+                found[str(event.get("client"))] = str(event.get("reason", ""))
+            elif event["event"] == "admitted":
+                found.pop(str(event.get("client")), None)
+        return found
+
+    def _restore(self) -> None:
+        """Write a list that is missing again, from the log."""
+        if not (self.path / FILE).exists():
+            self._write(self._known_to_the_log())
 
     def eject(self, name: str, reason: str = "") -> None:
         """Ask no more of a member from the next round on.
@@ -40,6 +71,7 @@ class Ejections:
         """
         members = self._members(name)
         with locked(self.path / LOCK, f"{self.path}: somebody else is ejecting or admitting a member"):
+            self._restore()
             ejected = self.read()
             if name in ejected:
                 raise InputError(f"{name} is ejected already")
@@ -51,6 +83,7 @@ class Ejections:
         """Ask an ejected member again from the next round on. Raises InputError if it is no member or not ejected."""
         self._members(name)
         with locked(self.path / LOCK, f"{self.path}: somebody else is ejecting or admitting a member"):
+            self._restore()
             ejected = self.read()
             if name not in ejected:
                 raise InputError(f"{name} is not ejected")
@@ -66,5 +99,4 @@ class Ejections:
         return members
 
     def _write(self, ejected: Mapping[str, str]) -> None:
-        text = json.dumps(dict(sorted(ejected.items())), indent=2) + "\n"
-        write_atomically(self.path / FILE, lambda path: path.write_text(text))
+        write_checked(self.path / FILE, dict(sorted(ejected.items())), private=True)

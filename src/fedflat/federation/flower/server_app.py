@@ -54,6 +54,7 @@ def serve(study: Study, grid: Grid) -> None:
     """
     directory = FederationDirectory(Path(study.settings.out).expanduser())
     with directory.writing(study):
+        Ejections(directory.path).begin()
         changed = log_problem(directory.path, study.digest)
         events = EventLog(directory.path, study.digest)
         if changed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,17 +20,18 @@ from ...files import (
     flush_folder,
     locked,
     read_bytes,
-    read_json,
     sweep,
     system_errors,
     write_atomically,
 )
+from ...rounds.checked_json import read_checked, write_checked
 from ..codec import RefusedError
 from .messages import MaskRequest, SharesRequest, typed
 from .summand import Integers
 
 OWNER_ONLY = 0o700
 SESSION, SUMMAND, UNMASKED, LOCK = "session.json", "summand.safetensors", "unmasked.json", ".lock"
+DIGEST = "sha256"  # the array with the digest of the others
 HEADER = 2**16  # bytes that the file may have besides its numbers
 MOST = 2**26  # bytes of a session, or of all survivors
 
@@ -103,7 +105,7 @@ class SessionFolder:
         with system_errors(self._folder, "written"):
             create_folder(self._folder, OWNER_ONLY)
             self._folder.chmod(OWNER_ONLY)
-        content = save({name: np.ascontiguousarray(x) for name, x in summand.items()})
+        content = _with_digest({name: np.ascontiguousarray(x) for name, x in summand.items()})
         with self.locked():
             sweep(self._folder)
             self.end()
@@ -112,15 +114,14 @@ class SessionFolder:
 
     def save(self, session: Session) -> None:
         """Write the session after a step. Raises InputError if it cannot be written."""
-        text = session.to_json()
-        write_atomically(self._folder / SESSION, lambda path: path.write_text(text), private=True)
+        write_checked(self._folder / SESSION, json.loads(session.to_json()), private=True)
 
     def load(self, name: str) -> Session:
         """The session of this name. Raises RefusedError if it is over or has never been, InputError if damaged."""
         path = self._folder / SESSION
         if not path.exists():
             raise RefusedError("this session of a secure sum is over")
-        table = read_json(path, MOST)
+        table = read_checked(path, MOST)
         try:
             session = Session.from_json(table)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -137,6 +138,9 @@ class SessionFolder:
             found: dict[str, Integers] = load(content)
         except SafetensorError as error:
             raise InputError(f"{path} is damaged") from error
+        if DIGEST not in found or _with_digest({name: x for name, x in found.items() if name != DIGEST}) != content:
+            raise InputError(f"{path} is damaged: it does not have the SHA-256 of its numbers")
+        del found[DIGEST]
         if set(found) != set(session.names) or any(x.dtype != np.int64 or x.ndim != 2 for x in found.values()):
             raise InputError(f"{path} is damaged")
         return {name: found[name] for name in session.names}
@@ -171,8 +175,7 @@ class UnmaskedRounds:
 
     def claim(self, t: int, federation: str, survivors: tuple[int, ...]) -> None:
         """Keep for good for whom shares are told. Raises InputError if it cannot."""
-        text = json.dumps(self._rounds() | {str(t): (federation, survivors)})
-        write_atomically(self._folder / UNMASKED, lambda path: path.write_text(text), private=True)
+        write_checked(self._folder / UNMASKED, self._rounds() | {str(t): (federation, survivors)}, private=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -180,6 +183,8 @@ class UnmaskedRounds:
         with system_errors(self._folder, "written"):
             create_folder(self._folder, OWNER_ONLY)
             self._folder.chmod(OWNER_ONLY)
+        if not (self._folder / LOCK).exists() and not (self._folder / UNMASKED).exists():
+            write_checked(self._folder / UNMASKED, {}, private=True)
         with locked(self._folder / LOCK, f"{self._folder} is in use by another process"):
             yield
 
@@ -187,11 +192,19 @@ class UnmaskedRounds:
         """Federation and survivors by round."""
         path = self._folder / UNMASKED
         if not path.exists():
+            if (self._folder / LOCK).exists():
+                raise InputError(f"{path} is missing: rounds that were unmasked could be unmasked for others")
             return {}
-        table = read_json(path, MOST)
+        table = read_checked(path, MOST)
         if not isinstance(table, dict) or not all(_is_sum(found) for found in table.values()):
             raise InputError(f"{path} is damaged")
         return {t: (federation, tuple(survivors)) for t, (federation, survivors) in table.items()}
+
+
+def _with_digest(arrays: Mapping[str, Integers]) -> bytes:
+    """The file of some arrays, in which the SHA-256 of a file without it is one more array."""
+    digest = np.frombuffer(hashlib.sha256(save(dict(arrays))).digest(), dtype=np.uint8)
+    return save({**arrays, DIGEST: digest})
 
 
 def _is_sum(found: Any) -> bool:
