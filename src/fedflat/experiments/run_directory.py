@@ -38,6 +38,7 @@ from ..files import TEMPORARY, create_folder, flush_folder, locked, read_json, s
 from ..metrics.flatness import Finding, Flatness
 from ..models.blocks.fetched import fetched_commit
 from ..rounds.checkpoint import KEPT, kept_in, path_of, retire
+from ..rounds.checkpoint import load as load_state
 from ..rounds.checksums import Checksums
 from ..rounds.device import device_name
 from ..rounds.history import metrics_table
@@ -167,7 +168,7 @@ class RunDirectory:
                 for name in ("summary.json", *damaged):
                     (self.path / name).unlink(missing_ok=True)
                 flush_folder(self.path)
-            for name in damaged:
+            for name in ("summary.json", *damaged):  # no longer damaged, but not there yet
                 self.checksums.remove(name)
 
     def add_segment(self, sim: Simulation, spec: RunSpec) -> None:
@@ -264,6 +265,20 @@ class RunDirectory:
         new = {name for finding in findings for name in (*finding.values, *finding.curves)}
         kept = [old for old in self.findings() if not new & {*old.values, *old.curves}]
         write_findings(self.checksums, (*kept, *findings))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics of the rounds that are saved, from 0: those of a finished run, or of the newest whole checkpoint.
+
+        Raises InputError if the metrics of a finished run are damaged.
+        """
+        if self.is_finished:
+            found: list[dict[str, Any]] = read_metrics(self.checksums.check(METRICS)).to_pylist()
+            return found
+        for path in reversed(self.checkpoints):
+            with suppress(InputError):
+                history: list[dict[str, Any]] = load_state(path)[1]["history"]
+                return history
+        return []
 
     def findings(self) -> list[Finding]:
         """The findings of all measures of the run's model so far."""

@@ -11,7 +11,6 @@ from typing import Any
 
 from ...core.errors import ChangedWarning, InputError, NonFiniteError, printable
 from ...engine.simulation import Round
-from ...rounds import checkpoint
 from ..run_directory import RunDirectory, StoredRun
 from ..runner import RunObserver
 from ..spec import RunSpec
@@ -58,7 +57,7 @@ class TrackingObserver(RunObserver, AbstractContextManager["TrackingObserver"]):
         directory = self._directory_of(spec)
         run = TrackedRun(spec, directory, self._root)
         self._open[directory.path] = {name: _begun(name, run) for name in self._names}
-        for row in _rounds_before(directory, done) if self._names else ():
+        for row in directory.rows()[:done] if self._names else ():
             self._write(directory.path, int(row["t"]), row)
 
     def round_done(self, spec: RunSpec, result: Round) -> None:
@@ -102,17 +101,6 @@ def _begun(name: str, run: TrackedRun) -> Tracker:
         raise
     except Exception as error:
         raise InputError(f"--track {name} cannot begin: {_in_one_line(error)}") from error
-
-
-def _rounds_before(directory: RunDirectory, done: int) -> Sequence[Mapping[str, Any]]:
-    """The metrics of the rounds before a run starts or is resumed after `done` rounds."""
-    if directory.is_finished:
-        rows: list[dict[str, Any]] = StoredRun.open(directory.path).metrics.to_pylist()
-        return rows
-    if not done:
-        return ()
-    history: list[dict[str, Any]] = checkpoint.load(checkpoint.path_of(directory.state, done))[1]["history"]
-    return history
 
 
 def _in_one_line(error: Exception) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ...core.errors import InputError
-from ...files import read_json, write_atomically
+from ...rounds.checked_json import read_checked, write_checked
 from ..run_directory import RunDirectory
 from ..spec import RunSpec
 
@@ -38,19 +37,23 @@ class TrackedRun:
 
     def state(self, tool: str) -> dict[str, Any]:
         """What a tracker has kept with `keep` in the run's folder. Raises InputError for a file of another kind."""
-        return dict(self._states().get(tool) or {})
+        return dict(kept_states(self.directory.path).get(tool) or {})
 
     def keep(self, tool: str, state: Mapping[str, Any]) -> None:
         """Keep what a tracker must know when the run is resumed."""
-        text = json.dumps(self._states() | {tool: dict(state)}, indent=2)
-        write_atomically(self.directory.path / STATE, lambda path: path.write_text(f"{text}\n"))
+        write_checked(self.directory.path / STATE, kept_states(self.directory.path) | {tool: dict(state)})
 
-    def _states(self) -> dict[str, Any]:
-        path = self.directory.path / STATE
-        content = read_json(path) if path.exists() else {}
-        if not isinstance(content, dict) or not all(isinstance(one, dict) for one in content.values()):
-            raise InputError(f"{path} is not what fedflat wrote; remove it, and the run is tracked from its beginning")
-        return content
+
+def kept_states(folder: Path) -> dict[str, Any]:
+    """What the trackers of a run have kept in its folder, by tool. Raises InputError if the file is damaged."""
+    path = folder / STATE
+    try:
+        content = read_checked(path) if path.exists() else {}
+        if isinstance(content, dict) and all(isinstance(one, dict) for one in content.values()):
+            return content
+        raise InputError(f"{path} is not what fedflat wrote")
+    except InputError as error:
+        raise InputError(f"{error}; remove it, and the run is tracked from its beginning") from error
 
 
 def _dotted(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
