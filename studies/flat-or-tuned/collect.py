@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from fedflat.cli.ending import in_one_line
 from fedflat.core.errors import InputError
 from fedflat.experiments import tuning
+from fedflat.experiments.ledger import LEDGER, Tried
 from fedflat.experiments.run_directory import RunDirectory, StoredRun
 from fedflat.experiments.spec import StudySpec
 from fedflat.experiments.studies import run_directory
@@ -121,8 +122,8 @@ def add_search(found: Collected, part: str, split: str, folder: Path) -> None:
         found.miss(part, split, "not begun")
         return
     spec = TuningSpec.load(folder / tuning.SETTINGS)
-    ledger = folder / tuning.LEDGER
-    tried = [tuning.Tried(**entry) for entry in read_json(ledger)] if ledger.exists() else []
+    ledger = folder / LEDGER
+    tried = [Tried(**entry) for entry in read_json(ledger)] if ledger.exists() else []
     left = [rounds for rounds in spec.tune.rounds if rounds not in {one.rounds for one in tried}]
     found.miss(part, split, *(f"the step of {rounds} rounds is not complete" for rounds in left))
     found.tuning += [{"part": part} | row for one in tried for row in tuning_rows(split, spec, one)]
@@ -188,7 +189,7 @@ def curve_rows(part: str, split: str, run: StoredRun) -> list[Row]:
     ]
 
 
-def tuning_rows(split: str, spec: TuningSpec, one: tuning.Tried) -> list[Row]:
+def tuning_rows(split: str, spec: TuningSpec, one: Tried) -> list[Row]:
     """The validation accuracies of one configuration in one step; a seed that diverged has one row without any."""
     method = spec.methods[one.method]
     run = spec.trial(Configuration(method, one.number, one.values), spec.tune.seeds[0], one.rounds)

@@ -26,14 +26,16 @@ from pathlib import Path
 from fedflat.cli.ending import in_one_line
 from fedflat.core.errors import InputError
 from fedflat.experiments import tuning
+from fedflat.experiments.ledger import CURVES, LEDGER
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.spec import RunSpec
 from fedflat.files import make_folder, system_errors, write_atomically
 from fedflat.rounds.checksums import FILE as SUMS
+from fedflat.rounds.checksums import Checksums
 
 FILE = Path(__file__).parent / "kept.tar.xz"
 MODEL = "model.safetensors"
-SETTINGS = ("study.toml", tuning.SETTINGS, tuning.LEDGER, tuning.CURVES, tuning.WINNERS)  # of studies and searches
+SETTINGS = ("study.toml", tuning.SETTINGS, LEDGER, CURVES, tuning.WINNERS)  # of studies and searches
 
 
 def kept_files(runs: Path) -> Iterator[Path]:
@@ -130,7 +132,7 @@ def lengths_of(contents: dict[str, bytes]) -> dict[Path, int]:
     for path, content in ((Path(name), content) for name, content in contents.items()):
         if path.name == "summary.json":
             found[path.parent] = int(json.loads(content)["summary"]["rounds"])
-        elif path.name == tuning.LEDGER:
+        elif path.name == LEDGER:
             found[path.parent] = len(json.loads(content))
     return found
 
@@ -138,13 +140,18 @@ def lengths_of(contents: dict[str, bytes]) -> dict[Path, int]:
 def restore(runs: Path, file: Path = FILE) -> int:
     """Put the runs of `file` that the folder `runs` does not have there, and return how many these are."""
     contents = contents_of(file)
+    make_folder(runs)
     folders = {Path(name).parent for name in contents if Path(name).name == "summary.json"}
     new = {folder for folder in folders if is_missing(RunDirectory(runs / folder))}
     for path, content in ((Path(name), content) for name, content in contents.items()):
-        if path.parent in new or (path.parent not in folders and not (runs / path).exists()):
+        if path.parent in new:  # the summary is the last file of a run
             make_folder(runs / path.parent)
-            with system_errors(runs / path, "written"):  # the summary is the last file of a run
+            with system_errors(runs / path, "written"):
                 (runs / path).write_bytes(content)
+        elif path.parent not in folders and not (runs / path).exists():  # the settings of a study or a search
+            make_folder(runs / path.parent)
+            sums = Checksums(runs / path.parent, required=True)
+            sums.write(path.name, lambda file, content=content: file.write_bytes(content))
     return len(new)
 
 

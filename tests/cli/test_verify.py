@@ -89,7 +89,8 @@ def test_another_folder_is_one_line(fedflat, tmp_path: Path, what: str) -> None:
     (tmp_path / "file").write_text("x")
     code, out, err = fedflat(f"verify {tmp_path / what}")
     assert (code, out) == (2, "")
-    assert err == f"fedflat: {tmp_path / what} holds neither a run, a study, a federation nor a cache of data sets\n"
+    said = "holds neither a run, a study, a search, a federation nor a cache of data sets"
+    assert err == f"fedflat: {tmp_path / what} {said}\n"
 
 
 @pytest.mark.parametrize("name", SOME)

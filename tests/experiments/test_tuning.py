@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 from collections import Counter
+from functools import partial
 from math import inf
 from pathlib import Path
 from shutil import copytree, rmtree
@@ -23,6 +25,9 @@ from fedflat.experiments.spec import RunSpec, StudySpec
 from fedflat.experiments.studies import stored_study, study
 from fedflat.experiments.tuning import Tried
 from fedflat.experiments.tuning_spec import TuningSpec
+from fedflat.experiments.verification import verify_search
+from fedflat.files import locked
+from fedflat.rounds.checksums import Checksums
 from support.studies import SMALL
 
 BOX = {"client.lr": {"low": 0.01, "high": 1.0, "log": True}, "FedSAM.rho": [0.01, 0.1, 0.5]}
@@ -276,7 +281,78 @@ def test_what_diverges_is_the_worst_and_if_all_do_it_is_said(tmp_path: Path) -> 
     assert {tuple(one["diverged"]) for one in ledger(tmp_path / "all")} == {(5,)}
 
 
-def test_a_damaged_ledger_is_named(tmp_path: Path) -> None:
-    (tmp_path / "ledger.json").write_text('[{"method": "zero"}]')
+def rewritten(folder: Path, name: str, text: str) -> None:
+    """A file of a search with its right digest: whoever can write one can write the other."""
+    Checksums(folder, required=True).write(name, lambda path: path.write_text(text))
+
+
+def test_what_is_no_ledger_is_named(tmp_path: Path) -> None:
+    rewritten(tmp_path, "ledger.json", '[{"method": "zero"}]')
     with pytest.raises(InputError, match=r"ledger.json is no ledger of a search"):
         tuning.tune(search(), tmp_path)
+
+
+def refusals(folder: Path) -> list[str]:
+    """What going on with the search says, and what `verify` does, of its own files."""
+    with pytest.raises(InputError) as error:
+        tuning.tune(search(), folder, NeverStarted())
+    return [str(error.value), *(str(one.problem) for one in verify_search(folder) if one.problem)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [0, -1])
+def test_a_ledger_that_says_more_than_its_trials_is_refused(finished, tmp_path: Path, step: int) -> None:
+    """An accuracy of 0.99 would have won; the trial's own metrics say otherwise."""
+    folder = copytree(finished[0], tmp_path / "search")
+    edited = ledger(folder)
+    edited[step]["curves"]["5"][-1][1] = 0.99
+    rewritten(folder, "ledger.json", json.dumps(edited))
+    rounds = (2, 6)[step]
+    for line in refusals(folder):
+        assert re.search(
+            rf"ledger.json is damaged: of Fed.*, {rounds} rounds it says something else than the trials", line
+        )
+
+
+@pytest.mark.slow
+def test_a_ledger_with_other_entries_is_refused(finished, tmp_path: Path) -> None:
+    whole = ledger(finished[0])
+    for name, edited in {"swapped": [whole[1], whole[0], *whole[2:]], "lost": whole[1:], "twice": [*whole, whole[-1]],
+                         "diverged": [{**whole[0], "diverged": [5]}, *whole[1:]]}.items():  # fmt: skip
+        folder = copytree(finished[0], tmp_path / name)
+        rewritten(folder, "ledger.json", json.dumps(edited))
+        assert all("ledger.json is damaged" in line for line in refusals(folder)), name
+
+
+@pytest.mark.slow
+def test_what_follows_from_the_ledger_is_made_again_and_verify_names_it(finished, tmp_path: Path) -> None:
+    folder = copytree(finished[0], tmp_path / "search")
+    for name, old, new in (("curves.csv", "FedSAM", "FedSMA"), ("winners.toml", "rho = ", "rho = 1")):
+        whole = (folder / name).read_text()
+        for write in (lambda text, name=name: (folder / name).write_text(text), partial(rewritten, folder, name)):
+            write(whole.replace(old, new))
+            assert [one.path.name for one in verify_search(folder) if one.problem] == [name]
+            assert tuning.tune(search(), folder, NeverStarted()) == finished[1]
+            assert (folder / name).read_text() == whole
+            assert not [one for one in verify_search(folder) if one.problem]
+
+
+@pytest.mark.slow
+def test_a_second_search_in_the_folder_is_refused_at_once(finished, tmp_path: Path) -> None:
+    folder = copytree(finished[0], tmp_path / "search")
+    before = (folder / "tune.toml").read_text()
+    with locked(folder / ".lock", ""), pytest.raises(InputError, match="is being written by another search"):
+        tuning.tune(search(seeds=[3]), folder)
+    assert (folder / "tune.toml").read_text() == before
+
+
+@pytest.mark.slow
+def test_a_lost_ledger_is_not_made_of_trials_that_have_forgotten(tmp_path: Path) -> None:
+    """Rounds 1 was evaluated as the last one of its step only, and trials that went on do not have it any more."""
+    tune = {"configurations": 2, "rounds": [1, 4], "one_in": 2, "seeds": [5], "box": {"client.lr": [0.3]}}
+    small = search(methods=["fedavg"], tune=tune, eval_every=2)
+    found = tuning.tune(small, tmp_path)
+    assert tuning.tune(small, tmp_path, NeverStarted()) == found
+    (tmp_path / "ledger.json").unlink()
+    with pytest.raises(InputError, match=r"ledger.json is missing and cannot be made again: .* after 1 rounds"):
+        tuning.tune(small, tmp_path)

@@ -154,7 +154,8 @@ def _parsed(text: str) -> object:
 
 def verify(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="A run, a study, a federation's folder, or a cache of sets.")
+        list[Path],
+        typer.Argument(metavar="DIR...", help="A run, a study, a search, a federation's folder, or a cache of sets."),
     ],
 ) -> None:
     """Check every file of a folder against its SHA-256, and say what is damaged and what can be had back.
@@ -181,13 +182,18 @@ def verify(
 def verdicts(folder: Path) -> Iterator[Verdict]:
     """The files of a folder, each with its problem if it has one. Raises InputError for a folder that is not ours."""
     from ..data import cache
-    from ..experiments.verification import Verdict, verify_run, verify_study
+    from ..experiments.tuning import SETTINGS
+    from ..experiments.verification import Verdict, verify_run, verify_search, verify_study
     from ..federation.flower import directory as federation
     from ..files import cache_folder
+    from ..rounds.checksums import Checksums
 
-    if (folder / "study.toml").exists():
+    checksums = Checksums(folder)
+    if checksums.knows("study.toml"):
         yield from verify_study(folder)
-    elif (folder / federation.STUDY).exists():
+    elif checksums.knows(SETTINGS):
+        yield from verify_search(folder)
+    elif checksums.knows(federation.STUDY):
         again = "the server makes it again from the newest whole state when it goes on"
         older = "an older state is gone on from, if one is whole; `fedflat flower rollback` goes back to a chosen one"
         for name, problem in federation.check(folder):
@@ -201,4 +207,4 @@ def verdicts(folder: Path) -> Iterator[Verdict]:
         for name, problem in cache.check(folder):
             yield Verdict(folder / name, problem, "it is converted again when it is needed" if problem else "")
     else:
-        raise InputError(f"{folder} holds neither a run, a study, a federation nor a cache of data sets")
+        raise InputError(f"{folder} holds neither a run, a study, a search, a federation nor a cache of data sets")

@@ -43,6 +43,7 @@ def tune(
     A search that was stopped goes on when the same command is given again.
     """
     from ..experiments import tuning
+    from ..experiments.ledger import CURVES, LEDGER
     from ..experiments.tuning_spec import TuningSpec
     from .execution import prepare_data
     from .flags import key_table, resolve, split_file
@@ -66,7 +67,7 @@ def tune(
         if one.ties:
             console.caution(f"{one.label}:", _tied(one))
     console.say(
-        f"every configuration: {path / tuning.LEDGER}, its curves: {path / tuning.CURVES}",
+        f"every configuration: {path / LEDGER}, its curves: {path / CURVES}",
         f"compare the winners: fedflat compare {path / tuning.WINNERS} --out {path}-winners",
     )
 
@@ -86,7 +87,7 @@ def _plan(spec: TuningSpec) -> Table:
 
 def _planned(spec: TuningSpec, method: MethodSection) -> tuple[str, str, str, str]:
     """What would be tried of one method, as a row of the table."""
-    from ..experiments.tuning import described
+    from ..experiments.ledger import described
 
     rounds = spec.tune.rounds
     sizes = spec.sizes(len(spec.configurations_of(method)))
@@ -119,7 +120,7 @@ def _tied(one: Tuned) -> str:
 
 def _found(one: Tuned) -> tuple[str, str, str, str, str]:
     """The winner of one method, as a row of the table."""
-    from ..experiments.tuning import described
+    from ..experiments.ledger import described
 
     given, winner = (tried.score for tried in one.given)
     gain = "–" if not isfinite(given) else f"{100 * (winner - given):+.2f} ({one.given[0].rounds})"

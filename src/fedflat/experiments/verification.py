@@ -1,21 +1,29 @@
-"""Checks the files of a run or a study: which are damaged, and how they can be restored."""
+"""Checks the files of a run, a study or a search: which are damaged, and how they can be restored."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from ..core.errors import InputError
 from ..engine.client_store import check_records
-from ..files import TEMPORARY, parsed
+from ..files import TEMPORARY, read_text
 from ..rounds import checkpoint
 from ..rounds.checksums import FILE as CHECKSUMS
-from .run_directory import METRICS, RunDirectory
+from ..rounds.checksums import Checksums
+from ..rounds.history import metrics_table
+from .ledger import CURVES, LEDGER, Ledger
+from .run_directory import METRICS, RunDirectory, difference
+from .run_file_readers import read_metrics
 from .spec import StudySpec
-from .studies import run_directory
+from .studies import load_study, run_directory
+from .tracking.csv_files import AGAIN as TRACKED_AGAIN
+from .tracking.csv_files import METRICS as TRACKED_METRICS
+from .tracking.csv_files import check_csv
+from .tracking.tracker import STATE
+from .tuning import SETTINGS, WINNERS, comparable, result, settings_of, winning_study
 
 
 @dataclass(frozen=True)
@@ -30,27 +38,86 @@ class Verdict:
 
 def verify_study(path: Path) -> Iterator[Verdict]:
     """Check the study's own file, and the files of every run that was started."""
-    try:
-        spec = StudySpec.load(path / "study.toml")
-    except InputError as error:
-        yield Verdict(path / "study.toml", str(error), "remove it and start the study again with the same command")
-        return
-    yield Verdict(path / "study.toml")
-    for one in spec.runs():
+    restart = "remove it and start the study again with the same command"
+    spec: StudySpec | None = None
+    yield from _check_listed_files(Checksums(path, required=True), {"study.toml": restart})
+    with suppress(InputError):
+        spec = load_study(path)
+    for one in spec.runs() if spec else ():
         directory = run_directory(one, path)
         if directory.path.exists():
             yield from verify_run(directory.path)
 
 
+def verify_search(path: Path) -> Iterator[Verdict]:
+    """Check the search's own files, which must say what its trials say, and the files of every trial."""
+    command = f"`fedflat tune {path / SETTINGS} --out {path}`"
+    remedies = {
+        SETTINGS: "remove it and start the search again with the same command",
+        LEDGER: f"remove it, and {command} makes it again from the trials",
+        CURVES: f"{command} makes it again from the ledger",
+        WINNERS: f"{command} makes it again from the ledger",
+    }
+    damaged = set()
+    for verdict in _check_listed_files(Checksums(path, required=True), remedies):
+        damaged |= {verdict.path.name} if verdict.problem else set()
+        yield verdict
+    if not damaged & {SETTINGS, LEDGER, CHECKSUMS}:
+        yield from _compare_search(path, remedies, damaged)
+    for trial in sorted((path / "trials").glob("*")):
+        if trial.is_dir():
+            yield from verify_run(trial)
+
+
+def _compare_search(path: Path, remedies: Mapping[str, str], damaged: Container[str]) -> Iterator[Verdict]:
+    """Compare the ledger of a search with its trials, and curves and winners, unless `damaged`, with the ledger."""
+    spec = settings_of(path)
+    ledger = Ledger(path, spec)
+    try:
+        entries = ledger.read()
+    except InputError as error:
+        yield Verdict(path / LEDGER, str(error))
+        return
+    # After a kill, the curves may be those of the steps before.
+    known = ledger.curves_text(entries)
+    if (path / CURVES).exists() and CURVES not in damaged and not known.startswith(read_text(path / CURVES)):
+        yield Verdict(path / CURVES, f"it is not that of {LEDGER}", remedies[CURVES])
+    if WINNERS in damaged:
+        return
+    if len({one.rounds for one in entries}) < len(spec.tune.rounds) or not (path / WINNERS).exists():
+        yield Verdict(path, note=f"not finished: the same command goes on; {LEDGER} has {len(entries)} entries")
+    elif difference(comparable(StudySpec.load(path / WINNERS)), comparable(winning_study(spec, result(spec, entries)))):
+        yield Verdict(path / WINNERS, f"it is not the choice of {LEDGER}", remedies[WINNERS])
+
+
+def _check_listed_files(checksums: Checksums, remedies: Mapping[str, str]) -> Iterator[Verdict]:
+    """Check the files that are there, or should be, of those that `remedies` say how to restore."""
+    for name, remedy in remedies.items():
+        path = checksums.folder / name
+        try:
+            if checksums.knows(name):
+                problem = checksums.problem(name)
+                yield Verdict(path, problem, remedy) if problem else Verdict(path)
+        except InputError as error:
+            yield Verdict(checksums.folder / CHECKSUMS, str(error), f"remove it, and for each of its files: {remedy}")
+            return
+
+
 def verify_run(path: Path) -> Iterator[Verdict]:
     """Check the files of a run, then its checkpoints, the newest last."""
     directory = RunDirectory(path)
-    states = [_check_checkpoint(directory, path) for path in directory.checkpoints]
+    states = [_check_checkpoint(directory, path) for path in directory.checkpoints[-checkpoint.KEPT :]]
+    for old in directory.checkpoints[: -checkpoint.KEPT]:  # whose records may have been written over
+        yield Verdict(old, note="an old state that a killed process has left; the next one removes it")
     whole = [verdict for verdict in states if not verdict.problem]
     source = f"`fedflat resume {path}` makes it again from {whole[-1].path.name}" if whole else "no checkpoint is whole"
-    yield from _check_files(directory, source)
+    is_of_format_2 = any(not verdict.note for verdict in whole)
+    yield from _check_files(directory, source, is_of_format_2)
+    if not directory.is_finished and directory.has_begun:
+        yield _progress(directory, whole[-1].path if whole else None)
     if not directory.is_finished and whole:
-        yield _check_metrics(directory, whole[-1].path)
+        yield _check_metrics(directory, [verdict.path for verdict in whole])
+    yield from _check_tracking(directory)
     for verdict in states:
         if directory.is_finished:
             remedy = "the run is finished without it"
@@ -70,7 +137,7 @@ def verify_run(path: Path) -> Iterator[Verdict]:
             )
 
 
-def _check_files(directory: RunDirectory, source: str) -> Iterator[Verdict]:
+def _check_files(directory: RunDirectory, source: str, must_be_listed: bool) -> Iterator[Verdict]:
     """Check the files in SHA256SUMS, which has no checkpoints; `source` says from what they can be made again."""
     try:
         names = directory.checksums.names
@@ -79,7 +146,9 @@ def _check_files(directory: RunDirectory, source: str) -> Iterator[Verdict]:
             directory.path / CHECKSUMS, str(error), "remove it; the files that it names can then not be checked"
         )
         return
-    if not names:
+    if not names and must_be_listed:
+        yield Verdict(directory.path / CHECKSUMS, "it is missing or empty", "the files can then not be checked")
+    elif not names:
         yield Verdict(directory.path / "config.toml", note="written by an earlier version, without checksums")
     restart = "remove it and start the run again with the same command"
     for name in names:
@@ -87,16 +156,49 @@ def _check_files(directory: RunDirectory, source: str) -> Iterator[Verdict]:
         yield Verdict(path, problem, restart if name == "config.toml" else source) if problem else Verdict(path)
 
 
-def _check_metrics(directory: RunDirectory, state: Path) -> Verdict:
-    """Check metrics.parquet of a run that is not finished: it must have the rows that the checkpoint `state` has."""
-    path = directory.path / METRICS
-    rows = len(checkpoint.load(state)[1].get("history", ()))
+def _progress(directory: RunDirectory, state: Path | None) -> Verdict:
+    """How far a run has come that is not finished."""
     try:
-        found = parsed(path, lambda: pq.read_metadata(path).num_rows) if path.exists() else 0
+        planned = f" of {directory.spec().rounds}"
+    except InputError:  # which is said of config.toml
+        planned = ""
+    done = checkpoint.round_of(state) if state else 0
+    return Verdict(
+        directory.path,
+        note=f"not finished: {done}{planned} rounds are saved; `fedflat resume {directory.path}` goes on",
+    )
+
+
+def _check_metrics(directory: RunDirectory, states: Sequence[Path]) -> Verdict:
+    """Check metrics.parquet of a run that is not finished: it must be that of its newest whole checkpoint.
+
+    A process that was killed after it had written the newest of the checkpoints has left that of the one before.
+    """
+    path, again = directory.path / METRICS, "it is written again with the next checkpoint"
+    history = checkpoint.load(states[-1])[1].get("history", ())
+    before = [checkpoint.round_of(state) or 0 for state in states[-2:-1]] if len(states) > 1 else [0]
+    try:
+        found = read_metrics(path).to_pylist() if path.exists() else []
     except InputError as error:
-        return Verdict(path, str(error), "it is written again with the next checkpoint")
-    problem = "" if found == rows else f"it has {found} of {rows} rows"
-    return Verdict(path, problem, "it is written again with the next checkpoint" if problem else "")
+        return Verdict(path, str(error), again)
+    if len(found) not in (len(history), *before):
+        return Verdict(path, f"it has {len(found)} of {len(history)} rows", again)
+    expected = metrics_table(history[: len(found)]).to_pylist() if found else []
+    if repr(found) != repr(expected):
+        return Verdict(path, f"it is not that of {states[-1].name}", again)
+    is_behind = len(found) < len(history)
+    return Verdict(path, note=f"it has {len(found)} of {len(history)} rows; {again}" if is_behind else "")
+
+
+def _check_tracking(directory: RunDirectory) -> Iterator[Verdict]:
+    """Check what trackers keep in the folder of a run, and their CSV files."""
+    if not ((directory.path / STATE).exists() or (directory.path / TRACKED_METRICS).exists()):
+        return
+    try:
+        for name, problem in {STATE: "", **check_csv(directory.path)}.items():
+            yield Verdict(directory.path / name, problem, TRACKED_AGAIN if problem else "")
+    except InputError as error:
+        yield Verdict(directory.path / STATE, str(error))
 
 
 def _check_checkpoint(directory: RunDirectory, path: Path) -> Verdict:

@@ -1,0 +1,192 @@
+"""The ledger of a search: what its trials came to after each step, kept with a digest and compared with the trials."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from math import ceil, inf
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from ..core.errors import InputError
+from ..files import read_json
+from ..rounds.checksums import Checksums
+from .csv_text import csv_line
+from .run_directory import RunDirectory
+from .spec import RunSpec
+from .tuning_spec import Configuration, Point, TuningSpec
+
+LEDGER, CURVES = "ledger.json", "curves.csv"
+JUDGED = 5  # a configuration is judged by its evaluations in the last of so many parts of its rounds
+COLUMNS = ("method", "configuration", "settings", "rounds", "seed", "round", "validation_accuracy")  # of the curves
+AGAIN = "remove it, and the same command makes it again from the trials"
+
+
+@checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Tried:
+    """One configuration after one step of the search; one entry of the ledger."""
+
+    method: int  # its place in the file
+    number: int  # of the configuration; 0 are the settings of the file
+    values: dict[str, Any]  # what differs from the file, by key
+    rounds: int
+    curves: dict[int, list[tuple[int, float]]]  # (round from 1, validation accuracy in [0, 1]) of every seed that ended
+    gradients: float  # minibatch gradients, of all seeds together
+    diverged: list[int]  # the seeds with which it diverged
+
+    @property
+    def score(self) -> float:
+        """Mean validation accuracy of the last fifth of the rounds, over the seeds; -inf if it diverged."""
+        if self.diverged:
+            return -inf
+        first = self.rounds * (JUDGED - 1) / JUDGED
+        return fmean(fmean([x for t, x in curve if t > first] or [curve[-1][1]]) for curve in self.curves.values())
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The files ledger.json and curves.csv in the folder of a search."""
+
+    path: Path
+    spec: TuningSpec
+
+    @property
+    def checksums(self) -> Checksums:
+        """The digests of the files of the search."""
+        return Checksums(self.path, required=True)
+
+    def read(self) -> list[Tried]:
+        """The steps that are complete; none if there is no ledger.
+
+        Raises InputError, naming the file, if it is damaged, or says anything else than the trials that are there.
+        """
+        file = self.path / LEDGER
+        if not file.exists():
+            return []
+        if problem := self.checksums.problem(LEDGER):
+            raise self._damaged(problem)
+        try:
+            found = TypeAdapter(list[Tried]).validate_python(read_json(file))
+        except ValidationError as error:
+            raise InputError(f"{file} is no ledger of a search; {AGAIN}") from error
+        self._check(found)
+        return found
+
+    def write(self, entries: Sequence[Tried]) -> None:
+        """Write the ledger, and its curves."""
+        text = json.dumps([asdict(one) for one in entries], indent=1) + "\n"
+        self.checksums.write(LEDGER, partial(Path.write_text, data=text))
+        self.write_curves(entries)
+
+    def write_curves(self, entries: Sequence[Tried]) -> None:
+        """Write the curves as a table, unless they are there: a row for each configuration, seed and evaluation."""
+        text = self.curves_text(entries)
+        if self.checksums.problem(CURVES) or (self.path / CURVES).read_text() != text:
+            self.checksums.write(CURVES, partial(Path.write_text, data=text))
+
+    def curves_text(self, entries: Sequence[Tried]) -> str:
+        """The content of curves.csv."""
+        rows = [
+            (self.spec.methods[one.method].label, one.number, described(one.values), one.rounds, seed, t, accuracy)
+            for one in entries for seed, curve in one.curves.items() for t, accuracy in curve
+        ]  # fmt: skip
+        return "".join(map(csv_line, [COLUMNS, *rows]))
+
+    def entry(self, place: int, configuration: Configuration, rounds: int) -> Tried:
+        """The entry for one configuration of the method at `place`, from its trials, all of which have ended.
+
+        Raises InputError if a trial has gone on and forgotten the evaluation after its last round of this step.
+        """
+        directories = self._trials(configuration)
+        finished = {seed: one.rows() for seed, one in directories.items() if one.is_finished}
+        if any(len(rows) > rounds for rows in finished.values()) and rounds % self.spec.eval_every:
+            raise InputError(
+                f"{self.path / LEDGER} is missing and cannot be made again: trials went on after {rounds} rounds, which"
+                f" eval_every = {self.spec.eval_every} does not divide; put back a copy of it, or choose another folder"
+            )
+        curves = {seed: _curve(rows, rounds) for seed, rows in finished.items()}
+        gradients = sum(rows[rounds - 1]["gradients"] for rows in finished.values())
+        diverged = [seed for seed, one in directories.items() if not one.is_finished]
+        return Tried(place, configuration.number, configuration.values, rounds, curves, gradients, diverged)
+
+    def directory(self, trial: RunSpec) -> RunDirectory:
+        """The folder of a trial, which is the same at every step."""
+        last = trial.model_copy(update={"rounds": self.spec.tune.rounds[-1]})
+        return RunDirectory(self.path / "trials" / f"{trial.label}-{last.digest()}")
+
+    def _trials(self, configuration: Configuration) -> dict[int, RunDirectory]:
+        """The folders of a configuration's trials, by seed."""
+        return {trial.seed: self.directory(trial) for trial in self.spec.trials([configuration], 1)}
+
+    def _check(self, entries: Sequence[Tried]) -> None:
+        """Raise InputError unless the entries are those of this search's first steps, and as its trials say."""
+        going = [self.spec.configurations_of(method) for method in self.spec.methods]
+        left = list(entries)
+        for rounds in self.spec.tune.rounds if entries else ():
+            for place, some in enumerate(going):
+                tried, left = left[: len(some)], left[len(some) :]
+                expected = [(place, one.number, one.values, rounds) for one in some]
+                if [(one.method, one.number, one.values, one.rounds) for one in tried] != expected:
+                    raise self._damaged(f"its entries of {rounds} rounds are not this search's")
+                for entry, configuration in zip(tried, some, strict=True):
+                    self._compare(entry, configuration)
+                numbers = going_on(tried, self.spec.tune.one_in)
+                going[place] = [one for one in some if one.number in numbers]
+            if not left:
+                return
+        if left:
+            raise self._damaged("it has more entries than this search")
+
+    def _compare(self, entry: Tried, configuration: Configuration) -> None:
+        """Raise InputError if an entry says anything else than those of its trials that have as many rounds."""
+        trials, gradients = self._trials(configuration), 0.0
+        wrong = {*entry.curves, *entry.diverged} ^ trials.keys()
+        for seed, directory in trials.items():
+            rows = directory.rows()
+            rows, has_gone_on = rows[: entry.rounds], len(rows) > entry.rounds or not directory.is_finished
+            if directory.is_finished and (seed in entry.diverged or len(rows) < entry.rounds):
+                wrong.add(seed)
+            if len(rows) == entry.rounds and seed not in entry.diverged:
+                gradients += rows[-1]["gradients"]
+                told = entry.curves.get(seed, [])
+                if (
+                    has_gone_on and entry.rounds % self.spec.eval_every
+                ):  # the evaluation after the last round is forgotten
+                    told = [point for point in told if point[0] != entry.rounds]
+                if told != _curve(rows, entry.rounds):
+                    wrong.add(seed)
+            elif seed not in entry.diverged:
+                gradients = inf  # its trial is not there
+        if wrong or (gradients < inf and gradients != entry.gradients):
+            name = f"{self.spec.methods[entry.method].label}, configuration {entry.number}, {entry.rounds} rounds"
+            raise self._damaged(f"of {name} it says something else than the trials")
+
+    def _damaged(self, problem: str) -> InputError:
+        return InputError(f"{self.path / LEDGER} is damaged: {problem}; {AGAIN}")
+
+
+def going_on(tried: Sequence[Tried], one_in: int) -> set[int]:
+    """The numbers of the configurations of one method that go on to the next step; none if all have diverged."""
+    return {one.number for one in ranked(tried)[: ceil(len(tried) / one_in)] if not one.diverged}
+
+
+def ranked(tried: Sequence[Tried]) -> list[Tried]:
+    """Best first; of equal ones, the one that was drawn first."""
+    return sorted(tried, key=lambda one: (-one.score, one.number))
+
+
+def described(values: Point) -> str:
+    """`rho=0.1, lr=0.05`; the settings of the file where nothing differs."""
+    return ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in values.items()) or "those of the file"
+
+
+def _curve(rows: Sequence[Mapping[str, Any]], rounds: int) -> list[tuple[int, float]]:
+    """(round from 1, validation accuracy) at every evaluation in the first `rounds`."""
+    found = [(int(row["t"]) + 1, row.get("validation_accuracy")) for row in rows if row["t"] < rounds]
+    return [(t, accuracy) for t, accuracy in found if accuracy is not None]
