@@ -41,6 +41,13 @@ def test_stopped_before_any_file_operation_it_leaves_the_same_files(mode: str, s
     assert wrong(mode, store, 0, effort(47, 1), tmp_path) == {}
 
 
+@pytest.mark.parametrize(("kind", "every"), [("search", 113), ("study", 47)])
+def test_so_does_a_search_and_a_study_and_what_a_kill_leaves_is_not_damaged(
+    kind: str, every: int, tmp_path: Path
+) -> None:
+    assert wrong("kill", kind, 0, effort(every, 1), tmp_path) == {}
+
+
 @in_test_all
 @pytest.mark.parametrize(("ranks", "store"), list(product([1, 2, 3], STORES)))
 def test_so_it_is_with_ranks(store: str, ranks: int, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Runs that stop at any of their file operations, and disks that fill up or lose what nobody asked them to keep.
 
 `python -m support.durability MODE STORE RANKS EVERY FOLDER` tries every `EVERY`th point and prints a line of JSON for
-each: what is wrong after the run has gone on, or null. It is a process of its own because it forks.
+each: what is wrong after the run has gone on, or with what `fedflat verify` says before that, or null. It is a process
+of its own because it forks.
 """
 
 from __future__ import annotations
@@ -23,15 +24,20 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 
+from fedflat.cli.results import verdicts
+from fedflat.core.errors import InputError
 from fedflat.engine.client_store import slots
 from fedflat.engine.ranks import RankError, joined
-from fedflat.experiments import runner
+from fedflat.experiments import runner, studies, tuning
 from fedflat.experiments.run_directory import RunDirectory
-from fedflat.experiments.spec import RunSpec
+from fedflat.experiments.spec import RunSpec, StudySpec
+from fedflat.experiments.tracking import TrackingObserver
+from fedflat.experiments.tuning_spec import TuningSpec
 from fedflat.rounds import checkpoint
 
 TESTS = Path(__file__).parent.parent
 OPERATIONS = ("open", "fsync", "replace", "unlink", "mkdir", "chmod", "ftruncate", "pwrite", "pwritev")
+TRACKED = ("metrics.csv", "summary.csv", "tracking.json")  # which have seconds
 PATIENCE = 30.0  # seconds that a rank waits for one that was killed
 
 
@@ -237,7 +243,33 @@ def nothing() -> None: ...
 
 
 def run(store: str, folder: Path) -> None:
-    runner.run(spec(store), folder)
+    """A run with its records in such a store, or a search, or a study with a CSV tracker."""
+    if store == "search":
+        tune = {"configurations": 2, "rounds": [1, 2], "one_in": 2, "seeds": [5], "box": {"client.lr": [0.3]}}
+        tuning.tune(TuningSpec(**settings(methods=["scaffold"], validation=0.2, tune=tune)), folder)
+    elif store == "study":
+        with TrackingObserver(["csv"], folder, lambda one: studies.run_directory(one, folder)) as tracked:
+            studies.study(StudySpec(**settings(methods=["scaffold"], rounds=3, flatness=[])), folder, tracked)
+    else:
+        runner.run(spec(store), folder)
+
+
+def settings(validation: float = 0.0, **changes: Any) -> dict[str, Any]:
+    """Those of a small study or search."""
+    return {
+        "data": {"name": "digits", "clients": 3, "validation": validation}, "executor": "sequential", "workers": 1,
+        "model": {"name": "mlp", "options": {"hidden": [4]}}, "client": {"lr": 0.1, "steps": 2, "batch_size": 10},
+        "checkpoint_every": 1, "seeds": [0], **changes,
+    }  # fmt: skip
+
+
+def verified(folder: Path) -> str | None:
+    """What `fedflat verify` says is damaged in a folder that a process has left; it need not be one of ours yet."""
+    try:
+        damaged = [f"{one.path}: {one.problem}" for one in verdicts(folder) if one.problem]
+    except InputError:
+        return None
+    return f"verify says {damaged}" if damaged else None
 
 
 def as_rank(
@@ -264,9 +296,8 @@ def facts(folder: Path) -> dict[str, Any]:
     directory = RunDirectory(folder)
     found: dict[str, Any] = {"damaged": directory.damaged_files()}
     for path in sorted(folder.rglob("*")):
-        name = str(path.relative_to(folder))
-        if path.is_file() and name not in (".lock", "env.json", "SHA256SUMS", "checkpoint/clients.slots"):
-            found[name] = content_of(path)
+        if path.is_file() and path.name not in (".lock", "env.json", "SHA256SUMS", "clients.slots", *TRACKED):
+            found[str(path.relative_to(folder))] = content_of(path)
     return found
 
 
@@ -342,7 +373,7 @@ class Trials:
         codes = carry_out(self.store, self.ranks, folder, stopping)
         if codes[0] not in expected:
             return f"it ended with {codes}"
-        return self.gone_on(folder, self.ranks)
+        return verified(folder) or self.gone_on(folder, self.ranks)
 
     def gone_on(self, folder: Path, ranks: int) -> str | None:
         codes = carry_out(self.store, ranks, folder)
