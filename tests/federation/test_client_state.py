@@ -163,6 +163,17 @@ def _full(*_: object) -> None:
     raise OSError(28, "No space left on device")
 
 
+def test_a_request_that_arrives_late_or_twice_removes_no_later_record(tmp_path: Path) -> None:
+    """The network may deliver that of round 1 again after that of round 3, whose record the next one needs."""
+    state = ClientState(tmp_path, Kept)
+    state.save(1, kept(1), set())
+    state.save(3, kept(3), {1})
+    state.save(1, kept(1), set())
+    assert torch.equal(state.load(3, FIRST).c, kept(3).c)
+    state.save(4, kept(4), {3})
+    assert sorted(path.name for path in tmp_path.iterdir()) == [file_of(tmp_path, t).name for t in (3, 4)]
+
+
 def test_files_that_a_killed_process_has_left_are_removed(tmp_path: Path) -> None:
     left = tmp_path / ".tmp-fedflat-0123456789abcdef.safetensors"
     left.touch()

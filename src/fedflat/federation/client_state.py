@@ -49,9 +49,10 @@ class ClientState:
         return type(initial)(**initial.tensors() | {name: x.to(expected[name].device) for name, x in kept.items()})
 
     def save(self, t: int, record: Record, needed: Set[int]) -> None:
-        """Write the record after round `t`, and remove those of all rounds that are not in `needed`.
+        """Write the record after round `t`, and remove those of earlier rounds that are not in `needed`.
 
-        Nothing is written for a method without client state. Raises InputError if the file cannot be written.
+        Later ones stay: a request may arrive, a second time or late, after the next round's. Nothing is written for a
+        method without client state. Raises InputError if the file cannot be written.
         """
         tensors = {name: x.detach().cpu().contiguous() for name, x in self._kept_fields(record).items()}
         if not tensors:
@@ -64,7 +65,7 @@ class ClientState:
             write_atomically(self._file(t), lambda path: path.write_bytes(save(content)), private=True)
             for path in list(self._folder.glob("round-*")):
                 match = _FILE.fullmatch(path.name)
-                if match and int(match[1]) not in {t, *needed}:
+                if match and int(match[1]) < t and int(match[1]) not in needed:
                     path.unlink(missing_ok=True)
 
     def _read(self, t: int, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
