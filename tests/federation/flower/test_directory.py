@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from fedflat.core.errors import InputError
 from fedflat.experiments import runner
 from fedflat.federation.flower import directory
 from fedflat.federation.flower.directory import FederationDirectory, check
+from fedflat.federation.flower.event_log import EVENTS, EventLog
 from fedflat.files import locked
 from fedflat.rounds import checksums
 from support.flower_fixtures import GridFederation, failing, study_of
@@ -189,6 +191,38 @@ def test_a_crash_after_a_checkpoint_loses_no_file_that_is_derived_from_it(
             federation.serve()
     assert federation.serve() == (uninterrupted["fedavg"] / "out" / "model.safetensors").read_bytes()
     same_metrics(federation.out, uninterrupted["fedavg"] / "out")
+    assert problems(federation.out) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_crash_between_a_checkpoint_and_its_event_loses_no_event(
+    torn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who counted in the round, and who was refused and why; also if half of the line was written."""
+    federation = GridFederation(study_of(rounds=2, participation=1.0), tmp_path)
+    federation.config["deadline"] = 2.0
+    federation.nodes[101].tamper = lambda number, contents: None if federation.events("begun") else contents
+    write = EventLog._write
+
+    def crashing(log: EventLog, content: bytes) -> None:
+        event = json.loads(content)
+        if event["event"] == "round" and event["t"] == t:
+            with (federation.out / EVENTS).open("ab") as file:
+                file.write(content[: len(content) // 2 if torn else 0])
+            raise Crash
+        write(log, content)
+
+    for t in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(EventLog, "_write", crashing)
+            with pytest.raises(Crash):
+                federation.serve()
+        assert [event["t"] for event in federation.events("round")] == list(range(t))
+    federation.serve()
+    rounds = federation.events("round")
+    assert [(event["t"], list(event["missing"])) for event in rounds] == [(0, ["client-1"]), (1, ["client-1"])]
+    assert [event["counted"] for event in rounds] == [[f"client-{i}" for i in (0, 2, 3, 4)]] * 2
     assert problems(federation.out) == {}
 
 

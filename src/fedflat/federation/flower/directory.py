@@ -32,6 +32,7 @@ from .study import Study
 
 STUDY, METRICS, MODEL, RESULT = "federated-study.toml", "metrics.parquet", "model.safetensors", "result.json"
 EJECTED = "ejected.json"
+ROUND = "round"  # the event of a round, and under which a checkpoint keeps it
 AGAIN_SECONDS = 0.3  # much longer than a server takes from a checkpoint to the metrics in it
 
 
@@ -120,13 +121,21 @@ class FederationDirectory:
             self.checksums.write(STUDY, lambda path: path.write_text(study.spec.to_toml()))
             yield
 
-    def save(self, server: FederatedServer, log: LogHead) -> None:
-        """Write a checkpoint, with the head of the log so far, and the metrics in it; then remove the oldest checkpoint
-        of more than three."""
+    def save(self, server: FederatedServer, log: LogHead, event: Mapping[str, Any]) -> None:
+        """Write a checkpoint, with the head of the log so far and the event that the log gets next, and the metrics in
+        it; then remove the oldest checkpoint of more than three."""
         folder = RunDirectory(self.path).state
-        server.save(checkpoint.path_of(folder, server.t), {HEAD: log.facts()})
+        server.save(checkpoint.path_of(folder, server.t), {HEAD: log.facts(), ROUND: dict(event)})
         self.write_metrics(server.history)
         checkpoint.retire(folder, server.t)
+
+    def unlogged_event(self, state: SavedState) -> dict[str, Any]:
+        """The event of the last round of `state` if the log lacks it, as its writer was killed before; else empty."""
+        meta = checkpoint.load(state.path)[1]
+        head, event = head_in(meta, state.path), dict(meta.get(ROUND, {}))
+        later = read_events(self.path, 0 if head is None else head.lines)
+        known = {found.get("t") for found in later if found["event"] == ROUND}
+        return {} if not event or event["t"] in known else event
 
     def write_metrics(self, history: Sequence[Mapping[str, float]]) -> None:
         """Write the metrics of a server's history."""

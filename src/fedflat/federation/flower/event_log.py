@@ -104,10 +104,11 @@ class EventLog:
             flush_folder(self._path.parent)
 
 
-def read_events(folder: Path) -> Iterator[dict[str, Any]]:
-    """The events in a federation's folder so far, without numbers and hashes; incomplete lines are skipped."""
+def read_events(folder: Path, after: int = 0) -> Iterator[dict[str, Any]]:
+    """The events in a federation's folder so far, those after so many lines, without numbers and hashes; incomplete
+    lines are skipped."""
     path = folder / EVENTS
-    for line in path.read_bytes().split(b"\n") if path.exists() else ():
+    for line in path.read_bytes().split(b"\n")[after:] if path.exists() else ():
         event = _parsed(line)
         if event is not None:
             yield {key: value for key, value in event.items() if key not in (LINE, PREVIOUS)}

@@ -19,7 +19,7 @@ from ...metrics.accuracy import score
 from ..client_registry import ClientRegistry
 from ..membership import Membership
 from ..server import FederatedServer, RoundFailedError, RoundReport
-from .directory import FederationDirectory, log_problem
+from .directory import ROUND, FederationDirectory, log_problem
 from .ejections import Ejections
 from .event_log import EventLog
 from .limits import array_limit
@@ -90,8 +90,11 @@ class FederationRun:
                 server.load(self._state.path)
             for warning in caught:
                 self._events.append("other versions", reason=str(warning.message))
-            # The previous process may have ended after writing the checkpoint and before writing the metrics.
+            # The previous process may have ended after writing the checkpoint and before writing the metrics, or the
+            # event: who counted, and who was refused and why.
             self._directory.write_metrics(server.history)
+            if lost := self._directory.unlogged_event(self._state):
+                self._events.append(ROUND, **lost)
         self._events.append("begun", rounds=rounds, done=server.t, clients=len(server.names))
         factor = ARRAY_FACTOR if self._study.settings.secure_sum is None else SUM_FACTOR
         with array_limit(factor * server.w.nbytes):
@@ -99,9 +102,10 @@ class FederationRun:
                 report = self._round(server)
                 scores = self._evaluate(server)
                 server.history[-1] |= scores
-                self._directory.save(server, self._events.head)
-                self._events.append("round", t=report.t, **report.metrics, **scores, counted=list(report.accepted),
-                                    missing=dict(report.missing))  # fmt: skip
+                event = {"t": report.t, **report.metrics, **scores, "counted": list(report.accepted),
+                         "missing": dict(report.missing)}  # fmt: skip
+                self._directory.save(server, self._events.head, event)
+                self._events.append(ROUND, **event)
         digest = self._directory.finish(server, self._events.head)
         self._events.append("finished", rounds=rounds, model_sha256=digest)
 
