@@ -106,7 +106,6 @@ class Attempt:
 
     t: int
     asked: tuple[str, ...]
-    start: int  # of the server
     sent: int  # orders before it
     read: int  # replies before it
     accepted: tuple[str, ...] = ()
@@ -127,7 +126,6 @@ class World:
         machines = {name: Machine(name, app, self._node(name, name)) for name in self.samples}
         self.network = Network(self.time, self.kills, self.rng, machines, {}, spoiled)
         self.app = app
-        self.attempts: list[Attempt] = []
         self.timeline: dict[int, Attempt] = {}  # the attempts that the model has come from, by round
         self.saved = 0  # rounds in the newest checkpoint
         self.logged: list[tuple[Any, ...]] = []  # what the log must say
@@ -135,7 +133,6 @@ class World:
         self.ejected: set[str] = set()
         self.is_calm = False
         self.ends: list[str] = []  # how each start of the server ended
-        self.clients: dict[Any, Any] = {}
 
     def _node(self, name: str, data: str) -> dict[str, Any]:
         return {"name": name, "state": str(self.folder / "state"), "data": data}
@@ -197,17 +194,8 @@ class World:
         self.network.stop(machine, tells=self.rng.random() < 0.5)
         number = before if self.rng.random() < 0.3 else None
         self.time.after(
-            self.rng.choice((2.0, 30.0, 90.0)) * self.rng.uniform(0.5, 1.5), partial(self.back, machine, number)
+            self.rng.choice((2.0, 30.0, 90.0)) * self.rng.uniform(0.5, 1.5), partial(self.network.back, machine, number)
         )
-
-    def back(self, machine: Machine, node: int | None = None) -> None:
-        if machine.node is None:
-            self.network.connect(machine, node)
-
-    def revive(self) -> None:
-        """Supervisors start nodes again that were killed."""
-        for name in sorted(self.samples):
-            self.back(self.network.machines[name])
 
     def kill_server(self) -> None:
         if self.rng.random() < 0.5:
@@ -264,7 +252,7 @@ class World:
         self.network.online_until = dict.fromkeys(self.network.online_until, -1.0)
         self.time.pass_time(3 * HOUR)
         for name in sorted(self.samples):
-            self.back(self.network.machines[name])
+            self.network.back(self.network.machines[name])
 
     # --- the server ------------------------------------------------------------------------------------------------
 
@@ -330,8 +318,7 @@ class World:
         self.saved = server.t
         self.timeline = {t: one for t, one in self.timeline.items() if t < server.t}
         asked = tuple(server.names[i] for i in server.cohort(server.t))
-        attempt = Attempt(server.t, asked, self.time.server_starts, len(self.network.sent), len(self.network.read))
-        self.attempts.append(attempt)
+        attempt = Attempt(server.t, asked, len(self.network.sent), len(self.network.read))
         self.time.note(f"round {server.t} begins, and asks {', '.join(asked)}")
         expect(not self.ejected & set(asked), f"{self.ejected & set(asked)} were asked, and are ejected")
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import httpx
@@ -114,6 +115,11 @@ class Network:
         self.time.note(f"{machine.name} is at node {machine.node}{' (an impostor)' if machine.impostor else ''}")
         self._heartbeat(machine, machine.process)
 
+    def back(self, machine: Machine, node: int | None = None) -> None:
+        """Start a node on a machine where none runs."""
+        if machine.node is None:
+            self.connect(machine, node)
+
     def stop(self, machine: Machine, tells: bool) -> None:
         """A node ends; the SuperLink knows at once if it `tells`, and otherwise misses its heartbeats."""
         if machine.node is None:
@@ -212,7 +218,10 @@ class Network:
         self.kills.left.pop(machine.name, None)
         self.kills.dead.discard(machine.name)
         if reply is None:
-            return self.stop(machine, tells=False) if there else None
+            if there:  # a supervisor starts the node again
+                self.stop(machine, tells=False)
+                self.time.after(self.random.choice((2.0, 40.0)), partial(self.back, machine))
+            return
         self.time.note(f"{machine.name} has done {number}{'' if there else ', and its node is gone'}")
         self._remember(order, reply)
         if there:
