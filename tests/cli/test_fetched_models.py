@@ -154,6 +154,7 @@ def test_a_folder_whose_files_name_something_elsewhere_asks_nobody(tmp_path: Pat
         def from_pretrained(*_, **__) -> None:
             socket.create_connection(("203.0.113.7", 443), timeout=1)
 
+    (tmp_path / "config.json").write_text("{}")
     with pytest.raises(InputError, match="cannot be loaded: it asks the network for more, which is not done"):
         loaded(Asking, tmp_path, "path", str(tmp_path))
     with no_network(), pytest.raises(ConnectionError):

@@ -134,8 +134,10 @@ print(loaded("models"), loaded("data.sources"), loaded("methods"), loaded("metri
 def test_only_the_entries_that_are_used_are_imported() -> None:
     done = subprocess.run([sys.executable, "-c", ONE], capture_output=True, text=True, check=True)
     before, after = done.stdout.splitlines()
-    assert before == "[] [] [] []"
-    assert after == "['mlp'] [] ['fedavg', 'fedprox', 'fedsam'] ['gradient_norm']", "FedSAM is a FedAvg"
+    assert before == "['blocks', 'fetched'] [] [] []", "which finds models of the hub on the disk, and is none"
+    assert after == "['blocks', 'fetched', 'mlp'] [] ['fedavg', 'fedprox', 'fedsam'] ['gradient_norm']", (
+        "FedSAM is a FedAvg"
+    )
 
 
 @pytest.mark.parametrize(

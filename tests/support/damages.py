@@ -1,6 +1,6 @@
 """Damages to files that a disk, an editor or a hand may do, and what came of reading the folder after each.
 
-`python -m support.damages NUMBER` does `NUMBER` of them to every kind of folder, and prints a table by file.
+`python -m support.damages NUMBER [KIND...]` does `NUMBER` of them to every kind of folder, and prints a table by file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fedflat.experiments.tuning_spec import TuningSpec
 from fedflat.federation.client_state import ClientState
 from fedflat.federation.codec import RefusedError
 from fedflat.federation.flower.ejections import Ejections
-from fedflat.federation.secure_sum.session import Session, SessionFolder
+from fedflat.federation.secure_sum.session import Session, SessionFolder, UnmaskedRounds
 from fedflat.methods.scaffold import Control
 from fedflat.reports.comparison import compare
 from fedflat.reports.federation_data import FederationData
@@ -274,19 +274,21 @@ def of_node(folder: Path) -> Trial:
     """What a client keeps: its record, and its part in a secure sum."""
     record = Control(torch.arange(5.0))
     ClientState(folder, Control).save(3, record, set())
-    session = Session("s", "about", 2, 2, b"c" * 32, b"m" * 32, b"e" * 32, ("delta",), (0,), 6)
+    session = Session("s", "about", 2, 2, b"c" * 32, b"m" * 32, b"e" * 32, ("delta",), (0,), 6, b"d" * 32)
     sums = SessionFolder(folder / "secure-sum")
     sums.begin(session, {"delta": np.arange(6).reshape(2, 3)})
-    with sums.locked():
-        sums.remember(3, (0, 2))
+    unmasked = UnmaskedRounds(folder / "unmasked")
+    with unmasked.locked():
+        unmasked.claim(3, "here", (0, 2))
 
     def read(folder: Path) -> Any:
         state, sums = ClientState(folder, Control), SessionFolder(folder / "secure-sum")
-        found = state.load(3, Control(torch.zeros(5)))
-        return [], repr([found.tensors(), sums.load("s"), sums.summand(session), [sums.unmasked(t) for t in range(9)]])
+        unmasked = UnmaskedRounds(folder / "unmasked")
+        kept = [state.load(3, Control(torch.zeros(5))).tensors(), sums.load("s"), sums.summand(session)]
+        return [], repr([*kept, [unmasked.of(t, "here", "study") for t in range(9)]])
 
-    names = ("session.json", "summand.safetensors", "unmasked.json")
-    files = ["round-00000003.safetensors", *(f"secure-sum/{name}" for name in names)]
+    names = ("secure-sum/session.json", "secure-sum/summand.safetensors", "unmasked/unmasked.json")
+    files = ["round-00000003.safetensors", *names]
     return Trial(folder, files, {"go on": Reading(read)}, None)
 
 
@@ -301,8 +303,8 @@ def main() -> None:
     torch.set_num_threads(1)
     logging.disable()
     with TemporaryDirectory() as folder:
-        for name, make in FOLDERS.items():
-            trial = make(Path(folder) / name)
+        for name in sys.argv[2:] or FOLDERS:
+            trial = FOLDERS[name](Path(folder) / name)
             trial.carry_out(number)
             for file in trial.files:
                 print(name, file, f"tried {trial.tried[file]}:", dict(trial.outcomes[file]), flush=True)

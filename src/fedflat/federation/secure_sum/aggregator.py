@@ -6,6 +6,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from math import inf
 from typing import Any, TypeVar
 
 import numpy as np
@@ -200,7 +201,8 @@ class SecureAggregator:
         """
         for i, (what, (grid, _)) in enumerate(self._layout.sums.items()):
             places = [one.places[i] for one in keys.values() if one.places[i] > grid.lowest]  # zeros have the lowest
-            far = [name for name, one in keys.items() if one.places[i] >= lower_median(places) + grid.places]
+            limit = lower_median(places) + grid.places if places else inf
+            far = [name for name, one in keys.items() if one.places[i] >= limit]
             self.missing |= dict.fromkeys(far, f"training: nothing of the others is left at its place of {what}")
             keys = {name: one for name, one in keys.items() if name not in far}
         self._check_number(len(keys), self._needed)
