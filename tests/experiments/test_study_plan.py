@@ -28,6 +28,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return TrialCost(run.title, Speed(1.0, 1e-12), 100, 10**6)
 
     monkeypatch.setattr(plans, "_tried", constant)
+    monkeypatch.setattr(plans, "SHORT", 0.0)
     return found
 
 
@@ -66,6 +67,7 @@ def test_what_is_finished_costs_no_time_and_its_folder_has_no_more_than_foretold
     left = [run.seconds for run in plan if run.spec.seed == 1]
     assert seconds_of(plan) == pytest.approx(sum(left))
     assert min(left) > 0
+    assert min(run.trial.fixed for run in plan) > 0, "so short a run is carried out: it has a start and files"
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     assert plan_lines(plan, tmp_path, 1)[0] == "runs    4, of which 2 are finished and 0 have begun; seeds 0, 1"
     for run in plan[:2]:

@@ -151,7 +151,7 @@ def compare(
         bool,
         typer.Option(
             help="Print how many runs there are and are finished, and what the others cost, by a few steps of one run "
-            "of each method; train and write nothing."
+            "of each method, or by all of a short one; nothing is written there."
         ),
     ] = False,
     show_keys: KeysOption = False,

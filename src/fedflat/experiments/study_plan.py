@@ -1,19 +1,22 @@
 """What a study will cost before anything of it is trained: its runs, their hours, memory and disk.
 
-A run of each kind takes some steps on trial; those of the other runs are taken to be as fast.
+A run of each kind takes some steps on trial, or is carried out if it is short; the others are taken to be as fast.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heapreplace
 from pathlib import Path
+from tempfile import gettempdir
+from time import perf_counter
 
 from ..engine.executors.choice import Trial
 from ..engine.simulation import Simulation
+from ..files import temporary_folder
 from ..metrics.accuracy import SAMPLES_AT_ONCE, score
 from ..rounds.checkpoint import KEPT
 from ..rounds.cost import full_passes_per_round, gradients_per_step
@@ -21,9 +24,11 @@ from ..rounds.device import one_thread
 from .budget import TIMED_STEPS, RunBudget, Speed, median_seconds, peak_bytes, run_budget
 from .grid import settings_key
 from .run_directory import RunDirectory
+from .runner import run as carry_out
 from .spec import RunSpec, StudySpec
 from .studies import check_folders, check_study_folder, run_directory
 
+SHORT = 1.0  # seconds of a run that is tried whole: of longer ones start, files and measures are a small part
 MOST_TRIALS = 12  # each builds a simulation, and takes some seconds
 SMALL_FILES = 50_000  # bytes of the files of a run whose size depends on no model, at most a round's row below
 ROW_BYTES = 1_000  # of a round in metrics.parquet and in each checkpoint, at most
@@ -37,6 +42,7 @@ class TrialCost:
     speed: Speed
     state_bytes: int  # of the server, once
     peak_bytes: int | None  # of this process; None where the system does not say it
+    fixed: float = 0.0  # seconds of a run besides; zero where a run takes much longer than that
 
 
 @dataclass(frozen=True)
@@ -51,10 +57,8 @@ class PlannedRun:
 
     @property
     def seconds(self) -> float:
-        """Of the gradients and evaluations that are left, in one process; those of a run that has begun are all."""
-        speed, budget = self.trial.speed, self.budget
-        whole = budget.gradients * speed.gradient + budget.evaluated_samples * speed.evaluation
-        return 0.0 if self.finished else whole
+        """Of what is left, in one process; a run that has begun counts whole."""
+        return 0.0 if self.finished else _seconds(self.budget, self.trial.speed) + self.trial.fixed
 
     @property
     def disk_bytes(self) -> int:
@@ -96,10 +100,28 @@ def _costs(runs: Iterable[RunSpec]) -> Iterator[tuple[RunBudget, TrialCost]]:
         kind, method, table = _kind(run), run.method.full_name, run.decisive()
         if kind not in of_kind and len(of_kind) < MOST_TRIALS:
             with closing(run.build()) as sim:
-                of_kind[kind] = of_method[method] = _tried(run, sim)
+                tried = _tried(run, sim)
+            of_kind[kind] = of_method[method] = replace(tried, fixed=_fixed_seconds(run, tried.speed))
         work = settings_key(table | {"client": table["client"] | {"lr": None}})  # step sizes change none
         budgets[work] = budgets.get(work) or run_budget(run)
         yield budgets[work], of_kind.get(kind) or of_method.get(method) or next(iter(of_kind.values()))
+
+
+def _seconds(budget: RunBudget, speed: Speed) -> float:
+    """Of the gradients and evaluations of a run."""
+    return budget.gradients * speed.gradient + budget.evaluated_samples * speed.evaluation
+
+
+def _fixed_seconds(run: RunSpec, speed: Speed) -> float:
+    """What a short run takes besides: it is carried out twice, in folders that are removed; the first has imports."""
+    known = _seconds(run_budget(run), speed)
+    if known > SHORT:
+        return 0.0
+    with temporary_folder("fedflat-trial-", Path(gettempdir())) as folder:
+        for name in ("first", "second"):
+            start = perf_counter()
+            carry_out(run, folder / name)
+    return max(0.0, perf_counter() - start - known)
 
 
 def _kind(run: RunSpec) -> str:
