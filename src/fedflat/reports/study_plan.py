@@ -11,8 +11,8 @@ from ..experiments.study_plan import PlannedRun, seconds_of
 from .text_table import text_table
 
 CAPTION = (
-    "time: of what is left, one run after another; disk: at most. Runs that have begun count whole. Of runs longer than a "
-    "second it is the time of gradients and evaluations, without measures of flatness and checkpoints"
+    "time: of what is left, one run after another; disk: at most. Runs that have begun count whole. Of runs longer "
+    "than a second it is the time of gradients and evaluations, without measures of flatness and checkpoints"
 )
 
 
