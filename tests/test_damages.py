@@ -14,6 +14,6 @@ from support.effort import effort
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_no_damage_changes_a_result_in_silence(kind: str, tmp_path: Path) -> None:
     trial = FOLDERS[kind](tmp_path / "folder")
-    trial.carry_out(effort(32, 600))
+    trial.carry_out(effort(12, 600))
     assert trial.wrong == []
     assert set(trial.tried) == set(trial.files)
