@@ -158,7 +158,7 @@ class Trial:
     def _changes(self, name: str, content: bytes | None) -> bool:
         """Whether damage is one: not to a list of digests that says the same, or, of a run, some of the same, as one
         that was killed may leave it."""
-        before, after = (set(some.split(b"\n")) for some in (self._whole[self.folder / name], content or b""))
+        before, after = (set(some.splitlines()) for some in (self._whole[self.folder / name], content or b""))
         return not name.endswith("SHA256SUMS") or not (after == before or (len(name) > 10 and after <= before))
 
     def _outcome(self, use: Callable[[Path], Any]) -> Any:

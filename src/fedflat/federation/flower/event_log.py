@@ -1,4 +1,4 @@
-"""The log of a federation: one JSON object a line, each with the SHA-256 of all that stands before it.
+"""The log of a federation: one JSON object a line, each with the SHA-256 of all that stands before it, and a check.
 
 So a line that is changed, removed, inserted or moved is found, as are lines cut off the end if a checkpoint has the
 head of a longer log. Who may write the folder can write all of it anew; against that helps only a head that is kept
@@ -24,6 +24,7 @@ from ...files import flush_folder, system_errors
 log = logging.getLogger("flwr")
 EVENTS = "events.jsonl"  # the events of the federation, for people and programs that follow it
 LINE, PREVIOUS = "line", "previous"  # the number of a line, and the SHA-256 of all bytes before it
+CHECK = "check"  # 16 digits of the SHA-256 of a line without them: of the last line nothing else knows
 HEAD = "log"  # under which checkpoints and the result keep the head
 
 
@@ -82,7 +83,7 @@ class EventLog:
         """
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **facts}
         line |= {LINE: self._lines + 1, PREVIOUS: self._before.hexdigest() if self._lines else self._study}
-        content = (json.dumps(line) + "\n").encode()
+        content = (json.dumps(line | {CHECK: _check_of(line)}) + "\n").encode()
         try:
             with system_errors(self._path, "written"):
                 self._write(content)
@@ -111,7 +112,7 @@ def read_events(folder: Path, after: int = 0) -> Iterator[dict[str, Any]]:
     for line in path.read_bytes().split(b"\n")[after:] if path.exists() else ():
         event = _parsed(line)
         if event is not None:
-            yield {key: value for key, value in event.items() if key not in (LINE, PREVIOUS)}
+            yield {key: value for key, value in event.items() if key not in (LINE, PREVIOUS, CHECK)}
 
 
 def check_log(path: Path, heads: Mapping[str, LogHead], study: str | None = None) -> LogHead:
@@ -127,6 +128,8 @@ def check_log(path: Path, heads: Mapping[str, LogHead], study: str | None = None
         for number, line in enumerate(lines, start=1):
             event, where = _checked(line, f"{path}: line {number}"), f"{path}: line {number}"
             if PREVIOUS in event:
+                if event.get(CHECK) != _check_of(event):
+                    raise InputError(f"{where} is not as it was written")
                 _check_place(event, number, ends[-1] if number > 1 else study, chained, where)
             elif chained and event:
                 raise InputError(f"{where} has no hash, as those before it have")
@@ -139,6 +142,12 @@ def check_log(path: Path, heads: Mapping[str, LogHead], study: str | None = None
         if head.sha256 != ends[head.lines]:
             raise InputError(f"{path}: the first {head.lines} lines are not those that {name} knows of")
     return LogHead(len(ends) - 1, ends[-1])
+
+
+def _check_of(event: Mapping[str, Any]) -> str:
+    """What a line says of itself; it finds accidents, and nobody who can compute it."""
+    own = {key: value for key, value in event.items() if key != CHECK}
+    return hashlib.sha256(json.dumps(own).encode()).hexdigest()[:16]
 
 
 def _check_place(event: Mapping[str, Any], number: int, before: str | None, chained: bool, where: str) -> None:
