@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -73,6 +74,7 @@ def _identifier(file: str, name: str) -> str:
 def run(tests: Sequence[str], everything: bool) -> dict[str, list[str]]:
     """Run the tests once each; the outcomes of their cases by the test's name: passed, failed or skipped."""
     variables = {**os.environ, **({"FEDFLAT_TEST_ALL": "1"} if everything else {})}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background a shell ignores it, also for tests
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider",
