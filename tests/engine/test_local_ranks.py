@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from fedflat.core.errors import InputError
 from fedflat.engine import local_ranks
-from fedflat.engine.local_ranks import FOLDER, make_meeting_place
+from fedflat.engine.local_ranks import FOLDER, meeting_place
 
 pytestmark = pytest.mark.slow
 
@@ -33,14 +35,12 @@ def started(folder: Path, rank: int) -> subprocess.Popen[str]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ranks end with the process that started them, on Linux")
 @pytest.mark.parametrize("knows_the_key", [True, False])
-def test_who_does_not_know_the_key_is_no_rank(
-    tmp_path: Path, knows_the_key: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_does_not_know_the_key_is_no_rank(tmp_path: Path, knows_the_key: bool) -> None:
     """The second rank has the first one's store, and, in one case, a key of its own."""
-    monkeypatch.setenv(FOLDER, "")  # and as it was after the test
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        make_meeting_place(tmp_path / name)
+        with meeting_place(tmp_path / name):
+            pass
     (tmp_path / "second" / f"{local_ranks.STORE}-0").symlink_to(tmp_path / "first" / f"{local_ranks.STORE}-0")
     folders = [tmp_path / "first", tmp_path / ("first" if knows_the_key else "second")]
     ranks = [started(folder, rank) for rank, folder in enumerate(folders)]
@@ -49,3 +49,17 @@ def test_who_does_not_know_the_key_is_no_rank(
         assert said == ["joined 0 2", "joined 1 2"]
     else:
         assert said == [f"rank {i}: what has connected as rank {1 - i} is no rank of this run" for i in range(2)]
+
+
+@pytest.mark.parametrize("before", [None, "elsewhere"])
+def test_ranks_started_later_are_not_told_of_a_folder_that_is_gone(
+    tmp_path: Path, before: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(FOLDER, raising=False)
+    if before:
+        monkeypatch.setenv(FOLDER, before)
+    failure = ExitStack()
+    failure.enter_context(meeting_place(tmp_path))
+    assert os.environ[FOLDER] == str(tmp_path)
+    failure.__exit__(InputError, InputError("the ranks failed"), None)
+    assert os.environ.get(FOLDER) == before

@@ -16,7 +16,7 @@ from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..core.errors import InputError
-from ..engine.local_ranks import BACKEND, LOOPBACK, OneMachine, make_meeting_place
+from ..engine.local_ranks import BACKEND, LOOPBACK, OneMachine, meeting_place
 from ..experiments.interrupt import signals_restored
 from ..files import temporary_folder
 from .console import Console
@@ -35,13 +35,13 @@ def launch(number: int, restarts: int, grace: int, words: Sequence[str]) -> None
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
         with signals_restored(), temporary_folder("fedflat-ranks-", Path(gettempdir())) as folder:
-            make_meeting_place(folder)
             config = LaunchConfig(
                 min_nodes=1, max_nodes=1, nproc_per_node=number, run_id=f"fedflat-{os.getpid()}", max_restarts=restarts,
                 rdzv_backend=BACKEND, local_addr=LOOPBACK, shutdown_timeout=grace,
                 logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
             )  # fmt: skip
-            elastic_launch(config, sys.executable)("-m", "fedflat", *words)
+            with meeting_place(folder):
+                elastic_launch(config, sys.executable)("-m", "fedflat", *words)
     except ChildFailedError as error:  # torch's own report of it is not shown
         # Ranks that torchrun ended (SIGTERM) come last, before them those that ended because they had lost the others.
         rank, failure = min(

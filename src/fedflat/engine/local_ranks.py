@@ -13,6 +13,8 @@ import hmac
 import os
 import secrets
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import cast
@@ -61,10 +63,18 @@ class OneMachine(RendezvousHandler):
         return True
 
 
-def make_meeting_place(folder: Path) -> None:
+@contextmanager
+def meeting_place(folder: Path) -> Iterator[None]:
     """Write the key of the ranks to `folder`, which the owner alone can read, and tell ranks started here of it."""
     write_atomically(folder / KEY, lambda path: path.write_bytes(secrets.token_bytes(32)), private=True)
+    before = os.environ.get(FOLDER)
     os.environ[FOLDER] = str(folder)
+    try:
+        yield
+    finally:  # ranks that this process starts later are not told of a folder that is gone
+        os.environ.pop(FOLDER)
+        if before is not None:
+            os.environ[FOLDER] = before
 
 
 def meeting_store(folder: Path, attempt: str, number: int) -> dist.Store:
