@@ -327,7 +327,7 @@ def test_help_loses_no_word_in_brackets() -> None:
         ("run --model.name lenet", "model 'lenet' takes images (channels, 32, 32), got shape (1, 8, 8)"),
         ("run --device tpu9", "device = 'tpu9' cannot be used"),
         ("run missing.toml", "configuration missing.toml cannot be read"),
-        ("run --rounds", "argument --rounds: expected one argument"),
+        ("run --rounds", "--rounds: a value is missing"),
         ("run --rounds 3 extra.toml", "extra.toml: unexpected word"),
         ("run --out file/run", "--out file/run cannot be written: Not a directory"),
         ("run --method fedvssam --method.server_lr_mode foo", "method.server_lr_mode: Input should be 'relative' or"),

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fedflat.cli.flags import AS_JSON, keys, override, resolve
+from fedflat.cli.flag_names import LISTS, TABLES, check_flags
+from fedflat.cli.flags import AS_JSON, _field, keys, override, resolve
 from fedflat.core.errors import InputError
 from fedflat.core.object_references import allow_code
+from fedflat.experiments.merging import is_list
+from fedflat.experiments.schema import sections_of
 from fedflat.experiments.spec import RunSpec, StudySpec
 
 SWA = ["--method", "swa", "--method.begin", "0.5"]
@@ -93,3 +96,78 @@ def test_the_keys_are_listed_with_their_meaning() -> None:
     assert "method.base.begin" not in found
     assert {"FedSWA", "FedSAM"} < set(found["method.base.name"].split(", "))
     assert "SWA" not in found["method.base.name"].split(", ")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("--client.learning_rate 0.1", "unknown flag; did you mean --client.lr?"),
+        ("--learning-rate 0.1", "unknown flag; did you mean --client.lr?"),
+        ("--partition dirichlet --alpha 0.3", "unknown flag; did you mean --partition.alpha?"),
+        ("--method fedsam --alpha 0.3", "unknown flag; did you mean --method.alpha?"),
+        ("--partition iid --method feddyn --alpha 1",
+         "unknown flag; did you mean --method.alpha or --partition.alpha?"),
+        ("--clients 3", "unknown flag; did you mean --data.clients?"),
+        ("--methd.rho=1", "unknown flag; did you mean --method.rho?"),
+        ("--xyzzy 1", "unknown flag; `--keys` lists them all"),
+    ],
+)  # fmt: skip
+def test_a_mistyped_flag_has_one_answer_before_and_after_the_settings_are_known(words: str, problem: str) -> None:
+    for refuse in (check_flags, lambda given: resolve(RunSpec, given)):
+        with pytest.raises(InputError) as caught:
+            refuse(words.split())
+        assert str(caught.value).endswith(f": {problem}")
+
+
+@pytest.mark.parametrize("spec", [RunSpec, StudySpec])
+def test_no_flag_that_is_known_is_refused_before_the_settings_are_known(spec: type[RunSpec | StudySpec]) -> None:
+    lists = {name for name, info in spec.model_fields.items() if is_list(info)}
+    known = [key for key in keys(spec) if key.partition(".")[0] not in lists]
+    assert [key for key in known if _field(spec, key) is None] == []
+    check_flags(
+        [f"--{key}=1" for key in (*known, *lists, "model.options.x", "method", "partition")[:-2]], spec is StudySpec
+    )
+    assert set(LISTS) & set(spec.model_fields) == {
+        name for name in lists if sections_of(spec.model_fields[name].annotation)
+    }
+    tables = {name for name, info in spec.model_fields.items() if getattr(info.annotation, "__origin__", None) is dict}
+    assert tables | {"participation"} == set(TABLES) & set(spec.model_fields)
+
+
+def test_fields_of_a_class_outside_are_not_refused_before_it_is_loaded() -> None:
+    check_flags(["--method", "my.py:Mine", "--method.zeta", "1"])
+    check_flags(["run.toml", "--partition.zeta", "1"])
+    with pytest.raises(InputError, match="unknown flag"):
+        check_flags(["--method", "fedsam", "--method.zeta", "1"])
+
+
+def test_the_file_of_a_study_is_no_run_and_the_other_way_round(tmp_path: Path) -> None:
+    study, run = tmp_path / "study.toml", tmp_path / "run.toml"
+    study.write_text('methods = ["FedAvg"]\n')
+    run.write_text('method = "FedAvg"\n')
+    with pytest.raises(InputError, match=r"^methods: .*study\.toml is the file of a study; use `fedflat compare .*`$"):
+        resolve(RunSpec, [str(study)])
+    with pytest.raises(InputError, match=r"^method: .*run\.toml is the file of a run; use `fedflat run .*`$"):
+        resolve(StudySpec, [str(run)])
+
+
+def test_lists_are_repeated_or_have_commas_or_are_json() -> None:
+    for words in ("--seeds 3 --seeds 4", "--seeds 3,4", "--seeds [3,4]", "--seeds=[3] --seeds 4"):
+        assert resolve(StudySpec, words.split()).seeds == [3, 4]
+    for words in (
+        "--methods fedavg,fedsam",
+        '--methods ["fedavg","fedsam"]',
+        '--methods fedavg --methods {"name":"fedsam"}',
+    ):
+        assert [one.label for one in resolve(StudySpec, words.split()).methods] == ["FedAvg", "FedSAM"]
+    assert resolve(RunSpec, ["--flatness", "[]"]).flatness == []
+
+
+@pytest.mark.parametrize(
+    "words", ["--guard none --guard.multiple 3", "--rounds.x 3", "--guard 3", "--guard [3]", "--model.options 3", "--",
+              "-x", "--=3", "--seeds 1", "--model.options.a.b 3", "--method", "--client {"],
+)  # fmt: skip
+def test_what_is_no_flag_is_one_line(words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        resolve(RunSpec, words.split())
+    assert "\n" not in str(caught.value)

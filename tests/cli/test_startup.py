@@ -12,7 +12,7 @@ from fedflat.metrics.flatness import subject
 from support.fresh_process import commands
 
 LIBRARIES = {
-    "torch", "numpy", "pyarrow", "scipy", "sklearn", "pydantic", "pydantic_settings", "matplotlib", "jinja2",
+    "torch", "numpy", "pyarrow", "scipy", "sklearn", "pydantic", "matplotlib", "jinja2",
     "safetensors", "PIL", "sympy", "transformers", "flwr",
 }  # fmt: skip
 COMMANDS = ("run", "compare", "resume", "verify", "report", "flatness", "landscape", "methods", "doctor")
@@ -33,7 +33,15 @@ def test_help_and_version_import_no_library() -> None:
 
 
 def test_a_mistake_in_the_command_line_imports_no_library() -> None:
-    for command in commands("nonsense", "run --out", "resume", "report"):
+    for command in commands(
+        "nonsense",
+        "run --out",
+        "resume",
+        "report",
+        "run --methd.rho 1",
+        "run x.toml --client.learning_rate 1",
+        "compare --method.rho 1",
+    ):
         assert command.code == 2, command
         assert not LIBRARIES & set(command.packages), command.line
 
@@ -48,9 +56,9 @@ SETTINGS = NUMBERS | {"pyarrow", "pydantic", "safetensors"}
     [  # what one process runs in this order, and all that it may have imported by then
         {"methods": NUMBERS, "methods FedSMOO": NUMBERS, "doctor": NUMBERS, "flatness --list": NUMBERS,
          "data list": NUMBERS | {"pyarrow", "PIL"}},
-        {"run --keys": SETTINGS | {"pydantic_settings"},
+        {"run --keys": SETTINGS,
          "run --data.clients 5 --rounds 1 --flatness [] --executor sequential --out OUT":
-         SETTINGS | {"pydantic_settings", "sklearn", "scipy"}},
+         SETTINGS | {"sklearn", "scipy"}},
         {"recipes list fedvssam": SETTINGS | {"PIL", "scipy"}},
     ],
 )  # fmt: skip

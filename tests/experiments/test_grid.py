@@ -170,7 +170,7 @@ def test_a_study_can_be_extended_by_its_grid(tmp_path: Path) -> None:
         ({"FedDyn.alpha": [0.1]}, "grid.FedDyn.alpha: there is no method FedDyn with a field 'alpha'"),
         ({"FedSAM.alpha": [0.1]}, "grid.FedSAM.alpha: there is no method FedSAM with a field 'alpha'"),
         ({"sed": [0.1]}, "grid: sed: unknown key; did you mean seed?"),
-        ({"data.clients.x": [1]}, "grid: clients.x: clients has no keys"),
+        ({"data.clients.x": [1]}, "grid: data.clients: Input should be a valid integer, got {'x': 1}"),
         ({"seeds": [1]}, "seeds are given twice"),
         ({"client.lr": [0.1 + i / 1e6 for i in range(5001)]}, "methods, seeds and grid make 20,004 runs; 10,000 are"),
     ],

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import re
-from difflib import get_close_matches
-from itertools import pairwise
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 from rich.table import Table
 
 from ..core.errors import InputError, printable, shortened
-from ..core.object_references import is_reference
-from ..experiments.config_errors import LINE, validated
+from ..core.object_references import is_outside
+from ..data.partition import PARTITIONS
+from ..experiments.config_errors import validated
+from ..experiments.merging import is_list, merged
 from ..experiments.schema import Section, sections_of
-from ..experiments.spec import Experiment, from_flag
-from ..methods import plain
+from ..experiments.spec import Experiment, RunSpec, StudySpec, from_flag
+from ..methods import METHODS
 from ..reports.literal import literal
+from .flag_names import key_of, unknown_flag
 
 Spec = TypeVar("Spec", bound=Experiment)
-UNREAD = re.compile(r'(?:error parsing value for field "|Parsing error encountered for )(\w+)')  # by pydantic-settings
 AS_JSON = """'["FedAvg", {"name": "FedSAM", "rho": 0.1}]'"""
 
 
@@ -40,7 +40,8 @@ def resolve(model: type[Spec], words: list[str]) -> Spec:
     """
     file, flags = split_file(words)
     table = Experiment.read(file) if file else {}
-    return validated(model, _merged(model, table, _parsed(model, flags, table)))
+    _refuse_other_kind(model, file, table)
+    return validated(model, merged(model, table, _parsed(model, flags, table)))
 
 
 def override(spec: Spec, flags: list[str]) -> Spec:
@@ -48,7 +49,7 @@ def override(spec: Spec, flags: list[str]) -> Spec:
     if not flags:
         return spec
     kind, table = type(spec), spec.table()
-    return validated(kind, _merged(kind, table, _parsed(kind, flags, table)))
+    return validated(kind, merged(kind, table, _parsed(kind, flags, table)))
 
 
 def keys(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
@@ -95,91 +96,79 @@ def key_table(model: type[BaseModel]) -> Table:
     return table
 
 
-def _parsed(model: type[BaseModel], flags: list[str], table: dict[str, Any]) -> dict[str, Any]:
+def _refuse_other_kind(model: type[Experiment], file: Path | None, table: dict[str, Any]) -> None:
+    """Raise InputError for the file of a study where one of a run is expected, and the other way round."""
+    for kind, words in ((StudySpec, "a study; use `fedflat compare"), (RunSpec, "a run; use `fedflat run")):
+        own = [key for key in table if key in kind.model_fields and key not in model.model_fields]
+        if own:
+            raise InputError(f"{own[0]}: {printable(str(file))} is the file of {words} {printable(str(file))}`")
+
+
+def _parsed(model: type[BaseModel], words: list[str], table: dict[str, Any]) -> dict[str, Any]:
     """The flags, which override `table`, as a table; environment variables are not read."""
-    settings = type("Flags", (BaseSettings, model), {})
-    words = _with_names(model, flags)
-    _refuse_repeated(model, words)
-    words, outside = _without_outside_fields(model, words, table)
-    words, options = _without_model_options(words, table)
-    try:
-        parsed = CliSettingsSource(settings, cli_parse_args=words, cli_exit_on_error=False, cli_parse_none_str="none")()
-    except SettingsError as error:
-        if unread := UNREAD.match(str(error)):
-            raise InputError(
-                f"--{unread[1]}: a list or a table is JSON on the command line, such as {AS_JSON}"
-            ) from error
-        raise InputError(printable(shortened(_unknown_flag(str(error), model), LINE))) from error
-    except RecursionError as error:
-        raise InputError("a flag is nested too deep") from error
-    for key, value in [*outside.items(), *options.items()]:
-        parsed[key] = {**parsed.get(key, {}), **value}
-    return parsed
-
-
-def _refuse_repeated(model: type[BaseModel], words: list[str]) -> None:
-    """Raise InputError for a flag that is given twice, unless it is of a list."""
-    seen: set[str] = set()
-    for word in words:
-        flag = word.partition("=")[0]
-        info = model.model_fields.get(flag[2:].partition(".")[0]) if flag.startswith("--") else None
-        if info is None or _is_list(info) or getattr(info.annotation, "__origin__", None) is dict:
-            continue
-        if flag in seen:
-            raise InputError(f"{printable(flag)} is given twice")
-        seen.add(flag)
-
-
-def _is_list(info: FieldInfo) -> bool:
-    """Whether a flag may be given several times."""
-    return getattr(info.annotation, "__origin__", None) is list
-
-
-def _without_outside_fields(
-    model: type[BaseModel], words: list[str], table: dict[str, Any]
-) -> tuple[list[str], dict[str, Any]]:
-    """The flags without those of sections whose class is outside this package, and these as tables.
-
-    The fields of such a class are not known before it is loaded.
-    """
-    left, found = list(words), dict[str, Any]()
-    for key in _keys_of_alternatives(model):
-        given, value = _flags_of(key, left), _at(table, key)
-        name = given.get("name", value.get("name") if isinstance(value, dict) else value)
-        if given and is_reference(name):
-            outer, _, inner = key.partition(".")
-            fields = {field: text if field == "name" else from_flag(text) for field, text in given.items()}
-            found[outer] = {inner: fields} if inner else fields
-            left = [
-                word for place in _places(left) if not left[place.start].startswith(f"--{key}.") for word in left[place]
-            ]
-    return left, found
-
-
-def _without_model_options(words: list[str], table: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
-    """The flags without those like `--model.options.path FOLDER`, and these as a table, over the options in `table`.
-
-    Which options there are depends on the model. Those of another model than the one in `table` are dropped.
-    """
-    given = _flags_of("model.options", words)
-    if not given:
-        return words, {}
-    left = [word for place in _places(words) if not words[place.start].startswith("--model.options.")
-            for word in words[place]]  # fmt: skip
-    old = {} if _flags_of("model", left).get("name") else _at(table, "model.options")
-    return left, {"model": {"options": {**(old or {}), **{name: from_flag(text) for name, text in given.items()}}}}
-
-
-def _keys_of_alternatives(model: type[BaseModel]) -> list[str]:
-    """The keys of method and partition, where `name` chooses a class, and of what may be inside."""
-    found = []
-    for key in ("method", "partition"):
-        members = sections_of(model.model_fields[key].annotation) if key in model.model_fields else []
-        inside = {
-            name: None for one in members for name, info in one.model_fields.items() if sections_of(info.annotation)
-        }
-        found += [*([key] if members else []), *(f"{key}.{name}" for name in inside)]
+    found, seen = dict[str, Any](), set[str]()
+    for word, given, text in _given(words):
+        info, key = _named(model, given, text)
+        if key in seen and not _may_repeat(info):
+            raise InputError(f"--{printable(key)} is given twice")
+        seen.add(key)
+        if info is None and not _is_of_outside(key, words, table):
+            raise unknown_flag(word, words, list(keys(model)))
+        _put(found, key, _value(key, info, text))
     return found
+
+
+def _given(words: list[str]) -> Iterator[tuple[str, str, str]]:
+    """Each flag as it is written, its key, and the text of its value."""
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("--"):
+            raise InputError(
+                f"{printable(shortened(word))}: unexpected word; a TOML file stands first, before the flags"
+            )
+        _, equals, text = word.partition("=")
+        if not equals:
+            text = next(rest, "--")
+            if text.startswith("--"):
+                raise InputError(f"{printable(word)}: a value is missing")
+        yield word, key_of(word), text
+
+
+def _named(model: type[BaseModel], key: str, text: str) -> tuple[FieldInfo | None, str]:
+    """The field at a key, None if there is none, and the key; with `.name` where `text` is the name of a section."""
+    info = _field(model, key)
+    members = [] if info is None or is_list(info) else sections_of(info.annotation)
+    has_name = [one for one in members if "name" in one.model_fields]
+    if has_name and text != "none" and not text.startswith("{"):
+        return has_name[0].model_fields["name"], f"{key}.name"
+    return info, key
+
+
+def _field(model: type[BaseModel], key: str) -> FieldInfo | None:
+    """The field at a dotted key, of the first section that has it; None if there is none, or it is inside a list."""
+    sections, info = [model], None
+    for part in key.split("."):
+        infos = [one.model_fields[part] for one in sections if part in one.model_fields]
+        info = infos[0] if infos else None
+        sections = [section for one in infos if not is_list(one) for section in sections_of(one.annotation)]
+    return info
+
+
+def _may_repeat(info: FieldInfo | None) -> bool:
+    """Whether a flag may be given several times: that of a list, and that of a table without fields of its own."""
+    return getattr(info and info.annotation, "__origin__", None) in (list, tuple, dict)
+
+
+def _is_of_outside(key: str, words: list[str], table: dict[str, Any]) -> bool:
+    """Whether an unknown key may be a field of a class outside this package, or an option of a model."""
+    owner, _, field = key.rpartition(".")
+    if owner == "model.options" and field:
+        return True
+    flags = {key: text for _, key, text in _given(words)}
+    name = flags.get(f"{owner}.name", flags.get(owner, _at(table, owner)))
+    name = name.get("name") if isinstance(name, dict) else name
+    point = {"method": METHODS, "partition": PARTITIONS}.get(owner.partition(".")[0])
+    return point is not None and is_outside(name, point)
 
 
 def _at(table: Any, key: str) -> Any:
@@ -189,102 +178,48 @@ def _at(table: Any, key: str) -> Any:
     return table
 
 
-def _flags_of(key: str, words: list[str]) -> dict[str, str]:
-    """The texts of the flags `--KEY.FIELD`, by field."""
-    found = {}
-    for place in _places(words):
-        flag, equals, value = words[place.start].partition("=")
-        if flag.startswith(f"--{key}."):
-            found[flag.removeprefix(f"--{key}.")] = value if equals else " ".join(words[place][1:])
+def _value(key: str, info: FieldInfo | None, text: str) -> Any:
+    """What the text of a flag says: a list or table where the field is one, else the text, or None for `none`."""
+    if info is None:
+        return from_flag(text)
+    kind = getattr(info.annotation, "__origin__", None)
+    if kind in (list, tuple):
+        return _entries(key, text)
+    if text == "none":
+        return None
+    return _json(key, text) if kind is dict or sections_of(info.annotation) else text
+
+
+def _entries(key: str, text: str) -> list[Any]:
+    """The entries of a list: in JSON with or without brackets, or names with commas between them."""
+    if not any(one in text for one in '[]{}"'):
+        return [from_flag(one) for one in text.split(",")] if text else []
+    found: list[Any] = _json(key, text if text.startswith("[") else f"[{text}]")
     return found
 
 
-def _places(words: list[str]) -> list[slice]:
-    """Where each flag and its value are in `words`."""
-    starts = [i for i, word in enumerate(words) if word.startswith("--") or i == 0]
-    return [slice(start, end) for start, end in pairwise([*starts, len(words)])]
+def _json(key: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise InputError("a flag is nested too deep") from error
+    except ValueError as error:
+        raise InputError(
+            f"--{printable(key)}: a list or a table is JSON on the command line, such as {AS_JSON}"
+        ) from error
 
 
-def _merged(model: type[BaseModel], table: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
-    """`flags` over `table`, section by section; of another method or partition, the keys of the old one are dropped."""
-    members = {key: sections_of(info.annotation) for key, info in model.model_fields.items()}
-    return {**table, **{key: _over(table.get(key), value, members.get(key, [])) for key, value in flags.items()}}
-
-
-def _over(old: Any, new: Any, members: list[type[Section]]) -> Any:
-    """The value `new` over `old`, of a key whose sections are `members`."""
-    old = {"name": old} if isinstance(old, str) else old
-    if not isinstance(old, dict) or not isinstance(new, dict):
-        return new
-    if len(members) > 1 and "name" in new and plain(new["name"]) != plain(str(old.get("name", ""))):
-        return new
-    inside = {key: sections_of(info.annotation) for one in members for key, info in one.model_fields.items()}
-    both = {key: _over(old[key], value, inside[key]) for key, value in new.items() if key in old and inside.get(key)}
-    return {**old, **new, **both}
-
-
-def _with_names(model: type[BaseModel], flags: list[str]) -> list[str]:
-    """The flags with `_` for `-`, as keys are written, and `--method.name fedsam` for `--method fedsam`.
-
-    So it is with every section, or choice of sections, that has a name; not with a list of them.
-    """
-    named = {
-        f"--{key}"
-        for key, info in model.model_fields.items()
-        if getattr(info.annotation, "__origin__", None) is not list
-        and any("name" in member.model_fields for member in sections_of(info.annotation))
-    }
-    words = []
-    for i, flag in enumerate(flags):
-        key, equals, value = flag.partition("=")
-        if key.startswith("--"):
-            key = f"--{key[2:].replace('-', '_')}"
-        following = value if equals else "".join(flags[i + 1 : i + 2])
-        if key in named and following and not following.startswith("{"):
-            key += ".name"
-        words.append(f"{key}{equals}{value}")
-    return words
-
-
-def _unknown_flag(message: str, model: type[BaseModel]) -> str:
-    """The error of pydantic-settings as one line, with the flag that was probably meant."""
-    text = message.removeprefix("error parsing CLI: ")
-    _, found, words = text.partition("unrecognized arguments: ")
-    if not found:
-        return text
-    word = words.split()[0]
-    if not word.startswith("--"):
-        return f"{word}: unexpected word; a TOML file stands first, before the flags"
-    key = word.lstrip("-").partition("=")[0]
-    owner, _, field = key.partition(".")
-    for name, info in model.model_fields.items():
-        if _is_list(info) and sections_of(info.annotation) and owner in (name, name.removesuffix("s")):
-            return f"{word}: {name} is a list; write {_entry(name)} for each entry"
-        if field and owner == name and _takes_a_table(name, info):
-            return f"{word}: {name} takes a table as one text; write --{name} '{_nested(field)}'"
-    lists = [name for name, info in model.model_fields.items() if _is_list(info) and sections_of(info.annotation)]
-    known = [*keys(model), *lists]
-    # A field without its section is most likely one of a method, or of the first section that has it.
-    ends = (one for one in known if one.endswith(f".{key}"))
-    same = sorted(ends, key=lambda one: (not one.startswith("method"), one.count(".")))
-    close = (same or get_close_matches(key, known, n=1))[:1]
-    name, dot, _ = close[0].partition(".") if close else ("", "", "")
-    if dot and name in lists:
-        return f"{word}: unknown flag; a field of an entry of {name} is written as {_entry(name, field or key)}"
-    return f"{word}: unknown flag" + (f"; did you mean --{close[0]}?" if close else "; `--keys` lists them all")
-
-
-def _entry(name: str, field: str = "FIELD") -> str:
-    """How an entry of a list of sections is written as a flag."""
-    return f'--{name} NAME, or --{name} \'{{"name": "NAME", "{field}": VALUE}}\''
-
-
-def _nested(key: str) -> str:
-    """A value at a dotted key, as JSON."""
-    first, dot, rest = key.partition(".")
-    return f'{{"{first}": {_nested(rest) if dot else "VALUE"}}}'
-
-
-def _takes_a_table(name: str, info: FieldInfo) -> bool:
-    """Whether a field that is no section may be given as a table."""
-    return name == "participation" or getattr(info.annotation, "__origin__", None) is dict
+def _put(table: dict[str, Any], key: str, value: Any) -> None:
+    """Put a value into a table at a dotted key; lists become longer, and tables are joined."""
+    owner, dot, rest = key.partition(".")
+    old = table.get(owner)
+    if dot:
+        old = table.setdefault(owner, {})
+        if not isinstance(old, dict):
+            raise InputError(f"--{printable(key)}: {owner} is given as {printable(str(old))}, too")
+        return _put(old, rest, value)
+    if isinstance(old, list) and isinstance(value, list):
+        value = [*old, *value]
+    elif isinstance(old, dict) and isinstance(value, dict):
+        value = {**old, **value}
+    table[owner] = value

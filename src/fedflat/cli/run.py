@@ -11,6 +11,7 @@ from ..core.errors import InputError
 from ..core.object_references import allow_code
 from ..experiments.change_warnings import is_first_rank
 from .console import Console
+from .flag_names import check_flags
 
 if TYPE_CHECKING:
     from ..experiments.studies import Jobs
@@ -107,6 +108,7 @@ def run(
     fedflat run study.toml --ranks 4 --max-restarts 3, or torchrun --nproc-per-node 4 -m fedflat run study.toml,
     shares the clients of every round among processes, on GPUs one each.
     """
+    check_flags(context.args)
     from ..engine.ranks import joined
     from ..experiments.budget import simulation_budget
     from ..experiments.spec import RunSpec
@@ -170,6 +172,7 @@ def compare(
 
     fedflat compare --grid '{"client.lr": [0.05, 0.1, 0.2], "method.rho": [0.02, 0.1]}' --jobs 4 --dry-run
     """
+    check_flags(context.args, study=True)
     from ..experiments.spec import StudySpec
     from ..experiments.studies import default_folder
     from ..experiments.tracking import check_trackers

@@ -11,17 +11,10 @@ from typing import Any
 from ..core.errors import InputError
 from ..core.object_references import short_name
 from ..methods import plain
+from .merging import flattened
 from .schema import NamedSection, Section
 
 Table = Mapping[str, Any]
-
-
-def flattened(table: Table, prefix: str = "") -> dict[str, Any]:
-    """The values of a table by dotted key: `{"client": {"lr": 0.1}}` is `{"client.lr": 0.1}`."""
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        found |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return found
 
 
 def settings_key(settings: Any) -> str:
@@ -108,18 +101,6 @@ def _names_method(key: str) -> bool:
 def _key_of_run(key: str) -> str:
     """The key in the configuration of a run: that of its one method, for a method's own key."""
     return f"method.{key.partition('.')[2]}" if _names_method(key) else key
-
-
-def with_values(table: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """`table` with the value of each dotted key; tables on the way are copied."""
-    for key, value in values.items():
-        owner, dot, rest = key.partition(".")
-        inner = table.get(owner)
-        inner = inner.values() if isinstance(inner, Section) else inner
-        if dot and not isinstance(inner, dict):
-            raise InputError(f"grid.{key}: {owner} has no keys")
-        table = {**table, owner: with_values(inner, {rest: value}) if isinstance(inner, dict) and dot else value}
-    return table
 
 
 def variants(tables: Sequence[Table]) -> list[str]:

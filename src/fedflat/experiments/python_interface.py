@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from ..core.errors import InputError
 from ..core.object_references import allow_code
 from ..methods import all_methods
 from .config_errors import validated
+from .merging import merged
 from .run_directory import StoredRun
 from .runner import RunObserver
 from .spec import Experiment, StudySpec
@@ -53,15 +53,8 @@ def study(
     """
     with allow_code():
         table = Experiment.read(Path(file)) if file is not None else {}
-        for key, value in settings.items():
-            table[key] = _over(table.get(key), _as_table(value, key))
+        table = merged(StudySpec, table, {key: _as_table(value, key) for key, value in settings.items()})
         return carry_out_study(validated(StudySpec, table), Path(out), observer, jobs, strict)
-
-
-def _over(old: Any, new: Any) -> Any:
-    """`new` over `old`: tables are merged, unless `new` names another class."""
-    both = isinstance(old, Mapping) and isinstance(new, Mapping)
-    return {**old, **new} if both and new.get("name", old.get("name")) == old.get("name") else new
 
 
 def _as_table(value: Any, key: str) -> Any:

@@ -19,8 +19,9 @@ from ..core.errors import InputError
 from ..files import read_toml
 from ..methods import plain
 from .config_errors import validated
+from .merging import merged
 from .recipe_files import Base, Item, Option, Published, PublishedFile, When
-from .spec import StudySpec
+from .spec import RunSpec, StudySpec
 
 FOLDER = Path(__file__).parent / "recipes"
 
@@ -127,7 +128,7 @@ class Cell:
             if plain(wanted) not in map(plain, labels):
                 names = ", ".join(labels) or "none"
                 raise InputError(f"--only {wanted}: {self.recipe.name} has no such method; it has {names}")
-        used = [{"name": label, **known[label]} for label in labels if plain(label) in chosen]
+        used = [dict(known[label]) for label in labels if plain(label) in chosen]
         return used or [{"name": "FedAvg"}]
 
     def _whens(self) -> list[When]:
@@ -137,11 +138,14 @@ class Cell:
 
     def _merged(self) -> dict[str, Any]:
         """The tables `study` and `methods` after all layers."""
-        recipe, merged = self.recipe, dict[str, Any](study={}, methods={})
+        recipe, study, methods = self.recipe, dict[str, Any](), dict[str, dict[str, Any]]()
         chosen = [recipe.option(axis, name) for axis, name in zip(recipe.item.axes, self.options, strict=True)]
         for layer in (recipe.base, recipe.item, *chosen, *self._whens()):
-            merged = _overridden(merged, {"study": layer.study, "methods": layer.methods})
-        return merged
+            study = merged(StudySpec, study, layer.study)
+            for label, table in layer.methods.items():
+                before = {"name": label, **methods.get(label, {})}
+                methods[label] = merged(RunSpec, {"method": before}, {"method": table})["method"]
+        return {"study": study, "methods": methods}
 
 
 @cache
@@ -173,19 +177,3 @@ def _number_order(path: Path) -> tuple[str, int]:
     """A sorting key: the letters of a file's name, then its number, so that figure2 comes before figure10."""
     letters = path.stem.rstrip("0123456789")
     return letters, int(path.stem[len(letters) :] or 0)
-
-
-def _overridden(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """`old` with the values of `new`; tables in both are merged likewise.
-
-    A table with another `name`, such as that of another partition, replaces the old one.
-    """
-    merged = dict(old)
-    for key, value in new.items():
-        before = merged.get(key)
-        if isinstance(value, Mapping) and isinstance(before, Mapping):
-            other = "name" in value and "name" in before and value["name"] != before["name"]
-            merged[key] = value if other else _overridden(before, value)
-        else:
-            merged[key] = value
-    return merged

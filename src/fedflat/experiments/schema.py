@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Set
 from difflib import get_close_matches
 from functools import cache
 from math import inf
-from typing import Annotated, Any, Literal, Union, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Union, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -39,6 +39,7 @@ class Section(BaseModel):
     """A part of a configuration; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=True)
+    has_keys_of_its_name: ClassVar[bool] = False  # whether the other keys depend on `name`
 
     @model_validator(mode="before")
     @classmethod
@@ -84,6 +85,7 @@ class Section(BaseModel):
 class NamedSection(Section):
     """A section whose `name` chooses a class; the other keys are the fields of that class."""
 
+    has_keys_of_its_name = True
     name: str
 
     def names(self) -> list[str]:
@@ -125,6 +127,13 @@ class NestedClass:
 
     kind: type[Any]
     section: Any  # the type of its section
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Of a field whose `name` chooses a section: the name that a table without one has."""
+
+    default: str
 
 
 def section_of(cls: type[Any]) -> type[Section]:
@@ -189,7 +198,7 @@ def _choice(
 
     options = tuple(sections.values())
     union: Any = options[0] if len(options) == 1 else Annotated[Union[options], Field(discriminator="name")]  # noqa: UP007
-    return Annotated[union, SerializeAsAny(), WrapValidator(validated_section)]  # type: ignore[type-arg]
+    return Annotated[union, SerializeAsAny(), Choice(default), WrapValidator(validated_section)]  # type: ignore[type-arg]
 
 
 def outside_section(table: Mapping[str, Any], point: ExtensionPoint, nested: NestedClass | None = None) -> NamedSection:

@@ -56,7 +56,8 @@ from ..rounds.participation import Bernoulli, HeldOut, Participation, Unreliable
 from ..rounds.participation import participation as as_rule
 from ..rounds.privacy.settings import Privacy
 from .config_errors import check_bounds, short_repr, validated
-from .grid import SettingsGrid, checked_grid, settings_key, variants, with_values
+from .grid import SettingsGrid, checked_grid, settings_key, variants
+from .merging import merged, nested
 from .schema import NamedSection, Section, UnloadedSection, choice_of, section_named, section_of
 
 MAX_FILE_BYTES = 2**24  # of a configuration; a million clients in listed cohorts have 12 million
@@ -160,6 +161,7 @@ class DataSection(section_of(DataOptions)):  # type: ignore[misc]  # made at run
 class ModelSection(Section):
     """The model; further keys are its own options."""
 
+    has_keys_of_its_name = True
     name: str = Field(default="mlp", description="a model of the zoo")
     options: dict[str, Annotated[Any, BeforeValidator(_model_option)]] = Field(
         default={}, description="options of the model, e.g. {hidden = [64]}"
@@ -626,7 +628,9 @@ class StudySpec(Experiment):
         if not values:
             return RunSpec(**settings)
         try:
-            return validated(RunSpec, with_values(settings, values))
+            for key, value in values.items():
+                settings = merged(RunSpec, settings, nested(key, value))
+            return validated(RunSpec, settings)
         except InputError as error:
             raise InputError(f"grid: {str(error).removeprefix('grid.')}") from error
 

@@ -1,0 +1,79 @@
+"""The one rule of a table over a table: for files, flags, Python, the layers of recipes, and grids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from ..core.object_references import file_of, short_name
+from ..core.registry import plain
+from .schema import Choice, Section, sections_of
+
+
+def merged(model: type[BaseModel], old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The table `new` over the table `old`, both of a configuration `model`; neither is changed.
+
+    Keys that `new` does not have keep their values, in tables inside tables, too; lists are replaced. A name alone is a
+    table with that name. A table with the name of another class, such as another partition, replaces the old one.
+    """
+    return {**old, **{key: _over(model.model_fields.get(key), old.get(key), value) for key, value in new.items()}}
+
+
+def nested(key: str, value: Any) -> Any:
+    """`{"client": {"lr": 0.1}}` for the key `client.lr` and the value 0.1."""
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return value
+
+
+def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of a table by dotted key: `{"client": {"lr": 0.1}}` is `{"client.lr": 0.1}`."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return found
+
+
+def _over(info: FieldInfo | None, old: Any, new: Any) -> Any:
+    """The value `new` over `old`, both of the field described by `info`."""
+    members = [] if info is None or is_list(info) else sections_of(info.annotation)
+    if any("name" in one.model_fields for one in members):
+        old, new = ({"name": value} if isinstance(value, str) else value for value in (old, new))
+    old, new = (value.values() if isinstance(value, Section) else value for value in (old, new))
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return new
+    if info is not None and _is_another(info, members, old, new):
+        return dict(new)
+    if info is not None and info.annotation == dict[str, Any]:  # a grid, whose keys may be dotted
+        return flattened(old) | flattened(new)
+    found = dict(old)
+    for key, value in new.items():
+        inside = (one.model_fields[key] for one in members if key in one.model_fields)
+        found[key] = _over(next(inside, None), old.get(key), value)
+    return found
+
+
+def _is_another(info: FieldInfo, members: list[type[Section]], old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether `new` names another class than `old`, on which the other keys depend."""
+    if "name" not in new or not any(one.has_keys_of_its_name for one in members):
+        return False
+    default = next((one.default for one in info.metadata if isinstance(one, Choice)), None) or next(
+        one.model_fields["name"].default for one in members
+    )
+    return bool(_known(new["name"]) != _known(old.get("name", default)))
+
+
+def _known(name: Any) -> Any:
+    """The same for all spellings of a name."""
+    if not isinstance(name, str):
+        return name
+    file = file_of(name)
+    return plain(name) if file is None else (file.expanduser().resolve(), short_name(name))
+
+
+def is_list(info: FieldInfo) -> bool:
+    """Whether a field is a list."""
+    return getattr(info.annotation, "__origin__", None) is list
