@@ -27,6 +27,10 @@ class Known:
         return self
 
     @property
+    def total(self) -> int:
+        return len(self)
+
+    @property
     def d(self) -> int:
         return self.matrices.shape[1]
 

@@ -375,7 +375,8 @@ class Simulation:
             self._store.discard()
             raise
         clients = computed.clients
-        self._server.take(computed.state, clients.arrivals.next_guard() if clients.arrivals else None)
+        guard = clients.arrivals.next_guard() if clients.arrivals else None
+        self._server.take(computed.state, clients.mean, computed.ctx, guard)
         metrics = {"lr": computed.ctx.lr}
         if self._private is None:  # these say who took part, or what clients' samples are like
             metrics |= {"clients": float(len(clients.drifts)), "drift": float(clients.drifts.mean())}
@@ -386,7 +387,8 @@ class Simulation:
         metrics |= self._evaluate() if self._ranks.index == 0 else {}
         if self._private is not None and self._is_evaluated():
             metrics["epsilon"] = self._private.epsilon(self.t)
-        metrics |= self._spent(clients) | {"seconds": perf_counter() - started} | self._probed()
+        metrics |= self._spent(clients) | {"seconds": perf_counter() - started}
+        metrics |= self._probed(metrics)
         self._server.report(metrics)
         return Round(computed.ctx.t, metrics)
 
@@ -402,7 +404,8 @@ class Simulation:
         """
         measures = () if self.method.training == "local" else measures
         subject = Subject(self.objective, self._server.served, self._trained_on, max_samples,
-                          dry_round=self.dry_round, iterate=self.server.w, weights=self.weights)  # fmt: skip
+                          dry_round=self.dry_round, iterate=self.server.w, direction=self._server.direction,
+                          weights=self.weights)  # fmt: skip
         return measure(subject, measures, progress)
 
     def dry_round(self, clients: Index | None, observer: RoundObserver) -> NextRound:
@@ -419,8 +422,7 @@ class Simulation:
             raise InputError(f"{type(self.method).__name__} trains one model on all samples; clients have none")
         cohort = self.cohort(self.t) if clients is None else clients
         computed = self._compute(cohort, InTurn(self.executor, observer), keep=False)
-        lr_sum = float(computed.clients.mean.lr_factors) * computed.ctx.lr
-        return NextRound(cohort, computed.state.w, lr_sum)
+        return NextRound(cohort, computed.state.w)
 
     def _compute(self, cohort: Index, trainer: Trainer, keep: bool, ranks: Ranks = ALONE) -> _Computed:
         """The next round with `cohort`, which the server has not taken yet; with `keep` clients' records are staged."""
@@ -643,13 +645,21 @@ class Simulation:
         clients = np.setdiff1d(np.arange(self.data.clients), held_out)
         return OwnModels(self.objective, self.data, clients, self.own_model)
 
-    def _probed(self) -> dict[str, float]:
-        """The values of the probes after this round; half an interval, or a residual, has a name with `_error`."""
+    def _probed(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """The values of the probes after this round; half an interval, or a residual, has a name with `_error`, and how
+        many samples they were taken on, if not on all, with `_samples`.
+
+        Raises InputError for a value with the name of one of the round's `metrics`.
+        """
         if not self.probes or (self.t % self.probe_every and self.t != self.rounds):
             return {}
         found = self.flatness(self.probes)
         errors = {f"{name}_error": x.error for name, x in found.items() if x.error is not None}
-        return {name: x.value for name, x in found.items()} | errors
+        samples = {f"{name}_samples": float(x.samples[0]) for name, x in found.items() if x.samples is not None}
+        columns = {name: x.value for name, x in found.items()} | errors | samples
+        if both := sorted(columns.keys() & metrics.keys()):
+            raise InputError(f"a probe measures {both[0]!r}, which is a metric of every round; give it another name")
+        return columns
 
     def _spent(self, clients: CohortResult) -> dict[str, float]:
         """Totals so far: minibatch gradients, and bytes each way."""

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ..core.errors import InputError
 from ..engine.simulation import Simulation
-from ..metrics.flatness import LIGHT, Flatness, Measure, ProgressCallback
+from ..metrics.flatness import LIGHT, Finding, Flatness, Measure, ProgressCallback, check_measures, check_names
 from .config_errors import validated
 from .run_directory import RunDirectory
 from .schema import Section
@@ -66,7 +66,10 @@ def measure_run(
 ) -> Flatness:
     """Take measures of the model in a run's newest checkpoint, and save the findings of each before the next one."""
     sim = load_simulation(directory, data_dir)
+    found: list[Finding] = []
     with directory.writing():
-        for one in measures:
-            directory.add_findings(sim.flatness([one], max_samples, progress).findings)
+        for one in check_measures(measures, sim.objective.module):
+            new = sim.flatness([one], max_samples, progress).findings
+            check_names(found := [*found, *new])
+            directory.add_findings(new)
     return Flatness(tuple(directory.findings()))

@@ -144,5 +144,5 @@ def _tried(run: RunSpec, sim: Simulation) -> TrialCost:
         x, y = (part[:SAMPLES_AT_ONCE] for part in sim.data.test)
         evaluate = partial(score, sim.objective, sim.server.w, x, y, sim.data.preparation)
         evaluation = median_seconds(evaluate, sim.device) / len(y)
-    state = sum(x.nbytes for x in sim.server.tensors().values())
+    state = sim.server.w.nbytes + sum(x.nbytes for x in sim.server.tensors().values())  # and the last direction
     return TrialCost(run.title, Speed(gradient, evaluation), state, peak)

@@ -112,7 +112,7 @@ class FederatedServer(Server):
             except NonFiniteError as error:
                 reason = f"{error}; the model is unchanged; the largest numbers came from {aggregator.largest}"
                 raise RoundFailedError(reason) from error
-        self.take(state, aggregator.next_guard)
+        self.take(state, aggregator.mean, ctx, aggregator.next_guard)
         self._norms = aggregator.next_bounds
         self._counted |= dict.fromkeys(aggregator.accepted, ctx.t)
         metrics = aggregator.metrics()

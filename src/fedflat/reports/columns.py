@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..experiments.recipe_files import Published
-from ..metrics.flatness.measure import with_error
+from ..metrics.flatness.measure import subsets, with_error
 from ..metrics.protocols import WINDOW
 from .comparison_data import ComparisonData, Row, accuracy_in_words, by_task
 from .published import text_for, value_for
@@ -214,7 +214,9 @@ def _measure(name: str) -> Callable[[Row], str]:
             return NOTHING
         value = row.estimates[name]
         if value.std is not None:
-            return with_error(value.mean, value.std)
+            return with_error(value.mean, value.std) + subsets(
+                run.flatness[name] for run in row.runs if name in run.flatness
+            )
         return str(row.runs[0].flatness[name]) if name in row.runs[0].flatness else f"{value.mean:.3g}"
 
     return cell

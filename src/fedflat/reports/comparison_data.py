@@ -89,6 +89,8 @@ class Row:
         values: dict[str, Any] = {"method": self.label, "baseline": self.baseline, "seeds": len(self.runs)}
         for name, value in self.estimates.items():
             values |= {name: value.mean, f"{name}_seed_std": value.std}
+        parts = [(name, one.samples[0]) for run in self.runs for name, one in run.flatness.items() if one.samples]
+        values |= {f"{name}_samples": min(n for other, n in parts if other == name) for name, _ in parts}
         d = self.difference
         values |= {"shown_accuracy": self.accuracy.mean}
         values |= {"difference": d and d.mean, "difference_low": d and d.low, "difference_high": d and d.high}

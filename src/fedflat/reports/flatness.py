@@ -10,13 +10,14 @@ import numpy as np
 from matplotlib import rc_context
 
 from ..metrics.flatness import Curve
-from ..metrics.flatness.measure import with_error
+from ..metrics.flatness.measure import subsets, with_error
 from .columns import NOTHING, Column, measure_title
 from .comparison_data import ComparisonData, Row
 from .figures import INLINE, inline, label_ends, line_styles, panel, panels, set_logarithmic
 
 ERRORS = (
-    "one seed: ± half of a 95 % interval, or the residual of an eigenvalue; several: ± standard deviation over seeds"
+    "one seed: ± half of a 95 % interval, or the residual of an eigenvalue; several: ± standard deviation over seeds; "
+    "in brackets, on how many of all training samples"
 )
 SHOWN = 1e-8  # where a logarithmic axis begins, as a share of the highest value
 CAUTION = (
@@ -61,7 +62,9 @@ def _cell(name: str) -> Callable[[Row], str]:
         if len(values) == 1:
             return str(values[0])
         numbers = np.array([value.value for value in values])
-        return with_error(float(numbers.mean()), float(numbers.std(ddof=1))) if np.isfinite(numbers).all() else NOTHING
+        if not np.isfinite(numbers).all():
+            return NOTHING
+        return with_error(float(numbers.mean()), float(numbers.std(ddof=1))) + subsets(values)
 
     return cell
 

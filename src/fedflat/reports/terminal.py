@@ -55,7 +55,7 @@ def flatness_table(flatness_of: Mapping[str, Flatness]) -> Table:
         (run, *(str(flatness[name]) if name in flatness else NOTHING for name in names))
         for run, flatness in flatness_of.items()
     ]
-    caption = "± half of a 95 % interval, or the residual of an eigenvalue"
+    caption = "± half of a 95 % interval, or the residual of an eigenvalue; in brackets, on how many of all samples"
     return text_table(titles, rows, ("run",), unbroken=titles, caption=caption)
 
 

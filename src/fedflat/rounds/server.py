@@ -35,6 +35,7 @@ class Snapshot:
     history: list[dict[str, float]]
     segments: list[Segment]
     guard: GuardState | None = None
+    direction: Tensor | None = None
 
 
 class Server:
@@ -59,6 +60,7 @@ class Server:
         self._contexts = ContextFactory(method, objective.space, client, rounds, w.device)
         self.state = check_record(method, "init_server", method.init_server(w), method.server)
         self.guard = None if guard is None else GuardState.new(guard, method, w)  # that of the next round
+        self.direction: Tensor | None = None  # (d,) see `take`
         self.t = 0  # rounds that are over
         self.history: list[dict[str, float]] = []  # what each of them reported
         self.segments = [Segment.now(0, method)]  # with which versions and code they were carried out
@@ -107,8 +109,15 @@ class Server:
                 raise NonFiniteError(f"the server's {name} became NaN or infinite in round {self.t}")
         return state
 
-    def take(self, state: Any, guard: GuardState | None = None) -> None:
-        """Go to the next round with `state` and `guard`."""
+    def take(self, state: Any, mean: RunningMean, ctx: Context, guard: GuardState | None = None) -> None:
+        """Go to the next round with `state` and `guard`, which follow from the `mean` of the round of `ctx`.
+
+        `direction` is h with w^{t+1} = w^t - eta h, where eta is the server's rate: server_lr times the mean sum of the
+        clients' step sizes, or server_lr alone if its mode is absolute. It is not finite if nobody has taken a step.
+        """
+        is_absolute = getattr(self.method, "server_lr_mode", "relative") == "absolute"
+        rate = 1.0 if is_absolute else mean.lr_factors * ctx.lr
+        self.direction = (self.state.w - state.w) / (rate * getattr(self.method, "server_lr", 1.0))
         self.state, self.guard, self.t = state, guard, self.t + 1
 
     def report(self, metrics: Mapping[str, float]) -> None:
@@ -117,7 +126,8 @@ class Server:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of a checkpoint."""
-        return {f"server.{name}": x for name, x in self.state.tensors().items()}
+        direction = {} if self.direction is None else {"direction": self.direction}
+        return {f"server.{name}": x for name, x in self.state.tensors().items()} | direction
 
     def meta(self) -> dict[str, Any]:
         """What a checkpoint holds besides tensors, as JSON-able values."""
@@ -144,9 +154,13 @@ class Server:
             if not isinstance(x, Tensor) or (x.shape, x.dtype) != (like.shape, like.dtype):
                 raise DamagedError(f"checkpoint {path} has no server.{name} of {tuple(like.shape)}")
             state[name] = x.to(like.device)
-        return Snapshot(type(self.state)(**state), t, history, segments, guard)
+        direction = tensors.get("direction")
+        if direction is not None and (direction.shape, direction.dtype) != (state["w"].shape, state["w"].dtype):
+            raise DamagedError(f"checkpoint {path} has no direction of {tuple(state['w'].shape)}")
+        direction = None if direction is None else direction.to(state["w"].device)
+        return Snapshot(type(self.state)(**state), t, history, segments, guard, direction)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Continue from `snapshot`."""
         self.state, self.t, self.guard = snapshot.state, snapshot.t, snapshot.guard
-        self.history, self.segments = snapshot.history, snapshot.segments
+        self.history, self.segments, self.direction = snapshot.history, snapshot.segments, snapshot.direction

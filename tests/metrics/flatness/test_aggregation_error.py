@@ -45,7 +45,7 @@ def subject(found: Clients, sizes: tuple[int, ...], at_once: int = 1, **settings
         order = np.arange(len(found))[::-1]  # in any order
         for some in np.array_split(order, -(-len(order) // at_once)):
             observer.done(some, w[some.copy()])
-        return NextRound(order, w.mean(0), 1.0)
+        return NextRound(order, w.mean(0))
 
     return Subject(objective, w[0], data, dry_round=dry_round, **settings)
 

@@ -58,11 +58,11 @@ def expected() -> dict[str, float]:
     hand = ByHand(Problem(Tanh()))
     p, w = hand.problem, hand.problem.w0
     for t in range(ROUNDS):
-        w = hand.after(w, t)
+        before, w = w, hand.after(w, t)
+    h = (before - w) / (p.lr(ROUNDS - 1) * p.K)
     cohort, t = p.cohorts[ROUNDS], ROUNDS
     paths = {i: hand.path(i, w, t) for i in range(p.N)}
     following, g = hand.after(w, t), hand.pooled(p.grad, w)
-    h = (w - following) / (p.lr(t) * p.K)
 
     rise = hand.pooled(hand.loss, w + BALL * unit(g)) - hand.pooled(hand.loss, w)
     ends = {i: models[-1] for i, (models, _) in paths.items()}

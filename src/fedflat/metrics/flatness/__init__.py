@@ -22,7 +22,7 @@ from .subject import MAX_SAMPLES, Subject
 
 __all__ = [
     "Curve", "Finding", "Flatness", "LossMeasure", "Measure", "Measured", "ProgressCallback", "Subject", "all_measures",
-    "check_measures", "find", "flatness", "measure", "no_progress",
+    "check_measures", "check_names", "find", "flatness", "measure", "no_progress",
 ]  # fmt: skip
 
 ProgressCallback = Callable[[str, int, int], None]  # a measure's name, steps done, steps in all
@@ -99,14 +99,35 @@ def measure(subject: Subject, measures: Sequence[str | Measure], progress: Progr
             findings.append(one.measure(one.of(subject), partial(progress, name)))
         except ArithmeticError as error:  # the round that it looks at diverges
             findings.append(Finding(name, f"{name}: not measured, {error}", {}))
+    return check_names(findings)
+
+
+def check_names(findings: Sequence[Finding]) -> Flatness:
+    """The findings together. Raises InputError if a name would stand for the numbers of two of them."""
+    owners: dict[str, str] = {}
+    for finding in findings:
+        for name in {*finding.values, *finding.curves}:
+            if name in owners:
+                raise InputError(f"{owners[name]} and {finding.measure} both measure {name!r}; give one another name")
+            owners[name] = finding.measure
     return Flatness(tuple(findings))
 
 
 def check_measures(measures: Sequence[str | Measure], module: nn.Module) -> list[Measure]:
-    """The measures. Raises InputError for an unknown name, or one that needs adapters, which `module` does not have."""
+    """The measures, each once.
+
+    Raises InputError for an unknown name, two measures whose numbers would have one name, such as traces with another
+    seed, or one that needs adapters, which `module` does not have.
+    """
     if isinstance(measures, str):
         raise InputError(f"measures must be a list of names, got {measures!r}")
-    chosen = [find(one) if isinstance(one, str) else one for one in measures]
+    found = [find(one) if isinstance(one, str) else one for one in measures]
+    chosen = list({(type(one), repr(one)): one for one in found}.values())
+    known: dict[tuple[type[Measure], str], Measure] = {}
+    for one in chosen:
+        other = known.setdefault((type(one), one.suffix), one)
+        if other is not one:
+            raise InputError(f"{other!r} and {one!r} are one quantity and have one name; leave one of them out")
     for one in chosen:
         if one.needs_adapter and adapted_network(module) is None:
             raise InputError(

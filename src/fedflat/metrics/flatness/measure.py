@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields, replace
 from math import floor, isfinite, log10, sqrt
 from typing import ClassVar, Literal, dataclass_transform
 
@@ -29,10 +29,22 @@ class Measured:
     value: float
     error: float | None = None  # in the unit of the value
     kind: Kind | None = None  # what the error is
+    samples: tuple[int, int] | None = None  # on how many of how many training samples, where these are not all
 
     def __str__(self) -> str:
-        """The number to three digits, or as far as its error allows."""
-        return f"{self.value:.3g}" if self.error is None else with_error(self.value, self.error)
+        """The number to three digits, or as far as its error allows, and on which part of the samples it was taken."""
+        number = f"{self.value:.3g}" if self.error is None else with_error(self.value, self.error)
+        return number + self.subset
+
+    @property
+    def subset(self) -> str:
+        """` (2,000 of 50,000)`, the samples used of all; empty if all were used."""
+        return "" if self.samples is None else f" ({self.samples[0]:,} of {self.samples[1]:,})"
+
+
+def subsets(values: Iterable[Measured]) -> str:
+    """Which parts of the samples the values were taken on, each once."""
+    return "".join(dict.fromkeys(value.subset for value in values))
 
 
 def with_error(value: float, error: float) -> str:
@@ -85,7 +97,7 @@ class Measure(ABC):
     """One measure of flatness; the settings of its protocol are fields, its docstring is the definition."""
 
     precision: ClassVar[tuple[str, ...]] = ()  # settings that change a number's error and not its definition
-    needs_round: ClassVar[bool] = False  # it looks at the round that would follow: a method and its state
+    needs_round: ClassVar[bool] = False  # it looks at the last or the next round: a method and its state
 
     @property
     def needs_adapter(self) -> bool:
@@ -97,6 +109,13 @@ class Measure(ABC):
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def suffix(self) -> str:
+        """The defining settings that differ from the defaults, as names of values end: `(rho=0.1)`; empty for none."""
+        defining = [f for f in fields(self) if f.name not in self.precision]  # type: ignore[arg-type]
+        other = [f"{f.name}={getattr(self, f.name)}" for f in defining if getattr(self, f.name) != f.default]
+        return f"({','.join(other)})" if other else ""
 
     def of(self, subject: Subject) -> Subject:
         """What `measure` is given of a subject: with `needs_round` the model that is trained."""
@@ -116,13 +135,16 @@ class Measure(ABC):
         values: dict[str, Measured],
         curves: dict[str, Curve] | None = None,
         samples: str | None = None,
+        used: int | None = None,
     ) -> Finding:
         """A finding: values and curves, and the protocol in words.
 
         Their names contain the defining settings that differ from the defaults.
 
         `samples` names the samples that were used, by default the subject's pooled ones; empty if none were used.
+        `used` is how many training samples the loss was taken on; every value says so if these are not all.
         """
+        used, all_ = len(subject.pooled) if samples is None else used, subject.total
         own = fields(self)  # type: ignore[arg-type]  # every subclass is a dataclass
         later = later_defaults(type(self))  # a protocol stays the same text when a measure gets a field
         said = [f.name for f in own if f.name not in later or getattr(self, f.name) != later[f.name]]
@@ -130,11 +152,10 @@ class Measure(ABC):
         first = (type(self).__doc__ or "").strip().splitlines()[0].rstrip(".")
         samples = subject.samples if samples is None else samples
         protocol = "; ".join(filter(None, (first, settings, self.coordinates(subject), samples)))
-        defining = [f for f in own if f.name not in self.precision]
-        other = [f"{f.name}={getattr(self, f.name)}" for f in defining if getattr(self, f.name) != f.default]
-        suffix = f"({','.join(other)})" if other else ""  # such as `(rho=0.1)`
-        named = {f"{name}{suffix}": value for name, value in values.items()}
-        return Finding(type(self).__name__, protocol, named, {f"{n}{suffix}": c for n, c in (curves or {}).items()})
+        part = None if used is None or used == all_ else (used, all_)
+        named = {f"{name}{self.suffix}": replace(value, samples=part) for name, value in values.items()}
+        drawn = {f"{name}{self.suffix}": curve for name, curve in (curves or {}).items()}
+        return Finding(type(self).__name__, protocol, named, drawn)
 
 
 class LossMeasure(Measure):

@@ -86,6 +86,24 @@ class Landscape:
         return len(batch.y) / len(self)
 
 
+@dataclass(frozen=True)
+class Mean:
+    """The weighted mean of landscapes."""
+
+    parts: list[tuple[float, Landscape]]  # weights, whose sum need not be 1
+
+    def loss(self, w: Tensor) -> float:
+        """The mean loss at `w` (d,)."""
+        return sum(weight * F.loss(w) for weight, F in self.parts) / sum(weight for weight, _ in self.parts)
+
+    def gradient(self, w: Tensor) -> Tensor:
+        """The gradient of the mean loss at `w` (d,), (d,)."""
+        total = torch.zeros_like(w, dtype=torch.float64)
+        for weight, F in self.parts:
+            total += weight * F.gradient(w)
+        return (total / sum(weight for weight, _ in self.parts)).to(w.dtype)
+
+
 class RoundObserver:
     """Observes a dry round: records what it needs and changes nothing. This base class records nothing."""
 
@@ -105,7 +123,6 @@ class NextRound:
 
     clients: Index  # (c,)
     after: Tensor  # (d,) the server's model after the round
-    lr_sum: float  # mean over clients of the sum of their local step sizes
 
 
 DryRound = Callable[[Index | None, RoundObserver], NextRound]  # clients (None: the next cohort) and their observer
@@ -126,6 +143,7 @@ class Subject:
     memory: int = MEMORY
     dry_round: DryRound | None = None  # None: there is no run, only a model
     iterate: Tensor | None = None  # (d,) the model that the next round starts from, if that is another than `w`
+    direction: Tensor | None = None  # (d,) h of the last step, iterate = before - eta h; None before the first round
     weights: Literal["uniform", "samples"] = "uniform"  # of the clients in the server's mean
     is_merged: bool = False  # whether `w` are the weights of adapted layers, see `merged`
 
@@ -155,15 +173,33 @@ class Subject:
         """The loss on the training samples of all clients together."""
         return self._landscape(self.data.members)
 
+    def together(self, clients: Index) -> Mean:
+        """The loss on the samples that `client` takes of each of these clients (c,), weighted by all that they hold."""
+        return Mean([(float(self.data.sizes[i]), self.client(i)) for i in clients])
+
+    def used_of(self, clients: Index) -> int:
+        """How many samples `client` takes of these clients (c,) together."""
+        sizes = self.data.sizes[clients]
+        return int((-(-sizes // -(-sizes // self.max_samples))).sum())
+
     def client(self, i: int) -> Landscape:
         """The loss of client `i` on its training samples."""
         return self._landscape(self.data.members[self.data.offsets[i] : self.data.offsets[i + 1]])
 
     @property
+    def total(self) -> int:
+        """How many training samples there are."""
+        return len(self.data.members)
+
+    @property
     def samples(self) -> str:
         """Which samples are used, in words."""
-        used, all_ = len(self.pooled), len(self.data.members)
-        return f"{used:,} of {all_:,} training samples" if used < all_ else f"all {all_:,} training samples"
+        return self.part(len(self.pooled))
+
+    def part(self, used: int) -> str:
+        """How many of the training samples `used` are, in words."""
+        whole = used == self.total
+        return f"all {used:,} training samples" if whole else f"{used:,} of {self.total:,} training samples"
 
     def some_clients(self, number: int) -> Index:
         """`number` clients, or all if there are fewer, evenly spaced over all and the same for every model, (c,)."""

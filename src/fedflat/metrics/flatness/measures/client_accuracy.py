@@ -20,4 +20,4 @@ class ClientAccuracy(Measure):
         progress(1, 1)
         statistics = asdict(spread(per_client(scores, data)))
         values = {f"client_accuracy_{name}": Measured(value) for name, value in statistics.items()}
-        return self.finding(subject, values, samples=f"all {len(data.members):,} training samples")
+        return self.finding(subject, values, samples=subject.part(subject.total))

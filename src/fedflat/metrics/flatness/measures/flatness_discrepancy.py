@@ -16,10 +16,10 @@ class FlatnessDiscrepancy(Measure):
     """How far the global model's sharpness is from that of the local models: Delta_F (Lee & Yoon, 2024, Def. 1).
 
     Delta_F = |R(F, w) - sum_i (n_i / n) R(F_i, w_i)|, where R(F, w) = F(w + rho unit(grad F(w))) - F(w)
-    is the maximum over the ball by one normalised ascent step with the full gradient. F is the loss on
-    the pooled samples of all clients, F_i the loss of client i on its own samples, and w_i the local model of
-    client i after the round that follows. The paper does not say which clients: here all, or the next cohort;
-    n is the number of their samples.
+    is the maximum over the ball by one normalised ascent step with the full gradient. F_i is the loss of client i on
+    its own samples, w_i its local model after the round that follows, and F = sum_i (n_i / n) F_i over all clients,
+    on the very samples that the F_i are taken on: sharpness on a part of the samples is larger. The paper does not
+    say which w_i: here those of all clients, or of the next cohort with n the number of their samples.
     """
 
     needs_round = True
@@ -27,14 +27,14 @@ class FlatnessDiscrepancy(Measure):
     clients: Literal["all", "next"] = hyper("all", "the clients that train: all, or the next cohort")
 
     def measure(self, subject: Subject, progress: StepCallback) -> Finding:
-        clients = np.arange(subject.data.clients) if self.clients == "all" else None
-        local = _LocalSharpness(subject, self.rho, progress, 0 if clients is None else len(clients))
-        subject.next_round(clients, local)
-        rise = worst_rise(subject.pooled, subject.w, self.rho, 1, no_progress)
+        everybody = np.arange(subject.data.clients)
+        local = _LocalSharpness(subject, self.rho, progress, len(everybody) if self.clients == "all" else 0)
+        subject.next_round(everybody if self.clients == "all" else None, local)
+        rise = worst_rise(subject.together(everybody), subject.w, self.rho, 1, no_progress)
         progress(local.finished + 1, local.finished + 1)
-        samples = f"{subject.samples}; of each client's at most {subject.max_samples:,}"
         value = abs(rise - local.total / local.weight)
-        return self.finding(subject, {"flatness_discrepancy": Measured(value)}, samples=samples)
+        used = subject.used_of(everybody)
+        return self.finding(subject, {"flatness_discrepancy": Measured(value)}, samples=subject.part(used), used=used)
 
 
 class _LocalSharpness(RoundObserver):

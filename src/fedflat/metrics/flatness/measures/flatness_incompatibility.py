@@ -41,7 +41,7 @@ class FlatnessIncompatibility(Measure):
         rises = observer.rises
         values = {"flatness_incompatibility": Measured(float(np.var(rises)))} if len(rises) > 1 else {}
         samples = f"{len(chosen)} of {subject.data.clients} clients, of each at most {subject.max_samples:,} samples"
-        return self.finding(subject, values, samples=samples)
+        return self.finding(subject, values, samples=samples, used=subject.used_of(chosen))
 
 
 class _Rises(RoundObserver):

@@ -6,7 +6,7 @@ from torch import Tensor
 from ....core.hyper import hyper
 from ....core.oracle import unit
 from ..measure import Finding, LossMeasure, Measured, StepCallback
-from ..subject import Landscape, Subject
+from ..subject import Landscape, Mean, Subject
 
 
 class Sharpness(LossMeasure):
@@ -26,7 +26,7 @@ class Sharpness(LossMeasure):
 
 
 def worst_rise(
-    F: Landscape, w: Tensor, rho: float, steps: int, progress: StepCallback, scale: Tensor | float = 1.0
+    F: Landscape | Mean, w: Tensor, rho: float, steps: int, progress: StepCallback, scale: Tensor | float = 1.0
 ) -> float:
     """max F(w + scale e) - F(w) at `w` (d,) over the points e, ||e|| <= rho, that `steps` of ascent visit.
 

@@ -61,7 +61,7 @@ class Trace(LossMeasure):
         progress(probes.products, probes.products)
         found = mean_with_interval(inside + draws)
         used = f"{subject.samples}, {probes.products} Hessian products"
-        return self.finding(subject, {"trace": found}, samples=used)
+        return self.finding(subject, {"trace": found}, samples=used, used=len(subject.pooled))
 
     def _goal(self, inside: float, draws: Draws) -> float:
         """The number of probes for an interval as narrow as wanted, estimated from `draws`; at most theirs if it is."""

@@ -1,21 +1,23 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from ....core.hyper import hyper
 from ....core.oracle import unit
 from ..measure import Finding, Measure, Measured, StepCallback
-from ..subject import Landscape, RoundObserver, Subject
+from ..subject import Landscape, Subject
 
 
 class TrackingError(Measure):
-    """How well the server's step follows the global gradient: ||h - grad F(w^t)||^2 (Xiao et al., 2026, Fig. 7).
+    """How far the direction of the last step is from the gradient where it led to: ||h^t - grad F(w^t)||^2.
 
-    h = (w^t - w^{t+1}) / sum of lr is the step of the round that follows, per unit of local step size: for
-    any method a gradient, for FedVSSAM with equal numbers of local steps and server_lr = 1, relative, the h
-    that it has after the round. Any other server_lr multiplies h, but not `tracking_cosine`, the cosine between h
-    and the gradient. The gradient is the mean over random batches that depend on `seed` alone, the same for every
-    model, or over all training samples if the batches would hold as many.
+    Xiao et al. (2026), Theorem 2, C.5 and Fig. 7. h^t is the direction that led to w^t, w^t = w^{t-1} - eta h^t, where
+    eta is server_lr times the clients' mean sum of step sizes, or server_lr alone if its mode is absolute: for FedVSSAM
+    the h that it keeps, if clients take equally many steps. `tracking_cosine` is the cosine between h^t and the
+    gradient. Before the first round, and after one in which nobody took a step, there is no h and no value. The
+    gradient is the mean over random batches that depend on `seed` alone, the same for every model, or over all training
+    samples if the batches would hold as many.
     """
 
     needs_round = True
@@ -31,11 +33,9 @@ class TrackingError(Measure):
             members = members[np.random.default_rng(self.seed).integers(len(members), size=number)]
         F = Landscape(subject.objective, subject.data, members, subject.memory)
         gradient = F.gradient(subject.w)
-        progress(1, 2)
-        following = subject.next_round(None, RoundObserver())
-        h = (subject.w - following.after) / following.lr_sum
-        progress(2, 2)
-        error = float(((h - gradient).double() ** 2).sum())
-        values = {"tracking_error": Measured(error), "tracking_cosine": Measured(float(unit(h) @ unit(gradient)))}
-        samples = f"gradient on {len(F):,} of {len(subject.data.members):,} training samples"
-        return self.finding(subject, values, samples=samples)
+        progress(1, 1)
+        values, h = {}, subject.direction
+        if h is not None and torch.isfinite(h).all():
+            error = float(((h - gradient).double() ** 2).sum())
+            values = {"tracking_error": Measured(error), "tracking_cosine": Measured(float(unit(h) @ unit(gradient)))}
+        return self.finding(subject, values, samples=f"gradient on {subject.part(len(F))}", used=len(F))
