@@ -66,7 +66,9 @@ def settings(recipe: Recipe, options: tuple[str, ...]) -> dict[str, Any]:
     own = paper["recipes"][recipe.name.split("/")[1]].get("settings", {})
     nested: dict[str, Any] = {}
     for name, value in row(paper["settings"] | own, options).items():
-        if name in NAMES:
+        if name == "pretrained":
+            nested.setdefault("model", {})["options"] = {name: value} if value else {}
+        elif name in NAMES:
             nested.setdefault(NAMES[name], {})["name"] = value
         elif section := section_of(name):
             nested.setdefault(section, {})[name] = value

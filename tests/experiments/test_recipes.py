@@ -18,7 +18,8 @@ from fedflat.experiments import spec as specs
 from fedflat.experiments.recipe import Cell, all_recipes, find_recipe
 from fedflat.experiments.recipe_files import When
 from fedflat.experiments.spec import ModelSection, RunSpec, federated_data
-from fedflat.models import vit_b_32
+from fedflat.methods import FedGF
+from fedflat.models import build, vit_b_32
 from support.effort import chosen
 from support.transformers import SIZES, text_folder
 
@@ -58,6 +59,33 @@ def test_every_cell_is_a_study(cell: Cell) -> None:
     assert set(study.client_of) <= classes | set(cell.recipe.base.methods)
 
 
+def test_a_recipe_of_pretrained_weights_is_refused_without_them() -> None:
+    """In one line that names the option; random weights would be another experiment."""
+    for name in ("fedlesam/table3", "fedlesam/figure4-domains"):
+        for cell in find_recipe(name).cells():
+            model = cell.study().model
+            with pytest.raises(InputError, match=r"^model option pretrained = 'FOLDER' is no folder"):
+                build(model.name, 10, (3, 224, 224), **model.options)
+
+
+def test_only_c_differs_in_table_5_of_fedgf() -> None:
+    for cell in find_recipe("fedgf/table5").cells():
+        first, *others = [method.model_dump() for method in cell.study().methods]
+        names = {"c", "threshold"}  # which a fixed c does not use
+        assert all({name: x for name, x in one.items() if one[name] != first[name]}.keys() <= names for one in others)
+
+
+def test_every_variant_of_figure_11_of_fedgf_differs_from_its_centre_in_one_value() -> None:
+    for cell in find_recipe("fedgf/figure11").cells():
+        centre, *others = [method.model_dump() for method in cell.study().methods]
+        changed = [[name for name in one if one[name] != centre[name]] for one in others]
+        assert [len(names) for names in changed] == [1] * 13
+        table = next(each for each in find_recipe("fedgf/table1").cells(",".join(cell.options)))
+        (there,) = [method.model_dump() for method in table.study().methods if method.name == "FedGF"]
+        used = FedGF(**{name: x for name, x in there.items() if name != "name"})
+        assert FedGF(**{n: x for n, x in centre.items() if n != "name"}) == replace(used, rho_g=used.rho)
+
+
 def small(spec: RunSpec) -> RunSpec:
     """One round of two clients if there are two, one step on two samples; data, partition, model and method stay."""
     data = spec.data.model_copy(update={"train_samples": None, "test_samples": None})
@@ -70,6 +98,8 @@ def small(spec: RunSpec) -> RunSpec:
         "flatness": [],
         "probes": [],
     }
+    options = {name: value for name, value in spec.model.options.items() if name != "pretrained"}
+    changes["model"] = spec.model.model_copy(update={"options": options})
     return spec.model_copy(update=changes | {"device": "cpu", "executor": "sequential", "targets": []})
 
 

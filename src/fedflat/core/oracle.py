@@ -45,12 +45,12 @@ def shifted(grad: Oracle, e: Tensor) -> Oracle:
     return lambda w: grad(w + e)
 
 
-def sam(grad: Oracle, rho: float) -> Oracle:
+def sam(grad: Oracle, rho: float | Tensor) -> Oracle:
     """The gradient at the first-order worst point of the ball of radius `rho` (Foret et al., 2021, eq. 2).
 
-    Radius 0 is the plain oracle and costs one gradient, not two.
+    Radius 0 is the plain oracle and costs one gradient, not two; one that is a tensor is not asked whether it is 0.
     """
-    if rho == 0:
+    if not isinstance(rho, Tensor) and rho == 0:
         return grad
     return lambda w: grad(w + rho * unit(grad(w)))
 

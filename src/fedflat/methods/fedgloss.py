@@ -51,7 +51,8 @@ class FedGloSS(DynamicRegularised, server=GlossServer, down=Model, mean=MoveTwic
         },
         departures=(
             "Code divides the server dual's increment by S once more (sigma_div_active).",
-            "Code holds the radius at rho_l during the warm-up instead of raising it (released_schedule).",
+            "Code holds the server's radius at rho_l + (rho - rho_0) / warm_up in rounds 1 to warm_up instead of "
+            "raising it, and raises the clients' radius from rho_0 to rho_l (released_schedule).",
             "Code updates dual and anchor every epoch.",
             "Code has the number of clients typed in, 100, and measures eigenvalues on the test set, at the mean of "
             "the last 100 models, with the colour statistics of CIFAR-10 and CIFAR-100 exchanged.",
@@ -68,7 +69,9 @@ class FedGloSS(DynamicRegularised, server=GlossServer, down=Model, mean=MoveTwic
     rho_0: float = hyper(0.001, "radius of the server's perturbation in round 0", low=0)
     warm_up: int = hyper(0, "rounds over which the server's radius rises (the paper's T_s)", low=0)
     dynamic_reg: bool = hyper(True, "keep the regulariser h_i")
-    released_schedule: bool = hyper(False, "hold the radius at rho_l during the warm-up, as the released code does")
+    released_schedule: bool = hyper(
+        False, "warm up as the released code does: the clients' radius, too, and the server's by another rule"
+    )
     sigma_div_active: bool = hyper(False, "divide the change of h by S once more, as the released code does")
     server_lr: float = hyper(1.0, "server step size; 1 is plain averaging", low=0, open_low=True)
 
@@ -82,7 +85,7 @@ class FedGloSS(DynamicRegularised, server=GlossServer, down=Model, mean=MoveTwic
     def step(
         self, w: Tensor, client: DynamicClient, down: Model, grad: Oracle, ctx: Context
     ) -> tuple[Tensor, DynamicClient]:
-        return super().step(w, client, down, sam(grad, self.rho_l), ctx)
+        return super().step(w, client, down, sam(grad, self._client_radius(ctx)), ctx)
 
     def receive(self, up: Delta, ctx: Context) -> MoveTwice:
         return MoveTwice(up.delta, up.delta)
@@ -94,8 +97,22 @@ class FedGloSS(DynamicRegularised, server=GlossServer, down=Model, mean=MoveTwic
             server, w=server.w + self.server_lr * mean.delta + h, h=h, last=-mean.delta, rounds=server.rounds + 1
         )
 
+    @property
+    def _is_as_released(self) -> bool:
+        """Whether the released code's warm-up applies; there is none of a single round in it."""
+        return self.released_schedule and self.warm_up > 1
+
+    def _client_radius(self, ctx: Context) -> Tensor | float:
+        if not self._is_as_released or not self.rho_l:
+            return self.rho_l
+        progress: Tensor | float = ctx.t / self.warm_up  # executors may give t as a tensor
+        progress = progress.clamp(max=1.0) if isinstance(progress, Tensor) else min(progress, 1.0)
+        return self.rho_0 + (self.rho_l - self.rho_0) * progress
+
     def _radius(self, rounds: Tensor) -> Tensor:
-        progress = (rounds / max(self.warm_up, 1)).clamp(max=1.0) if self.warm_up else torch.ones_like(rounds)
-        if self.released_schedule:
-            return self.rho_l + (self.rho - self.rho_l) * (progress >= 1).to(rounds)
-        return self.rho_0 + (self.rho - self.rho_0) * progress
+        if self._is_as_released:
+            held = self.rho_l + (self.rho - self.rho_0) / self.warm_up
+            return held + (self.rho - held) * (rounds > self.warm_up).to(rounds)
+        if not self.warm_up or self.released_schedule:
+            return torch.full_like(rounds, self.rho)
+        return self.rho_0 + (self.rho - self.rho_0) * (rounds / self.warm_up).clamp(max=1.0)

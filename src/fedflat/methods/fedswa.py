@@ -40,8 +40,8 @@ class FedSWA(Annealed, FedAvg):
         published={"rho": "0.1 (notes on the paper)", "server_lr": "1.5 (notes on the paper)"},
         departures=(
             "The repository's head fixes rho = 0, doubles the step size and has no alpha: FedSWA(rho=0, server_lr=1) "
-            "at 2 lr, which falls over the rounds as a cosine. Its flags --rho, --alpha and --lr_decay change nothing "
-            "there. The first upload is as here.",
+            "at 2 lr, which falls over the rounds as a cosine. Its flags --rho, --alpha, --lg and --lr_decay change "
+            "nothing there. The first upload is as here.",
         ),
         readings=(
             "The paper's body was not at hand: equation (3) and Algorithm 1 are taken from notes of others and a "
