@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from scipy.stats import rankdata, ttest_rel
+from scipy.stats import rankdata
 
+from fedflat.data.sources.cifar10 import SOURCE
 from fedflat.experiments.statistics import Difference, MeanEstimate, mean_estimate, paired_difference
 from fedflat.experiments.tuning import Tried, Tuned
 from fedflat.methods import find
@@ -26,6 +27,7 @@ METHODS = list(dict.fromkeys(name for flat, plain in BASES.items() for name in (
 MEASURES = {"lambda_max": "largest eigenvalue", "trace": "trace", "lpf": "LPF"}
 LEVEL = 0.05
 MARGIN = 0.01  # of accuracy: leads below it count as none
+TEST_SAMPLES = SOURCE.sizes["test"]  # that accuracies are on
 NEAR_CHANCE = 0.12  # accuracy with ten classes that is at most two points above that of a guess
 HELD, BARELY, NOT_HELD, UNDECIDED = "held", "held, below a point", "not held", "undecided"
 DRAWS, SEED = 10_000, 0  # of the bootstrap
@@ -132,28 +134,17 @@ def contrasts_at_same_settings(flat: Sequence[Row], plain: Sequence[Row]) -> lis
 
 def _contrasts_of(pairs: Mapping[str, tuple[dict[int, float], dict[int, float]]]) -> list[Contrast]:
     """The contrasts of pairs by method; Holm's correction is over all of them, also those without runs."""
-    p = [p_value(*pair) for pair in pairs.values()]
+    found = [paired_difference(*pair, TEST_SAMPLES) for pair in pairs.values()]
+    p = [one and one.p for one in found]
     return [
-        Contrast(method, BASES[method], paired_difference(*pair), raw, corrected)
-        for (method, pair), raw, corrected in zip(pairs.items(), p, holm(p), strict=True)
+        Contrast(method, BASES[method], difference, raw, corrected)
+        for method, difference, raw, corrected in zip(pairs, found, p, holm(p), strict=True)
     ]
 
 
 def twice_the_gradients() -> list[str]:
     """The flat methods that take two gradients a step."""
     return [method for method in BASES if costs(find(method))[-1] == 2]
-
-
-def p_value(values: dict[int, float], baseline: dict[int, float]) -> float | None:
-    """Of the two-sided paired t test over the seeds that both have; None with fewer than two."""
-    seeds = sorted(values.keys() & baseline.keys())
-    if len(seeds) < 2:
-        return None
-    ours, theirs = ([side[seed] for seed in seeds] for side in (values, baseline))
-    differences = np.subtract(ours, theirs)
-    if np.ptp(differences) == 0:  # no spread: the statistic is 0 / 0, or infinite
-        return 1.0 if differences[0] == 0 else 0.0
-    return float(ttest_rel(ours, theirs).pvalue)
 
 
 def holm(p: Sequence[float | None]) -> list[float | None]:

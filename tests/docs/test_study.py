@@ -44,7 +44,6 @@ from docs.study_analysis import (
     ends,
     holm,
     near_chance,
-    p_value,
     searched,
     spearman,
     twice_the_gradients,
@@ -150,10 +149,15 @@ def test_interval_and_p_value_are_students() -> None:
     assert one.corrected == one.p, "alone, it is its own family"
 
 
-def test_differences_without_spread_are_certain_or_nothing() -> None:
-    assert p_value({0: 0.5, 1: 0.5}, {0: 0.5, 1: 0.5}) == 1.0
-    assert p_value({0: 0.75, 1: 0.5}, {0: 0.5, 1: 0.25}) == 0.0
-    assert p_value({0: 0.75}, {0: 0.5, 1: 0.25}) is None
+@pytest.mark.parametrize(("more", "is_below"), [(0, False), (1, False), (5, False), (6, True)])
+def test_two_equal_differences_are_no_proof_below_what_the_test_set_allows(more: int, is_below: bool) -> None:
+    """Of so many of the 10,000 samples: Student's 12.7 times the deviation of two roundings, 0.408, is 5.2 samples."""
+    plain = {0: 0.4, 1: 0.45}
+    flat = {seed: x + more / 10_000 for seed, x in plain.items()}
+    one = contrasts(runs_of({"FedSAM": flat}), runs_of({"FedAvg": plain}), ["FedSAM"])[0]
+    assert one.difference is not None
+    assert (one.p < 0.05) == (one.difference.low > 0) == is_below
+    assert one.p > 0.01
 
 
 def test_a_contrast_has_the_pairs_that_exist() -> None:

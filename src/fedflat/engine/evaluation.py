@@ -67,7 +67,7 @@ class ServerModel(Evaluated):
         train = score(self.objective, w, self.data.x, self.data.y, self.data.preparation)
         if len(train.correct):  # there is no accuracy in regression
             values |= spread_of("client_accuracy", per_client(train, self.data))
-        return values | {"train_loss": held_loss(train, self.data)}
+        return values | test_samples(self.data) | {"train_loss": held_loss(train, self.data)}
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,11 @@ class OwnModels(Evaluated):
         train = self._evaluations(Holdings(self.data.members, self.data.offsets))
         if self.data.task != "regression":
             values |= spread_of("client_accuracy", np.array([one.accuracy for one in train]))
-        return values | {"train_loss": float(torch.cat([one.loss.double() for one in train]).mean())}
+        return (
+            values
+            | test_samples(self.data)
+            | {"train_loss": float(torch.cat([one.loss.double() for one in train]).mean())}
+        )
 
     def _accuracies(self, holdings: Holdings) -> NDArray[np.float64]:
         return np.array([one.accuracy for one in self._evaluations(holdings)])
@@ -112,6 +116,11 @@ def tested(objective: Objective, w: Tensor, data: FederatedData) -> dict[str, fl
         return {}
     numbers = score(objective, w, *data.test, data.preparation).numbers
     return {f"test_{name}": value for name, value in numbers.items()}
+
+
+def test_samples(data: FederatedData) -> dict[str, float]:
+    """How many samples the test set has, by name; nothing without one."""
+    return {} if data.test is None else {"test_samples": len(data.test[1])}
 
 
 def means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:

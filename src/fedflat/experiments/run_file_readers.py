@@ -140,6 +140,7 @@ FURTHER_NUMBERS = {
         validation_accuracy_mean=Share, validation_accuracy_std=Share, validation_accuracy_worst=Share,
         validation_accuracy_best=Share,
     ),
+    "test_samples": _required(test_samples=Annotated[int, Field(ge=1)]),
     "epsilon": _required(epsilon=Amount, epsilon_replace_one=Amount, delta=Share, noise_multiplier=Amount),
     "best_validation_round": _required(best_validation_round=Rounds, test_accuracy_best_validation=Share),
 }  # fmt: skip

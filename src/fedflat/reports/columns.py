@@ -130,7 +130,10 @@ def _accuracy(row: Row) -> str:
 def _meaning_of_difference(comparison: ComparisonData) -> str:
     baselines = [row.label for row in comparison.rows if row.is_baseline]
     to = f", each row's to the one of {', '.join(baselines)} with the same settings" if len(baselines) > 1 else ""
-    return f"paired difference of test accuracy{to}, in points, with 95 % confidence interval (Student's t over seeds)"
+    return (
+        f"paired difference of test accuracy{to}, in points, with 95 % confidence interval (Student's t over "
+        "seeds, no narrower than the test set allows)"
+    )
 
 
 def _difference(row: Row) -> str:

@@ -11,7 +11,7 @@ from ..experiments.recipe_files import Published
 from ..experiments.statistics import mean_estimate, paired_difference
 from ..metrics.protocols import Protocol
 from . import export
-from .comparison_data import ComparisonData, FinishedRun, Row, Target, accuracy, curve_of
+from .comparison_data import ComparisonData, FinishedRun, Row, Target, accuracy, curve_of, test_samples
 from .pairing import Group, grouped, notes, paired
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ def compare(
 def _row(group: Group, reference: Group | None, goals: Sequence[float], protocol: Protocol) -> Row:
     """The row of one group of runs; `reference` are the baseline's."""
     runs = group.runs
+    both = [*runs, *(reference.runs if reference else ())]
     numbers = [run.summary | {name: measured.value for name, measured in run.flatness.items()} for run in runs]
     names = [name for name in numbers[0] if all(name in some for some in numbers)]
     ours, theirs = (
@@ -119,7 +120,7 @@ def _row(group: Group, reference: Group | None, goals: Sequence[float], protocol
         runs=runs,
         estimates={name: mean_estimate([some[name] for some in numbers]) for name in names},
         accuracy=mean_estimate(list(ours.values())),
-        difference=None if reference is group else paired_difference(ours, theirs),
+        difference=None if reference is group else paired_difference(ours, theirs, test_samples(both)),
         reached=reached,
         baseline=reference.label if reference else None,
         settings=group.settings,

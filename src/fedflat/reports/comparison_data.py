@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any, get_args
 from typing import Protocol as Interface
 
@@ -152,6 +153,11 @@ def accuracy(run: FinishedRun, protocol: Protocol) -> float:
     if names[protocol] not in run.summary:
         raise InputError(f"protocol = {protocol!r} needs validation samples; set data.validation")
     return run.summary[names[protocol]]
+
+
+def test_samples(runs: Sequence[FinishedRun]) -> float:
+    """The fewest samples that the accuracies of `runs` are on; infinitely many if an old summary does not say it."""
+    return min(run.summary.get("test_samples", inf) for run in runs)
 
 
 def accuracy_in_words(protocol: Protocol, evaluations: int) -> str:
