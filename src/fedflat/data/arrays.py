@@ -23,7 +23,11 @@ Columns = tuple[str, str]  # the names of the samples' and the labels' columns
 def tensors(pair: tuple[Any, Any], who: str, task: Kind = "classification") -> tuple[Tensor, Tensor]:
     """Samples and labels as tensors. Raises InputError, naming `who`, for a pair that does not fit together."""
     try:
-        x, y = (torch.as_tensor(part) for part in pair)
+        x, y = pair
+        refuse_masks(y, who)
+        x, y = stacked(x, who) if _are_pictures(x) else torch.as_tensor(x), torch.as_tensor(y)
+    except InputError:
+        raise
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"data: {who} must be a pair (x, y) of arrays: {_first_line(error)}") from error
     if task == "classification" and y.is_floating_point() and not torch.equal(y, y.round()):
@@ -96,13 +100,17 @@ def stacked(samples: Sequence[Any], who: str) -> Tensor:
     found: list[Tensor] = []
     for i, sample in enumerate(samples):
         try:
-            found.append(torch.as_tensor(_picture(sample) if hasattr(sample, "getbands") else sample))
+            picture = hasattr(sample, "getbands")
+            found.append(torch.as_tensor(_pixels(sample, f"data: {who}: sample {i}") if picture else sample))
+        except InputError:
+            raise
         except (TypeError, ValueError, RuntimeError) as error:
             raise InputError(f"data: {who}: sample {i} is {_kind(sample)}, expected numbers or a picture; texts have "
                              "to become token numbers first") from error  # fmt: skip
         if found[i].shape != found[0].shape:
             raise InputError(f"data: {who}: sample {i} has shape {tuple(found[i].shape)}, sample 0 has "
-                             f"{tuple(found[0].shape)}; make all samples one size")  # fmt: skip
+                             f"{tuple(found[0].shape)}; make all samples one size, and pictures all grey or all "
+                             "coloured")  # fmt: skip
     return torch.stack(found) if found else torch.empty(0, 1)
 
 
@@ -125,10 +133,22 @@ def groups(values: Any, what: str, number: int) -> tuple[np.ndarray[Any, np.dtyp
     return ids.astype(np.int64), texts
 
 
-def _picture(picture: Any) -> np.ndarray[Any, Any]:
-    """The pixels of a picture of Pillow, uint8 (channels, height, width)."""
-    pixels = np.array(picture)
-    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+def refuse_masks(y: Any, who: str) -> None:
+    """Raise InputError, naming `who`, if labels are pictures."""
+    if _are_pictures(y):
+        raise InputError(f"data: {who} has pictures as labels (masks); a task is one of {', '.join(AXES)}")
+
+
+def _are_pictures(part: Any) -> bool:
+    """Whether a sequence holds pictures of Pillow."""
+    return isinstance(part, list | tuple) and bool(part) and hasattr(part[0], "getbands")
+
+
+def _pixels(picture: Any, what: str) -> np.ndarray[Any, Any]:
+    """The pixels of a picture of Pillow, uint8 (1 or 3, height, width)."""
+    from .readers.pictures import pixels  # here, because it imports Pillow
+
+    return pixels(picture, what)
 
 
 def _kind(value: Any) -> str:

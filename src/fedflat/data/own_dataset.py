@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core.errors import InputError, printable, shortened
 from ..core.object_references import portable
-from .arrays import outputs_for, tensors
+from .arrays import outputs_for, refuse_masks, tensors
 from .dataset import BundledDataset, LoadedDataset, SampleArrays
 
 
@@ -55,10 +55,11 @@ def _of_pairs(returned: Any) -> LoadedDataset:
 
 def _samples(pair: Any, who: str) -> SampleArrays:
     """Samples with class indices (n,), or with labels (n,) or (n, k) as they are, which `loss` says the meaning of."""
+    refuse_masks(pair[1], who)
     y = torch.as_tensor(pair[1])
     if _are_classes(y):
         return SampleArrays(*tensors(pair, who))
-    return SampleArrays(torch.as_tensor(pair[0]), y)
+    return SampleArrays(tensors(pair, who, "regression")[0], y)
 
 
 def _are_classes(y: Tensor) -> bool:

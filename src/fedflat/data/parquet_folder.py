@@ -46,9 +46,9 @@ class ParquetFolder(FolderDataset):
         return parts
 
     def _shape(self, path: Path, image_size: int | None) -> Shape:
-        """The shape of all pictures: that of the first, or `image_size` pixels, to which they are resized."""
-        channels, width, height = first_picture(path)
+        """The shape of all pictures: that of the first; with `image_size` they are resized to that many pixels."""
+        name, (channels, width, height) = first_picture(path)
         if image_size is None and width != height:
             raise InputError(f"data file {path}: its first picture has {width} x {height} pixels; set data.image_size, "
                              "to which all are resized")  # fmt: skip
-        return Shape(channels, image_size or width, resize=image_size is not None)
+        return Shape(channels, image_size or width, resize=image_size is not None, first=name)

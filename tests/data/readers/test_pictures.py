@@ -56,10 +56,6 @@ def test_other_modes_become_the_sets_own() -> None:
     few = image.quantize(16)
     few.save(file, "PNG")
     assert np.array_equal(decode(file.getvalue(), Shape(3, 28)), np.asarray(few.convert("RGB")).transpose(2, 0, 1))
-    transparent = Image.fromarray(np.concatenate([colour, random_pictures(1)[0]]).transpose(1, 2, 0), "RGBA")
-    file = io.BytesIO()
-    transparent.save(file, "PNG")
-    assert np.array_equal(decode(file.getvalue(), Shape(3, 28)), colour)
 
 
 @pytest.mark.parametrize(("width", "height"), [(227, 227), (300, 200), (200, 301), (40, 50), (64, 65), (7, 640)])

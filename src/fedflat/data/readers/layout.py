@@ -25,11 +25,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of a data set's pictures, whatever shape its files hold."""
+    """The shape of a data set's pictures: that of its definition, or else of its first picture."""
 
     channels: int
     size: int  # height and width in pixels
     resize: bool = False  # photographs of any size: shorter side to size * 8 / 7, then the central square
+    first: str = ""  # the first picture, for messages: the others have to be like it; empty: others are converted
 
 
 class Layout(Protocol):

@@ -87,14 +87,14 @@ def parquet_columns(path: Path) -> list[str]:
     return names
 
 
-def first_picture(path: Path) -> tuple[int, int, int]:
-    """Channels (1 or 3), width and height of the first picture in the column `image` of a file."""
+def first_picture(path: Path) -> tuple[str, tuple[int, int, int]]:
+    """The first picture in the column `image` of a file: its name, and its channels (1 or 3), width and height."""
     column = _Column(path, _open(path, ["image", "image.bytes"]), "image")
     column.expect_pictures()
     name, read = next(column.pictures(), (str(path), None))
     if read is None:
         raise file_error(name, "has no rows")
-    return picture_shape(name, read)
+    return name, picture_shape(name, read)
 
 
 def _in_order(files: list[tuple[int, int, Path]]) -> list[Path]:
