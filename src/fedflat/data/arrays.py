@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
 from ..core.errors import InputError, printable, shortened
 from ..core.task import Kind
+from .repeatability import warn_if_random
 
 AXES: dict[Kind, tuple[int, ...]] = {"classification": (1,), "multi-label": (2,), "regression": (1, 2)}
 Columns = tuple[str, str]  # the names of the samples' and the labels' columns
@@ -72,6 +74,7 @@ def read_columns(dataset: Any, names: Sequence[str], who: str) -> list[list[Any]
         if name not in known:
             raise InputError(f"data: {who} has no column {name!r}; its columns are {_listed(known)}")
     rows = [[row[name] for name in names] for row in dataset]
+    warn_if_random(lambda i: [dataset[i][name] for name in names], rows, who)
     return [[row[i] for row in rows] for i in range(len(names))]
 
 
@@ -79,7 +82,9 @@ def read_items(dataset: Any, who: str) -> tuple[list[Any], list[Any]]:
     """The samples and the labels of a map-style dataset. Raises InputError if it is none, or an item is no pair."""
     if isinstance(dataset, np.ndarray | Tensor):
         raise InputError(f"data: {who} has x of shape {tuple(dataset.shape)} and no y; give the labels, too")
-    if isinstance(dataset, str | dict) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+    if isinstance(dataset, str | dict | IterableDataset) or not (
+        hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    ):
         raise InputError(f"data: {who} must be a pair (x, y) of arrays, or a dataset with a length and items (x, y), "
                          f"got {type(dataset).__name__}")  # fmt: skip
     samples, labels = [], []
@@ -89,6 +94,7 @@ def read_items(dataset: Any, who: str) -> tuple[list[Any], list[Any]]:
             raise InputError(f"data: {who}: item {i} must be a pair (x, y), got {type(item).__name__}")
         samples.append(item[0])
         labels.append(item[1])
+    warn_if_random(dataset.__getitem__, list(zip(samples, labels, strict=True)), who)
     return samples, labels
 
 

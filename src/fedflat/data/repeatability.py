@@ -1,0 +1,60 @@
+"""Datasets are read once, so a random transform in one is frozen; whoever gives such a dataset is told."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.errors import InputError
+
+ITEMS = 64  # that are read again: a transform that changes one item in ten is missed once in 800
+
+
+def warn_if_random(read: Callable[[int], Sequence[Any]], items: Sequence[Sequence[Any]], who: str) -> None:
+    """Warn, naming `who`, if some of `items` are others when `read` gives them again. Random states are as before."""
+    with _kept_random_states():
+        for i in range(0, len(items), -(-len(items) // ITEMS) or 1):
+            if _differs(items[i], read, i, f"data: {who}: sample {i}"):
+                warnings.warn(f"data: {who}: sample {i} is another one when it is read again; a dataset is read once, "
+                              "and a random transform would be the same in every epoch: leave it out; for pictures "
+                              "there is augment='crop-flip'", stacklevel=2)  # fmt: skip
+                return
+
+
+def _differs(item: Sequence[Any], read: Callable[[int], Sequence[Any]], i: int, what: str) -> bool:
+    try:
+        return not all(_same(*pair, what) for pair in zip(item, read(i), strict=True))
+    except InputError:
+        raise
+    except Exception:  # what cannot be compared is refused later, if it cannot be converted either
+        return False
+
+
+def _same(one: Any, other: Any, what: str) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.equal(one, other)
+    if hasattr(one, "getbands") and hasattr(other, "getbands"):
+        from .readers.pictures import pixels  # here, because it imports Pillow
+
+        one, other = pixels(one, what), pixels(other, what)
+    return np.array_equal(np.asarray(one), np.asarray(other))
+
+
+@contextmanager
+def _kept_random_states() -> Iterator[None]:
+    """What is drawn inside from the generators of `random`, numpy and torch is drawn again afterwards."""
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices):
+        try:
+            yield
+        finally:
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)
