@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from .batched_embedding import EmbeddingGradients, has_special_gradient
 from .batched_linear import linear_layers, row_major
 from .dropout import SeededDropout
 from .errors import InputError, StackingError, shortened
@@ -62,6 +63,7 @@ class Objective:
         self.module = module
         self.space = Space(module)
         self._linear = linear_layers(module)
+        self._embeddings = EmbeddingGradients if has_special_gradient(module) else nullcontext
         self._tied = len(list(module.named_parameters(remove_duplicate=False))) > len(list(module.named_parameters()))
 
     def logits(self, w: Tensor, x: Tensor, key: Tensor | None = None) -> Tensor:
@@ -73,7 +75,7 @@ class Objective:
         if w.ndim == 1:
             x = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
             return self._scores(parameters, x, key)
-        with row_major(self._linear), _stacking():
+        with row_major(self._linear), self._embeddings(), _stacking():
             stacked = [x, *parameters.values()]
             if key is None:
                 scores: Tensor = vmap(partial(self._stacked_scores, None))(*stacked)
