@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..core.errors import InputError, MissingPackageError, shortened
@@ -24,6 +25,7 @@ def adapted(module: nn.Module, adapter: LoRA) -> nn.Module:
         raise InputError("adapter: the model has adapters already; leave adapter out, or give the model without them")
     network = network_of(module)
     _check_targets(network, adapter)
+    _check_weights(network, adapter)
     config = _peft().LoraConfig(
         r=adapter.r, lora_alpha=adapter.alpha, target_modules=list(adapter.targets), lora_dropout=adapter.dropout,
         modules_to_save=_head(network, adapter) or None,
@@ -33,6 +35,7 @@ def adapted(module: nn.Module, adapter: LoRA) -> nn.Module:
             made: nn.Module = _peft().get_peft_model(network, config)
         except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
             raise InputError(f"adapter: {shortened(str(error).strip().splitlines()[0], 200)}") from error
+    _draw_embeddings(made)
     if adapter.start is not None:
         from .start import load_start  # here, because it imports safetensors
 
@@ -62,7 +65,7 @@ def kept_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
 
 def is_factor(name: str, factor: str) -> bool:
     """Whether the parameter called `name` is the `factor` A or B of an adapter."""
-    return f".lora_{factor}." in name
+    return f".lora_{factor}." in name or f".lora_embedding_{factor}." in name
 
 
 def network_of(module: nn.Module) -> nn.Module:
@@ -86,6 +89,39 @@ def _check_targets(network: nn.Module, adapter: LoRA) -> None:
                 f"adapter.targets: no layer is called {shortened(target)!r}; the linear layers are called "
                 f"{', '.join(ends[:SHOWN])}{more}"
             )
+
+
+def _check_weights(network: nn.Module, adapter: LoRA) -> None:
+    """Raise InputError for a target whose weight another layer has, too, or that is changed by the layer itself."""
+    holders: dict[int, list[str]] = {}
+    for name, p in network.named_parameters(remove_duplicate=False):
+        holders.setdefault(id(p), []).append(name.rpartition(".")[0])
+    for name, layer in network.named_modules():
+        if not any(_means(target, name) for target in adapter.targets):
+            continue
+        for other in holders.get(id(getattr(layer, "weight", None)), ()):
+            if other != name:
+                raise InputError(f"adapter.targets: {name} has one weight with {other}, and an adapter would part "
+                                 "them; leave it out, or give both layers weights of their own")  # fmt: skip
+        for option in ("max_norm", "sparse"):
+            if getattr(layer, option, None):
+                raise InputError(f"adapter.targets: {name} has {option}, which no adapter goes with; leave {option} "
+                                 "out of the layer, or the layer out of the targets")  # fmt: skip
+
+
+def _draw_embeddings(network: Any) -> None:
+    """Draw A and set B to zero in adapters of embeddings, as in those of linear layers; `peft` does the opposite.
+
+    So a fixed A is not zero, and B can be trained first. A token that is padding, whose embedding is not trained, has a
+    column of zeros in A.
+    """
+    for layer in network.modules():
+        for name, A in getattr(layer, "lora_embedding_A", {}).items():
+            with torch.no_grad():
+                A.normal_()
+                layer.lora_embedding_B[name].zero_()
+                if layer.base_layer.padding_idx is not None:
+                    A[:, layer.base_layer.padding_idx] = 0
 
 
 def _means(target: str, name: str) -> bool:

@@ -19,7 +19,8 @@ def export_adapter(network: Any, folder: Path) -> list[str]:
     config = copy(network.peft_config["default"])
     config.inference_mode = True
     config.target_modules = sorted(config.target_modules)  # a set has no order, and equal adapters make equal files
-    tensors = {name: x.detach().cpu().contiguous() for name, x in peft.get_peft_model_state_dict(network).items()}
+    state = peft.get_peft_model_state_dict(network, save_embedding_layers=False)  # else it may ask the hub
+    tensors = {name: x.detach().cpu().contiguous() for name, x in state.items()}
     config.save_pretrained(str(folder))
     write_atomically(folder / WEIGHTS, lambda path: path.write_bytes(save(tensors)))
     return [CONFIG, WEIGHTS]

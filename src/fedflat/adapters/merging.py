@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,7 @@ class Factors:
 def factors(module: nn.Module) -> list[Factors]:
     """The adapted layers of `module`, in its order; none without adapters. Factors that are fixed are named, too."""
     names = [name for name, _ in module.named_parameters() if is_factor(name, "A")]
-    return [Factors(_layer(A), A, A.replace(".lora_A.", ".lora_B.")) for A in names]
+    return [Factors(_layer(A), A, re.sub(r"(\.lora_(?:embedding_)?)A\.", r"\1B.", A)) for A in names]
 
 
 def merged(module: nn.Module, space: Space, w: Tensor) -> nn.Module:

@@ -28,7 +28,7 @@ def load_start(network: Any, adapter: LoRA, start: str) -> None:
     _check_scale(folder, adapter)
     import peft  # here, because it is optional; `network` is made by it
 
-    mine = peft.get_peft_model_state_dict(network)
+    mine = peft.get_peft_model_state_dict(network, save_embedding_layers=False)
     if {name: x.shape for name, x in tensors.items()} != {name: x.shape for name, x in mine.items()}:
         raise InputError(f"adapter.start: {folder} is an adapter of another model, or of other targets, r or head")
     if not all(torch.isfinite(x).all() for x in tensors.values()):
