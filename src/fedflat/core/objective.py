@@ -20,6 +20,7 @@ from .errors import InputError, StackingError, shortened
 from .model_output import scores_of
 from .space import Space
 from .task import CROSS_ENTROPY, Task
+from .training_mode import own_modes, refuse_training_layers, start_training
 
 
 @dataclass(frozen=True)
@@ -48,18 +49,18 @@ class Objective:
     """The mean loss of `module` on a task at any parameter vector; the module's own parameters are not used.
 
     It contains neither weight decay nor a penalty. Gradients are computed in training mode, except in layers that
-    are in evaluation mode inside a module in training mode.
+    are in evaluation mode inside a module in training mode, and as the module's own `train()` has it.
     """
 
     def __init__(self, module: nn.Module, bf16: bool = False, task: Task = CROSS_ENTROPY) -> None:
         """With `bf16`, gradients in training mode are computed in torch's bfloat16 autocast; measures never are.
 
-        Raises ValueError if the module keeps batch statistics, which a federated mean cannot average.
+        Raises ValueError if the module keeps batch statistics, which a federated mean cannot average, or has a
+        `train()` that cannot be called on a copy.
         """
         refuse_batch_statistics(module)
         self._bf16, self.task = bf16, task
-        if not module.training:
-            module.train()
+        start_training(module)
         self.module = module
         self.space = Space(module)
         self._linear = linear_layers(module)
@@ -142,14 +143,40 @@ class Objective:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Put every layer into evaluation mode inside the block, and back into its own mode after it."""
+        """Put every layer into evaluation mode inside the block, and back into its own mode after it.
+
+        Raises InputError if a layer stays in training mode.
+        """
         modes = [(layer, layer.training) for layer in self.module.modules()]
         self.module.eval()
         try:
+            refuse_training_layers(self.module)
             yield
         finally:
             for layer, training in modes:
                 layer.training = training
+            if modes[0][1]:
+                start_training(self.module)  # a `train()` of its own may change more than the mode
+
+    def check_own_modes(self, w: Tensor, x: Tensor) -> None:
+        """Raise InputError if a `train()` of the module's own makes it wrong, or random, to evaluate it at `w` (d,).
+
+        It is tried with some samples `x` (b, *shape), the parameters inside the module and in a vector beside it.
+        """
+        if next(own_modes(self.module), None) is None:
+            return
+        moved = w + torch.linspace(-1, 1, len(w), dtype=w.dtype, device=w.device).mul(300).cos() / 100
+        self.space.write(self.module, moved)
+        with torch.no_grad(), self.evaluating():
+            inside = scores_of(self.module(x))
+        self.space.write(self.module, w)
+        with torch.no_grad(), self.evaluating():
+            beside = self.logits(moved, x)
+        if not torch.allclose(inside, beside, rtol=1e-3, atol=1e-4 * float(inside.abs().max()), equal_nan=True):
+            raise InputError(
+                f"model: train() of {type(self.module).__name__}, or of a layer in it, changes more than the mode: "
+                "evaluated, it has other scores than its parameters give, as if an adapter was merged into its weights"
+            )
 
 
 @dataclass(frozen=True)

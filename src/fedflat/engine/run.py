@@ -31,7 +31,7 @@ class Run:
     metrics: pa.Table  # one row per round: t, lr, test_accuracy, drift, ...; empty cells where not evaluated
     summary: dict[str, float]
     settings: dict[str, Any]
-    model: nn.Module
+    model: nn.Module  # in evaluation mode
     w: Tensor  # (d,)
     cost: MethodCost
     counts: Index  # samples per client and class, (clients, classes)

@@ -203,6 +203,7 @@ class Simulation:
         samples = self.data.inputs(torch.arange(min(2, len(data.y)), device=self.device))
         self._randomness = randomness_of(module, samples, data.classes, self.task)
         self.task.check(data.classes, self.data.y[: len(samples)], w.dtype)
+        self.objective.check_own_modes(w, samples)
         return w
 
     def _make_server(self, w: Tensor, store_budget: int, store_folder: str | Path | None) -> None:
@@ -272,7 +273,7 @@ class Simulation:
 
     @property
     def model(self) -> nn.Module:
-        """A new module with the server's model in it."""
+        """A new module with the server's model in it, in evaluation mode."""
         return self._server.model
 
     @property

@@ -349,7 +349,7 @@ class StoredRun:
 
     @property
     def model(self) -> nn.Module:
-        """The trained model, new each time.
+        """The trained model, new each time, in evaluation mode.
 
         Raises InputError for a run of a module of your own that was saved from Python: use `load_into`.
         """
@@ -381,11 +381,11 @@ class StoredRun:
         return hashlib.sha256(decisive.encode()).hexdigest()[:DIGITS]
 
     def load_into(self, module: nn.Module) -> nn.Module:
-        """Put the trained parameters into `module`, which is changed and returned.
+        """Put the trained parameters into `module`, which is changed and returned, in evaluation mode.
 
         Raises InputError for a module with other parameters.
         """
-        return load_model(self.directory.checksums.check(MODEL), module)
+        return load_model(self.directory.checksums.check(MODEL), module).eval()
 
     def to_pandas(self) -> Any:
         """`metrics` as a pandas DataFrame. Raises InputError if pandas is not installed."""

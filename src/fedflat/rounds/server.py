@@ -77,10 +77,10 @@ class Server:
 
     @property
     def model(self) -> nn.Module:
-        """A new module with the model in it."""
+        """A new module with the model in it, in evaluation mode."""
         module = deepcopy(self.objective.module)
         self.objective.space.write(module, self.served)
-        return module
+        return module.eval()
 
     def cohort(self, t: int) -> Index:
         """The clients of round `t`, in rising order; known before the round is computed."""
