@@ -19,6 +19,7 @@ from .export import export
 from .installation import doctor, methods
 from .landscape import landscape
 from .own_code import check_method, new
+from .predict import predict
 from .prepare_model import prepare_model
 from .pretrain import pretrain
 from .results import flatness, report, verify
@@ -40,6 +41,7 @@ WITHOUT_SETTINGS: list[Callable[..., None]] = [
     flatness,
     landscape,
     export,
+    predict,
     pretrain,
     prepare_model,
     methods,

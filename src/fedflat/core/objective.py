@@ -20,7 +20,7 @@ from .errors import InputError, StackingError, shortened
 from .model_output import scores_of
 from .space import Space
 from .task import CROSS_ENTROPY, Task
-from .training_mode import own_modes, refuse_training_layers, start_training
+from .training_mode import evaluating, own_modes, start_training
 
 
 @dataclass(frozen=True)
@@ -141,22 +141,9 @@ class Objective:
             return nullcontext()
         return torch.autocast(next(self.module.parameters()).device.type, torch.bfloat16)
 
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Put every layer into evaluation mode inside the block, and back into its own mode after it.
-
-        Raises InputError if a layer stays in training mode.
-        """
-        modes = [(layer, layer.training) for layer in self.module.modules()]
-        self.module.eval()
-        try:
-            refuse_training_layers(self.module)
-            yield
-        finally:
-            for layer, training in modes:
-                layer.training = training
-            if modes[0][1]:
-                start_training(self.module)  # a `train()` of its own may change more than the mode
+    def evaluating(self) -> AbstractContextManager[None]:
+        """A context with every layer in evaluation mode. Raises InputError if one stays in training mode."""
+        return evaluating(self.module)
 
     def check_own_modes(self, w: Tensor, x: Tensor) -> None:
         """Raise InputError if a `train()` of the module's own makes it wrong, or random, to evaluate it at `w` (d,).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FunctionType
 
 from torch import nn
@@ -32,6 +33,24 @@ def start_training(module: nn.Module) -> None:
         layer.training = False
 
 
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put every layer into evaluation mode inside the block, and back into its own mode after it.
+
+    Raises InputError if a layer stays in training mode.
+    """
+    modes = [(layer, layer.training) for layer in module.modules()]
+    module.eval()
+    try:
+        _refuse_training_layers(module)
+        yield
+    finally:
+        for layer, training in modes:
+            layer.training = training
+        if modes[0][1]:
+            start_training(module)  # a `train()` of its own may change more than the mode
+
+
 def own_modes(module: nn.Module) -> Iterator[nn.Module]:
     """The outermost layers of `module` that override `train()`."""
     if "train" in vars(module) or type(module).train is not nn.Module.train:
@@ -41,7 +60,7 @@ def own_modes(module: nn.Module) -> Iterator[nn.Module]:
         yield from own_modes(child)
 
 
-def refuse_training_layers(module: nn.Module) -> None:
+def _refuse_training_layers(module: nn.Module) -> None:
     """Raise InputError if a layer of `module`, on which `eval()` was called, is in training mode."""
     for name, layer in module.named_modules():
         if layer.training:

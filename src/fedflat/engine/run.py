@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from ..core.errors import InputError
 from ..data.federated import Index
+from ..data.sample_kind import SampleKind
 from ..metrics.flatness import Flatness
 from ..metrics.protocols import AccuracyCurve
 from ..rounds.cost import MethodCost
 from .evaluation import Evaluated
+from .prediction import predict
 from .run_files import save_run
 
 if TYPE_CHECKING:
@@ -36,12 +38,24 @@ class Run:
     cost: MethodCost
     counts: Index  # samples per client and class, (clients, classes)
     flatness: Flatness  # what was measured on the final model; empty if nothing was asked for
+    samples: SampleKind  # what the model takes
     # How `fedflat.models.build` makes the module: name, options, classes, shape, dtype; None if a module was given.
     architecture: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
         """Method, seed, rounds and accuracy."""
         return f"Run({short_description(self.method, self.seed, self.summary)})"
+
+    def predict(self, x: Any, classes: bool = False) -> Tensor:
+        """The model's scores (n, k) of samples `x` (n, *shape), or with `classes` the class of each, int64 (n,).
+
+        x: samples as they were given for training, before any scaling: an array, a tensor, a list of pictures or
+        texts, or a dataset, whose labels are left aside. Of a multi-label task `classes` are 0 and 1 (n, k); a
+        regression has none. Computed in batches on the model's device, in evaluation mode; the result is on the CPU.
+
+        Raises InputError for another shape or kind of numbers (uint8, whole numbers, floats) than in training.
+        """
+        return predict(self.model, self.samples, x, classes)
 
     def save(self, folder: str | Path) -> None:
         """Write metrics, model, summary and measures into a new folder, which `fedflat.load_run` and reports read.

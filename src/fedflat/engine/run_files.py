@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .run import Run
 
 METRICS, MODEL, SUMMARY = "metrics.parquet", "model.safetensors", "summary.json"
-FLATNESS, PARTITION = "flatness.json", "partition.parquet"
+FLATNESS, PARTITION, VOCABULARY = "flatness.json", "partition.parquet", "vocabulary.txt"
 
 
 def save_run(run: Run, folder: Path) -> None:
@@ -34,6 +34,8 @@ def save_run(run: Run, folder: Path) -> None:
     make_folder(folder)
     checksums = Checksums(folder)
     write_counts(checksums, run.counts)
+    if run.samples.vocabulary:
+        write_text(checksums, VOCABULARY, "\n".join(run.samples.vocabulary))
     write_metrics_and_model(checksums, run)
     if run.flatness.findings:
         write_findings(checksums, run.flatness.findings)
@@ -71,6 +73,7 @@ def write_summary(
         found = {"plain": curve.reached(target), "smoothed": curve.reached(target, smooth=True)}
         reports.append({"accuracy": target} | {name: reached and vars(reached) for name, reached in found.items()})
     content = {"summary": run.summary, "targets": reports, "settings": run.settings, "cost": vars(run.cost)}
+    content["samples"] = {name: value for name, value in vars(run.samples).items() if name != "vocabulary"}
     write_json(checksums, SUMMARY, content | ({} if architecture is None else {"architecture": architecture}))
 
 

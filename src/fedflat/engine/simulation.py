@@ -23,6 +23,7 @@ from ..core.task import CROSS_ENTROPY, SampleLoss
 from ..core.wrapper import label_of, serves_another
 from ..data.federated import FederatedData, Index, digest
 from ..data.partition_statistics import partition_statistics
+from ..data.sample_kind import SampleKind
 from ..metrics.flatness import Flatness, Measure, ProgressCallback, Subject, check_measures, measure, no_progress
 from ..metrics.flatness.subject import MAX_SAMPLES, NextRound, RoundObserver
 from ..rounds import checkpoint
@@ -59,6 +60,7 @@ from .client_store import BUDGET, ClientStore
 from .cohort import CohortResult, InTurn, Trainer, train
 from .evaluation import Evaluated, OwnModels, ServerModel
 from .executors import Choice, agreed, check_name, choose
+from .prediction import predict
 from .private import private_rounds, without_client_values
 from .ranks import ALONE, Ranks
 from .run import Run, summarise
@@ -276,6 +278,10 @@ class Simulation:
         """A new module with the server's model in it, in evaluation mode."""
         return self._server.model
 
+    def predict(self, x: Any, classes: bool = False) -> Tensor:
+        """As `Run.predict`, by the server's model of now."""
+        return predict(self.model, SampleKind.of(self.data), x, classes)
+
     @property
     def has_secret_noise(self) -> bool:
         """Whether the rounds need a key that only states of this run have."""
@@ -355,6 +361,7 @@ class Simulation:
             w=self.w,
             cost=self._cost,
             counts=self.data.counts(),
+            samples=SampleKind.of(self.data),
             architecture=self._architecture,
         )
 

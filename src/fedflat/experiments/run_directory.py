@@ -8,7 +8,7 @@ import platform
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -17,15 +17,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.errors import ChangedWarning, InputError, printable
 from ..core.object_references import is_code_allowed
 from ..data.federated import Index
+from ..data.sample_kind import Encoder, SampleKind
+from ..data.sources import source, source_names
+from ..data.tokenizer import tokenizer_of
+from ..engine.prediction import predict
 from ..engine.run import Run, metrics_frame, short_description
 from ..engine.run_files import (
     METRICS,
     MODEL,
+    VOCABULARY,
     write_counts,
     write_findings,
     write_json,
@@ -34,13 +39,23 @@ from ..engine.run_files import (
     write_text,
 )
 from ..engine.simulation import Simulation
-from ..files import TEMPORARY, create_folder, flush_folder, locked, read_json, sweep, system_errors, write_atomically
+from ..files import (
+    TEMPORARY,
+    create_folder,
+    flush_folder,
+    locked,
+    read_json,
+    read_text,
+    sweep,
+    system_errors,
+    write_atomically,
+)
 from ..metrics.flatness import Finding, Flatness
-from ..models.blocks.fetched import fetched_commit
+from ..models.blocks.fetched import fetched_commit, folder_of
 from ..rounds.checkpoint import KEPT, kept_in, path_of, retire
 from ..rounds.checkpoint import load as load_state
 from ..rounds.checksums import Checksums
-from ..rounds.device import device_name
+from ..rounds.device import device_name, usable_device
 from ..rounds.history import metrics_table
 from ..rounds.initial_model import InitialModel, frozen_hash
 from ..rounds.model_file import load_model
@@ -48,7 +63,14 @@ from ..rounds.privacy.release_log import logs_in, read_log
 from ..rounds.segments import versions
 from .commit import commit_of_code
 from .grid import settings_key
-from .run_file_readers import read_architecture, read_counts, read_findings, read_metrics, read_summary
+from .run_file_readers import (
+    read_architecture,
+    read_counts,
+    read_findings,
+    read_metrics,
+    read_samples,
+    read_summary,
+)
 from .spec import DIGITS, Experiment, RunSpec
 
 RECORDED = ("fedflat", "torch", "numpy", "scipy", "scikit-learn", "safetensors", "pyarrow")  # packages in env.json
@@ -143,8 +165,8 @@ class RunDirectory:
             self.check_same_run(spec)
         if not (self.path / "partition.parquet").exists():
             write_counts(self.checksums, sim.data.counts())
-        if sim.data.vocabulary and not (self.path / "vocabulary.txt").exists():
-            write_text(self.checksums, "vocabulary.txt", "\n".join(sim.data.vocabulary))
+        if sim.data.vocabulary and not (self.path / VOCABULARY).exists():
+            write_text(self.checksums, VOCABULARY, "\n".join(sim.data.vocabulary))
         if not self.has_begun:
             write_text(self.checksums, "config.toml", spec.to_toml())
 
@@ -354,7 +376,9 @@ class StoredRun:
         Raises InputError for a run of a module of your own that was saved from Python: use `load_into`.
         """
         if self.directory.has_begun:
-            return self.load_into(self._with_known_base(self.spec.module()))
+            known = read_samples(self.directory.checksums.check("summary.json"))  # without the data, if it is there
+            fresh = self.spec.module() if known is None else self.spec.module_for(known.outputs, known.shape)
+            return self.load_into(self._with_known_base(fresh))
         architecture = read_architecture(self.directory.checksums.check("summary.json"))
         if architecture is None:
             raise InputError(
@@ -362,6 +386,47 @@ class StoredRun:
                 "load_into(module)"
             )
         return self.load_into(self._with_known_base(InitialModel.of_architecture(architecture).module()))
+
+    def predict(self, x: Any, classes: bool = False) -> Tensor:
+        """As `Run.predict`, on a GPU if there is one and the run's device was not the CPU; the data are not needed.
+
+        Texts are encoded by the run's own vocabulary or tokenizer.
+        """
+        return predict(self._placed_model, self.samples, x, classes, self._encoder)
+
+    @cached_property
+    def samples(self) -> SampleKind:
+        """What samples the model takes. Raises InputError for a run that does not say it."""
+        found = read_samples(self.directory.checksums.check("summary.json"))
+        if found is None:
+            raise InputError(f"{self.directory.path} does not say what samples its model takes; train again to predict")
+        if not (self.directory.path / VOCABULARY).exists():
+            return found
+        text = read_text(self.directory.checksums.check(VOCABULARY))
+        return replace(found, vocabulary=tuple(text.removesuffix("\n").split("\n")))
+
+    @property
+    def resized(self) -> bool:
+        """Whether pictures were resized for training."""
+        if not self.directory.has_begun:
+            return False
+        name = self.spec.data.name
+        picture = getattr(source(name), "picture", None) if name in source_names() else None
+        return self.spec.data.image_size is not None or bool(picture and picture.resize)
+
+    @cached_property
+    def _placed_model(self) -> nn.Module:
+        on_cpu = self.directory.has_begun and self.spec.device == "cpu"
+        return self.model.to(usable_device("cpu" if on_cpu else "auto"))
+
+    @cached_property
+    def _encoder(self) -> Encoder | None:
+        """That of a tokenizer; None if the run has none."""
+        if not self.directory.has_begun or self.samples.numbers != "whole numbers" or self.samples.vocabulary:
+            return None
+        path = self.spec.model.options.get("path") if self.spec.model.name == "transformer" else None
+        found = tokenizer_of(self.spec.data.tokenizer or (None if path is None else str(folder_of("path", str(path)))))
+        return None if found is None else lambda texts: found.encode(texts, self.samples.shape[0])
 
     def _with_known_base(self, module: nn.Module) -> nn.Module:
         """`module`. Raises InputError if its frozen parameters are not those that adapters were trained on."""

@@ -52,6 +52,14 @@ def read_npz(path: Path) -> Part:
     return Part(_labels(path, y), _samples(path, x), groups.get("domain"), groups.get("user"))
 
 
+def read_samples(path: Path) -> NDArray[np.generic]:
+    """The array x (n, *shape) of a file that need not have labels. Raises InputError as `read_npz` does."""
+    with parsing(str(path), "not a readable npz file"):
+        arrays = _arrays(path)
+    expect("x" in arrays and arrays["x"].ndim >= 2, str(path), "has no array 'x' of shape (n, ...)")
+    return _samples(path, arrays["x"])
+
+
 def _arrays(path: Path) -> dict[str, NDArray[np.generic]]:
     """The arrays that have a meaning here; others in the file are not read."""
     with open_zip(path) as archive:

@@ -97,6 +97,18 @@ def first_picture(path: Path) -> tuple[str, tuple[int, int, int]]:
     return name, picture_shape(name, read)
 
 
+def text_column(path: Path, name: str) -> list[str]:
+    """The texts in a column of a file. Raises InputError, naming it, if there are none."""
+    return _Column(path, _open(path, [name]), name).texts()
+
+
+def picture_column(path: Path, name: str) -> tuple[int, Iterator[tuple[str, Callable[[], bytes]]]]:
+    """The number of encoded pictures in a column of a file, and their names with functions that read their bytes."""
+    column = _Column(path, _open(path, [name, f"{name}.bytes"]), name)
+    column.expect_pictures()
+    return column.file.metadata.num_rows, column.pictures()
+
+
 def _in_order(files: list[tuple[int, int, Path]]) -> list[Path]:
     """The files of a part. Raises InputError unless each of the files that their names count exists exactly once."""
     files = sorted(files)

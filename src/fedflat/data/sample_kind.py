@@ -1,0 +1,117 @@
+"""What the samples of a model's training were, so that other samples are prepared in the same way, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from numbers import Number
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.errors import InputError, printable, shortened
+from ..core.task import Kind
+from .arrays import has_columns, stacked
+from .conversion import encode
+from .federated import FederatedData
+from .preparation import Preparation
+
+Numbers = Literal["pixels", "whole numbers", "floats"]
+MEANING: dict[Numbers, str] = {
+    "pixels": "pixels (uint8), which models see scaled to [0, 1]",
+    "whole numbers": "whole numbers (tokens)",
+    "floats": "floats",
+}
+Encoder = Callable[[Sequence[str]], Any]  # texts to token numbers (n, tokens)
+
+
+@dataclass(frozen=True)
+class SampleKind:
+    """The samples of a run's training, and what its scores are."""
+
+    shape: tuple[int, ...]  # of one sample
+    numbers: Numbers  # as they are stored
+    task: Kind
+    outputs: int  # scores of a sample: classes, labels or numbers
+    mean: tuple[float, ...] = ()  # as of a Preparation
+    std: tuple[float, ...] = ()
+    class_names: tuple[str, ...] = ()  # empty if classes have none
+    vocabulary: tuple[str, ...] = ()  # of texts: the word of each token number
+
+    @classmethod
+    def of(cls, data: FederatedData) -> Self:
+        """That of training data."""
+        return cls(
+            data.shape, numbers_of(data.x), data.task, data.classes, data.preparation.mean, data.preparation.std,
+            tuple(getattr(data, "class_names", ())), data.vocabulary,
+        )  # fmt: skip
+
+    def stored(self, x: Any, encoder: Encoder | None = None) -> Tensor:
+        """Samples as those of training are stored, (n, *shape).
+
+        x: an array, a tensor, a list of these, of pictures of Pillow or of texts, or a map-style dataset, whose labels
+        are left aside. encoder: for texts; by default the run's vocabulary. Raises InputError, in one line, for samples
+        of another shape or another kind of numbers: none is turned into another kind.
+        """
+        found = self._tensor(x, encoder)
+        if found.shape[1:] != self.shape:
+            one = "; one sample is x[None]" if tuple(found.shape) == self.shape else ""
+            raise InputError(f"predict: x has shape {tuple(found.shape)}, and samples of training have "
+                             f"{self.shape}: expected (n, {', '.join(map(str, self.shape))}){one}")  # fmt: skip
+        if numbers_of(found) != self.numbers:
+            raise InputError(f"predict: x has {MEANING[numbers_of(found)]}, and samples of training are "
+                             f"{MEANING[self.numbers]}; give these")  # fmt: skip
+        return found
+
+    def prepared(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """The model's input for stored samples (n, *shape), as in training. Raises InputError for NaN and infinity."""
+        x = Preparation(self.mean, self.std, dtype)(x.to(dtype) if x.is_floating_point() else x)
+        if x.is_floating_point() and not torch.isfinite(x).all():
+            raise InputError(f"predict: x has a value that is NaN, infinite or too large for {dtype}")
+        return x
+
+    def _tensor(self, x: Any, encoder: Encoder | None) -> Tensor:
+        x = x.to_numpy() if hasattr(x, "to_numpy") else x  # of a DataFrame, without importing pandas
+        if has_columns(x):
+            raise InputError("predict: x has columns; give the one with the samples, such as dataset['image']")
+        if isinstance(x, str | bytes | dict):
+            raise InputError(f"predict: x is of type {type(x).__name__}; give an array or a list of samples")
+        if not hasattr(x, "dtype") and hasattr(x, "__getitem__") and hasattr(x, "__len__"):
+            x = [_without_label(x[i]) for i in range(len(x))]
+            if x and all(isinstance(one, str) for one in x):
+                return torch.as_tensor(self._encoder(encoder)(x))
+            if x and (hasattr(x[0], "shape") or hasattr(x[0], "getbands")):
+                return stacked(x, "predict")
+        if isinstance(x, np.ndarray) and not x.flags.writeable:  # torch warns of these
+            x = x.copy()
+        try:
+            found = torch.as_tensor(x).detach()
+            if found.is_complex():
+                raise TypeError("they are complex")
+            return found
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            reason = shortened(printable((str(error).splitlines() or [""])[0]))
+            raise InputError(f"predict: x is no array of numbers: {reason}") from error
+
+    def _encoder(self, encoder: Encoder | None) -> Encoder:
+        if self.numbers != "whole numbers" or len(self.shape) != 1:
+            raise InputError(f"predict: x has texts, and samples of training are {MEANING[self.numbers]} of shape "
+                             f"{self.shape}; give these")  # fmt: skip
+        if encoder is not None:
+            return encoder
+        if not self.vocabulary:
+            raise InputError("predict: x has texts, and the run has no vocabulary; give token numbers, as in training")
+        return lambda texts: encode(texts, self.vocabulary, self.shape[0])
+
+
+def _without_label(item: Any) -> Any:
+    """The sample of an item of a dataset, (x,) or (x, y)."""
+    is_pair = isinstance(item, tuple) and len(item) in (1, 2) and not isinstance(item[0], Number)
+    return item[0] if is_pair else item
+
+
+def numbers_of(x: Tensor) -> Numbers:
+    """The kind of numbers of stored samples, which decides how they reach a model."""
+    return "floats" if x.is_floating_point() else "pixels" if x.dtype == torch.uint8 else "whole numbers"

@@ -1,0 +1,158 @@
+"""Predictions of a finished run for samples in files: what is read, and the table that comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from ..core.errors import InputError, printable
+from ..data.conversion import Progress
+from ..data.readers.file_search import plain_files
+from ..data.readers.image_folders import SUFFIXES
+from ..data.readers.layout import Shape
+from ..data.readers.limits import MAX_ENCODED_BYTES
+from ..data.readers.npz import read_samples
+from ..data.readers.pictures import decode_pictures
+from ..data.readers.untrusted_files import read_regular
+from ..data.sample_kind import SampleKind
+from ..engine.prediction import classes_of
+from ..files import write_atomically
+from .csv_text import csv_line
+
+AT_ONCE = 1024
+TABLES = (".csv", ".parquet")  # that are written
+Encoded = tuple[str, Callable[[], bytes]]
+
+
+class Predictor(Protocol):
+    """A run, as far as predictions need it."""
+
+    @property
+    def samples(self) -> SampleKind: ...
+
+    @property
+    def resized(self) -> bool: ...
+
+    def predict(self, x: Any) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Samples with a name for each, and how to get them, some at a time."""
+
+    names: list[str]
+    pieces: Iterator[Any]  # each of up to AT_ONCE samples
+
+
+def predict_file(run: Predictor, source: Path, out: Path, scores: bool, probabilities: bool, progress: Progress) -> int:
+    """Write the predictions of `run` for the samples in `source` to the new file `out`; how many there are.
+
+    Raises InputError, naming file or option, if `out` is there, and for samples of another kind than in training.
+    """
+    if out.suffix not in TABLES:
+        raise InputError(f"--out {out} must end in {' or '.join(TABLES)}")
+    if not out.parent.is_dir():
+        raise InputError(f"--out {out}: there is no folder {out.parent}")
+    if out.exists():
+        raise InputError(f"--out {out} is there already; choose another name, or remove it")
+    if probabilities and run.samples.task == "regression":
+        raise InputError("--probabilities: a regression has none; its predictions are the numbers")
+    found, parts = _samples(source, run), list[Tensor]()
+    if not found.names:
+        raise InputError(f"--input {source} has no samples")
+    for piece in found.pieces:
+        parts.append(run.predict(piece))
+        progress("samples", sum(map(len, parts)), len(found.names))
+    table = _table(found.names, torch.cat(parts), run.samples, scores, probabilities)
+    write_atomically(out, partial(pq.write_table, table) if out.suffix == ".parquet" else partial(_write_csv, table))
+    return len(found.names)
+
+
+def _table(names: list[str], scores: Tensor, kind: SampleKind, with_scores: bool, probabilities: bool) -> pa.Table:
+    """A row for each sample: its name, its prediction, and on request scores or probabilities."""
+    numbered = list(map(str, range(kind.outputs)))
+    labels: Sequence[str] = kind.class_names or numbered
+    columns: dict[str, Any] = {"sample": names}
+    if kind.task == "classification":
+        columns["class"] = [labels[i] for i in classes_of(scores, kind).tolist()]
+    else:
+        values = classes_of(scores, kind) if kind.task == "multi-label" else scores
+        columns |= {f"prediction_{label}": values[:, i].numpy() for i, label in enumerate(labels)}
+    if with_scores:
+        columns |= {f"score_{label}": scores[:, i].numpy() for i, label in enumerate(labels)}
+    if probabilities:
+        shares = scores.double().softmax(-1) if kind.task == "classification" else scores.double().sigmoid()
+        columns |= {f"probability_{label}": shares[:, i].numpy() for i, label in enumerate(labels)}
+    return pa.table(columns)
+
+
+def _write_csv(table: pa.Table, path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        file.write(csv_line(table.column_names))
+        for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
+            file.write(csv_line(row))
+
+
+def _samples(source: Path, run: Predictor) -> _Samples:
+    """The samples in a file or a folder."""
+    kind = run.samples
+    if not source.exists():
+        raise InputError(f"--input {source} is not there")
+    if source.is_dir() or source.suffix.lower() in SUFFIXES:
+        return _of_pictures(source, run)
+    if source.suffix == ".npz":
+        x = read_samples(source)
+        return _Samples(list(map(str, range(len(x)))), _cut(x))
+    if source.suffix == ".txt":
+        return _of_texts(read_regular(source).decode(errors="replace").splitlines())
+    if source.suffix == ".parquet":
+        from ..data.readers.parquet import picture_column, text_column  # here, because most inputs need no parquet
+
+        if kind.numbers != "pixels":
+            return _of_texts(text_column(source, "text"))
+        rows, encoded = picture_column(source, "image")
+        return _Samples(list(map(str, range(rows))), _pieces(decode_pictures(encoded, _shape(source, run))))
+    raise InputError(f"--input {source} must be .npz, .parquet, .txt, a picture or a folder of pictures")
+
+
+def _of_pictures(source: Path, run: Predictor) -> _Samples:
+    """A picture, or those in a folder and its subfolders, with their paths in it as names."""
+    files = [source] if source.is_file() else [x for x in plain_files(source) if x.suffix.lower() in SUFFIXES]
+    if not files:
+        raise InputError(f"--input {source} has no pictures ({', '.join(sorted(SUFFIXES))})")
+    names = [printable((path.relative_to(source) if path != source else Path(path.name)).as_posix()) for path in files]
+    encoded = ((str(path), partial(read_regular, path, MAX_ENCODED_BYTES)) for path in files)
+    return _Samples(names, _pieces(decode_pictures(encoded, _shape(source, run))))
+
+
+def _shape(source: Path, run: Predictor) -> Shape:
+    """The shape in which pictures are decoded. Raises InputError for a run that was not trained on square pictures."""
+    kind = run.samples
+    fits = kind.numbers == "pixels" and len(kind.shape) == 3 and kind.shape[0] in (1, 3)
+    if not fits or kind.shape[1] != kind.shape[2]:
+        raise InputError(f"--input {source} has pictures, and the run was trained on {kind.numbers} of shape "
+                         f"{kind.shape}; give samples as they were given for training, as x in an npz")  # fmt: skip
+    return Shape(kind.shape[0], kind.shape[1], resize=run.resized)
+
+
+def _of_texts(texts: list[str]) -> _Samples:
+    return _Samples(list(map(str, range(len(texts)))), _cut(texts, 10 * AT_ONCE))
+
+
+def _cut(x: Any, at_once: int = AT_ONCE) -> Iterator[Any]:
+    return (x[start : start + at_once] for start in range(0, len(x), at_once))
+
+
+def _pieces(pictures: Iterator[Any]) -> Iterator[Tensor]:
+    while some := list(islice(pictures, AT_ONCE)):
+        yield torch.from_numpy(np.stack(some))
