@@ -51,7 +51,7 @@ def _same(one: Any, other: Any, what: str) -> bool:
 def _kept_random_states() -> Iterator[None]:
     """What is drawn inside from the generators of `random`, numpy and torch is drawn again afterwards."""
     of_python, of_numpy = random.getstate(), np.random.get_state()
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices):
         try:
             yield

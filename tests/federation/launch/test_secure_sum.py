@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from math import inf
 from pathlib import Path
@@ -14,6 +13,7 @@ from fedflat.federation.flower.export import export
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.launch.local_federation import LocalFederation
 from fedflat.federation.secure_sum.session import SESSION
+from fedflat.rounds.checked_json import read_checked
 from support.effort import in_test_all
 from support.flower_fixtures import GridFederation, events_of, study_of, wait_for
 
@@ -25,7 +25,7 @@ LIMIT = 900.0  # seconds for all of it
 
 def has_answered(state: Path, client: str, request: str) -> bool:
     """Whether a client has answered a step of the session that it is in."""
-    found = [json.loads(path.read_text()) for path in state.glob(f"*/{client}/secure-sum/{SESSION}")]
+    found = [read_checked(path, 2**24) for path in state.glob(f"*/{client}/secure-sum/{SESSION}")]
     return any(session[request] is not None for session in found)
 
 
