@@ -12,6 +12,7 @@ from math import inf
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from .errors import InputError, shortened
+from .plain_numbers import plain_fields
 from .registry import suggestion
 
 Made = TypeVar("Made")
@@ -87,9 +88,13 @@ def _misnamed(name: str, names: list[str], unknown: list[str]) -> str:
 
 
 def check(instance: Any) -> None:
-    """Raise InputError, naming class and field, for a value outside the declared range or choices."""
+    """Raise InputError, naming class and field, for a value outside the declared range or choices.
+
+    Fields whose values are numbers of numpy or torch get Python's.
+    """
     cls: Any = type(instance)
     hints = _hints(cls)
+    plain_fields(instance)
     for f in fields(instance):
         value = getattr(instance, f.name)
         if not _fits(value, hints[f.name], f.metadata.get("interval", Interval())):

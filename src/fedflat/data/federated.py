@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.errors import InputError
+from ..core.plain_numbers import takes_numbers
 from ..core.registry import known_names
 from ..core.task import KINDS, Kind
 from .arrays import outputs_for, tensors
@@ -101,6 +102,7 @@ class FederatedData:
             )
 
     @classmethod
+    @takes_numbers
     def from_clients(
         cls,
         clients: Sequence[tuple[Any, Any]],
@@ -154,6 +156,7 @@ class FederatedData:
         return with_validation(data, options.validation, seed)
 
     @classmethod
+    @takes_numbers
     def split(
         cls,
         x: Any,

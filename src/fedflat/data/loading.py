@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..core.errors import InputError, shortened
 from ..core.object_references import portable
+from ..core.plain_numbers import takes_numbers
 from ..core.registry import suggestion
 from ..core.task import Kind
 from .arrays import outputs_for, tensors
@@ -30,6 +31,7 @@ def _no_progress(part: str, done: int, total: int) -> None:
     """Ignore the progress of a conversion."""
 
 
+@takes_numbers
 def load(
     name: str,
     clients: int,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from ..core.errors import InputError
+from ..core.plain_numbers import plain_fields
 from ..files import make_folder, write_atomically
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class EarlyStopping(Callback):
 
     def __post_init__(self) -> None:
         """Raises InputError, naming the argument, for a value out of range."""
+        plain_fields(self)
         if isinstance(self.patience, bool) or not isinstance(self.patience, int) or self.patience < 1:
             raise InputError(f"EarlyStopping.patience must be a whole number of at least 1, got {self.patience!r}")
         if not 0 <= self.min_delta < inf:

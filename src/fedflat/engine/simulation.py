@@ -19,6 +19,7 @@ from ..core.method import Context, Method
 from ..core.method_check import method_errors_named
 from ..core.model_check import check_tokens, randomness_of
 from ..core.objective import Objective
+from ..core.plain_numbers import plain_numbers, takes_numbers
 from ..core.task import CROSS_ENTROPY, SampleLoss
 from ..core.wrapper import label_of, serves_another
 from ..data.federated import FederatedData, Index, digest
@@ -91,6 +92,7 @@ class Simulation:
     The server's model is `w`, a flat vector (d,) in the order of the model's `parameters()`.
     """
 
+    @takes_numbers
     def __init__(
         self,
         model: str | nn.Module,
@@ -157,11 +159,12 @@ class Simulation:
         Raises ValueError, naming the argument, for anything that cannot work.
         """
         fix_product_rounding()
+        model_options = plain_numbers(model_options or {})
         check_arguments(method, data, client, weights, rounds=rounds, seed=seed, eval_every=eval_every, last=last,
                         probe_every=probe_every, store_budget=store_budget)  # fmt: skip
         check_workers(workers)
         check_precision(precision)
-        check_tokenizer(model, model_options or {}, data)
+        check_tokenizer(model, model_options, data)
         self.method = method.fitted(data.shape)
         check_ranks(ranks.number, workers, probes, self.method)
         self.client, self.weights, self.seed, self._ranks = client or Client(), weights, seed, ranks
@@ -169,7 +172,7 @@ class Simulation:
         self.device, self.precision = usable_device(device), precision
         self.adapter, self.guard, self.attack = adapter, guard, attack
         self._plan_rounds(rounds, participation, privacy, data.clients)
-        initial = InitialModel(model, data.classes, data.shape, seed, model_options or {}, dtype, adapter)
+        initial = InitialModel(model, data.classes, data.shape, seed, model_options, dtype, adapter)
         self._architecture = initial.architecture()
         w = self._make_model(initial, loss, data)
         self.probes = tuple(check_measures(probes, self.objective.module))

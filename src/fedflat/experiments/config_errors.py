@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from ..core.errors import InputError, printable, shortened
+from ..core.plain_numbers import plain_numbers
 from ..core.registry import suggestion
 from .schema import Section, sections_of
 
@@ -85,7 +86,7 @@ def validated(model: type[Model], table: dict[str, Any]) -> Model:
     """`table` as a `model`. Raises InputError, one line that names the field."""
     check_bounds(table)
     try:
-        return model(**table)
+        return model(**plain_numbers(table))
     except ValidationError as error:
         raise InputError(printable(shortened(_first_problem(error, model), LINE))) from error
     except RecursionError as error:

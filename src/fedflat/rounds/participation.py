@@ -11,12 +11,17 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import InputError
+from ..core.plain_numbers import plain_fields, plain_number
 from ..data.federated import Index
 from .randomness import Purpose, words
 
 
 class Participation(ABC):
     """A rule that chooses the cohort of every round."""
+
+    def __post_init__(self) -> None:
+        """Make numbers of numpy and torch Python's."""
+        plain_fields(self)
 
     @abstractmethod
     def cohort(self, t: int, clients: int, rng: np.random.Generator) -> Index:
@@ -70,6 +75,7 @@ class Bernoulli(Participation):
     p: float
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not isinstance(self.p, int | float) or not 0 < self.p <= 1:
             raise InputError(f"participation: Bernoulli p = {self.p!r} is not in (0, 1]")
 
@@ -117,6 +123,7 @@ class Unreliable(Participation):
 
     def __post_init__(self) -> None:
         """Raises InputError, naming the field, for what is no chance or no rule."""
+        super().__post_init__()
         object.__setattr__(self, "rule", participation(self.rule))  # set only here: the class is frozen
         _check_chance("dropouts", self.dropouts)
         _check_chance("stragglers", self.stragglers)
@@ -156,6 +163,7 @@ class HeldOut(Participation):
 
     def __post_init__(self) -> None:
         """Raises InputError for what is no share or no rule."""
+        super().__post_init__()
         object.__setattr__(self, "rule", participation(self.rule))  # set only here: the class is frozen
         _check_chance("held_out", self.share)
         if isinstance(self.rule, Explicit):
@@ -186,6 +194,7 @@ def _check_chance(name: str, value: float) -> None:
 
 def participation(rule: Any) -> Participation:
     """A rule from what a user writes: a share (0.1), a number per round (10), cohorts ([[0, 1], ...]) or a rule."""
+    rule = plain_number(rule)
     if isinstance(rule, Participation):
         return rule
     if isinstance(rule, Integral) and not isinstance(rule, bool):

@@ -14,6 +14,7 @@ from ...adapters import adapted_network
 from ...core.errors import InputError
 from ...core.matrix_products import fix_product_rounding
 from ...core.objective import Objective
+from ...core.plain_numbers import takes_numbers
 from ...core.task import SampleLoss, task_of
 from ...data.federated import FederatedData
 from .measure import Curve, Finding, LossMeasure, Measure, Measured, no_progress
@@ -58,6 +59,7 @@ class Flatness(Mapping[str, Measured]):
         return "\n".join(f"{name:<28} {value}" for name, value in self.items())
 
 
+@takes_numbers
 def flatness(
     model: nn.Module,
     data: FederatedData,
