@@ -11,8 +11,10 @@ import tomli_w
 
 from fedflat import study
 from fedflat.cli.flags import resolve
+from fedflat.core.errors import InputError
 from fedflat.core.object_references import allow_code
 from fedflat.experiments import python_interface
+from fedflat.experiments.config_errors import validated
 from fedflat.experiments.merging import flattened
 from fedflat.experiments.recipe import Recipe
 from fedflat.experiments.recipe_files import Base, Item
@@ -34,6 +36,8 @@ CASES = [  # a table, a table over it, and what then holds
      {"model.options.hidden": [9], "model.options.bias": 1}),
     ({"model": {"name": "mlp", "options": {"hidden": [8]}}}, {"model": "cnn"}, {"model.name": "cnn"}),
     ({"client": {"lr": 0.3, "epochs": 2}}, {"client": {"lr": 0.5}}, {"client.lr": 0.5, "client.epochs": 2}),
+    ({"client_of": {"FedAvg": {"lr": 0.3, "momentum": 0.5}}}, {"client_of": {"fedavg": {"lr": 0.4}}},
+     {"client_of.FedAvg.lr": 0.4, "client_of.FedAvg.momentum": 0.5}),
     ({"participation": {"share": 0.5, "dropouts": 0.1}}, {"participation": {"dropouts": 0.2}},
      {"participation": {"share": 0.5, "dropouts": 0.2}}),
     ({"participation": {"share": 0.5, "dropouts": 0.1}}, {"participation": 0.2}, {"participation": 0.2}),
@@ -44,6 +48,7 @@ CASES = [  # a table, a table over it, and what then holds
 def by_flags(old: dict[str, Any], new: dict[str, Any]) -> StudySpec:
     words = [(key, value) for key, value in flattened(new).items() if not key.startswith("participation")]
     words += [("participation", new["participation"])] if isinstance(new.get("participation"), float) else []
+    words = [("client_of", new["client_of"])] if "client_of" in new else words
     Path("flags.toml").write_text(tomli_w.dumps(old))
     if isinstance(new.get("participation"), dict):
         pytest.skip("participation is one text as a flag, and replaces the table")
@@ -64,6 +69,8 @@ def by_recipe(old: dict[str, Any], new: dict[str, Any]) -> StudySpec:
 
 
 def by_grid(old: dict[str, Any], new: dict[str, Any]) -> RunSpec:
+    if "client_of" in new:
+        pytest.skip("client_of is a setting of a study, and a grid has those of a run")
     run: RunSpec = StudySpec(**old, grid={key: [value] for key, value in new.items()}).runs()[0]
     return run
 
@@ -103,3 +110,9 @@ def test_a_grid_over_a_grid_keeps_one_value_for_a_key_in_two_spellings(
             python: Any = study("grid.toml", out="out", grid=new)
             flags = resolve(StudySpec, ["grid.toml", "--grid", json.dumps(new)])
             assert python.grid == flags.grid == {"client.epochs": [1], "client.lr": [0.2]}
+
+
+def test_a_key_of_a_grid_in_two_spellings_is_refused() -> None:
+    for grid in ({"client.lr": [0.1], "client": {"lr": [0.2]}}, {"client": {"lr": [0.2]}, "client.lr": [0.1]}):
+        with pytest.raises(InputError, match=r"client\.lr is given twice"):
+            validated(StudySpec, {"grid": grid})

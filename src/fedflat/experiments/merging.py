@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from ..core.errors import InputError
 from ..core.object_references import file_of, short_name
 from ..core.registry import plain
 from .schema import Choice, Section, sections_of
@@ -30,10 +31,16 @@ def nested(key: str, value: Any) -> Any:
 
 
 def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of a table by dotted key: `{"client": {"lr": 0.1}}` is `{"client.lr": 0.1}`."""
+    """The values of a table by dotted key: `{"client": {"lr": 0.1}}` is `{"client.lr": 0.1}`.
+
+    Raises InputError for a key that is there in both spellings.
+    """
     found: dict[str, Any] = {}
     for key, value in table.items():
-        found |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+        inside = flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+        if twice := found.keys() & inside.keys():
+            raise InputError(f"{min(twice)} is given twice")
+        found |= inside
     return found
 
 

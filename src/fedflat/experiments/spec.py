@@ -584,7 +584,10 @@ class StudySpec(Experiment):
     @field_validator("client_of")
     @classmethod
     def _known_methods(cls, table: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        return {_method_name(name): values for name, values in table.items()}
+        found: dict[str, dict[str, Any]] = {}
+        for name, values in table.items():  # of two spellings of one name the later one goes over the other
+            found[_method_name(name)] = {**found.get(_method_name(name), {}), **values}
+        return found
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
