@@ -56,6 +56,8 @@ def test_real_numbers(kind: Callable[[Any], Any]) -> None:
 def test_whole_numbers(kind: Callable[[Any], Any], tmp_path: Path) -> None:
     assert type(ff.Client(epochs=kind(2), batch_size=kind(20)).epochs) is int
     assert ff.Shards(kind(2)).shards_per_client == 2
+    listed = participation([[kind(0), kind(1)], torch.tensor([1, 2])])
+    assert repr(listed) == repr(participation([[0, 1], [1, 2]]))
     data = ff.data.load("digits", clients=kind(4), seed=kind(0), train_samples=kind(120))
     assert data.clients == 4
     own = ff.FederatedData.from_clients([(X, Y)], classes=kind(3), seed=kind(1))
@@ -79,7 +81,7 @@ def test_studies_and_grids_and_what_they_write(tmp_path: Path, monkeypatch: pyte
         seeds=[np.int64(0), np.int32(1)], rounds=np.array(3), participation={"share": np.float32(0.5)},
         targets=[np.float32(0.5)], data={"name": "digits", "clients": np.int64(4)},
         client=ff.Client(lr=np.float64(0.25)),
-        grid={"client.momentum": list(np.array([0.0, 0.5], dtype="float32")), "FedSAM.rho": [np.float32(0.1)]},
+        grid={"client.momentum": np.array([0.0, 0.5], dtype="float32"), "FedSAM.rho": [np.float32(0.1)]},
     )  # fmt: skip
     (tmp_path / "written.toml").write_text(found.to_toml())
     again = StudySpec.load(tmp_path / "written.toml")

@@ -25,12 +25,12 @@ def plain_number(value: Any) -> Any:
 
 
 def plain_numbers(value: Any) -> Any:
-    """A table or list in which every number is one of Python's."""
+    """A table or list in which every number is one of Python's; arrays become lists."""
     if isinstance(value, dict):
         return {key: plain_numbers(one) for key, one in value.items()}
     if isinstance(value, list) and not all(type(one) is int for one in value):  # listed cohorts may be a million
         return [plain_numbers(one) for one in value]
-    return plain_number(value)
+    return value.tolist() if getattr(value, "ndim", 0) and hasattr(value, "tolist") else plain_number(value)
 
 
 def plain_fields(instance: Any) -> None:

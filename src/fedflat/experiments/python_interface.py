@@ -9,6 +9,7 @@ from typing import Any
 from ..adapters.lora import LoRA
 from ..core.errors import InputError
 from ..core.object_references import allow_code
+from ..core.plain_numbers import takes_numbers
 from ..methods import all_methods
 from .config_errors import validated
 from .merging import merged
@@ -31,6 +32,7 @@ def load_run(folder: str | Path) -> StoredRun:
     return StoredRun.open(Path(folder))
 
 
+@takes_numbers
 def study(
     file: str | Path | None = None,
     *,

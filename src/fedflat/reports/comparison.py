@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import InputError
+from ..core.plain_numbers import plain_numbers
 from ..experiments.recipe_files import Published
 from ..experiments.statistics import mean_estimate, paired_difference
 from ..metrics.protocols import Protocol
@@ -66,10 +67,11 @@ def compare(
     Runs that differ only in the seed make one row, and a row is called by its method and whatever differs among the
     runs, such as `FedSAM(rho=0.1, alpha=0.5)`.
 
-    A difference is taken only between runs that share partition, initial weights, cohorts and batches. So each row is
-    compared with the run of the baseline method that has the same other settings: in a sweep over alpha, rho and lr,
-    `FedSAM(rho=0.1, alpha=0.5, lr=0.05)` with `FedAvg(alpha=0.5, lr=0.05)`. If the baseline has no run with the same
-    lr, the first one with the same partition serves; if it has none with the same partition, there is no difference.
+    A difference is taken only between runs that share partition, model, initial weights, loss, cohorts and batches.
+    So each row is compared with the run of the baseline method that has the same other settings: in a sweep over alpha,
+    rho and lr, `FedSAM(rho=0.1, alpha=0.5, lr=0.05)` with `FedAvg(alpha=0.5, lr=0.05)`. If the baseline has no run with
+    the same lr, the first one with the same partition serves; if it has none with the same partition, there is no
+    difference.
 
     `baseline` is a method, by default FedAvg, or the first one if FedAvg has no run; or the label of one row.
     `targets` are accuracies in (0, 1) whose first round is reported; by default the first baseline's own accuracy.
@@ -82,8 +84,9 @@ def compare(
     """
     if not isinstance(runs, Sequence) or not runs:
         raise InputError("compare needs a list of at least one finished run")
+    targets = plain_numbers(list(targets))
     for target in targets:
-        if not 0 < target < 1:
+        if not (isinstance(target, int | float) and 0 < target < 1):
             raise InputError(f"targets: {target} is not an accuracy in (0, 1)")
     for run in runs:
         if not hasattr(run, "summary"):

@@ -202,7 +202,7 @@ def participation(rule: Any) -> Participation:
     if isinstance(rule, float):
         return Share(rule)
     try:
-        cohorts = [list(cohort) for cohort in rule]
+        cohorts = [[plain_number(i) for i in cohort] for cohort in rule]
     except TypeError:
         cohorts = []
     whole = all(isinstance(i, Integral) and not isinstance(i, bool) for cohort in cohorts for i in cohort)

@@ -78,8 +78,8 @@ def flatness(
     Raises ValueError for an unknown name, a value out of range, a measure that needs a method and its
     round, or a model with NaN in it.
     """
-    if max_samples < 1:
-        raise InputError(f"flatness needs max_samples >= 1, got {max_samples}")
+    if not isinstance(max_samples, int) or max_samples < 1:
+        raise InputError(f"flatness needs a whole number max_samples >= 1, got {max_samples!r}")
     fix_product_rounding()
     objective = Objective(deepcopy(model), task=task_of(loss, data.task))
     w = objective.space.flatten(objective.module)
