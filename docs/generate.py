@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from benchmarks import attacks, privacy
+from benchmarks import attacks, privacy, recipe_costs
 from benchmarks.federation_tables import cost_table, kills_table, settings_table
 from benchmarks.growth_tables import growth_table, read_growth
 from benchmarks.ranks_tables import aggregation_table, rounds_table
@@ -22,7 +22,7 @@ from docs.gpu_lines import gpu_lines_table
 from docs.method_grid import grid
 from docs.method_pages import index_table, link, method_pages, page_problems
 from docs.study_analysis import Results as StudyResults
-from docs.study_guidance import guidance
+from docs.study_guidance import guidance, reach
 from fedflat.data.partition import all_partitions
 from fedflat.experiments.recipe import Recipe, all_recipes
 from fedflat.federation.flower.settings import NodeSettings, RunSettings
@@ -129,7 +129,10 @@ def printed(recipe: Recipe) -> list[str]:
 def recipes_page() -> str:
     """docs/recipes.md with every recipe, and how many of the papers' cells have numbers."""
     text = between("docs/recipes.md", "recipes", recipe_list())
-    return renewed(text, "coverage", published.coverage_table().markdown())
+    text = renewed(text, "coverage", published.coverage_table().markdown())
+    file = recipe_costs.FILE
+    costs = recipe_costs.page_part(json.loads(file.read_text())) if file.exists() else UNMEASURED
+    return renewed(text, "recipe costs", costs)
 
 
 def published_page() -> str:
@@ -181,14 +184,15 @@ def ranks_page() -> str:
 def which_method_page() -> str:
     """docs/which_method.md with costs, and what the study found."""
     text = between("docs/which_method.md", "costs", cost_of_methods())
-    return renewed(text, "guidance", guidance(StudyResults.load(STUDY)))
+    results = StudyResults.load(STUDY)
+    return renewed(renewed(text, "guidance", guidance(results)), "reach", reach(results))
 
 
 def study_page(folder: Path) -> dict[Path, str]:
     """docs/study.md and its figures, from the results in `folder`; what is not there was not measured yet."""
     results = StudyResults.load(folder)
     text = (ROOT / "docs" / "study.md").read_text()
-    for what, content in (study.chapters(results) | {"guidance": guidance(results)}).items():
+    for what, content in (study.chapters(results) | {"guidance": guidance(results), "reach": reach(results)}).items():
         text = renewed(text, what, content)
     figures = study.figures(results)
     return {ROOT / "docs" / "study.md": text} | {

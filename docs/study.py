@@ -9,9 +9,11 @@ from benchmarks.tables import MISSING, Table
 from docs.study_analysis import (
     BARELY,
     BASES,
+    CORRELATED,
     HELD,
     MEASURES,
     NOT_HELD,
+    SIGMA,
     UNDECIDED,
     Contrast,
     Correlation,
@@ -39,6 +41,11 @@ FIGURES = "_static/study"  # below docs/
 NOT_MEASURED = "Not measured yet."
 PARTS = {
     "tuned": "tuned", "published": "as published", "twice": "plain, twice the rounds", "tuned-again": "searched again",
+}  # fmt: skip
+# Columns of the tuned final models.
+FINAL = {
+    "train_accuracy": "tuned, final model: training accuracy", "gap": "test minus training",
+    "train_loss": "training loss",
 }  # fmt: skip
 ACCURACIES = {"accuracy": "", "accuracy_of_final_model": ", final model"}  # columns, and what they are called
 # The parts with the flat methods and with their bases, by kind of comparison; the first one is the plan's question.
@@ -225,8 +232,27 @@ def accuracy_table(results: Results, split: str) -> Table:
     """A row for each method of one split."""
     cells = {part: accuracy_cells(results.of(part, split)) for part in PARTS}
     methods = dict.fromkeys(method for some in cells.values() for method in some)
-    rows = [(method, *(cells[part].get(method, MISSING) for part in PARTS)) for method in methods]
-    return Table(("method", *PARTS.values()), rows)
+    final = final_cells(results.of("tuned", split))
+    rows = [
+        (method, *(cells[part].get(method, MISSING) for part in PARTS), *final.get(method, (MISSING,) * len(FINAL)))
+        for method in methods
+    ]
+    return Table(("method", *PARTS.values(), *FINAL.values()), rows)
+
+
+def final_cells(rows: Sequence[Row]) -> dict[str, tuple[str, ...]]:
+    """Training accuracy in per cent, test accuracy minus it in points, and training loss of final models, by method."""
+    columns = [by_method([row | {"gap": _gap(row)} for row in rows], name) for name in FINAL]
+    return {
+        method: (f"{100 * columns[0][method].mean:.2f}", f"{100 * columns[1][method].mean:+.2f}",
+                 f"{columns[2][method].mean:.2f}")
+        for method in columns[0]
+    }  # fmt: skip
+
+
+def _gap(row: Row) -> float | None:
+    known = row["train_accuracy"] is not None
+    return row["accuracy_of_final_model"] - row["train_accuracy"] if known else None
 
 
 def accuracy_cells(rows: Sequence[Row]) -> dict[str, str]:
@@ -330,7 +356,7 @@ def flatness_tables(results: Results) -> str:
 
 def flatness_table(rows: Sequence[Row]) -> Table:
     """Mean and spread over seeds of each measure, and in brackets the largest error of a single model's."""
-    titles = ("method", "models", *MEASURES.values())
+    titles = ("method", "models", *MEASURES.values(), "sigma^2 trace / 2")
     by_name: dict[str, list[Row]] = {}
     for row in rows:
         by_name.setdefault(row["method"], []).append(row)
@@ -344,6 +370,8 @@ def _flatness_row(method: str, rows: Sequence[Row]) -> tuple[str, ...]:
         errors = [row[f"{measure}_error"] for row in rows if row[f"{measure}_error"] is not None]
         error = f" (error {max(errors):.2g})" if errors else ""
         cells.append(f"{_estimate(estimate)}{error}" if estimate else MISSING)
+    trace = by_method(rows, "trace").get(method)
+    cells.append(f"{SIGMA**2 * trace.mean / 2:.4f}" if trace else MISSING)
     return method, str(len(rows)), *cells
 
 
@@ -361,7 +389,7 @@ def correlation_table(results: Results) -> str:
             *(_correlation(one(own, measure, accuracy)) for one in (within, between) for accuracy in ACCURACIES),
         )
         for title, own in _measured_sets(results).items()
-        for measure, words in MEASURES.items()
+        for measure, words in CORRELATED.items()
     ]
     kinds = (f"{kind}{which}" for kind in ("within a method", "between methods") for which in ACCURACIES.values())
     return Table(("split", "measure", *kinds), rows).markdown() if rows else ""

@@ -16,6 +16,7 @@ from fedflat.data.sources.cifar10 import SOURCE
 from fedflat.experiments.statistics import Difference, MeanEstimate, mean_estimate, paired_difference
 from fedflat.experiments.tuning import Tried, Tuned
 from fedflat.methods import find
+from fedflat.metrics.flatness.measures.lpf import LPF
 from fedflat.reports.catalogue import costs
 
 BASES = {
@@ -24,9 +25,13 @@ BASES = {
 }  # fmt: skip
 MORE_THAN_A_RADIUS = ("FedGF", "FedVSSAM", "FedGMT")  # the flat methods that are not their base where rho = 0
 METHODS = list(dict.fromkeys(name for flat, plain in BASES.items() for name in (plain, flat)))  # in tables and figures
-MEASURES = {"lambda_max": "largest eigenvalue", "trace": "trace", "lpf": "LPF"}
+# Columns of flatness by what they are called. LPF contains the training loss F, so its rise is what is shown.
+MEASURES = {"lambda_max": "largest eigenvalue", "trace": "trace", "lpf_rise": "LPF - F"}
+CORRELATED = MEASURES | {"lpf": "LPF, with the loss in it"}
+SIGMA = LPF().sigma
 LEVEL = 0.05
 MARGIN = 0.01  # of accuracy: leads below it count as none
+CLASSES = SOURCE.classes
 TEST_SAMPLES = SOURCE.sizes["test"]  # that accuracies are on
 NEAR_CHANCE = 0.12  # accuracy with ten classes that is at most two points above that of a guess
 HELD, BARELY, NOT_HELD, UNDECIDED = "held", "held, below a point", "not held", "undecided"
@@ -49,7 +54,8 @@ class Results:
     def load(cls, folder: Path) -> Results:
         """The tables in `folder`."""
         files = [folder / f"{table.name}.parquet" for table in fields(cls)]
-        return cls(*(pq.read_table(file).to_pylist() if file.exists() else [] for file in files))
+        runs, *others = (pq.read_table(file).to_pylist() if file.exists() else [] for file in files)
+        return cls([row | rise(row) for row in runs], *others)
 
     def of(self, part: str, split: str) -> list[Row]:
         """The runs of a part that have an accuracy, by method."""
@@ -66,6 +72,12 @@ class Results:
     def splits(self, *parts: str) -> list[str]:
         """The splits of which there is a run of one of these parts, in order."""
         return sorted({row["split"] for row in self.runs if row["part"] in parts})
+
+
+def rise(row: Row) -> Row:
+    """LPF minus the training loss F; F is on all training images, LPF on at most 2,000, and only its error is known."""
+    known = row["lpf"] is not None and row["train_loss"] is not None
+    return {"lpf_rise": row["lpf"] - row["train_loss"] if known else None, "lpf_rise_error": row["lpf_error"]}
 
 
 def in_order(rows: Sequence[Row]) -> list[Row]:

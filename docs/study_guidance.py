@@ -3,10 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+from math import log
 from statistics import median
 
 from docs.study import KINDS, NOT_MEASURED, heading, kind_of_contrasts
-from docs.study_analysis import BARELY, HELD, NOT_HELD, UNDECIDED, Contrast, Results, by_method
+from docs.study_analysis import BARELY, CLASSES, HELD, NOT_HELD, UNDECIDED, Contrast, Results, by_method, searched
+
+
+def reach(results: Results) -> str:
+    """What these runs cannot tell: how far training and test accuracy lie apart, and how roughly the search chose."""
+    said = [
+        sentence
+        for split in results.splits("tuned")
+        if results.have_ended(split, "tuned")
+        for sentence in (_gap(results, split), _choice(results, split))
+        if sentence
+    ]
+    if not said:
+        return NOT_MEASURED
+    return (
+        "**This study is about speed at this scale, not about whether flat minima generalise.** There is nothing to "
+        f"generalise here, and the search chose roughly. {' '.join(said)}"
+    )
+
+
+def _gap(results: Results, split: str) -> str:
+    """How far test accuracies of final models are from training accuracies, and how many losses are above a guess's."""
+    rows = [row for row in results.of("tuned", split) if row["train_accuracy"] is not None]
+    if not rows:
+        return ""
+    train, test, loss = (by_method(rows, name) for name in ("train_accuracy", "accuracy_of_final_model", "train_loss"))
+    gaps = [100 * (test[name].mean - train[name].mean) for name in train]
+    above = sum(one.mean > log(CLASSES) for one in loss.values())
+    bad = f"; the training loss of {above} is above ln {CLASSES} = {log(CLASSES):.2f}, that of a guess" if above else ""
+    return (
+        f"At {heading(split)} test accuracy is {min(gaps):+.1f} to {max(gaps):+.1f} points from training accuracy over "
+        f"the {len(gaps)} tuned methods{bad}."
+    )
+
+
+def _choice(results: Results, split: str) -> str:
+    """By how much the best of the first step led, and how much accuracy moved between evaluations."""
+    found = searched([row for row in results.tuning if (row["part"], row["split"]) == ("tune", split)])
+    steps = [one.steps[0] for one in found if len(one.steps[0]) > 1]
+    curves = [[accuracy for _, accuracy in curve] for one in found for curve in one.winner.curves.values()]
+    moves = [abs(100 * (after - before)) for curve in curves for before, after in pairwise(curve)]
+    if not steps or not moves:
+        return ""
+    leads = [100 * (first.score - second.score) for first, second, *_ in steps]
+    return (
+        f"The first cut there is by one evaluation, after {steps[0][0].rounds} rounds, where a method's best "
+        f"configuration led the second by {min(leads):.1f} to {max(leads):.1f} points; a winner's accuracy moves by "
+        f"{median(moves):.1f} points between two evaluations, in the median."
+    )
 
 
 def guidance(results: Results) -> str:

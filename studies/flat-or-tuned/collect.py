@@ -45,6 +45,7 @@ SCHEMAS = {
         *RUN, ("rounds", pa.int64()),
         ("accuracy", pa.float64()),  # mean of the last evaluations, in [0, 1]; none in a search
         ("accuracy_of_final_model", pa.float64()),
+        ("train_accuracy", pa.float64()), ("train_loss", pa.float64()),  # of the final model, on all training samples
         ("gradients", pa.float64()),  # minibatch gradients
         ("seconds", pa.float64()),  # of all rounds, by the clock
         ("client.lr", pa.float64()),
@@ -166,6 +167,8 @@ def run_row(part: str, split: str, run: StoredRun) -> Row:
         "rounds": int(summary["rounds"]),
         "accuracy": summary.get("test_accuracy"),
         "accuracy_of_final_model": summary.get("test_accuracy_last"),
+        "train_accuracy": summary["client_accuracy_mean"],  # clients have equally many samples
+        "train_loss": summary["train_loss"],
         "gradients": summary["gradients"],
         "seconds": summary["seconds"],
         "client.lr": spec.client.values()["lr"],

@@ -50,7 +50,7 @@ from docs.study_analysis import (
     verdict,
     within,
 )
-from docs.study_guidance import guidance
+from docs.study_guidance import guidance, reach
 from fedflat.core.errors import InputError
 from fedflat.experiments import tuning
 from fedflat.experiments.measuring import build_measures, measure_run
@@ -370,7 +370,8 @@ def made_up_runs(part: str, methods: list[str], rng: np.random.Generator) -> lis
     return [
         {
             "part": part, "split": split, "method": method, "seed": seed, "rounds": 300,
-            "accuracy": 0.5 + rng.normal(0, 0.01), "accuracy_of_final_model": 0.5, "gradients": 1e6, "seconds": 360.0,
+            "accuracy": 0.5 + rng.normal(0, 0.01), "accuracy_of_final_model": 0.5, "train_accuracy": 0.51,
+            "train_loss": 2.5 if (split, method) == ("alpha-0", "FedSAM") else 1.5, "gradients": 1e6, "seconds": 360.0,
             "client.lr": 0.1, "hyper_parameters": "{}", "segments": 1 + (seed == 0),
             "mean_c": seed / 8 if method == "FedGF" else None,
             **({} if part not in collect.MEASURED else {
@@ -441,7 +442,9 @@ def tables(text: str) -> list[list[dict[str, str]]]:
 
 def test_without_results_every_mark_says_so() -> None:
     nothing = Results.load(Path("nowhere"))
-    assert study.chapters(nothing) | {"guidance": guidance(nothing)} == dict.fromkeys(MARKS, "Not measured yet.")
+    assert study.chapters(nothing) | {"guidance": guidance(nothing), "reach": reach(nothing)} == dict.fromkeys(
+        MARKS, "Not measured yet."
+    )
     assert study.figures(nothing) == {}
 
 
@@ -449,7 +452,7 @@ def test_without_results_every_mark_says_so() -> None:
 def test_every_mark_is_filled_and_every_figure_is_shown(made_up: Path, pages: dict[Path, str]) -> None:
     text = next(content for path, content in pages.items() if path.suffix == ".md")
     chapters = study.chapters(Results.load(made_up))
-    assert sorted([*chapters, "guidance"]) == sorted(MARKS)
+    assert sorted([*chapters, "guidance", "reach"]) == sorted(MARKS)
     assert "Not measured yet." not in text
     drawn = {path.name for path in pages if path.suffix == ".svg"}
     assert drawn == {"contrasts.svg", "curves-alpha-0.svg", "curves-alpha-0.1.svg", "flatness.svg", "drift.svg"}
@@ -652,6 +655,28 @@ def test_guidance_has_the_numbers_of_the_results(made_up: Path) -> None:
             assert row in line.split(place)[1].split(")")[0]
 
 
+def test_the_first_sentence_says_what_there_is_to_generalise(made_up: Path) -> None:
+    """All test accuracies of final models are 50 %, training accuracies 51 %, and one training loss is above ln 10."""
+    results = Results.load(made_up)
+    said = reach(results)
+    assert said.count(f"-1.0 to -1.0 points from training accuracy over the {len(METHODS)} tuned methods") == 2
+    assert said.count("the training loss of 1 is above ln 10 = 2.30") == 1
+    assert said.count("after 30 rounds, where a method's best configuration led the second by 1.0 to 1.0 points") == 2
+    assert said.count("a winner's accuracy moves by 0.0 points") == 2
+    (row, *_) = [row for row in tables(study.accuracy_tables(results))[1] if row["method"] == "FedSAM"]
+    assert list(row.values())[-3:] == ["51.00", "-1.00", "1.50"]
+
+
+def test_lpf_is_shown_as_a_rise_over_the_training_loss(made_up: Path) -> None:
+    results = Results.load(made_up)
+    own = [row for row in results.of("tuned", "alpha-0") if row["method"] == "FedSAM"]
+    shown = next(row for row in tables(study.flatness_tables(results))[0] if row["method"] == "FedSAM")
+    expected = np.mean([row["lpf"] for row in own]) - 2.5
+    assert float(shown["LPF - F"].split(" ")[0]) == pytest.approx(expected, rel=0.1)
+    half = 1e-4 / 2 * np.mean([row["trace"] for row in own])
+    assert float(shown["sigma^2 trace / 2"]) == pytest.approx(half, abs=5.1e-5)
+
+
 def test_an_unfinished_comparison_says_so_and_has_no_verdict(made_up: Path) -> None:
     whole = Results.load(made_up)
     assert study.missing(whole) == "All runs have ended; those that the plan's departures leave out were not made."
@@ -741,6 +766,7 @@ def test_collected_runs_are_those_of_the_folders(carried_out: Path) -> None:
         tested = pq.read_table(folder / "metrics.parquet")["test_accuracy"].to_pylist()
         assert row["accuracy"] == pytest.approx(np.mean(tested)), "of the last evaluations: both"
         assert row["accuracy_of_final_model"] == tested[-1]
+        assert (row["train_accuracy"], row["train_loss"]) == (summary["client_accuracy_mean"], summary["train_loss"])
         assert (row["rounds"], row["seconds"], row["segments"]) == (2, summary["seconds"], 1)
         assert row["client.lr"] == 0.1
     assert json.loads(tuned[1]["hyper_parameters"])["rho"] == 0.1

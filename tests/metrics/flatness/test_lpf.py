@@ -15,11 +15,13 @@ from support.quadratic_clients import bowls, measured, orthogonal
 def test_interval_covers_the_closed_form_as_often_as_it_says() -> None:
     """E F(w + tau) = F(w) + sigma^2 tr(H) / 2 on a quadratic. 95 % of 200 seeds: 180 to 198 but for 1 in 1,000."""
     b, sigma = bowls(), 0.3
-    expected = b.pooled_loss(b.w) + sigma**2 * np.trace(b.H) / 2
-    values = [x for s in range(200) for x in measured(b.subject, LPF(sigma=sigma, draws=30, seed=s)).values()]
-    covered = sum(abs(x.value - expected) <= x.error for x in values)
-    assert 180 <= covered <= 198
-    assert {x.kind for x in values} == {"interval"}
+    rise = sigma**2 * np.trace(b.H) / 2
+    found = [measured(b.subject, LPF(sigma=sigma, draws=30, seed=s)) for s in range(200)]
+    for name, expected in {"lpf(sigma=0.3)": b.pooled_loss(b.w) + rise, "lpf_rise(sigma=0.3)": rise}.items():
+        values = [one[name] for one in found]
+        covered = sum(abs(x.value - expected) <= x.error for x in values)
+        assert 180 <= covered <= 198
+        assert {x.kind for x in values} == {"interval"}
 
 
 def test_defaults_are_those_of_the_reference_study() -> None:
@@ -34,8 +36,9 @@ def test_noise_depends_on_the_seed_alone(seed: int) -> None:
     noise = np.random.default_rng(seed).standard_normal((5, 4))
     for b in (bowls(), bowls(seed=1)):
         expected = np.mean([b.pooled_loss(b.w + 0.5 * tau) for tau in noise])
-        (found,) = measured(b.subject, LPF(sigma=0.5, draws=5, seed=seed)).values()
+        found, rise = measured(b.subject, LPF(sigma=0.5, draws=5, seed=seed)).values()
         assert found.value == pytest.approx(expected, rel=1e-12)
+        assert rise.value == pytest.approx(expected - b.pooled_loss(b.w), rel=1e-9)
 
 
 def test_relative_change_against_plain_pytorch() -> None:
@@ -64,6 +67,6 @@ def test_relative_change_of_no_loss_is_undefined() -> None:
 
 def test_rotation_changes_nothing_but_the_noise() -> None:
     b, one = bowls(), LPF(sigma=0.3, draws=400)
-    (lpf,) = measured(b.subject, one).values()
-    (turned,) = measured(b.rotated(orthogonal(4)).subject, one).values()
+    lpf, _ = measured(b.subject, one).values()
+    turned, _ = measured(b.rotated(orthogonal(4)).subject, one).values()
     assert turned.value == pytest.approx(lpf.value, abs=2 * lpf.error)

@@ -14,8 +14,8 @@ from ..subject import Subject
 class LPF(LossMeasure):
     """The training loss averaged over Gaussian noise on the parameters: E F(w + tau), tau ~ N(0, sigma^2 I).
 
-    The low-pass filter of Bisla et al. (2022), with their sigma and number of draws; the loss itself,
-    not its rise. The noise depends on `seed` alone, so all models of one size have the same. Its length
+    The low-pass filter of Bisla et al. (2022), with their sigma and number of draws; the loss itself. Its rise,
+    `lpf_rise` = E F(w + tau) - F(w), about sigma^2 tr(H) / 2, is what is due to flatness. The noise depends on `seed` alone, so all models of one size have the same. Its length
     is about sigma sqrt(d). `relative` averages |F(w + tau) - F(w)| / F(w) instead, which is undefined for a
     loss of exactly 0: then there is no value.
     """
@@ -32,9 +32,10 @@ class LPF(LossMeasure):
         for i, noise in enumerate(gaussians(self.seed, self.draws, subject.w)):
             losses[i] = subject.pooled.loss(subject.w + self.sigma * noise)
             progress(i + 1, self.draws)
-        if not self.relative:
-            return self.finding(subject, {"lpf": mean_with_interval(losses)})
         start = subject.pooled.loss(subject.w)
+        if not self.relative:
+            values = {"lpf": mean_with_interval(losses), "lpf_rise": mean_with_interval(losses - start)}
+            return self.finding(subject, values)
         values = {"lpf": mean_with_interval(np.abs(losses - start) / start)} if start > 0 else {}
         return self.finding(subject, values)
 

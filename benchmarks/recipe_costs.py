@@ -1,0 +1,122 @@
+"""What the papers' recipes cost at full protocol: processor seconds of a gradient, times the gradients of every cell.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.recipe_costs        # writes docs/recipe_costs.json; some minutes
+
+For every kind of cell, a data set with a model and a batch size, some gradients of a random batch and some evaluations are
+timed in processor seconds of one thread, which other work on the machine changes little. Nothing is trained, no data
+are read. A method's other work, loading of data and measures of flatness are not in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from statistics import median
+from time import process_time
+from typing import Any
+
+import torch
+
+from fedflat.core.objective import Batch, Objective
+from fedflat.experiments.budget import Budget, Speed, budget_of_runs
+from fedflat.experiments.recipe import Cell, all_recipes
+from fedflat.experiments.spec import RunSpec, build_client
+from fedflat.models import build
+
+from .tables import Table
+
+FILE = Path(__file__).parents[1] / "docs" / "recipe_costs.json"
+CALLS, SECONDS = 20, 10.0  # of each timing at most; at least two calls, the first of which is not counted
+Kind = tuple[str, str, int]  # data set, model, batch size
+
+
+def main() -> None:
+    """Measure every kind, and write the file."""
+    torch.set_num_threads(1)
+    found = []
+    for kind, spec in kinds().items():
+        speed = speed_of(spec)
+        found.append(dict(zip(("data", "model", "batch_size"), kind, strict=True)) | vars(speed))
+        print(*kind, f"{speed.gradient:.4g} s a gradient, {speed.evaluation:.4g} s a sample evaluated", flush=True)
+    content = {"machine": f"{os.cpu_count()} shared CPU cores", "torch": torch.__version__, "kinds": found}
+    FILE.write_text(json.dumps(content, indent=2) + "\n")
+
+
+@cache
+def cells() -> tuple[tuple[Cell, tuple[RunSpec, ...], Budget], ...]:
+    """Every cell of a paper's recipe that trains, its runs, and their work."""
+    found = [
+        (cell, tuple(cell.study().runs()))
+        for recipe in all_recipes().values()
+        if recipe.base.paper != "fedflat" and recipe.item.kind == "training"
+        for cell in recipe.cells()
+    ]
+    return tuple((cell, runs, budget_of_runs(runs)) for cell, runs in found)
+
+
+def kind_of(spec: RunSpec) -> Kind:
+    """What the speed depends on."""
+    return spec.data.name, spec.model.name, build_client(spec.client).batch_size or 0
+
+
+def kinds() -> dict[Kind, RunSpec]:
+    """A run of every kind of cell."""
+    return {kind_of(runs[0]): runs[0] for _, runs, _ in cells()}
+
+
+def speed_of(spec: RunSpec) -> Speed:
+    """Processor seconds of a gradient of a batch, and of evaluating one sample."""
+    known, size = spec.known_data, build_client(spec.client).batch_size or 1
+    shape = known.sample_shape(spec.sample_format)
+    pixels = torch.randint(0, 256, (size, *shape))
+    batch = Batch(pixels if known.vocabulary_size else pixels / 255, torch.zeros(size, dtype=torch.int64))
+    objective = Objective(build(spec.model.name, known.classes, shape))
+    w = objective.space.flatten(objective.module)
+    gradient = seconds(lambda: objective.gradient(w, batch))
+    with torch.inference_mode(), objective.evaluating():
+        return Speed(gradient, seconds(lambda: objective.logits(w, batch.x)) / size)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """The median of processor seconds."""
+    found: list[float] = []
+    while len(found) < 2 or (len(found) <= CALLS and sum(found) < SECONDS):
+        before = process_time()
+        work()
+        found.append(process_time() - before)
+    return median(found[1:])
+
+
+def page_part(measured: dict[str, Any]) -> str:
+    """The tables of docs/recipes.md: kinds, and recipes by kind, with the cheapest cell of each."""
+    speeds = {
+        (one["data"], one["model"], one["batch_size"]): Speed(one["gradient"], one["evaluation"])
+        for one in measured["kinds"]
+    }
+    machine = f"Measured on {measured['machine']}, one thread, torch {measured['torch']}, in processor seconds."
+    titles = ("data", "model", "batch", "seconds a gradient", "ms a sample evaluated")
+    first = Table(titles, [(*map(str, kind), f"{speed.gradient:.3g}", f"{1000 * speed.evaluation:.3g}")
+                           for kind, speed in sorted(speeds.items())])  # fmt: skip
+    titles = ("recipe", "data, model", "cells", "runs", "core hours", "cheapest cell", "core hours of it")
+    return "\n\n".join([machine, first.markdown(), Table(titles, list(_rows(speeds))).markdown()])
+
+
+def _rows(speeds: dict[Kind, Speed]) -> Iterator[tuple[str, ...]]:
+    """A row for every recipe and kind of its cells that was measured."""
+    groups: dict[tuple[str, str], list[tuple[float, str, int]]] = {}
+    for cell, runs, work in cells():
+        data, model, batch_size = kind_of(runs[0])
+        if (data, model, batch_size) in speeds:
+            hours = speeds[data, model, batch_size].hours(work)
+            groups.setdefault((cell.recipe.name, f"{data}, {model}"), []).append((hours, cell.name, work.runs))
+    for (recipe, kind), some in groups.items():
+        least = min(some)
+        number, every = sum(runs for *_, runs in some), sum(hours for hours, *_ in some)
+        yield recipe, kind, str(len(some)), str(number), f"{every:,.0f}", f"`{least[1]}`", f"{least[0]:,.1f}"
+
+
+if __name__ == "__main__":
+    main()
