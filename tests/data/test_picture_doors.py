@@ -17,6 +17,9 @@ import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.data import prepare
 from fedflat.data.own_dataset import own_dataset
+from fedflat.data.readers import pictures
+from fedflat.data.readers.layout import Shape
+from fedflat.data.readers.pictures import decode_pictures
 from support.files import refused, write_files, write_parquet
 
 SIDE = 8
@@ -178,6 +181,46 @@ def test_grey_and_coloured_pictures_of_ones_own_are_not_mixed(tmp_path: Path, do
         (tmp_path / str(i)).mkdir()
         with refused("0", "1", "all grey or all coloured" if door != "parquet" else "grey or all coloured"):
             DOORS[door](tmp_path / str(i), contents)
+
+
+@pytest.mark.parametrize("door", [name for name in DOORS if name != "class folders"])
+def test_pictures_of_two_sizes_are_named(tmp_path: Path, door: str) -> None:
+    with refused("0", "1", "one size" if door != "parquet" else "a picture of (4, 4), expected 8 x 8 as "):
+        DOORS[door](tmp_path, [file(Image.fromarray(some)) for some in (COLOURS, COLOURS[:4, :4])])
+
+
+def test_a_test_part_of_another_kind_is_named(tmp_path: Path) -> None:
+    for part, pixels in (("train", COLOURS), ("test", GREY)):
+        write_parquet(tmp_path / f"{part}.parquet", {"image": [file(Image.fromarray(pixels))], "label": [0]})
+    with refused("test.parquet", "train.parquet", "grey or all coloured"):
+        prepare("parquet", str(tmp_path))
+
+
+def test_a_photograph_with_a_preview_is_the_photograph() -> None:
+    content = file(
+        Image.fromarray(np.full_like(COLOURS, 10)), "MPO", save_all=True, append_images=images([KNOWN["WebP"][0]])
+    )
+    (found,) = decode_pictures([("a.jpg", lambda: content)], Shape(3, SIDE))
+    assert np.array_equal(found, np.full((3, SIDE, SIDE), 10))
+
+
+def test_a_picture_in_memory_may_have_as_many_pixels_as_one_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Items([(Image.fromarray(GREY), 0)])
+    monkeypatch.setattr(pictures, "MAX_PIXELS", SIDE * SIDE)
+    assert ff.FederatedData.split(pair, clients=1).shape == (1, SIDE, SIDE)
+    monkeypatch.setattr(pictures, "MAX_PIXELS", SIDE * SIDE - 1)
+    with refused("data: training: sample 0 has 64 pixels; at most 63 are read"):
+        ff.FederatedData.split(pair, clients=1)
+
+
+def test_channels_that_come_last_are_not_augmented() -> None:
+    x = np.zeros((4, SIDE, SIDE, 3), np.uint8)
+    for make in (
+        lambda: ff.FederatedData.split(x, np.zeros(4, int), clients=2, augment="crop-flip"),
+        lambda: ff.FederatedData.from_clients([(x / 255, np.zeros(4, int))], augment="fl-simulator"),
+    ):
+        with refused("pictures (n, channels, height, width)", "(4, 8, 8, 3)"):
+            make()
 
 
 def test_clients_of_other_kinds_of_pictures_are_not_mixed() -> None:

@@ -22,6 +22,7 @@ from .hub import download
 from .partition import IID, Partition
 from .partition.scheme import Samples, parts_of
 from .preparation import AUGMENTATIONS, Augmentation
+from .readers.layout import CHANNELS
 from .sample_format import OWN_FORMAT, SampleFormat
 from .selection import DataOptions, select_samples
 from .sources import known_source, source
@@ -162,6 +163,9 @@ def augmentation_of(augment: str, x: Tensor, name: str) -> Augmentation | None:
     """The augmentation called `augment`. Raises InputError if the samples `x` (n, *shape) are no pictures."""
     if augment != "none" and x.ndim != 4:
         raise InputError(f"data.augment = {augment!r} goes with pictures; {name} has none")
+    if augment != "none" and x.shape[1] not in CHANNELS and x.shape[3] in CHANNELS:
+        raise InputError(f"data.augment = {augment!r} goes with pictures (n, channels, height, width); {name} has "
+                         f"{tuple(x.shape)}")  # fmt: skip
     return AUGMENTATIONS[augment]
 
 

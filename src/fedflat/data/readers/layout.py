@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from ..federated import Index
 
+CHANNELS = (1, 3, 4)  # of pictures in arrays
+
 
 @dataclass(frozen=True)
 class Part:

@@ -18,14 +18,13 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from .file_search import open_zip, read_zip_member
-from .layout import Part
+from .layout import CHANNELS, Part
 from .limits import MAX_CLASSES, MAX_MEMBERS, MAX_SAMPLES
 from .untrusted_files import expect, listed, parsing
 
 NAMES = ("x", "y", "domain", "user")
 MAX_AXES = 8
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-CHANNELS = (1, 3, 4)  # of pictures
 
 
 def npz_files(folder: Path) -> dict[str, Path]:
