@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from fedflat.core.errors import InputError
 from fedflat.experiments import runner
 from fedflat.experiments.export import export
 from fedflat.experiments.run_directory import StoredRun
+from fedflat.rounds.checksums import Checksums
 from support.studies import run_spec
 
 
@@ -167,3 +169,31 @@ def test_other_tasks_predict_numbers_or_labels(task: str) -> None:
     else:
         right = float((run.predict(x, classes=True).numpy() == y).mean())
         assert right == pytest.approx(run.summary["test_label_accuracy_last"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shape": [0]},
+        {"shape": [10**5, 10**5]},
+        {"outputs": -1},
+        {"outputs": 10**12},
+        {"class_names": ["a"]},
+        {"class_names": [f"{i}\x1b[2J" for i in range(10)]},
+        {"mean": [0.5]},
+        {"numbers": "texts"},
+        {"task": "magic"},
+        {"shape": "abc"},
+    ],
+)
+def test_a_damaged_description_of_samples_is_one_line(
+    sim: ff.Simulation, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    sim.result().save(tmp_path)
+    content = json.loads((tmp_path / "summary.json").read_text())
+    content["samples"] |= change
+    Checksums(tmp_path).write("summary.json", lambda path: path.write_text(json.dumps(content)))
+    run = ff.load_run(tmp_path)
+    with pytest.raises(InputError, match=r"summary.json is damaged: samples") as caught:
+        run.predict(sim.data.x)
+    assert str(caught.value).isprintable()

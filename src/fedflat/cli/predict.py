@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 from rich.progress import MofNCompleteColumn, Progress
 
+from ..core.errors import InputError
 from ..core.object_references import allow_code
 from .console import Console, bar_for_each, usual_columns
+from .results import is_federation
 from .run import AllowCodeOption
 
 
@@ -43,6 +45,9 @@ def predict(
 
     if code:
         context.with_resource(allow_code())
+    if is_federation(run):
+        raise InputError(f"{run} holds a federation, whose server does not know what samples its clients have; in "
+                         f"Python put {run / 'model.safetensors'} into a model")  # fmt: skip
     console = Console()
     columns = (*usual_columns(), MofNCompleteColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:

@@ -56,7 +56,7 @@ def report(
     from .execution import show
 
     console = Console()
-    if any(_is_federation(folder) for folder in folders):
+    if any(is_federation(folder) for folder in folders):
         return _report_federation(console, folders, out)
     chosen = cast("Protocol | None", protocol)  # an unknown one is refused by `compare`
     if len(folders) == 1 and (folders[0] / "study.toml").exists():
@@ -71,7 +71,8 @@ def report(
     show(console, [Chapter(comparison)], out or Path("runs") / f"report-{_digest(runs)}")
 
 
-def _is_federation(folder: Path) -> bool:
+def is_federation(folder: Path) -> bool:
+    """Whether a folder is that of a federation."""
     from ..federation.flower.directory import STUDY  # needs no Flower
 
     return (folder / STUDY).exists()

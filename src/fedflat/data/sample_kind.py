@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from numbers import Number
 from typing import Any, Literal, Self
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from ..core.errors import InputError, printable, shortened
 from ..core.task import Kind
 from .arrays import has_columns, stacked
-from .conversion import encode
+from .conversion import MAX_NAME, encode
 from .federated import FederatedData
 from .preparation import Preparation
 
@@ -24,6 +25,7 @@ MEANING: dict[Numbers, str] = {
     "whole numbers": "whole numbers (tokens)",
     "floats": "floats",
 }
+LARGEST = 10**8  # numbers of a sample
 Encoder = Callable[[Sequence[str]], Any]  # texts to token numbers (n, tokens)
 
 
@@ -39,6 +41,14 @@ class SampleKind:
     std: tuple[float, ...] = ()
     class_names: tuple[str, ...] = ()  # empty if classes have none
     vocabulary: tuple[str, ...] = ()  # of texts: the word of each token number
+
+    def __post_init__(self) -> None:
+        """Raises InputError for what no run writes; the kind may come from somebody else's folder."""
+        names = {len(name) <= MAX_NAME and printable(name) == name for name in self.class_names}
+        if not 1 <= self.outputs <= LARGEST or min(self.shape, default=1) < 1 or prod(self.shape) > LARGEST:
+            raise InputError("samples: not a shape, or not a number of scores")
+        if False in names or len(self.class_names) not in (0, self.outputs) or len(self.mean) != len(self.std):
+            raise InputError("samples: not a short name for each class, or not a deviation for each mean")
 
     @classmethod
     def of(cls, data: FederatedData) -> Self:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,22 +28,10 @@ from ..data.sample_kind import SampleKind
 from ..engine.prediction import classes_of
 from ..files import write_atomically
 from .csv_text import csv_line
+from .run_directory import StoredRun
 
 AT_ONCE = 1024
 TABLES = (".csv", ".parquet")  # that are written
-Encoded = tuple[str, Callable[[], bytes]]
-
-
-class Predictor(Protocol):
-    """A run, as far as predictions need it."""
-
-    @property
-    def samples(self) -> SampleKind: ...
-
-    @property
-    def resized(self) -> bool: ...
-
-    def predict(self, x: Any) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -54,7 +42,7 @@ class _Samples:
     pieces: Iterator[Any]  # each of up to AT_ONCE samples
 
 
-def predict_file(run: Predictor, source: Path, out: Path, scores: bool, probabilities: bool, progress: Progress) -> int:
+def predict_file(run: StoredRun, source: Path, out: Path, scores: bool, probabilities: bool, progress: Progress) -> int:
     """Write the predictions of `run` for the samples in `source` to the new file `out`; how many there are.
 
     Raises InputError, naming file or option, if `out` is there, and for samples of another kind than in training.
@@ -103,7 +91,7 @@ def _write_csv(table: pa.Table, path: Path) -> None:
             file.write(csv_line(row))
 
 
-def _samples(source: Path, run: Predictor) -> _Samples:
+def _samples(source: Path, run: StoredRun) -> _Samples:
     """The samples in a file or a folder."""
     kind = run.samples
     if not source.exists():
@@ -125,7 +113,7 @@ def _samples(source: Path, run: Predictor) -> _Samples:
     raise InputError(f"--input {source} must be .npz, .parquet, .txt, a picture or a folder of pictures")
 
 
-def _of_pictures(source: Path, run: Predictor) -> _Samples:
+def _of_pictures(source: Path, run: StoredRun) -> _Samples:
     """A picture, or those in a folder and its subfolders, with their paths in it as names."""
     files = [source] if source.is_file() else [x for x in plain_files(source) if x.suffix.lower() in SUFFIXES]
     if not files:
@@ -135,7 +123,7 @@ def _of_pictures(source: Path, run: Predictor) -> _Samples:
     return _Samples(names, _pieces(decode_pictures(encoded, _shape(source, run))))
 
 
-def _shape(source: Path, run: Predictor) -> Shape:
+def _shape(source: Path, run: StoredRun) -> Shape:
     """The shape in which pictures are decoded. Raises InputError for a run that was not trained on square pictures."""
     kind = run.samples
     fits = kind.numbers == "pixels" and len(kind.shape) == 3 and kind.shape[0] in (1, 3)

@@ -6,11 +6,9 @@ Every reader raises InputError, one line that names the file and the key.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from functools import partial
-from math import prod
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -36,8 +34,6 @@ MAX_CELLS = 10**8  # of a parquet file: a million clients with 100 classes, 0.8 
 MAX_TEXT = 1000  # characters
 MAX_COHORTS_TEXT = 2**24  # characters of the text that may list cohorts
 MAX_AXES = 8  # of a sample
-MAX_SAMPLE = 10**8  # numbers of a sample
-MAX_CHANNELS = 1000
 MAX_CURVE = 100_000  # points
 MAX_NUMBER = 1e300  # so that a mean is finite
 REQUIRED_COLUMNS = ("t", "gradients", "bytes_down", "bytes_up")  # of metrics.parquet
@@ -116,24 +112,6 @@ class _Architecture(_FilePart):
     adapter: dict[Key, Scalar | list[Text] | None] | None = None
 
 
-class _Samples(_FilePart):
-    """What samples the model takes."""
-
-    shape: list[Annotated[int, Field(ge=1)]] = Field(max_length=MAX_AXES)
-    numbers: Literal["pixels", "whole numbers", "floats"]
-    task: Literal["classification", "multi-label", "regression"]
-    outputs: int = Field(ge=1, le=MAX_CLASSES)
-    mean: list[float] = Field(max_length=MAX_CHANNELS)
-    std: list[Annotated[float, Field(gt=0)]] = Field(max_length=MAX_CHANNELS)
-    class_names: list[Text] = Field(max_length=MAX_CLASSES)
-
-    @pydantic.model_validator(mode="after")
-    def _fits(self) -> Self:
-        if prod(self.shape) > MAX_SAMPLE or len(self.class_names) not in (0, self.outputs):
-            raise ValueError(f"a sample of more than {MAX_SAMPLE:,} numbers, or not one name for each class")
-        return self
-
-
 class _Summary(_FilePart):
     """summary.json."""
 
@@ -142,7 +120,7 @@ class _Summary(_FilePart):
     settings: _Settings
     cost: dict[Key, int]
     architecture: _Architecture | None = None
-    samples: _Samples | None = None
+    samples: SampleKind | None = None
 
 
 def _required(**kinds: Any) -> type[_FilePart]:
@@ -200,12 +178,7 @@ def read_architecture(path: Path) -> dict[str, Any] | None:
 
 def read_samples(path: Path) -> SampleKind | None:
     """What samples the model takes, in summary.json; None if the file does not say it."""
-    content = _validated(path, lambda: _Summary.model_validate_json(read_bytes(path, MAX_JSON_BYTES)))
-    if content.samples is None:
-        return None
-    known: dict[str, Any] = content.samples.model_dump(include={f.name for f in fields(SampleKind)})
-    known |= {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
-    return SampleKind(**known)
+    return _validated(path, lambda: _Summary.model_validate_json(read_bytes(path, MAX_JSON_BYTES))).samples
 
 
 def read_findings(path: Path) -> list[Finding]:
