@@ -179,6 +179,7 @@ def test_other_tasks_predict_numbers_or_labels(task: str) -> None:
         {"outputs": -1},
         {"outputs": 10**12},
         {"class_names": ["a"]},
+        {"class_names": ["a"] * 10},
         {"class_names": [f"{i}\x1b[2J" for i in range(10)]},
         {"mean": [0.5]},
         {"numbers": "texts"},

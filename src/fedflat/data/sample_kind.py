@@ -44,11 +44,11 @@ class SampleKind:
 
     def __post_init__(self) -> None:
         """Raises InputError for what no run writes; the kind may come from somebody else's folder."""
-        names = {len(name) <= MAX_NAME and printable(name) == name for name in self.class_names}
+        names = {name for name in self.class_names if len(name) <= MAX_NAME and printable(name) == name}
         if not 1 <= self.outputs <= LARGEST or min(self.shape, default=1) < 1 or prod(self.shape) > LARGEST:
             raise InputError("samples: not a shape, or not a number of scores")
-        if False in names or len(self.class_names) not in (0, self.outputs) or len(self.mean) != len(self.std):
-            raise InputError("samples: not a short name for each class, or not a deviation for each mean")
+        if len(names) not in (0, self.outputs) or len(names) < len(self.class_names) or len(self.mean) != len(self.std):
+            raise InputError("samples: not a short name of its own for each class, or not a deviation for each mean")
 
     @classmethod
     def of(cls, data: FederatedData) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -20,17 +20,17 @@ from ..data.conversion import Progress
 from ..data.readers.file_search import plain_files
 from ..data.readers.image_folders import SUFFIXES
 from ..data.readers.layout import Shape
-from ..data.readers.limits import MAX_ENCODED_BYTES
+from ..data.readers.limits import MAX_ENCODED_BYTES, MAX_FILE_BYTES
 from ..data.readers.npz import read_samples
 from ..data.readers.pictures import decode_pictures
 from ..data.readers.untrusted_files import read_regular
 from ..data.sample_kind import SampleKind
 from ..engine.prediction import classes_of
-from ..files import write_atomically
+from ..files import read_text, write_atomically
 from .csv_text import csv_line
 from .run_directory import StoredRun
 
-AT_ONCE = 1024
+AT_ONCE, BYTES = 1024, 2**28  # samples that are in memory at a time, and pixels of pictures
 TABLES = (".csv", ".parquet")  # that are written
 
 
@@ -68,19 +68,18 @@ def predict_file(run: StoredRun, source: Path, out: Path, scores: bool, probabil
 
 def _table(names: list[str], scores: Tensor, kind: SampleKind, with_scores: bool, probabilities: bool) -> pa.Table:
     """A row for each sample: its name, its prediction, and on request scores or probabilities."""
-    numbered = list(map(str, range(kind.outputs)))
-    labels: Sequence[str] = kind.class_names or numbered
+    labels: Sequence[str] = kind.class_names or list(map(str, range(kind.outputs)))
     columns: dict[str, Any] = {"sample": names}
+    further = {"score": scores} if with_scores else {}
     if kind.task == "classification":
         columns["class"] = [labels[i] for i in classes_of(scores, kind).tolist()]
     else:
-        values = classes_of(scores, kind) if kind.task == "multi-label" else scores
-        columns |= {f"prediction_{label}": values[:, i].numpy() for i, label in enumerate(labels)}
-    if with_scores:
-        columns |= {f"score_{label}": scores[:, i].numpy() for i, label in enumerate(labels)}
+        further = {"prediction": scores if kind.task == "regression" else classes_of(scores, kind)} | further
     if probabilities:
-        shares = scores.double().softmax(-1) if kind.task == "classification" else scores.double().sigmoid()
-        columns |= {f"probability_{label}": shares[:, i].numpy() for i, label in enumerate(labels)}
+        wide = scores.double()
+        further["probability"] = wide.softmax(-1) if kind.task == "classification" else wide.sigmoid()
+    for name, values in further.items():
+        columns |= {f"{name}_{label}": values[:, i].numpy() for i, label in enumerate(labels)}
     return pa.table(columns)
 
 
@@ -102,14 +101,15 @@ def _samples(source: Path, run: StoredRun) -> _Samples:
         x = read_samples(source)
         return _Samples(list(map(str, range(len(x)))), _cut(x))
     if source.suffix == ".txt":
-        return _of_texts(read_regular(source).decode(errors="replace").splitlines())
+        text = read_text(source, MAX_FILE_BYTES).removesuffix("\n")
+        return _of_texts(text.replace("\r\n", "\n").split("\n") if text else [])
     if source.suffix == ".parquet":
         from ..data.readers.parquet import picture_column, text_column  # here, because most inputs need no parquet
 
         if kind.numbers != "pixels":
             return _of_texts(text_column(source, "text"))
         rows, encoded = picture_column(source, "image")
-        return _Samples(list(map(str, range(rows))), _pieces(decode_pictures(encoded, _shape(source, run))))
+        return _Samples(list(map(str, range(rows))), _decoded(encoded, _shape(source, run)))
     raise InputError(f"--input {source} must be .npz, .parquet, .txt, a picture or a folder of pictures")
 
 
@@ -120,7 +120,7 @@ def _of_pictures(source: Path, run: StoredRun) -> _Samples:
         raise InputError(f"--input {source} has no pictures ({', '.join(sorted(SUFFIXES))})")
     names = [printable((path.relative_to(source) if path != source else Path(path.name)).as_posix()) for path in files]
     encoded = ((str(path), partial(read_regular, path, MAX_ENCODED_BYTES)) for path in files)
-    return _Samples(names, _pieces(decode_pictures(encoded, _shape(source, run))))
+    return _Samples(names, _decoded(encoded, _shape(source, run)))
 
 
 def _shape(source: Path, run: StoredRun) -> Shape:
@@ -141,6 +141,8 @@ def _cut(x: Any, at_once: int = AT_ONCE) -> Iterator[Any]:
     return (x[start : start + at_once] for start in range(0, len(x), at_once))
 
 
-def _pieces(pictures: Iterator[Any]) -> Iterator[Tensor]:
-    while some := list(islice(pictures, AT_ONCE)):
+def _decoded(encoded: Iterable[tuple[str, Callable[[], bytes]]], shape: Shape) -> Iterator[Tensor]:
+    pictures = decode_pictures(encoded, shape)
+    at_once = max(1, min(AT_ONCE, BYTES // (shape.channels * shape.size**2)))
+    while some := list(islice(pictures, at_once)):
         yield torch.from_numpy(np.stack(some))
