@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import cache, reduce
-from math import exp, floor, log, log1p, log10, sqrt
+from math import floor, inf, log, log1p, log10, sqrt
 from typing import Any, Literal
 
 from ...core.errors import InputError
+from .gaussian import gaussian_distance, gaussian_epsilon
+from .settings import LEAST_NOISE, MOST_NOISE
 
 Neighbours = Literal["ADD_OR_REMOVE_ONE", "REPLACE_ONE"]
 INTERVAL, COARSE = 1e-4, 1e-3  # of losses: what `dp-accounting` takes by itself, and one for searching
+WIDEST = 500.0  # interval, whose exponential is still a number
+MOST_ROUNDS = 100_000
+RESOLUTION = 1e-13  # of delta for each round: errors of Fourier transforms, which composition multiplies
+NEARLY_ALL = 1 - 1e-9  # a rate above which sampling is left out: `dp-accounting` loses all digits of what it saves
 DIGITS = 4  # significant ones of a noise multiplier that is solved for
 
 
@@ -20,41 +26,53 @@ def epsilon(
     rate: float, noise_multiplier: float, rounds: int, delta: float, neighbours: Neighbours = "ADD_OR_REMOVE_ONE",
     interval: float = INTERVAL, again: tuple[int, ...] = (),
 ) -> float:  # fmt: skip
-    """The epsilon of so many rounds at `delta`, an upper bound by privacy loss distributions.
+    """The epsilon of so many rounds at `delta`, an upper bound by privacy loss distributions; at rate 1 the exact one.
 
     In each round every client takes part with probability `rate`, independently, and moves a sum by at most 1, to which
     Gaussian noise of deviation `noise_multiplier` is added. neighbours: what two data sets differ in, one client that
-    one of them does not have, or one client whose data are others. interval: to whose multiples losses are rounded up.
-    again: how many sums were released, of each round of which it was more than one. They have one cohort, so k of them
-    are one with noise that is smaller by sqrt(k). Raises InputError without the extra `dp`.
+    one of them does not have, or one client whose data are others. interval: to whose multiples losses are rounded up,
+    where they are not large. again: how many sums were released, of each round of which it was more than one. They have
+    one cohort, so k of them are one with noise that is smaller by sqrt(k). Raises InputError at a rate below 1 without
+    the extra `dp`, and for rounds or a delta that floating point does not resolve.
     """
     if not rounds:
         return 0.0
     releases = Counter({1: rounds - len(again)}) + Counter(again)  # releases of a round -> rounds
-    if rate == 1:  # the sum of several Gaussians is one, which has no error of composition
-        releases = Counter({sum(k * number for k, number in releases.items()): 1})
-    parts = []
-    for k, number in releases.items():
-        losses = _losses(rate, noise_multiplier / sqrt(k), neighbours, interval)
-        parts.append(losses.self_compose(number) if number > 1 else losses)
-    return float(reduce(lambda one, other: one.compose(other), parts).get_epsilon_for_delta(delta))
+    moved = 1 if neighbours == "ADD_OR_REMOVE_ONE" else 2  # the sum of several Gaussians is one
+    distance = moved * sqrt(sum(k * number for k, number in releases.items())) / noise_multiplier
+    found = gaussian_epsilon(distance, delta)  # sampling makes it no larger
+    if rate > NEARLY_ALL:
+        return found
+    _check_resolved(rounds, delta)
+    width, step = inf, _interval(interval, noise_multiplier, rate * distance, rounds, found)
+    while step < width / 4:
+        width = step
+        found = min(found, _composed(rate, noise_multiplier, releases, delta, neighbours, width))
+        step = _interval(interval, noise_multiplier, rate * distance, rounds, found)
+    return found
 
 
 @cache
 def noise_for(epsilon_wanted: float, delta: float, rate: float, rounds: int) -> float:
     """The least noise multiplier, of four significant digits, whose `epsilon` in so many rounds is at most the wanted.
 
-    Raises InputError without the extra `dp`.
+    It is at least LEAST_NOISE. Raises InputError if it is above MOST_NOISE, and where `epsilon` does.
     """
 
     def excess(noise: float) -> float:
-        return log(epsilon(rate, noise, rounds, delta, interval=COARSE) / epsilon_wanted)
+        spent = epsilon(rate, noise, rounds, delta, interval=COARSE)
+        return log(max(spent, epsilon_wanted / 1e3) / epsilon_wanted)
 
-    low = high = _guess(epsilon_wanted, delta, rate, rounds)
+    if excess(LEAST_NOISE) <= 0:
+        return LEAST_NOISE
+    if excess(MOST_NOISE) > 0:
+        raise InputError(f"privacy.epsilon = {epsilon_wanted:g} in {rounds} rounds needs a noise_multiplier above "
+                         f"{MOST_NOISE:g}; set a larger epsilon, fewer rounds, or a smaller rate")  # fmt: skip
+    low = high = min(max(_guess(epsilon_wanted, delta, rate, rounds), LEAST_NOISE), MOST_NOISE)
     while excess(high) > 0:
         low, high = high, 1.25 * high
     while excess(low) <= 0:
-        low, high = low / 1.25, low
+        low, high = max(low / 1.25, LEAST_NOISE), low
     from scipy.optimize import brentq  # takes long to import
 
     return _least_digits(
@@ -63,15 +81,53 @@ def noise_for(epsilon_wanted: float, delta: float, rate: float, rounds: int) -> 
     )
 
 
+def _check_resolved(rounds: int, delta: float) -> None:
+    """Raise InputError where the rounding errors of so many composed rounds are not small against `delta`."""
+    if rounds > MOST_ROUNDS:
+        raise InputError(f"privacy: the cost of {rounds} rounds cannot be computed; set at most {MOST_ROUNDS}")
+    if delta < (least := max(rounds, 10) * RESOLUTION):
+        raise InputError(f"privacy.delta = {delta:g} is below what floating point resolves of {rounds} rounds; "
+                         f"set at least {least:g}")  # fmt: skip
+
+
+def _interval(interval: float, noise_multiplier: float, spread: float, rounds: int, rough: float) -> float:
+    """What losses of a round with such noise are rounded to, where the rounds cost about `rough`.
+
+    It is `interval`, less where losses are small, and more where distributions would have more than some 1e5 of it.
+    spread: about the deviation of the losses of all rounds.
+    """
+    small = min(1.0, 10 * rough, 300 * spread / sqrt(rounds))
+    of_a_round = 0.5 / noise_multiplier**2 + 10 / noise_multiplier
+    return min(interval * max(small, rough / 10, of_a_round / 10, spread / 10), WIDEST)
+
+
+def _composed(
+    rate: float, noise_multiplier: float, releases: Counter[int], delta: float, neighbours: Neighbours, interval: float
+) -> float:
+    parts = []
+    try:
+        for k, number in releases.items():
+            losses = _losses(rate, noise_multiplier / sqrt(k), neighbours, interval)
+            parts.append(losses.self_compose(number) if number > 1 else losses)
+        return float(reduce(lambda one, other: one.compose(other), parts).get_epsilon_for_delta(delta))
+    except (ArithmeticError, MemoryError) as error:
+        raise InputError(f"privacy: the cost of rate = {rate:g} with noise_multiplier = {noise_multiplier:g} cannot be "
+                         f"computed: {error}") from error  # fmt: skip
+
+
 def _least_digits(near: float, suffices: Callable[[float], bool]) -> float:
-    """The least number of four significant digits that suffices, which is `near`."""
+    """The least number of four significant digits that suffices, which is `near`: all larger ones do, too."""
     unit = 10.0 ** (floor(log10(near)) + 1 - DIGITS)
-    steps = floor(near / unit)
-    while suffices(_multiple(steps, unit)):
-        steps -= 1
-    while not suffices(_multiple(steps, unit)):
-        steps += 1
-    return _multiple(steps, unit)
+    high, stride = floor(near / unit) + 1, 1
+    while not suffices(_multiple(high, unit)):
+        high, stride = high + stride, 2 * stride
+    low, stride = high - 1, 1
+    while suffices(_multiple(low, unit)):
+        high, low, stride = low, low - stride, 2 * stride
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if suffices(_multiple(middle, unit)) else (middle, high)
+    return _multiple(high, unit)
 
 
 def _multiple(steps: int, unit: float) -> float:
@@ -81,17 +137,8 @@ def _multiple(steps: int, unit: float) -> float:
 
 def _guess(epsilon_wanted: float, delta: float, rate: float, rounds: int) -> float:
     """Roughly the noise multiplier, by the central limit theorem of Gaussian differential privacy (Bu et al., 2020)."""
-    from scipy.optimize import brentq
-    from scipy.stats import norm
-
-    def excess(log_mu: float) -> float:
-        """The log of the delta of mu-GDP at the wanted epsilon, minus that of the wanted one."""
-        mu = 10**log_mu
-        upper, lower = norm.logcdf(mu / 2 - epsilon_wanted / mu), norm.logcdf(-mu / 2 - epsilon_wanted / mu)
-        return float(upper + log1p(-min(exp(epsilon_wanted + lower - upper), 1 - 1e-12)) - log(delta))
-
-    mu = 10 ** float(brentq(excess, -6, 4))
-    return max(1 / sqrt(log1p((mu / rate) ** 2 / rounds)) if rate < 1 else sqrt(rounds) / mu, 0.05)
+    mu = gaussian_distance(epsilon_wanted, delta)
+    return 1 / sqrt(log1p((mu / rate) ** 2 / rounds)) if rate < 1 else sqrt(rounds) / mu
 
 
 @cache

@@ -10,6 +10,9 @@ from ...core.hyper import by_name, check, hyper
 
 Noise = Literal["system", "seeded-not-private"]
 LEAST_NOISE = 0.01  # below it epsilon is in the thousands, and the grid of `PrivateMean` would be finer than its sums
+MOST_NOISE = (
+    1e9  # nothing of the data is left long before, and its product with a clip, over rate, fits single precision
+)
 
 
 @by_name
@@ -24,12 +27,15 @@ class Privacy:
         MISSING, "chance that epsilon does not hold; well below one over the clients", low=0, open_low=True, high=0.5
     )
     clip: float = hyper(
-        MISSING, "bound on the norm of all that a client sends, in the unit of parameters", low=0, open_low=True
+        MISSING, "bound on the norm of all that a client sends, in the unit of parameters", low=1e-15, high=1e15
     )
     rate: float = hyper(MISSING, "chance of every client, independently, to take part in a round",
-                        low=0, open_low=True, high=1)  # fmt: skip
+                        low=1e-9, high=1)  # fmt: skip
     noise_multiplier: float | None = hyper(
-        None, "deviation of the noise on the sum, in clips; default: what spends epsilon in all rounds", low=LEAST_NOISE
+        None,
+        "deviation of the noise on the sum, in clips; default: what spends epsilon in all rounds",
+        low=LEAST_NOISE,
+        high=MOST_NOISE,
     )
     noise: Noise = hyper("system", "where random numbers come from: the operating system, or for tests the seed")
 
