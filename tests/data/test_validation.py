@@ -7,9 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedflat as ff
+from fedflat.core.method import Method
 from fedflat.data.federated import FederatedData, Holdings
 from fedflat.data.loading import hold_out
 from fedflat.data.partition_statistics import partition_statistics
+from fedflat.methods.fedavg import FedAvg
+from fedflat.methods.local import Local
 from support.files import refused
 
 
@@ -70,9 +73,29 @@ def test_every_sample_is_as_likely_so_that_labels_are_in_proportion() -> None:
 
 
 @pytest.mark.parametrize("sample", [np.array([4]), np.array([4, 4])])
-def test_a_client_of_one_sample(sample: np.ndarray) -> None:
-    with refused("data.validation = 0.1", "at client 1", "holds 1 sample(s)"):
-        split(federation([np.arange(3), sample]), 0.1)
+def test_a_client_of_one_sample_has_none_for_validation(sample: np.ndarray) -> None:
+    (_, train), (one, none) = split(federation([np.arange(3), sample]), 0.1)
+    assert (len(one), len(none)) == (1, 0)
+    assert train.tolist() == sample.tolist()
+
+
+def test_clients_of_one_sample_only() -> None:
+    with refused("data.validation = 0.1", "use fewer clients, or train without validation"):
+        split(federation(consecutive([1, 1, 1])), 0.1)
+
+
+@pytest.mark.parametrize("method", [FedAvg(), Local()], ids=["one model", "a model for each client"])
+def test_accuracy_is_that_of_the_clients_with_validation_samples(method: Method) -> None:
+    """First, between and last there is a client without; the scores are the samples, so class 1 is predicted."""
+    x = torch.tensor([[0.0, 2.0]] * 7)
+    y = torch.tensor([0, 1, 1, 1, 0, 0, 1])
+    data = FederatedData(x, y, np.array([0, 1, 3, 6]), np.array([0, 1, 2, 3, 4]), classes=2,
+                         validation=Holdings(np.array([1, 2, 4, 3, 5]), np.array([0, 0, 3, 3, 5])))  # fmt: skip
+    model = torch.nn.Linear(2, 2, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.eye(2))
+    sim = ff.Simulation(model, data, method, client=ff.Client(lr=1e-6, steps=1, batch_size=1), rounds=1, seed=0)
+    assert sim.run().summary["validation_accuracy_mean"] == pytest.approx((2 / 3 + 1 / 2) / 2)
 
 
 def test_loaded_by_name() -> None:

@@ -170,22 +170,22 @@ def augmentation_of(augment: str, x: Tensor, name: str) -> Augmentation | None:
 
 
 def hold_out(data: FederatedData, share: float, rng: np.random.Generator) -> FederatedData:
-    """`data` with a random `share` of each client's samples as its validation set; neither set of a client is empty.
+    """`data` with a random `share` of each client's samples as its validation set; no client is left without samples.
 
     The validation samples are drawn from the client's own samples, so they have its label distribution. All copies of
-    a sample that a client holds twice are in the same set. Raises InputError for a client with fewer than two
-    different samples.
+    a sample that a client holds twice are in the same set. A client with fewer than two different samples has none for
+    validation. Raises InputError if that is every client.
     """
     train, held_out = [], []
-    for client, own in enumerate(Holdings(data.members, data.offsets).parts()):
+    for own in Holdings(data.members, data.offsets).parts():
         different = np.unique(own)
-        if len(different) < 2:
-            raise InputError(f"data.validation = {share} leaves nothing to train on at client {client}, which holds "
-                             f"{len(different)} sample(s)")  # fmt: skip
         number = min(max(1, round(share * len(different))), len(different) - 1)
         chosen = rng.choice(different, number, replace=False)
         train.append(own[~np.isin(own, chosen)])
         held_out.append(np.sort(chosen))
+    if not any(map(len, held_out)):
+        raise InputError(f"data.validation = {share} needs a client with two different samples; "
+                         "use fewer clients, or train without validation")  # fmt: skip
     rest = Holdings.of(train)
     return replace(data, members=rest.members, offsets=rest.offsets, validation=Holdings.of(held_out))
 

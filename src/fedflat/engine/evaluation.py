@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..core.errors import InputError
 from ..core.objective import Objective
 from ..data.federated import FederatedData, Holdings, Index
 from ..metrics.accuracy import (
@@ -105,9 +106,12 @@ class OwnModels(Evaluated):
         return np.array([one.accuracy for one in self._evaluations(holdings)])
 
     def _evaluations(self, holdings: Holdings) -> list[Evaluation]:
-        """Of each client's model, on the samples that the client has in `holdings`."""
+        """Of each client's model, on the samples that the client has in `holdings`, if it has any there."""
         parts = holdings.parts()
-        return [score_samples(self.objective, self.w(i), self.data, parts[i]) for i in self.clients]
+        some = [i for i in self.clients if len(parts[i])]
+        if not some:
+            raise InputError("data.validation: no client that takes part holds two different samples")
+        return [score_samples(self.objective, self.w(i), self.data, parts[i]) for i in some]
 
 
 def tested(objective: Objective, w: Tensor, data: FederatedData) -> dict[str, float]:

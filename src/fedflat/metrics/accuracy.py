@@ -116,7 +116,7 @@ def per_client(scores: Evaluation, holdings: Holdings | FederatedData) -> NDArra
 
 
 def validation_accuracies(objective: Objective, w: Tensor, data: FederatedData) -> NDArray[np.float64]:
-    """Accuracy of the model `w` (d,) on each client's validation samples, (clients,).
+    """Accuracy of the model `w` (d,) on each client's validation samples, of the clients that have some.
 
     Raises InputError for data without validation samples.
     """
@@ -132,9 +132,9 @@ def client_accuracies(objective: Objective, w: Tensor, data: FederatedData, clie
 
 
 def _accuracies(objective: Objective, w: Tensor, data: FederatedData, holdings: Holdings) -> NDArray[np.float64]:
-    """Accuracy on the samples of `data` that each client holds; the samples that nobody holds are not looked at."""
+    """Accuracy on the samples of `data` that each client holds, of those that hold some."""
     different, where = np.unique(holdings.members, return_inverse=True)
-    return per_client(score_samples(objective, w, data, different), Holdings(where, holdings.offsets))
+    return per_client(score_samples(objective, w, data, different), Holdings(where, np.unique(holdings.offsets)))
 
 
 def score_samples(objective: Objective, w: Tensor, data: FederatedData, samples: Members) -> Evaluation:
