@@ -42,17 +42,48 @@ def test_csv_goes_to_a_file(tmp_path) -> None:
         ff.compare(RUNS).to_csv(tmp_path / "missing" / "table.csv")
 
 
+SEEDS = [run for seed in range(3) for run in (Fake("FedAvg", seed, [0.2, 0.7]),
+                                              Fake("FedSAM", seed, [0.3, 0.9 + 0.001 * seed]))]  # fmt: skip
+
+
 def test_latex_is_a_tabular_with_the_best_in_bold() -> None:
-    lines = ff.compare(RUNS).to_latex().splitlines()
+    lines = ff.compare(SEEDS).to_latex().splitlines()
     [head] = [line for line in lines if line.startswith("method")]
     [first] = [line for line in lines if line.startswith("FedAvg")]
     [second] = [line for line in lines if line.startswith("FedSAM")]
     columns = len(re.findall(r"(?<!\\)&", head))
     assert f"{{l{'r' * columns}}}" in lines[2]
     assert all(len(re.findall(r"(?<!\\)&", line)) == columns for line in (first, second))
-    assert r"\textbf{90.00}" in second
+    assert r"\textbf{90.10 $\pm$ 0.10}" in second
+    assert r"\textbf{+20.10" in second
     assert r"\textbf" not in first
     assert r"$\Delta$ to FedAvg" in head
+
+
+@pytest.mark.parametrize("ahead", [0.0, 0.02, -0.2], ids=["noise", "one seed is equal", "behind"])
+def test_nothing_is_bold_whose_interval_has_zero_in_it(ahead: float) -> None:
+    """Where the baseline is ahead of all others, its accuracy is bold, and no difference."""
+    runs = [run for seed in range(3) for run in (Fake("FedAvg", seed, [0.2, 0.7]),
+                                                 Fake("FedSAM", seed, [0.3, 0.7 + ahead * seed + 0.001]))]  # fmt: skip
+    runs = runs if ahead >= 0 else [*runs[:2], Fake("FedAvg", 1, [0.1, 0.7]), Fake("FedSAM", 1, [0.1, 0.49])]
+    comparison = ff.compare(runs)
+    low, high = comparison.rows[1].difference.low, comparison.rows[1].difference.high
+    bold = (comparison.to_latex().count("textbf"), comparison._repr_html_().count("<strong>"))
+    assert bold == ((0, 0) if low <= 0 <= high else (2, 2) if low > 0 else (1, 1))
+
+
+def test_single_seeds_have_no_interval_and_nothing_bold() -> None:
+    assert "textbf" not in ff.compare(RUNS).to_latex()
+    assert "<strong>" not in ff.compare(RUNS)._repr_html_()
+
+
+def test_latex_has_the_columns_that_were_asked_for() -> None:
+    assert "rounds to" not in ff.compare(RUNS).to_latex()
+    assert "rounds to 60.0" in ff.compare(RUNS, targets=[0.6]).to_latex().replace("~", " ")
+    chosen = ff.compare(RUNS).to_latex(columns=["Δ to FedAvg", "test accuracy %"])
+    assert r"method & $\Delta$ to FedAvg & test accuracy~\% \\" in chosen
+    with pytest.raises(InputError, match="columns: 'loss' is not in the table; it has 'test accuracy %'"):
+        ff.compare(RUNS).to_latex(columns=["loss"])
 
 
 def test_latex_is_escaped_and_ascii() -> None:
@@ -68,7 +99,6 @@ def test_a_notebook_gets_the_table_alone_and_escaped() -> None:
     assert html.endswith("</table>")
     assert "<script>" not in html
     assert "&lt;script&gt;" in html
-    assert "<strong>60.00</strong>" in html
 
 
 def test_the_representation_is_short() -> None:

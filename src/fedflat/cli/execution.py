@@ -144,7 +144,8 @@ def carry_out_study(
     warn_of_doubtful_settings(console, spec)
     tracking = TrackingObserver(track, path, lambda one: studies.run_directory(one, path))
     with watcher(console, spec.runs(), spec.protocol) as watching, tracking:
-        runs = studies.study(spec, path, Observers(watching, tracking), jobs, strict)
+        studies.study(spec, path, Observers(watching, tracking), jobs, strict)
+    runs, _ = studies.runs_in_folder(spec, path)
     show(console, [Chapter(compare(runs, targets=spec.targets, protocol=spec.protocol))], path)
 
 

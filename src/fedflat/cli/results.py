@@ -25,7 +25,7 @@ MAX_SAMPLES = 2000  # as in `metrics.flatness`, which takes seconds to import
 
 
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="One study, or any number of finished runs.")],
+    folders: Annotated[list[Path], typer.Argument(help="One study, or any number of studies and finished runs.")],
     out: Annotated[
         Path | None, typer.Option(help="Folder to write to; default the study's, for runs runs/report-HASH.")
     ] = None,
@@ -38,7 +38,8 @@ def report(
 ) -> None:
     """Make the comparison table and page again from what is on disk; nothing is trained.
 
-    The report of a study goes into its folder, that of single runs to runs/report-HASH. HASH stands for the runs, so
+    The report of a study has every finished run in its folder, whichever commands carried them out, and goes there; that
+    of several studies or runs goes to runs/report-HASH. HASH stands for the runs, so
     the same ones replace their own report, and no other one. Runs may differ in anything: rows are called by what
     differs, and each is compared with the baseline's run that has the same other settings.
 
@@ -49,8 +50,7 @@ def report(
     The report of a federation's folder, also while it runs, says who took part, who was missing or refused, and what
     else happened.
     """
-    from ..experiments.run_directory import StoredRun
-    from ..experiments.studies import stored_study
+    from ..experiments.studies import load_study, runs_in_folder
     from ..reports.comparison import compare
     from ..reports.page import Chapter
     from .execution import show
@@ -60,15 +60,34 @@ def report(
         return _report_federation(console, folders, out)
     chosen = cast("Protocol | None", protocol)  # an unknown one is refused by `compare`
     if len(folders) == 1 and (folders[0] / "study.toml").exists():
-        spec, runs = stored_study(folders[0])
-        missing = len(spec.runs()) - len(runs)
+        spec = load_study(folders[0])
+        runs, missing = runs_in_folder(spec, folders[0])
         if missing:
-            console.say(f"{missing} of {len(spec.runs())} runs are not finished and not shown")
+            console.say(_left_out(missing, len(runs)))
         comparison = compare(runs, targets=targets or spec.targets, protocol=chosen or spec.protocol)
         return show(console, [Chapter(comparison)], out or folders[0])
-    runs = [StoredRun.open(folder) for folder in folders]
+    runs = []
+    for folder in folders:
+        some, missing = _finished_in(folder)
+        runs += some
+        if missing:
+            console.say(f"{folder}: {_left_out(missing, len(some))}")
     comparison = compare(runs, targets=targets or (), protocol=chosen or "last")
     show(console, [Chapter(comparison)], out or Path("runs") / f"report-{_digest(runs)}")
+
+
+def _finished_in(folder: Path) -> tuple[list[StoredRun], int]:
+    """The finished runs of a study's folder, or the one run that `folder` is, and how many are not finished."""
+    from ..experiments.run_directory import StoredRun
+    from ..experiments.studies import load_study, runs_in_folder
+
+    if (folder / "study.toml").exists():
+        return runs_in_folder(load_study(folder), folder)
+    return [StoredRun.open(folder)], 0
+
+
+def _left_out(missing: int, finished: int) -> str:
+    return f"{missing} of {missing + finished} runs are not finished and not shown"
 
 
 def is_federation(folder: Path) -> bool:

@@ -172,6 +172,25 @@ def _fixed(spec: StudySpec) -> dict[str, Any]:
     return {name: value for name, value in spec.decisive().items() if name not in EXTENSIBLE}
 
 
+def runs_in_folder(spec: StudySpec, path: Path) -> tuple[list[StoredRun], int]:
+    """The finished runs in the folder of a study, and how many others are planned or begun there.
+
+    These are those of `spec`, and what it was before it was extended or given other methods, seeds or a grid. Raises
+    InputError for another run in the place of one of `spec`, and if none is finished.
+    """
+    planned = {run_directory(one, path).path: one for one in spec.runs()}
+    earlier = [folder for folder in sorted(path.glob("runs/*")) if folder not in planned]
+    directories = [RunDirectory(folder) for folder in [*planned, *earlier]]
+    finished = [one for one in directories if one.is_finished]
+    for one in finished:
+        if one.path in planned:
+            one.check_same_run(planned[one.path])
+    if not finished:
+        raise InputError(f"{path} holds no finished run; continue the study with `fedflat resume {path}`")
+    unfinished = sum(not one.is_finished and (one.path in planned or one.has_begun) for one in directories)
+    return [StoredRun(one) for one in finished], unfinished
+
+
 def stored_study(path: Path) -> tuple[StudySpec, list[StoredRun]]:
     """A study's configuration and its finished runs. Raises InputError if `path` holds none, or other runs."""
     if (path / "tune.toml").exists():

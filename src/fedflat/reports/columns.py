@@ -27,14 +27,22 @@ class Column:
     merit: Callable[[Row], float | None] = lambda row: None  # higher is better; None where nothing is best
 
     def best(self, rows: Sequence[Row]) -> set[str]:
-        """The labels of the rows that are best among those of their task, if there are others to be better than."""
+        """The labels of the rows that are best among those of their task, where an interval tells them from others."""
         found: set[str] = set()
         for same in by_task(rows):
-            merits = {row.label: self.merit(row) for row in same}
-            known = [merit for merit in merits.values() if merit is not None]
-            if len(merits) > 1 and known and min(known) < max(known):
-                found |= {label for label, merit in merits.items() if merit == max(known)}
+            merits = {row.label: merit for row in same if (merit := self.merit(row)) is not None}
+            top = {label for label, merit in merits.items() if merit == max(merits.values())}
+            found |= {row.label for row in same if row.label in top and _is_ahead(row, same)}
         return found
+
+
+def _is_ahead(row: Row, rows: Sequence[Row]) -> bool:
+    """Whether the interval of its difference is above zero; for a baseline, those of all others below."""
+    if row.is_baseline:
+        others = [one.difference for one in rows if one.baseline == row.label and one is not row]
+        return bool(others) and all(d is not None and d.high is not None and d.high < 0 for d in others)
+    d = row.difference
+    return d is not None and d.low is not None and d.low > 0
 
 
 def columns(comparison: ComparisonData) -> list[Column]:
@@ -47,7 +55,8 @@ def columns(comparison: ComparisonData) -> list[Column]:
             _accuracy,
             lambda row: row.accuracy.mean,
         ),
-        Column(f"Δ to {comparison.baseline}", _meaning_of_difference(comparison), _difference, _merit_of_difference),
+        Column(f"Δ to {comparison.baseline}", _meaning_of_difference(comparison), _difference,
+               lambda row: row.difference and row.difference.mean),
         *_published_columns(comparison.published),
         *(_rounds_column(place, target) for place, target in enumerate(comparison.targets)),
         _client_column("client", "training"),
@@ -144,11 +153,6 @@ def _difference(row: Row) -> str:
     return f"{100 * d.mean:+.2f}{interval}"
 
 
-def _merit_of_difference(row: Row) -> float | None:
-    """A difference is best if it is above zero: else the baseline, which has none, is better."""
-    return row.difference.mean if row.difference else 0.0 if row.is_baseline else None
-
-
 def _published_columns(published: Sequence[Published]) -> Iterator[Column]:
     """The test accuracies that a paper prints, and ours minus the paper's; `published_lines` has all else."""
     for numbers in published:
@@ -180,13 +184,9 @@ def _rounds_column(place: int, target: float) -> Column:
         reached = len(row.reached[place].plain)
         return NOTHING if rounds(row) is None else f"{rounds(row):.0f} ({reached}/{len(row.runs)})"
 
-    def merit(row: Row) -> float | None:
-        found = rounds(row)
-        return None if found is None or len(row.reached[place].plain) < len(row.runs) else -found
-
     goal = percent(target)
     meaning = f"first round with test accuracy ≥ {goal}, mean over the seeds that reached it (how many did)"
-    return Column(f"rounds to {goal}", meaning, cell, merit)
+    return Column(f"rounds to {goal}", meaning, cell)
 
 
 def percent(share: float) -> str:

@@ -36,9 +36,13 @@ class Comparison(ComparisonData):
         """The numbers, to all digits, as CSV: the text, or with a `path` the file that it was written to."""
         return export.csv_text(self) if path is None else export.write_csv(self, Path(path))
 
-    def to_latex(self) -> str:
-        """The table as a LaTeX `tabular` (package booktabs), the best of each column in bold."""
-        return export.latex_table(self)
+    def to_latex(self, columns: Sequence[str] | None = None) -> str:
+        """The table as a LaTeX `tabular` (package booktabs); the best is bold where its interval excludes zero.
+
+        columns: titles of those besides the method, such as `["test accuracy %"]`; default all but rounds to a target
+        that nobody asked for. Raises InputError for an unknown one.
+        """
+        return export.latex_table(self, columns)
 
     def _repr_html_(self) -> str:
         """The table, for a notebook."""
@@ -102,7 +106,7 @@ def compare(
     goals = tuple(targets) or (mean_estimate([accuracy(run, protocol) for run in used[0].runs]).mean,)
     rows = [_row(group, reference, goals, protocol) for group, reference in zip(groups, pairs, strict=True)]
     name = used[0].label if len({one.label for one in used}) == 1 else used[0].runs[0].method
-    return Comparison(rows, name, goals, protocol, notes(groups, pairs, name, protocol), published)
+    return Comparison(rows, name, goals, protocol, notes(groups, pairs, name, protocol), published, bool(targets))
 
 
 def _row(group: Group, reference: Group | None, goals: Sequence[float], protocol: Protocol) -> Row:

@@ -113,6 +113,7 @@ class ComparisonData:
     protocol: Protocol  # which accuracy is compared
     notes: Sequence[str]  # what a reader must know before trusting the comparison
     published: Sequence[Published] = ()  # what a paper prints for the same experiment
+    has_own_targets: bool = True  # whether `targets` were asked for; else the first baseline's own accuracy is one
 
     @property
     def runs(self) -> list[FinishedRun]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from ..core.errors import MissingPackageError, printable
+from ..core.errors import InputError, MissingPackageError, printable
 from ..experiments.csv_text import without_formula
 from ..files import write_atomically
-from .columns import caption, columns
+from .columns import Column, caption, columns
 from .comparison_data import ComparisonData
 
 if TYPE_CHECKING:
@@ -36,9 +37,13 @@ def html_table(comparison: ComparisonData) -> str:
     return table
 
 
-def latex_table(comparison: ComparisonData) -> str:
-    """The table as a `tabular` with the rules of booktabs; the best of a column is bold, the caption a comment."""
-    shown = columns(comparison)
+def latex_table(comparison: ComparisonData, chosen: Sequence[str] | None = None) -> str:
+    """The table as a `tabular` with the rules of booktabs; the caption is a comment, bold as in the table of a page.
+
+    chosen: the titles of the columns besides the method; default all but rounds to a target that nobody asked for.
+    Raises InputError for a column that the table does not have.
+    """
+    shown = _chosen_columns(comparison, chosen)
     best = [column.best(comparison.rows) for column in shown]
     lines = [
         f"% {printable(caption(comparison))}",
@@ -53,6 +58,16 @@ def latex_table(comparison: ComparisonData) -> str:
         bold = [f"\\textbf{{{cell}}}" if row.label in some else cell for cell, some in zip(cells, best, strict=True)]
         lines.append(" & ".join(bold) + r" \\")
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
+
+
+def _chosen_columns(comparison: ComparisonData, chosen: Sequence[str] | None) -> list[Column]:
+    first, *others = columns(comparison)
+    if chosen is None:
+        return [first, *(one for one in others if comparison.has_own_targets or not one.title.startswith("rounds to"))]
+    by_title = {one.title.replace("\N{NO-BREAK SPACE}", " "): one for one in others}
+    if unknown := [title for title in chosen if title not in by_title]:
+        raise InputError(f"columns: {unknown[0]!r} is not in the table; it has {', '.join(map(repr, by_title))}")
+    return [first, *(by_title[title] for title in chosen)]
 
 
 def _latex(text: str) -> str:
