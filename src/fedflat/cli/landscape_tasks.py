@@ -44,7 +44,7 @@ def _draw(console: Console, tasks: Sequence[Task], runs: Sequence[ShownRun], fol
     surfaces = [picture for picture in pictures if isinstance(picture, Surface)]
     maps = [picture for picture in pictures if isinstance(picture, FeatureMap)]
     names = ", ".join(run.label for run in runs) if len(runs) <= 4 else f"{len(runs)} models"
-    title = f"Loss landscape of {names} on {', '.join(dict.fromkeys(run.spec.data.name for run in runs))}"
+    title = f"Loss landscape of {names} on {', '.join(dict.fromkeys(str(run.stored.settings['data']) for run in runs))}"
     console.say(f"page: {write_landscape(surfaces, maps, folder, title, _notes(runs))}")
 
 
