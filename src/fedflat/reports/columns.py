@@ -56,7 +56,7 @@ def columns(comparison: ComparisonData) -> list[Column]:
             lambda row: row.accuracy.mean,
         ),
         Column(f"Δ to {comparison.baseline}", _meaning_of_difference(comparison), _difference,
-               lambda row: row.difference and row.difference.mean),
+               lambda row: None if row.difference is None else row.difference.mean),
         *_published_columns(comparison.published),
         *(_rounds_column(place, target) for place, target in enumerate(comparison.targets)),
         _client_column("client", "training"),
