@@ -12,6 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from .errors import InputError, printable, shortened
 from .registry import known_names
+from .structure import text_of
 
 Kind = Literal["classification", "multi-label", "regression"]  # class indices (n,); 0 or 1 (n, k); numbers (n, k)
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -37,7 +38,7 @@ class Task:
     """A kind of labels and the loss that is minimised."""
 
     kind: Kind
-    loss: str  # its name
+    loss: str  # its name; of a function the text of what it computes
     each: SampleLoss
 
     def check(self, outputs: int, y: Tensor, dtype: torch.dtype) -> None:
@@ -79,8 +80,7 @@ def task_of(loss: Any, kind: Kind) -> Task:
     if loss is None:
         return DEFAULTS[kind]
     if callable(loss):
-        name = getattr(loss, "__qualname__", type(loss).__qualname__)
-        return Task(kind, printable(f"{getattr(loss, '__module__', '')}.{name}"), loss)
+        return Task(kind, printable(text_of(loss)), loss)
     if not isinstance(loss, str) or loss not in LOSSES:
         raise InputError(f"loss = {shortened(repr(loss))} is unknown; {known_names(loss, LOSSES)}")
     if LOSSES[loss].kind != kind:

@@ -20,6 +20,7 @@ from ..core.method_check import method_errors_named
 from ..core.model_check import check_tokens, randomness_of
 from ..core.objective import Objective
 from ..core.plain_numbers import plain_numbers, takes_numbers
+from ..core.structure import is_own, layers_of, telling_apart, text_of
 from ..core.task import CROSS_ENTROPY, SampleLoss
 from ..core.wrapper import label_of, serves_another
 from ..data.federated import FederatedData, Index, digest
@@ -198,9 +199,11 @@ class Simulation:
     def _make_model(self, initial: InitialModel, loss: str | SampleLoss | None, data: FederatedData) -> Tensor:
         """The model's loss, and the samples on its device; returns the initial parameters (d,)."""
         module = initial.module().to(self.device)
-        self._base_hash = None if self.adapter is None else frozen_hash(module)
+        is_partly_frozen = not all(p.requires_grad for p in module.parameters())
+        self._base_hash = frozen_hash(module) if is_partly_frozen else None
         self.task = check_task(loss, data)
         self.objective = Objective(module, bf16=self.precision == "bf16", task=self.task)
+        self._layers = layers_of(module)
         w = self.objective.space.flatten(module)
         self.data = data.to(self.device, w.dtype)
         self._data_hash, self._model_hash = self.data.contents_hash(), digest([self.objective.space.row_major(w)])
@@ -572,7 +575,10 @@ class Simulation:
             elif name == "rounds" and before.get(name) != value:
                 raise InputError(f"checkpoint {path}: {label_of(self.method)} trains by how many rounds are planned, "
                                  f"which were {before.get(name)}, now they are {value}")  # fmt: skip
-            elif before.get(name) != value:
+            elif name == "layers" and before.get(name) not in (None, value):
+                then, now = telling_apart([str(before[name]), value])
+                raise InputError(f"checkpoint {path}: the model is another one: it had {then}, now it has {now}")
+            elif before.get(name) != value and name != "layers":
                 raise InputError(f"checkpoint {path}: {name} was {before.get(name)}, now it is {value}")
 
     def close(self) -> None:
@@ -607,7 +613,8 @@ class Simulation:
         d, dtype = self.objective.space.d, self.server.w.dtype
         unusual: dict[str, Any] = {} if self.task is CROSS_ENTROPY else {"loss": self.task.loss}
         planned = {"rounds": self.rounds} if self.method.depends_on_rounds else {}
-        adapted = {} if self.adapter is None else {"adapter": repr(self.adapter), "base_hash": self._base_hash}
+        adapted = {} if self.adapter is None else {"adapter": repr(self.adapter)}
+        adapted |= {} if self._base_hash is None else {"base_hash": self._base_hash}
         private = {} if self._private is None else self._private.settings()
         screened = {"guard": self.guard, "attack": self.attack}
         unusual |= {name: repr(one) for name, one in screened.items() if one is not None}
@@ -633,12 +640,15 @@ class Simulation:
             | planned
             | adapted
             | private
+            | {"layers": self._layers}  # last: an adapter, or a number of parameters, says better what differs
         )
 
     def _reported_settings(self) -> dict[str, Any]:
         """The settings as results keep them, with every field of the method."""
         method = type(self.method).__name__
         label = {} if label_of(self.method) == method else {"label": label_of(self.method)}
+        code = text_of(self.method).rpartition(" #")[2] if is_own(self.method) else None
+        label |= {} if code is None else {"method_code": code}
         more = {"hyper": flat_fields(self.method), "split": vars(partition_statistics(self.data))}
         return self.settings() | label | more
 

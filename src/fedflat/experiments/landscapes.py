@@ -240,8 +240,8 @@ def _check_plane(runs: Sequence[ShownRun], clients: Sequence[Index], settings: S
         raise InputError(f"plane: {needed} models are needed, and there {'is' if found == 1 else 'are'} {found}; "
                          "give more runs, or local models too")  # fmt: skip
     for run in runs[1:]:
-        for name in ("model", "data_hash"):
-            ours, theirs = (one.stored.settings[name] for one in (runs[0], run))
+        for name in ("model", "layers", "loss", "data_hash"):
+            ours, theirs = (one.stored.settings.get(name) for one in (runs[0], run))
             if ours != theirs:
                 raise InputError(f"plane: runs must have one model and one data set; {name} is {ours} in "
                                  f"{runs[0].label} and {theirs} in {run.label}")  # fmt: skip

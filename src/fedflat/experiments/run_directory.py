@@ -430,7 +430,7 @@ class StoredRun:
 
     def _with_known_base(self, module: nn.Module) -> nn.Module:
         """`module`. Raises InputError if its frozen parameters are not those that adapters were trained on."""
-        known = self.settings.get("base_hash")
+        known = self.settings.get("base_hash") if "adapter" in self.settings else None
         if known is not None and (found := frozen_hash(module)) != known:
             raise InputError(
                 f"{self.directory.path}: its adapter was trained on a model with the hash {known}, and the model that "

@@ -134,6 +134,7 @@ def _settings(comparison: ComparisonData) -> dict[str, str]:
         "data": [wording.data_in_words(run.settings["data"]) for run in runs],
         "partition hash by seed": [", ".join(f"{seed}: {text}" for seed, text in sorted(hashes))],
         "model": [wording.model_in_words(run.settings["model"]) for run in runs],
+        "loss": [run.settings.get("loss", "") for run in runs],
         "rounds": [f"{int(run.summary['rounds'])}" for run in runs],
         "participation": [wording.participation_in_words(run.settings["participation"]) for run in runs],
         "differential privacy": [_privacy(run) for run in runs],

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.errors import InputError
+from ..core.task import CROSS_ENTROPY
 from ..engine.arguments import BF16
 from ..methods import plain
 from ..metrics.protocols import Protocol, long_mean
@@ -22,6 +23,9 @@ PAIRED_BY = {
     "augmentation": "augmentation",
     "model": "model",
     "model_hash": "initial weights",
+    "base_hash": "frozen parameters",
+    "layers": "layers of the model",
+    "loss": "loss",
     "batches": "batches",
     "participation": "participation",
     "weights": "weights of clients",
@@ -101,7 +105,7 @@ def differences(ours: Group, theirs: Group) -> list[str]:
 
 
 def _value(run: FinishedRun, name: str) -> str:
-    return str(run.settings.get(name, "fp32"))  # runs of earlier versions do not say their precision
+    return str(run.settings.get(name, {"precision": "fp32", "loss": CROSS_ENTROPY.loss}.get(name)))  # as is usual
 
 
 def notes(groups: Sequence[Group], pairs: Sequence[Group | None], baseline: str, protocol: Protocol) -> list[str]:

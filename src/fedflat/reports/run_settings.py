@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
+from ..core.structure import telling_apart
+from ..core.task import CROSS_ENTROPY
 from ..rounds.settings import parsed
 from .comparison_data import FinishedRun
 
-HASHES = ("partition_hash", "data_hash", "model_hash")  # they depend on the seed
+HASHES = ("partition_hash", "data_hash", "model_hash", "base_hash")  # they depend on the seed
 LONGEST = 1000  # characters of a text that is taken apart; listed cohorts may have millions
 _DATA = re.compile(r"(?P<data>.*), (?P<clients>\d+) clients, (?P<partition>.*)")
 _MODEL = re.compile(r"(?P<model>.*), (?P<parameters>\d+) parameters, (?:torch\.)?(?P<dtype>\w+)")
@@ -26,6 +28,7 @@ def settings_by_name(run: FinishedRun) -> dict[str, Any]:
     """
     settings = run.settings
     values: dict[str, Any] = {f"method.{name}": value for name, value in settings["hyper"].items()}
+    values |= {"method.code": settings["method_code"]} if "method_code" in settings else {}
     values |= _data(settings["data"]) | _model(settings["model"]) | client_settings(settings["client"])
     if "adapter" in settings:
         values |= _adapter(settings["adapter"])
@@ -34,12 +37,14 @@ def settings_by_name(run: FinishedRun) -> dict[str, Any]:
         values |= _prefixed(name, str(settings[name])) if name in settings else {}
     values["participation"] = _participation(settings["participation"])
     values |= {name: settings[name] for name in ("weights", "augmentation")}
+    values["loss"] = settings.get("loss", CROSS_ENTROPY.loss)
     return values | {"precision": settings.get("precision", "fp32"), "rounds": int(run.summary["rounds"])}
 
 
 def settings_of_all(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
     """The settings of each run; a hash is one of them only where nothing else tells two runs of one seed apart.
 
+    The layers of the model are settings where nothing else tells two runs apart, and then those that not all have.
     Hashes depend on the seed, so they differ between runs that belong together. Only a partition, model or data set
     that was made by hand has no other name.
     """
@@ -48,6 +53,12 @@ def settings_of_all(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
     if len(sizes) == len({model for model, _ in sizes}):  # the name of a model says which one it is
         for one in found:
             one.pop("parameters", None)
+    layers = [str(run.settings.get("layers", "")) for run in runs]
+    others = {(run.method, str(sorted(one.items()))) for run, one in zip(runs, found, strict=True)}
+    whole = {(run.method, str(sorted(one.items())), x) for run, one, x in zip(runs, found, layers, strict=True)}
+    if len(whole) > len(others):
+        for one, text in zip(found, telling_apart(layers), strict=True):
+            one["layers"] = text
     keys = [(run.method, run.seed, str(sorted(one.items()))) for run, one in zip(runs, found, strict=True)]
     for name in HASHES:
         hashes: dict[Any, set[str]] = {}

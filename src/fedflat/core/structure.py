@@ -1,0 +1,305 @@
+"""Functions and modules as texts: what computes something else has another text, the same in every process.
+
+Seen are classes and functions of installed packages by their names, what they were made with and what is bound to them,
+and of all others the code, with the constants, closures, class attributes and globals that it reads. No text has an
+address or the order of a set. Not seen are attributes of an object of an installed class that are no arguments of it,
+what code reads from files, and native code.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import functools
+import hashlib
+import linecache
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from inspect import Parameter, signature
+from itertools import chain
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .own_classes import FOLDER
+
+LONGEST = 400  # characters of a text before its digest
+INSTALLED = (FOLDER + os.sep, sysconfig.get_path("stdlib") + os.sep, "<frozen")
+PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
+TORCH_KINDS = (torch.dtype, torch.memory_format, torch.layout)
+NOT_COMPUTED = ("dtype", "torch_dtype", "id2label", "label2id", "transformers_version")  # in a configuration
+OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+
+
+def text_of(thing: Any) -> str:
+    """A function, or an object that is called, in words: its name, what is bound to it, and a digest of its code."""
+    words = _Words(values=True)
+    return _cut(words.of(thing), words.hidden)
+
+
+def is_own(thing: Any) -> bool:
+    """Whether the class of an object is neither of this package nor of an installed one."""
+    return not _is_installed(type(thing))
+
+
+def layers_of(module: nn.Module) -> str:
+    """The layers of a module, each once, such as `Linear(4, 2); GELU()`, and a digest of all that its text has."""
+    words = _Words(values=False)
+    parts = [_Words(values=False).options(one) for one in module.modules()]
+    return _cut("; ".join(dict.fromkeys(parts)), [words.of(module), *words.hidden])
+
+
+def telling_apart(texts: Sequence[str]) -> list[str]:
+    """Of each text of `layers_of` what not all of them have; the digest only where that would not tell two apart."""
+    split = [text.rpartition(" #")[::2] for text in texts]
+    parts = [names.split("; ") for names, _ in split]
+    common = set(parts[0]).intersection(*parts[1:])
+    shown = ["; ".join(part for part in some if part not in common) for some in parts]
+    if len(set(shown)) == len(set(texts)) and all(shown):
+        return shown
+    return [f"{part} #{digest}".strip() for part, (_, digest) in zip(shown, split, strict=True)]
+
+
+def _cut(text: str, hidden: Iterable[str]) -> str:
+    """The beginning of a text; a digest stands for the rest, and for what is `hidden`."""
+    digest = hashlib.sha256("\n".join([text, *hidden]).encode("utf-8", "backslashreplace")).hexdigest()
+    return f"{text[:LONGEST]} #{digest[:12]}" if hidden or len(text) > LONGEST else text
+
+
+class _Words:
+    """One description; `hidden` belongs to it and is not fit to be read."""
+
+    def __init__(self, values: bool) -> None:
+        """values: whether parameters count with their values, as in a loss, and not only with their shapes."""
+        self.hidden: list[str] = []
+        self._values = values
+        self._seen: dict[int, tuple[int, Any]] = {}  # with the object, so that no other one gets its identity
+
+    def of(self, thing: Any) -> str:
+        """The text of any object."""
+        if type(thing) in PLAIN:
+            return repr(thing)
+        if isinstance(thing, Enum):
+            return f"{type(thing).__qualname__}.{thing.name}"
+        if isinstance(thing, TORCH_KINDS):
+            return str(thing)
+        if isinstance(thing, Tensor) or hasattr(thing, "__array_interface__"):
+            return _numbers(thing)
+        return self._once(thing)
+
+    def _once(self, thing: Any) -> str:
+        """The text of what may hold others; the second time its number, as it may hold itself."""
+        if id(thing) in self._seen:
+            return f"again {self._seen[id(thing)][0]}"
+        self._seen[id(thing)] = len(self._seen), thing
+        if not isinstance(thing, Mapping | set | frozenset | list | tuple):
+            return self._object(thing)
+        text = self._container(thing)
+        del self._seen[id(thing)]  # equal ones may be one object, or not
+        return text
+
+    def _container(self, thing: Any) -> str:
+        if isinstance(thing, Mapping):
+            return "{" + ", ".join(sorted(f"{self.of(key)}: {self.of(value)}" for key, value in thing.items())) + "}"
+        texts = [self.of(one) for one in thing]
+        return f"({', '.join(sorted(texts) if isinstance(thing, set | frozenset) else texts)})"
+
+    def _object(self, thing: Any) -> str:
+        """The text of a function, class, module or object."""
+        if isinstance(thing, functools.partial):
+            names = _argument_names(thing.func)
+            bound = [*zip(names, thing.args, strict=False), *sorted(thing.keywords.items())]
+            return f"{self.of(thing.func)}({self._fields(bound)})"
+        if isinstance(thing, MethodType):
+            return f"{self.of(thing.__func__)} of {self.of(thing.__self__)}"
+        if isinstance(thing, FunctionType):
+            return self._function(thing)
+        if isinstance(thing, ModuleType | type | BuiltinFunctionType):
+            self._class(thing)
+            return _name(thing)
+        if isinstance(thing, nn.Module):
+            return self._module(thing)
+        self._class(type(thing))
+        self.hidden += [self.of(inner) for name in ("__wrapped__", "code") if (inner := getattr(thing, name, None))]
+        return f"{_name(type(thing))}({self._fields(_attributes(thing).items())})"
+
+    def _fields(self, values: Iterable[tuple[str, Any]]) -> str:
+        return ", ".join(f"{name}={self.of(value)}" for name, value in values)
+
+    def _function(self, function: FunctionType) -> str:
+        """A function: its name; of one that is not installed also its code, defaults, closure and globals."""
+        cells = {name: _content(cell) for name, cell in
+                 zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)}  # fmt: skip
+        used = {**cells, "defaults": function.__defaults__, **(function.__kwdefaults__ or {})}
+        if not _is_installed(function):
+            self.hidden.append(_source(function))
+            used |= dict(_globals(function))
+        elif not cells:
+            return _name(function)
+        shown = {name: value for name, value in cells.items() if type(value) in PLAIN and value is not None}
+        self.hidden += [f"{name} = {self.of(used[name])}" for name in sorted(used.keys() - shown)]
+        return _name(function) + (f"({self._fields(sorted(shown.items()))})" if shown else "")
+
+    def _module(self, module: nn.Module) -> str:
+        """A module: its options, buffers, hooks and parameters, and the modules in it."""
+        text, mode = self.options(module), "" if module.training else "eval"
+        weights = [(name, p if self._values else tuple(p.shape)) for name, p in module._parameters.items()
+                   if p is not None]  # fmt: skip
+        hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values(), *module._backward_hooks.values()]
+        parts = self._fields([*weights, *module._buffers.items(), *module._modules.items(), ("hooks", hooks)])
+        self.hidden.append(f"{text} {mode} {parts}")
+        return text
+
+    def options(self, module: nn.Module) -> str:
+        """A module's class, and what it was made with apart from defaults; of an own class all plain attributes."""
+        self._class(type(module))
+        values = {k: x for k, x in {**vars(module), **module._buffers}.items() if k not in OF_EVERY_MODULE}
+        if not _is_installed(type(module)):
+            return f"{_name(type(module))}({self._fields(values.items())})"
+        options = _options(type(module))
+        given = [(name, values[name]) for name, usual in options.items() if name in values
+                 and not _is_usual(values[name], usual)]  # fmt: skip
+        texts = [self.of(x) if options[name] is Parameter.empty else self._fields([(name, x)]) for name, x in given]
+        return f"{type(module).__qualname__}({', '.join(texts)})"
+
+    def _class(self, cls: Any) -> None:
+        """Note the code and the attributes of a class, apart from those of installed classes that it is over."""
+        for base in cls.__mro__ if isinstance(cls, type) else ():
+            if _is_installed(base) or id(base) in self._seen:
+                continue
+            self._seen[id(base)] = len(self._seen), base
+            for name, value in sorted(vars(base).items()):
+                if name == "__call__" or not name.startswith("__"):
+                    inner = (getattr(value, kind, None) for kind in ("__func__", "fget", "func"))
+                    self.hidden.append(f"{name}: {self.of(next(filter(None, inner), value))}")
+
+
+def _attributes(thing: Any) -> dict[str, Any]:
+    """The attributes of an object; of one of transformers' configurations those that are not the defaults."""
+    if hasattr(thing, "to_diff_dict"):
+        return {k: x for k, x in thing.to_diff_dict().items() if k[0] != "_" and k not in NOT_COMPUTED}
+    if _is_installed(type(thing)):
+        return {}
+    try:
+        state: Any = object.__getstate__(thing)  # a dictionary, and with slots another one
+    except TypeError:  # over a class of C
+        state = getattr(thing, "__dict__", None)
+    return dict(chain.from_iterable((part or {}).items() for part in (state if isinstance(state, tuple) else [state])))
+
+
+def _numbers(x: Any) -> str:
+    """Numbers: as they are if they are few, else their digest."""
+    kind = f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
+    try:
+        x = torch.as_tensor(x).detach().cpu().contiguous().resolve_conj()
+        raw = x.view(-1).view(torch.uint8).numpy().tobytes()
+    except (RuntimeError, TypeError, NotImplementedError):  # no numbers, or none in memory
+        return kind
+    return (
+        f"{x.tolist()} {kind.rpartition(' ')[2]}"
+        if x.numel() <= 8
+        else f"{kind} {hashlib.sha256(raw).hexdigest()[:12]}"
+    )
+
+
+def _argument_names(function: Any) -> Iterator[str]:
+    """The names of the arguments of a function by place."""
+    try:
+        return iter([*signature(function).parameters, *map(str, range(99))])
+    except (TypeError, ValueError):  # of C
+        return map(str, range(99))
+
+
+def _options(cls: type[nn.Module]) -> dict[str, Any]:
+    """The arguments that a module is made with, and their defaults; of bases too, where a class passes them on."""
+    found: dict[str, Any] = {}
+    for base in cls.__mro__:
+        if "__init__" in vars(base):
+            given = signature(base.__init__).parameters.values()  # type: ignore[misc]
+            found = {one.name: one.default for one in given} | found
+            if not any(one.kind is Parameter.VAR_KEYWORD for one in given):
+                break
+    return found
+
+
+def _is_usual(value: Any, usual: Any) -> bool:
+    """Whether a value is the default, or the default for each axis."""
+    parts = value if isinstance(value, tuple) and value else (value,)
+    return all(type(one) in PLAIN for one in parts) and (value == usual or all(one == usual for one in parts))
+
+
+def _name(thing: Any) -> str:
+    """A name: with the module, for something of an installed package that is no class."""
+    name = str(getattr(thing, "__qualname__", getattr(thing, "__name__", "")))
+    if isinstance(thing, type) or (isinstance(thing, FunctionType) and not _is_installed(thing)):
+        return name
+    return f"{thing.__module__ or 'builtins'}.{thing.__name__}" if not isinstance(thing, ModuleType) else thing.__name__
+
+
+def _is_installed(thing: Any) -> bool:
+    """Whether a function, class or module is of Python, of an installed package, or of this one."""
+    if isinstance(thing, FunctionType):
+        file = thing.__code__.co_filename
+    else:
+        module = thing if isinstance(thing, ModuleType) else sys.modules.get(thing.__module__)
+        if module is None or "main__" in module.__name__:
+            return False
+        file = getattr(module, "__file__", None) or INSTALLED[0]  # of C
+    return file.startswith(INSTALLED) or any(part in file for part in PACKAGES)
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not set yet
+        return None
+
+
+def _globals(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """The globals that a function reads; of one's own modules the attributes."""
+    known, codes = function.__globals__, list(_codes(function.__code__))
+    read = {one.argval for code in codes for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL"}
+    for name in sorted(read & known.keys()):
+        value = known[name]
+        if not isinstance(value, ModuleType):
+            yield name, value
+        elif not _is_installed(value):
+            attributes = {attribute for code in codes for attribute in code.co_names if hasattr(value, attribute)}
+            yield from ((f"{name}.{attribute}", getattr(value, attribute)) for attribute in sorted(attributes))
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A code and those inside it."""
+    yield code
+    yield from chain.from_iterable(_codes(one) for one in code.co_consts if isinstance(one, CodeType))
+
+
+def _source(function: FunctionType) -> str:
+    """The source of a function without comments, docstrings and layout; its bytecode where there is no source."""
+    code = function.__code__
+    try:
+        tree = ast.parse("".join(linecache.getlines(code.co_filename, function.__globals__)))
+    except (SyntaxError, ValueError, RecursionError):
+        tree = ast.Module([], [])
+    found = [node for node in ast.walk(tree) if _made(node, code)]
+    if len(found) != 1:
+        return repr([(one.co_code.hex(), [x for x in one.co_consts if type(x) in PLAIN], one.co_names)
+                     for one in _codes(code)])  # fmt: skip
+    for node in ast.walk(found[0]):
+        if ast.get_docstring(node) if isinstance(node, ast.FunctionDef) else None:
+            node.body = node.body[1:] or [ast.Pass()]  # type: ignore[attr-defined]
+    return ast.unparse(found[0])
+
+
+def _made(node: ast.AST, code: CodeType) -> bool:
+    """Whether a code was made of this node of a source."""
+    if isinstance(node, ast.FunctionDef):
+        first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+        return (node.name, first) == (code.co_name, code.co_firstlineno)
+    return isinstance(node, ast.Lambda) and (code.co_name, code.co_firstlineno) == ("<lambda>", node.lineno)
