@@ -2,9 +2,9 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.recipe_costs        # writes docs/recipe_costs.json; some minutes
 
-For every kind of cell, a data set with a model and a batch size, some gradients of a random batch and some evaluations are
-timed in processor seconds of one thread, which other work on the machine changes little. Nothing is trained, no data
-are read. A method's other work, loading of data and measures of flatness are not in it.
+For every kind of cell, a data set with a model and a batch size, some gradients of a random batch and some evaluations
+are timed in processor seconds of one thread; other work on the machine makes them longer, but by less than times by the
+clock. Nothing is trained, no data are read. A method's other work, loading of data and measures are left out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from statistics import median
 from time import process_time
@@ -21,7 +20,7 @@ from typing import Any
 import torch
 
 from fedflat.core.objective import Batch, Objective
-from fedflat.experiments.budget import Budget, Speed, budget_of_runs
+from fedflat.experiments.budget import Speed, budget_of_runs
 from fedflat.experiments.recipe import Cell, all_recipes
 from fedflat.experiments.spec import RunSpec, build_client
 from fedflat.models import build
@@ -45,16 +44,11 @@ def main() -> None:
     FILE.write_text(json.dumps(content, indent=2) + "\n")
 
 
-@cache
-def cells() -> tuple[tuple[Cell, tuple[RunSpec, ...], Budget], ...]:
-    """Every cell of a paper's recipe that trains, its runs, and their work."""
-    found = [
-        (cell, tuple(cell.study().runs()))
-        for recipe in all_recipes().values()
-        if recipe.base.paper != "fedflat" and recipe.item.kind == "training"
-        for cell in recipe.cells()
-    ]
-    return tuple((cell, runs, budget_of_runs(runs)) for cell, runs in found)
+def cells() -> Iterator[tuple[Cell, list[RunSpec]]]:
+    """Every cell of a paper's recipe that trains, and its runs."""
+    for recipe in all_recipes().values():
+        if recipe.base.paper != "fedflat" and recipe.item.kind == "training":
+            yield from ((cell, cell.study().runs()) for cell in recipe.cells())
 
 
 def kind_of(spec: RunSpec) -> Kind:
@@ -64,7 +58,7 @@ def kind_of(spec: RunSpec) -> Kind:
 
 def kinds() -> dict[Kind, RunSpec]:
     """A run of every kind of cell."""
-    return {kind_of(runs[0]): runs[0] for _, runs, _ in cells()}
+    return {kind_of(runs[0]): runs[0] for _, runs in cells()}
 
 
 def speed_of(spec: RunSpec) -> Speed:
@@ -107,11 +101,11 @@ def page_part(measured: dict[str, Any]) -> str:
 def _rows(speeds: dict[Kind, Speed]) -> Iterator[tuple[str, ...]]:
     """A row for every recipe and kind of its cells that was measured."""
     groups: dict[tuple[str, str], list[tuple[float, str, int]]] = {}
-    for cell, runs, work in cells():
+    for cell, runs in cells():
         data, model, batch_size = kind_of(runs[0])
         if (data, model, batch_size) in speeds:
-            hours = speeds[data, model, batch_size].hours(work)
-            groups.setdefault((cell.recipe.name, f"{data}, {model}"), []).append((hours, cell.name, work.runs))
+            hours = speeds[data, model, batch_size].hours(budget_of_runs(runs))
+            groups.setdefault((cell.recipe.name, f"{data}, {model}"), []).append((hours, cell.name, len(runs)))
     for (recipe, kind), some in groups.items():
         least = min(some)
         number, every = sum(runs for *_, runs in some), sum(hours for hours, *_ in some)

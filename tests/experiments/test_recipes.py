@@ -15,7 +15,7 @@ import torch
 from fedflat.core.errors import InputError
 from fedflat.data.dataset import FileDataset, LoadedDataset, SampleArrays
 from fedflat.experiments import spec as specs
-from fedflat.experiments.recipe import Cell, all_recipes, find_recipe
+from fedflat.experiments.recipe import Cell, all_recipes, check_model_files, find_recipe
 from fedflat.experiments.recipe_files import When
 from fedflat.experiments.spec import ModelSection, RunSpec, federated_data
 from fedflat.methods import FedGF
@@ -66,6 +66,8 @@ def test_a_recipe_of_pretrained_weights_is_refused_without_them() -> None:
             model = cell.study().model
             with pytest.raises(InputError, match=r"^model option pretrained = 'FOLDER' is no folder"):
                 build(model.name, 10, (3, 224, 224), **model.options)
+            with pytest.raises(InputError, match=r"^model option pretrained = 'FOLDER' is no folder"):
+                check_model_files(cell.study())
 
 
 def test_only_c_differs_in_table_5_of_fedgf() -> None:

@@ -84,7 +84,7 @@ def run_recipe(
     Dotted flags change any setting, e.g. `--seeds 0 --device cuda --data.partial true`. Finished runs are
     never computed again, so a recipe that was stopped goes on when it is started again.
     """
-    from ..experiments.recipe import find_recipe
+    from ..experiments.recipe import check_model_files, find_recipe
     from ..reports.recipes import cell_table, description
     from .execution import carry_out_recipe, prepare_data
     from .flags import override
@@ -98,6 +98,8 @@ def run_recipe(
     context.with_resource(allow_code())  # what the user's own flags name; recipes name none
     cells = {each: override(each.study(scale, data_dir, labels), context.args) for each in recipe.cells(cell)}
     console.say(*description(recipe, cells))
+    for study in cells.values():
+        check_model_files(study)
     if not dry_run:
         for study in cells.values():
             prepare_data(console, study)  # first, so that missing data is an error before anything is measured

@@ -18,6 +18,7 @@ from typing import Any
 from ..core.errors import InputError
 from ..files import read_toml
 from ..methods import plain
+from ..models.blocks.fetched import folder_of
 from .config_errors import validated
 from .merging import merged
 from .recipe_files import Base, Item, Option, Published, PublishedFile, When
@@ -146,6 +147,12 @@ class Cell:
                 before = {"name": label, **methods.get(label, {})}
                 methods[label] = merged(RunSpec, {"method": before}, {"method": table})["method"]
         return {"study": study, "methods": methods}
+
+
+def check_model_files(study: StudySpec) -> None:
+    """Raise InputError if the study begins with pretrained weights that are not here."""
+    if "pretrained" in study.model.options:
+        folder_of("pretrained", str(study.model.options["pretrained"]))
 
 
 @cache

@@ -54,6 +54,13 @@ def test_two_measures_with_one_name_are_refused(pair: tuple[Measure, Measure]) -
         b.simulation(FedAvg(), probes=pair)
 
 
+@pytest.mark.parametrize("wrong", [{"name": "lpf"}, None, 3, Measured(1.0)], ids=str)
+def test_what_is_no_measure_is_refused_in_one_line(wrong: object) -> None:
+    b = bowls()
+    with pytest.raises(ValueError, match=r"measures must be names, or measures such as Sharpness\(rho=0.1\), got "):
+        ff.flatness(Bowl(b.w), b.data, [wrong])
+
+
 def test_the_same_measure_twice_is_one() -> None:
     b = bowls()
     assert list(ff.flatness(Bowl(b.w), b.data, ["sharpness", "sharpness"])) == ["sharpness"]

@@ -124,6 +124,9 @@ def check_measures(measures: Sequence[str | Measure], module: nn.Module) -> list
     if isinstance(measures, str):
         raise InputError(f"measures must be a list of names, got {measures!r}")
     found = [find(one) if isinstance(one, str) else one for one in measures]
+    for one in found:
+        if not isinstance(one, Measure):
+            raise InputError(f"measures must be names, or measures such as Sharpness(rho=0.1), got {one!r}")
     chosen = list({(type(one), repr(one)): one for one in found}.values())
     known: dict[tuple[type[Measure], str], Measure] = {}
     for one in chosen:
