@@ -49,10 +49,9 @@ def _same(one: Any, other: Any, what: str) -> bool:
 
 @contextmanager
 def _kept_random_states() -> Iterator[None]:
-    """What is drawn inside from the generators of `random`, numpy and torch is drawn again afterwards."""
+    """What is drawn inside from the generators of `random`, numpy and torch (on the CPU) is drawn again afterwards."""
     of_python, of_numpy = random.getstate(), np.random.get_state()
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
-    with torch.random.fork_rng(devices):
+    with torch.random.fork_rng(devices=()):
         try:
             yield
         finally:
