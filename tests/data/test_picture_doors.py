@@ -262,6 +262,7 @@ def test_pictures_as_labels_are_refused(tmp_path: Path) -> None:
     picture, mask = Image.fromarray(COLOURS), Image.fromarray(BITS)
     for make in (
         lambda: ff.FederatedData.split(Items([(picture, mask)] * 2), clients=1),
+        lambda: ff.FederatedData.split(Items([(picture, Image.fromarray(GREY.astype(np.int32)))]), clients=1),
         lambda: ff.FederatedData.split([picture], [mask], clients=1),
         lambda: ff.FederatedData.split(Items([(picture, 0)]), clients=1, test=Items([(picture, mask)])),
         lambda: ff.FederatedData.from_clients([([picture], [mask])]),
