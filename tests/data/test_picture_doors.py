@@ -209,7 +209,7 @@ def test_a_picture_in_memory_may_have_as_many_pixels_as_one_in_a_file(monkeypatc
     monkeypatch.setattr(pictures, "MAX_PIXELS", SIDE * SIDE)
     assert ff.FederatedData.split(pair, clients=1).shape == (1, SIDE, SIDE)
     monkeypatch.setattr(pictures, "MAX_PIXELS", SIDE * SIDE - 1)
-    with refused("data: training: sample 0 has 64 pixels; at most 63 are read"):
+    with refused("data: training: sample 0 has 64 pixels; 1 to 63 are read"):
         ff.FederatedData.split(pair, clients=1)
 
 
@@ -234,6 +234,7 @@ def test_clients_of_other_kinds_of_pictures_are_not_mixed() -> None:
         (Image.fromarray(GREY.astype(np.int32)), "has mode I, whose scale is not known"),
         (Image.fromarray(GREY / np.float32(255)), "has mode F, whose scale is not known"),
         (Image.new("LAB", (SIDE, SIDE)), "has mode LAB"),
+        (Image.new("L", (0, SIDE)), "has 0 pixels"),
         (
             Image.open(io.BytesIO(file(palette(), "GIF", save_all=True, append_images=[Image.fromarray(GREY)]))),
             "has 2 frames",

@@ -31,7 +31,7 @@ def warn_if_random(read: Callable[[int], Sequence[Any]], items: Sequence[Sequenc
 def _differs(item: Sequence[Any], read: Callable[[int], Sequence[Any]], i: int, what: str) -> bool:
     try:
         (one, other), *labels = zip(item, read(i), strict=True)
-        return not _same(one, other, what) or not all(np.array_equal(*map(np.asarray, pair)) for pair in labels)
+        return not _same(one, other, what) or not all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in labels)
     except InputError:
         raise
     except Exception:  # what cannot be compared is refused later, if it cannot be converted either

@@ -55,8 +55,8 @@ def picture_shape(name: str, read: Callable[[], bytes]) -> tuple[int, int, int]:
 
 def pixels(image: Image.Image, what: str) -> Picture:
     """A picture in memory, (1 or 3, height, width). Raises InputError that begins with `what`, as `plain` does."""
-    if prod(image.size) > MAX_PIXELS:
-        raise InputError(f"{what} has {prod(image.size):,} pixels; at most {MAX_PIXELS:,} are read")
+    if not 0 < prod(image.size) <= MAX_PIXELS:
+        raise InputError(f"{what} has {prod(image.size):,} pixels; 1 to {MAX_PIXELS:,} are read")
     try:
         return _array(plain(image, what)).copy()  # so that it can be written to
     except InputError:
