@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import fedflat as ff
 from fedflat.core.errors import StackingError
 from fedflat.core.objective import Batch, Objective
 
@@ -29,6 +30,19 @@ def test_a_stack_has_the_gradients_of_each_client_alone(padding: int | None) -> 
     torch.testing.assert_close(stacked, alone, rtol=1e-12, atol=1e-14)
     row = stacked[:, : 5 * 4].view(3, 5, 4)[:, padding or 0]
     assert bool(row.any()) == (padding is None)
+
+
+@pytest.mark.parametrize("executor", ["stacked", "compiled", "auto"])
+def test_every_executor_leaves_the_padding_as_it_is(traced: None, executor: str) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Embedding(5, 4, padding_idx=2), nn.Flatten(), nn.Linear(12, 2)).double()
+    clients = [(torch.randint(5, (n, 3)), torch.arange(n) % 2) for n in (6, 3)]
+    data, client = ff.FederatedData.from_clients(clients), ff.Client(lr=0.5, epochs=2, batch_size=2)
+    found, expected = (
+        ff.Simulation(module, data, ff.methods.FedSAM(), client, rounds=2, executor=one).run().w
+        for one in (executor, "sequential")
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_a_gradient_that_counts_tokens_is_refused_for_a_stack() -> None:

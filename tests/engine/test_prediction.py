@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import fedflat as ff
 from fedflat.core.errors import InputError
+from fedflat.data.sample_kind import SampleKind
 from fedflat.experiments import runner
 from fedflat.experiments.export import export
 from fedflat.experiments.run_directory import StoredRun
@@ -152,6 +153,13 @@ def test_pixels_and_tokens_are_prepared_as_in_training(tmp_path: Path) -> None:
         runs["pixels"].predict(np.float32(pixels) / 255)
     runs["pixels"].save(tmp_path / "saved")
     assert torch.equal(ff.load_run(tmp_path / "saved").predict(pixels), runs["pixels"].predict(pixels))
+
+
+def test_texts_become_the_token_numbers_of_a_tokenizer() -> None:
+    """Whose arrays cannot be written, of which torch would warn."""
+    kind, numbers = SampleKind((3,), "whole numbers", "classification", 2), np.arange(6, dtype=np.int32).reshape(2, 3)
+    numbers.flags.writeable = False
+    assert torch.equal(kind.stored(["a b", "c"], lambda texts: numbers), torch.from_numpy(numbers.copy()))
 
 
 @pytest.mark.parametrize("task", ["regression", "multi-label"])

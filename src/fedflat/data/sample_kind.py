@@ -91,7 +91,7 @@ class SampleKind:
         if not hasattr(x, "dtype") and hasattr(x, "__getitem__") and hasattr(x, "__len__"):
             x = [_without_label(x[i]) for i in range(len(x))]
             if x and all(isinstance(one, str) for one in x):
-                return torch.as_tensor(self._encoder(encoder)(x))
+                return torch.from_numpy(np.array(self._encoder(encoder)(x)))  # a tokenizer's cannot be written
             if x and (hasattr(x[0], "shape") or hasattr(x[0], "getbands")):
                 return stacked(x, "predict")
         if isinstance(x, np.ndarray) and not x.flags.writeable:  # torch warns of these
