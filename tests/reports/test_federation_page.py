@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from fedflat.cli.app import app as cli
 from fedflat.core.errors import InputError
 from fedflat.federation.flower.directory import FederationDirectory
 from fedflat.federation.flower.event_log import EVENTS, EventLog
-from fedflat.reports.federation_data import FederationData
+from fedflat.reports.federation_data import ClientFacts, FederationData, RoundFacts
 from fedflat.reports.federation_page import write_federation_page
 from support.flower_fixtures import GridFederation, failing, study_of
 
@@ -118,3 +119,27 @@ def test_other_folders_are_one_line(federation: GridFederation, tmp_path: Path) 
         FederationData.read(tmp_path)
     done = CliRunner().invoke(cli, ["report", str(federation.out), str(tmp_path)])
     assert str(done.exception) == "a federation has a report of its own; give one folder"
+
+
+def test_settings_are_on_the_page_and_no_path_of_this_machine(federation: GridFederation, tmp_path: Path) -> None:
+    page = unescape(write_federation_page(FederationData.read(federation.out), tmp_path).read_text())
+    assert re.search(r"<td>rounds</td><td>5</td>", page)
+    assert "<td>method.name</td>" in page
+    assert str(federation.out) not in page
+    assert str(Path.cwd()) not in page
+
+
+@pytest.mark.parametrize(("clients", "rounds"), [(100, 3), (3, 400)], ids=["clients", "rounds"])
+def test_many_clients_or_rounds_are_counted_and_not_drawn_one_by_one(
+    federation: GridFederation, tmp_path: Path, clients: int, rounds: int
+) -> None:
+    names = [f"client-{i:03}" for i in range(clients)]
+    data = replace(
+        FederationData.read(federation.out), history=[{"t": t, "test_accuracy": 0.5} for t in range(rounds)],
+        clients=[ClientFacts(name, 5, counted=rounds - 1) for name in names],
+        rounds={t: RoundFacts(names[1:], {names[0]: "no answer"}) for t in range(rounds)},
+    )  # fmt: skip
+    page = write_federation_page(data, tmp_path).read_text()
+    assert "how many clients took part by round" in page
+    assert ("mean of 7 rounds" in page) == (rounds == 400)
+    assert len(page) < 300_000

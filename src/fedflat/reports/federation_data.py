@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,7 @@ class FederationData:
     refused: Sequence[tuple[str, str, int]]  # node, reason, how often
     happened: Sequence[tuple[str, str]]  # time and what, in the order of the log
     damaged: Sequence[str]  # files that are not as they were written, with the problem
+    settings: Mapping[str, str]  # of the study that decide about its result, by name
 
     @classmethod
     def read(cls, path: Path) -> FederationData:
@@ -83,7 +84,7 @@ class FederationData:
         for client in clients:
             client.ejected = client.name in ejected
         return cls(path, spec.label, spec.rounds, finished, history, rounds, clients,
-                   _refused(events), _happened(events), damaged)  # fmt: skip
+                   _refused(events), _happened(events), damaged, dict(_flat(spec.decisive())))  # fmt: skip
 
     @property
     def headline(self) -> str:
@@ -151,6 +152,15 @@ def _happened(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
             words = [f"{key} {_text(value)}" for key, value in event.items() if key not in PLAIN]
             lines.append((_text(event["time"])[:19].replace("T", " "), f"{_text(event['event'])}: {', '.join(words)}"))
     return lines
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The settings with dots in their names, each as text; what is not set is left out."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            yield f"{prefix}{name}", _text(value)
 
 
 def _text(value: object) -> str:

@@ -20,7 +20,9 @@ from .figures import COLOURS, INK, INLINE, PANEL, inline
 from .text_table import text_table
 
 CURVES = (("test_accuracy", "test accuracy %", 100.0), ("test_loss", "test loss", 1.0), ("drift", "drift", 1.0))
-NAMED = 40  # clients whose names stand beside the map
+NAMED = 40  # most clients of a map, whose names stand beside it
+COLUMNS = 150  # most rounds of a map
+BARS = 60  # most of them where there is no map
 ROW = 0.22  # inches of a client's row in the map
 STATES = {"took part": "#2b8cc4", "missing or refused": "#e0701f"}  # a raster, so not in the colours of a dark page
 FILE = "report.html"
@@ -29,8 +31,10 @@ FILE = "report.html"
 def write_federation_page(data: FederationData, folder: Path) -> Path:
     """Write the page to `folder`, atomically. Raises InputError if it cannot be written."""
     curves = [drawn for name, title, factor in CURVES if (drawn := _curve(data.history, name, title, factor))]
+    is_large = len(data.clients) > NAMED or len(data.history) > COLUMNS
     text = environment().get_template("federation.html.j2").render(
-        data=data, title=f"{data.label}, a federation of {len(data.clients)} clients", curves=curves, map=_map(data)
+        data=data, title=f"{data.label}, a federation of {len(data.clients)} clients", curves=curves,
+        map=_counts(data) if is_large else _map(data), is_large=is_large,
     )  # fmt: skip
     make_folder(folder)
     path = folder / FILE
@@ -72,14 +76,45 @@ def _map(data: FederationData) -> str | None:
         for value, some in enumerate((facts.counted or (), facts.missing)):
             state[[places[name] for name in some if name in places], t] = value
     with rc_context(INLINE | {"axes.grid": False}):
-        figure = Figure(figsize=(9, 1.1 + ROW * min(len(names), NAMED)), layout="constrained")
+        figure = Figure(figsize=(9, 1.1 + ROW * len(names)), layout="constrained")
         axes = figure.subplots()
         extent = (0.5, state.shape[1] + 0.5, len(names) - 0.5, -0.5)
         colours = ListedColormap(list(STATES.values()))
         axes.imshow(state, aspect="auto", cmap=colours, vmin=0, vmax=1, interpolation="nearest", extent=extent)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_yticks(range(len(names)) if len(names) <= NAMED else [], names if len(names) <= NAMED else [])
-        axes.set(xlabel="round", ylabel="" if len(names) <= NAMED else f"{len(names)} clients")
-        handles = [Patch(color=colour, label=label) for label, colour in STATES.items()]
-        figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False, labelcolor=INK)
+        axes.set_yticks(range(len(names)), names)
+        for edges, line in (
+            (np.arange(1, len(names)) - 0.5, axes.axhline),
+            (np.arange(1, state.shape[1]) + 0.5, axes.axvline),
+        ):
+            for edge in edges:  # between cells, which are else one block where everybody takes part
+                line(edge, color="white", linewidth=0.8)
+        axes.set(xlabel="round")
+        _legend(figure)
         return inline(figure, "who took part in each round")
+
+
+def _counts(data: FederationData) -> str | None:
+    """How many clients took part by round, as SVG: means over neighbouring rounds; None if no round is over."""
+    if not data.rounds:
+        return None
+    width = -(-(max(data.rounds) + 1) // BARS)
+    found: dict[int, list[tuple[int, int]]] = {}
+    for t, facts in data.rounds.items():
+        found.setdefault(t // width, []).append((len(facts.counted or ()), len(facts.missing)))
+    counted, missing = np.array([np.mean(some, axis=0) for some in found.values()]).T
+    with rc_context(INLINE):
+        figure = Figure(figsize=(9, 2.6), layout="constrained")
+        axes = figure.subplots()
+        middle = width * (np.array(list(found)) + 0.5) + 0.5
+        for bottom, heights, colour in ((0.0, counted, "took part"), (counted, missing, "missing or refused")):
+            axes.bar(middle, heights, width=0.9 * width, bottom=bottom, color=STATES[colour])
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set(xlabel="round", ylabel="clients" if width == 1 else f"clients, mean of {width} rounds")
+        _legend(figure)
+        return inline(figure, "how many clients took part by round")
+
+
+def _legend(figure: Figure) -> None:
+    handles = [Patch(color=colour, label=label) for label, colour in STATES.items()]
+    figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False, labelcolor=INK)

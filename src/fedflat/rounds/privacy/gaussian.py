@@ -8,7 +8,7 @@ ROUNDED_UP = 1e-9  # by which an epsilon is larger than the root that was found,
 
 
 def gaussian_epsilon(distance: float, delta: float) -> float:
-    """The epsilon at `delta` of a sum moved by `distance` deviations of its noise, from above; 0 if delta is enough."""
+    """The epsilon at `delta` of a sum that is moved by `distance` deviations of its noise, rounded up."""
     from scipy.optimize import brentq  # takes long to import
     from scipy.special import ndtri
 
