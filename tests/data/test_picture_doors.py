@@ -247,10 +247,12 @@ def test_pictures_in_memory_of_an_unknown_scale_are_named(image: Image.Image, pr
             ff.FederatedData.split(Items(pair), clients=1)
 
 
-def test_a_picture_that_was_turned_upright_before_is_not_turned_again() -> None:
-    image = ImageOps.exif_transpose(Image.open(io.BytesIO(turned(6))))
-    data = ff.FederatedData.split(Items([(image, 0)]), clients=1)
-    assert np.array_equal(data.x[0].permute(1, 2, 0), UPRIGHT[6](COLOURS))
+def test_a_picture_is_turned_once_whether_or_not_its_dataset_did_it() -> None:
+    (image,) = images([turned(6)])
+    pair = Items([(ImageOps.exif_transpose(image), 0), (image.convert("RGB"), 1)])  # as Hugging Face, as torchvision
+    data = ff.FederatedData.split(pair, clients=1)
+    for found in data.x:
+        assert np.array_equal(found.permute(1, 2, 0), UPRIGHT[6](COLOURS))
 
 
 def test_a_damaged_exif_block_says_nothing() -> None:

@@ -96,11 +96,7 @@ def _with_eight_bits(image: Image.Image, what: str) -> Image.Image:
         image = image.convert("RGBA")
         if np.asarray(image.getchannel("A")).min() < 255:
             raise InputError(f"{what} has transparent pixels; put it on a background of one colour")
-    return _as(image, kind)
-
-
-def _as(image: Image.Image, kind: str) -> Image.Image:
-    return image if image.mode == kind else image.convert(kind)
+    return image.convert(kind)
 
 
 def _decoded(encoded: tuple[str, Callable[[], bytes]], shape: Shape) -> Picture | InputError:
@@ -153,7 +149,7 @@ def _resized(size: tuple[int, int], shape: Shape) -> tuple[int, int]:
 
 def _centre(picture: Image.Image, shape: Shape) -> Image.Image:
     """Shorter side to size * 8 / 7 (256 for 224), then the central square: FedLESAM's transform of domains."""
-    picture, resized = _as(picture, "L" if shape.channels == 1 else "RGB"), _resized(picture.size, shape)
+    picture, resized = picture.convert("L" if shape.channels == 1 else "RGB"), _resized(picture.size, shape)
     if picture.size != resized:
         picture = picture.resize(resized, Image.Resampling.BILINEAR)
     left, top = ((side - shape.size) // 2 for side in resized)
