@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..core.errors import InputError, MissingPackageError
+from ..core.errors import InputError, MissingPackageError, shortened
 from ..core.object_references import allow_code
 from ..experiments.interrupt import Interrupted, signals_handled_by
 from ..reports.literal import literal
@@ -114,6 +114,12 @@ def run_here(
     max_samples: MaxSamplesOption = 1_000_000,
     norm_multiple: NormMultipleOption = 100.0,
     secure_sum: SecureSumOption = None,
+    shape: ShapeOption = None,
+    classes: ClassesOption = None,
+    own: Annotated[
+        list[str] | None,
+        typer.Option("--client", help="NAME=FOLDER with a client's own x.npy and y.npy, with --shape; several times."),
+    ] = None,
 ) -> None:
     """Try a study out as a whole federation on this machine: SuperLink, a SuperNode for each client, and the app.
 
@@ -121,6 +127,8 @@ def run_here(
     goes on from its last round when started again with the same settings.
 
     fedflat flower run --data.name digits --data.clients 3 --method.name fedsmoo --rounds 3 --out runs/tried
+
+    fedflat flower run study.toml --shape 3x32x32 --classes 10 --client north=data/north --client south=data/south
     """
     from ..experiments.spec import RunSpec
     from .execution import prepare_data
@@ -128,19 +136,22 @@ def run_here(
 
     context.with_resource(allow_code())  # what the user's own command line and file name
     spec, console = resolve(RunSpec, context.args), Console()
-    clients = spec.data.clients
+    folders = _folders(own or [])
+    if bool(folders) != (shape is not None):
+        raise InputError("--shape, --classes and --client NAME=FOLDER go together: all for clients' own samples")
+    clients = len(folders) or spec.data.clients
     if clients > MOST_NODES:
-        raise InputError(
-            f"data.clients = {clients}: each is a SuperNode here, and {MOST_NODES} are the most to try out"
-        )
+        raise InputError(f"{clients} clients: each is a SuperNode here, and {MOST_NODES} are the most to try out")
     with _flower_imports():
         from ..federation.launch.local_deployment import local_deployment
-    prepare_data(console, spec)
+    if not folders:
+        prepare_data(console, spec)
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}-federation"
     settings = _terms(deadline, quorum, wait, members, max_samples, norm_multiple, secure_sum)
+    settings |= {"shape": shape, "classes": classes} if folders else {}
     with (
         signals_handled_by(_stop),
-        local_deployment(spec, path, settings, secure=not insecure) as events,
+        local_deployment(spec, path, settings, not insecure, folders) as events,
         console.doing("starting") as status,
     ):
         for event in events:
@@ -320,6 +331,19 @@ def _terms(
     """The settings that both commands have, by their keys."""
     terms = {"deadline": deadline, "quorum": quorum, "wait": wait, "members": members}
     return {**terms, "max-samples": max_samples, "norm-multiple": norm_multiple, "secure-sum": secure_sum}
+
+
+def _folders(texts: list[str]) -> dict[str, Path]:
+    """The folders of `--client NAME=FOLDER`, by name. Raises InputError for one that is missing or twice there."""
+    found: dict[str, Path] = {}
+    for text in texts:
+        name, equals, folder = text.partition("=")
+        if not (name and equals and folder) or name in found:
+            raise InputError(f"--client {shortened(text)}: write NAME=FOLDER, with another NAME each time")
+        if not (Path(folder) / "x.npy").is_file():
+            raise InputError(f"--client {shortened(text)}: {folder} has no x.npy")
+        found[name] = Path(folder)
+    return found
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

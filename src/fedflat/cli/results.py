@@ -38,10 +38,10 @@ def report(
 ) -> None:
     """Make the comparison table and page again from what is on disk; nothing is trained.
 
-    The report of a study has every finished run in its folder, whichever commands carried them out, and goes there;
-    that of several studies or runs goes to runs/report-HASH. HASH stands for the runs, so the same ones
-    replace their own report, and no other one. Runs may differ in anything: rows are called by what
-    differs, and each is compared with the baseline's run that has the same other settings.
+    The report of a study has every finished run in its folder, of whichever commands, and goes there; that of several
+    studies or runs goes to runs/report-HASH. HASH stands for the runs, so the same ones replace their own report, and
+    no other one. Runs may differ in anything: rows are called by what differs, and each is compared with the baseline's
+    run that has the same other settings.
 
     fedflat report runs/digits
 

@@ -103,7 +103,7 @@ def _counts(data: FederationData) -> str | None:
     for t, facts in data.rounds.items():
         found.setdefault(t // width, []).append((len(facts.counted or ()), len(facts.missing)))
     counted, missing = np.array([np.mean(some, axis=0) for some in found.values()]).T
-    with rc_context(INLINE):
+    with rc_context(INLINE | {"axes.axisbelow": True}):
         figure = Figure(figsize=(9, 2.6), layout="constrained")
         axes = figure.subplots()
         middle = width * (np.array(list(found)) + 0.5) + 0.5

@@ -45,7 +45,7 @@ class Study:
         if not self.own_samples and is_folder(self.spec.data.name):
             raise InputError(
                 f"data.name = {self.spec.data.name!r} is a folder on one machine; let clients have their own samples: "
-                "set shape and classes"
+                "give --shape and --classes, and to `fedflat flower run` --client NAME=FOLDER for each"
             )
         if self.spec.loss != "cross-entropy":
             raise InputError(f"loss = {self.spec.loss!r}: a federation trains classifiers; set loss = 'cross-entropy'")

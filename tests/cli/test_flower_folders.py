@@ -1,0 +1,34 @@
+"""`fedflat flower run` with clients' own folders: what is given is checked before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+TRY = "flower run --rounds 1"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--client north=north", "--shape, --classes and --client NAME=FOLDER go together"),
+        ("--shape 1x8x8 --classes 10", "--shape, --classes and --client NAME=FOLDER go together"),
+        ("--shape 1x8x8 --client north=north", "shape and classes go together"),
+        ("--shape 1x8x8 --classes 10 --client north", "write NAME=FOLDER"),
+        ("--shape 1x8x8 --classes 10 --client a=north --client a=north", "another NAME each time"),
+        ("--shape 1x8x8 --classes 10 --client north=nothing", "nothing has no x.npy"),
+        ("--data.name npz --data.clients 2 --data_dir north", "to `fedflat flower run` --client NAME=FOLDER for each"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_one_line(fedflat, flags: str, words: str) -> None:
+    Path("north").mkdir()
+    np.save("north/x.npy", np.zeros((4, 1, 8, 8), np.float32))
+    np.savez("north/train.npz", x=np.zeros((4, 1, 8, 8), np.float32), y=np.arange(4))
+    np.savez("north/test.npz", x=np.zeros((4, 1, 8, 8), np.float32), y=np.arange(4))
+    code, _, err = fedflat(f"{TRY} {flags} --out fed")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert words in err
