@@ -463,7 +463,7 @@ def test_every_mark_is_filled_and_every_figure_is_shown(made_up: Path, pages: di
         "switch": [3],
         "chosen": [12, 12], "accuracies": [12, 12], "contrasts": [9, 9], "published contrasts": [9, 9],
         "gradient contrasts": [6, 6], "same contrasts": [6, 6], "contrast figure": [], "curves": [],
-        "flatness": [12, 12], "correlations": [9],
+        "flatness": [12, 12], "correlations": [12],
         "flatness figure": [], "drift": [2], "cost": [9],
     }  # fmt: skip
 
