@@ -164,6 +164,8 @@ class Merges(nn.Module):
     ("module", "line"),
     [
         (on_the_object(lambda train, made: lambda mode=True: train(made, mode)),
+         "^model: a copy of it still uses the original through 'train.made', .*$"),
+        (on_the_object(lambda train, made: lambda mode=True: None),
          r"^model: train\(\) of the module is a function set on the object, .*$"),
         (AlwaysDrops(), r"^model: drop \(Dropout\) stays in training mode after eval\(\), .*$"),
         (Merges(), r"^model: train\(\) of Merges, or of a layer in it, changes more than the mode: .*$"),

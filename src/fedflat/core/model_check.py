@@ -1,9 +1,15 @@
-"""One pass of a model before it is trained on: does it fit the data, and does it draw or remember anything?"""
+"""A few passes of a model before it is trained: does it fit the data, and does it draw or remember anything?"""
 
 from __future__ import annotations
 
+import random
+import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +17,11 @@ from torch.func import functional_call
 
 from .dropout import SeededDropout
 from .errors import InputError
+from .hidden_state import HiddenState, leaves_of, same
+from .model_copy import Restorer, copied
 from .model_output import scores_of
 from .task import CROSS_ENTROPY, Task
+from .training_mode import evaluating
 
 
 class Randomness(Enum):
@@ -21,6 +30,8 @@ class Randomness(Enum):
     NOTHING = "nothing"
     DROPOUT = "dropout"  # and nothing else: `SeededDropout` makes the masks
     OTHER = "other"  # from torch's random state, which has to be seeded for one client at a time
+    # As OTHER, and a sample's scores depend on its batch, which `sequential` alone never fills up with other samples.
+    OF_BATCH = "of batch"
 
 
 def check_tokens(module: nn.Module, *samples: Tensor) -> None:
@@ -37,52 +48,138 @@ def check_tokens(module: nn.Module, *samples: Tensor) -> None:
 
 
 def randomness_of(module: nn.Module, x: Tensor, classes: int, task: Task = CROSS_ENTROPY) -> Randomness:
-    """What `module` draws in training mode, seen in one pass over the samples `x` (b, *shape), there and back.
+    """What `module` draws in training mode, seen in a few passes over the samples `x` (b, *shape), there and back.
 
-    `classes` is the number of scores that `task` needs; scores that look like probabilities are warned of.
+    `classes` is the number of scores that `task` needs; scores that look like probabilities are warned of. Four samples
+    are enough.
 
-    Raises InputError if the module cannot take the samples, does not give one score per class, or
-    changes a buffer: what it remembers of one client's samples would leak into the next client.
-    The random state of torch is left as it was.
+    A copy is made first. The module sees other samples at other parameters before both see the same: only what is a
+    function of parameters, samples and torch's random state then gives the same scores and gradients twice.
+
+    Raises InputError if the module cannot take the samples, does not give one score per class, cannot be copied, has
+    scores without a gradient or with one of tensors that are not trained, changes a buffer, its input or a parameter,
+    draws random numbers that are not torch's, or keeps anything else from pass to pass: what it remembers of a client's
+    samples would leak into the next client. The random state of torch is left as it was.
     """
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    fresh, values = copied(module, with_parameters=False), {name: p.detach() for name, p in module.named_parameters()}
+    moving = {name for name, p in module.named_parameters() if p.requires_grad}
+    others = {name: p * 1.01 + 0.001 if name in moving else p for name, p in values.items()}
+    first, second = x[:2], x[2:4] if len(x) >= 4 else x[:2].flip(0)
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
-        found = _found(module, x, classes, task)
-    for name, buffer in module.named_buffers():
-        if not torch.equal(buffer, buffers[name]):
-            raise InputError(f"model: buffer {name!r} changes in training; a federated mean covers parameters only")
-    return found
+        before = _random_state(x)
+        found = _seen(module, values, first, classes, task)
+        if task is CROSS_ENTROPY:
+            _warn_of_probabilities(found)
+        depends = found.drawn is not Randomness.OTHER and _depends_on_others(module, values, first, found.scores)
+        again = []
+        for one in (fresh, module):
+            _set_random_state(x, before)
+            again.append(_seen(one, others, second, classes, task))
+    _refuse_memory(*again)
+    return Randomness.OF_BATCH if depends else found.drawn
 
 
-def _found(module: nn.Module, x: Tensor, classes: int, task: Task) -> Randomness:
-    """What still moves although dropout is covered."""
+@dataclass(frozen=True)
+class _Seen:
+    """What a module has given for some samples at some parameters, and what it keeps then."""
+
+    scores: Tensor  # in training mode, (b, classes)
+    gradients: list[Tensor | None]
+    evaluated: Tensor  # the scores in evaluation mode
+    drawn: Randomness  # in training mode
+    state: HiddenState
+
+
+def _seen(module: nn.Module, values: dict[str, Tensor], x: Tensor, classes: int, task: Task) -> _Seen:
+    """A pass for `x` at `values` there and back, and one in evaluation mode. Raises InputError as `randomness_of`."""
     before = _random_state(x)
-    leaves = {name: p.detach().requires_grad_(p.requires_grad) for name, p in module.named_parameters()}
-    with torch.enable_grad(), SeededDropout(torch.zeros((), dtype=torch.int64, device=x.device)) as covered:
-        scores = _scores(module, leaves, x)
-    if scores.shape != (len(x), classes):
-        what = {"classification": "classes", "multi-label": "labels", "regression": "number(s)"}[task.kind]
-        raise InputError(f"model: gives scores of shape {tuple(scores.shape)} for {len(x)} samples of {classes} {what}")
-    if task is CROSS_ENTROPY:
-        _warn_of_probabilities(scores)
-    _back(module, scores, [leaf for leaf in leaves.values() if leaf.requires_grad])
-    if not torch.equal(before, _random_state(x)):
-        return Randomness.OTHER
-    return Randomness.DROPOUT if covered.calls else Randomness.NOTHING
+    leaves = {name: values[name].clone().requires_grad_(p.requires_grad) for name, p in module.named_parameters()}
+    with _watched(module, leaves), torch.enable_grad(), _dropout(x) as covered:
+        scores = _scores(module, leaves, x, classes, task)
+    gradients = _back(module, scores, leaves)
+    after = _random_state(x)
+    with _watched(module, values), torch.inference_mode(), evaluating(module):
+        evaluated = _scores(module, values, x, classes, task)
+    if not torch.equal(after, _random_state(x)):
+        raise InputError("model: draws random numbers in evaluation mode, so its accuracy would not be the same again; "
+                         "draw only `if self.training`, and give dropout training=self.training")  # fmt: skip
+    moved = not torch.equal(before, after)
+    drawn = Randomness.OTHER if moved else Randomness.DROPOUT if covered.calls else Randomness.NOTHING
+    return _Seen(scores.detach(), gradients, evaluated.clone(), drawn, HiddenState(module))
 
 
-def _back(module: nn.Module, scores: Tensor, leaves: list[Tensor]) -> None:
-    """The way back to `leaves`. Raises InputError if there is a way but it cannot be gone."""
+@contextmanager
+def _watched(module: nn.Module, parameters: dict[str, Tensor]) -> Iterator[None]:
+    """Raise InputError if the block has changed a parameter or buffer, or drawn numbers elsewhere."""
+    kept = {name: x.detach().clone() for name, x in (*parameters.items(), *module.named_buffers())}
+    drawn = _other_random_states()
+    yield
+    for name, leaf in parameters.items():
+        if not same(leaf.detach(), kept[name]):
+            raise InputError(f"model: changes its parameter {name!r} in place in forward, where methods move them")
+    for name, buffer in module.named_buffers():
+        if name not in kept or not same(buffer, kept[name]):
+            raise InputError(f"model: buffer {name!r} changes in training; a federated mean covers parameters only")
+    if drawn != _other_random_states():
+        raise InputError("model: draws random numbers of Python or NumPy, which are not the same again for a client; "
+                         "draw them with torch, such as torch.rand(())")  # fmt: skip
+
+
+def _refuse_memory(fresh: _Seen, used: _Seen) -> None:
+    """Raise InputError if a module that has seen other samples before gives or keeps something else than a copy."""
+    if place := fresh.state.first_difference(used.state):
+        raise InputError(f"model: what it keeps in {place!r} changes from pass to pass, and would go from a client to "
+                         "the next; keep nothing there, or switch that off")  # fmt: skip
+    pairs = zip(*((one.scores, one.evaluated, *one.gradients) for one in (fresh, used)), strict=True)
+    if not all(a is b if a is None or b is None else same(a, b) for a, b in pairs):
+        raise InputError("model: gives other scores or gradients for the same parameters and samples; it draws "
+                         "numbers of a generator of its own, looks at the time, or remembers something: draw with "
+                         "torch without a generator, and keep nothing between passes")  # fmt: skip
+
+
+def _depends_on_others(module: nn.Module, values: dict[str, Tensor], x: Tensor, scores: Tensor) -> bool:
+    """Whether the `scores` of `x` move when the first sample is there twice, as where short batches are filled up."""
+    with torch.no_grad(), _dropout(x):
+        found = scores_of(_called(module, values, torch.cat([x, x[:1]])))[: len(x)]
+    rounding = torch.finfo(scores.dtype).eps ** 0.5
+    return not torch.allclose(found, scores, rtol=rounding, atol=rounding * float(scores.abs().max()), equal_nan=True)
+
+
+def _back(module: nn.Module, scores: Tensor, leaves: dict[str, Tensor]) -> list[Tensor | None]:
+    """The gradient of `leaves`. Raises InputError if there is none, if it cannot be taken, or if others have one."""
+    trained = [leaf for leaf in leaves.values() if leaf.requires_grad]
+    if not trained:
+        return []
     if not scores.requires_grad:
-        return
+        raise InputError("model: its scores have no gradient, so nothing would be trained; leave out detach, "
+                         "torch.no_grad and argmax in forward")  # fmt: skip
+    _refuse_others(module, scores, {id(leaf) for leaf in trained})
     hooks = [layer.register_forward_pre_hook(_refuse_recomputing) for layer in module.modules()]
+    mixed = torch.linspace(0.5, 1.5, scores.numel(), dtype=scores.dtype, device=scores.device).view_as(scores)
     try:
-        torch.autograd.grad(scores.sum(), leaves, allow_unused=True)
-    except RuntimeError as error:
-        raise InputError(f"model: has no gradient: {str(error).splitlines()[0]}") from error
+        gradients = torch.autograd.grad(scores, trained, mixed, allow_unused=True)
+    except (RuntimeError, NotImplementedError) as error:
+        raise InputError(f"model: has no gradient: {(str(error).splitlines() or [''])[0]}") from error
     finally:
         for hook in hooks:
             hook.remove()
+    for name, gradient in zip((n for n, leaf in leaves.items() if leaf.requires_grad), gradients, strict=True):
+        if gradient is not None and gradient.layout is not torch.strided:
+            raise InputError(f"model: the gradient of {name!r} is sparse; make the embedding with sparse=False")
+    if all(gradient is None for gradient in gradients):
+        raise InputError("model: its scores depend on no trainable parameter")
+    return list(gradients)
+
+
+def _refuse_others(module: nn.Module, scores: Tensor, trained: set[int]) -> None:
+    """Raise InputError if `scores` have a gradient by a tensor that is none of those that training moves."""
+    own = {id(p): name for name, p in module.named_parameters()}
+    for leaf in leaves_of(scores):
+        if id(leaf) not in trained:
+            what = f"parameter {own[id(leaf)]!r}" if id(leaf) in own else f"a tensor of shape {tuple(leaf.shape)}"
+            raise InputError(f"model: forward uses {what} that training would not move, since it is kept in a list, a "
+                             "closure, a hook or another module; make it an attribute, ModuleList or ParameterList, "
+                             "and use it as self.NAME")  # fmt: skip
 
 
 def _refuse_recomputing(layer: nn.Module, _: object) -> None:
@@ -93,27 +190,60 @@ def _refuse_recomputing(layer: nn.Module, _: object) -> None:
     )
 
 
-def _scores(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+def _scores(module: nn.Module, parameters: dict[str, Tensor], x: Tensor, classes: int, task: Task) -> Tensor:
+    """Raise InputError unless there are so many floating-point scores for each sample, which itself does not change."""
+    given = x.clone()
+    scores = scores_of(_called(module, parameters, given))
+    if scores.shape != (len(x), classes):
+        what = {"classification": "classes", "multi-label": "labels", "regression": "number(s)"}[task.kind]
+        raise InputError(f"model: gives scores of shape {tuple(scores.shape)} for {len(x)} samples of {classes} {what}")
+    if not scores.is_floating_point():
+        raise InputError(f"model: gives scores of type {scores.dtype}, without a gradient; return those before argmax")
+    if not same(given, x):
+        raise InputError("model: changes its input in place, which the next pass would see; write x = x * 2")
+    return scores
+
+
+def _called(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Any:
+    """What `module` returns."""
+    restorer = Restorer(module)
     try:
-        output = functional_call(module, parameters, (x,))
+        return functional_call(module, parameters, (x,))
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
         problem = (str(error).splitlines() or [""])[0]
         problem = problem if isinstance(error, RuntimeError) and problem else f"{type(error).__name__}: {problem}"
         shape = tuple(x.shape[1:])
         raise InputError(f"model: cannot take samples of shape {shape} and type {x.dtype}: {problem}") from error
-    return scores_of(output)
+    finally:
+        restorer.parameters()
 
 
-def _warn_of_probabilities(scores: Tensor) -> None:
-    """Warn if the scores (b, classes) of every sample are probabilities: the loss takes their softmax once more."""
-    rows = scores.detach().double()
-    if rows.shape[-1] > 1 and bool((rows >= 0).all()) and torch.allclose(rows.sum(-1), rows.new_ones(len(rows))):
-        warnings.warn(
-            "model: its scores are all in [0, 1] and sum to 1, as after a softmax; cross-entropy takes the softmax "
-            "itself, so leave that layer out",
-            stacklevel=2,
-        )
+def _warn_of_probabilities(found: _Seen) -> None:
+    """Warn if the scores of every sample are probabilities: the loss takes their softmax once more."""
+    for scores, when in ((found.scores, ""), (found.evaluated, "in evaluation mode ")):
+        rows = scores.double()
+        if rows.shape[-1] > 1 and bool((rows >= 0).all()) and torch.allclose(rows.sum(-1), rows.new_ones(len(rows))):
+            warnings.warn(
+                f"model: its scores {when}are all in [0, 1] and sum to 1, as after a softmax; cross-entropy takes the "
+                "softmax itself, so leave that layer out",
+                stacklevel=3,
+            )
+            return
+
+
+def _other_random_states() -> tuple[object, str]:
+    """Those of Python, and of NumPy, which is not imported here."""
+    arrays: Any = sys.modules.get("numpy")
+    return random.getstate(), "" if arrays is None else repr(arrays.random.get_state(legacy=False))
+
+
+def _dropout(x: Tensor) -> SeededDropout:
+    return SeededDropout(torch.zeros((), dtype=torch.int64, device=x.device))
 
 
 def _random_state(x: Tensor) -> Tensor:
     return torch.cuda.get_rng_state(x.device) if x.is_cuda else torch.get_rng_state()
+
+
+def _set_random_state(x: Tensor, state: Tensor) -> None:
+    torch.cuda.set_rng_state(state, x.device) if x.is_cuda else torch.set_rng_state(state)

@@ -17,6 +17,7 @@ from .batched_embedding import EmbeddingGradients, has_special_gradient
 from .batched_linear import linear_layers, row_major
 from .dropout import SeededDropout
 from .errors import InputError, StackingError, shortened
+from .model_copy import Restorer
 from .model_output import scores_of
 from .space import Space
 from .task import CROSS_ENTROPY, Task
@@ -63,7 +64,7 @@ class Objective:
         start_training(module)
         self.module = module
         self.space = Space(module)
-        self._linear = linear_layers(module)
+        self._linear, self._restorer = linear_layers(module), Restorer(module)
         self._embeddings = EmbeddingGradients if has_special_gradient(module) else nullcontext
         self._tied = len(list(module.named_parameters(remove_duplicate=False))) > len(list(module.named_parameters()))
 
@@ -91,7 +92,10 @@ class Objective:
     def _scores(self, parameters: dict[str, Tensor], x: Tensor, key: Tensor | None) -> Tensor:
         """One client's scores (b, classes); inside `vmap` the tensors are batched."""
         with nullcontext() if key is None else SeededDropout(key):
-            output = functional_call(self.module, parameters, (x,), tie_weights=self._tied)
+            try:
+                output = functional_call(self.module, parameters, (x,), tie_weights=self._tied)
+            finally:
+                self._restorer.all()
         return scores_of(output)
 
     def loss(self, w: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:
@@ -257,10 +261,10 @@ def _stacking() -> Iterator[None]:
     """Turn what `vmap` raises for a function that it does not know, or cannot batch, into StackingError."""
     try:
         yield
-    except RuntimeError as error:
+    except (InputError, Warning):  # a warning that is to be an error is no failure of torch
+        raise
+    except Exception as error:
         problem = (str(error).splitlines() or [""])[0]
-        if "vmap" not in problem and "Batching rule" not in problem:
-            raise
         raise StackingError(
             "model: torch cannot run it for several clients at once; set executor = 'sequential' "
             f"({shortened(problem, 120)})"

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from .errors import InputError
 
+TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # of parameters that are trained
+
 
 class Space:
     """The flat parameter space of a module: d numbers, parameter after parameter in `parameters()` order.
@@ -26,6 +28,7 @@ class Space:
             raise InputError(f"model {type(module).__name__} has lazy layers; pass one batch through it first")
         if not trainable:
             raise InputError(f"model {type(module).__name__} has no trainable parameter")
+        _check_types({p.dtype: name for name, p in trainable})
         self.shapes = {name: p.shape for name, p in trainable}
         self.sizes = [p.numel() for _, p in trainable]
         self.d = sum(self.sizes)
@@ -65,9 +68,21 @@ class Space:
         return torch.cat(marks).to(device)
 
 
+def _check_types(kinds: dict[torch.dtype, str]) -> None:
+    """Raise InputError unless the parameters, one of each type is named, are of one type that can be trained."""
+    for dtype, name in kinds.items():
+        if dtype not in TYPES:
+            raise InputError(f"model: parameter {name!r} is {dtype}, and trained are {', '.join(map(str, TYPES))}; "
+                             "a complex number is two real ones, see torch.view_as_complex")  # fmt: skip
+    if len(kinds) > 1:
+        listed = " and ".join(f"{name!r} {dtype}" for dtype, name in kinds.items())
+        raise InputError(f"model: its trainable parameters have several types, {listed}; make them one, such as by "
+                         "model.float(), or give dtype=torch.float32")  # fmt: skip
+
+
 def _view(piece: Tensor, shape: torch.Size) -> Tensor:
     """The parameter of `shape` as a view of its part (*clients, size) of a vector."""
     if len(shape) != 4:
-        return piece.reshape(*piece.shape[:-1], *shape)
+        return piece.reshape(*piece.shape[:-1], *shape) if shape else piece[..., 0]
     outputs, inputs, height, width = shape
     return piece.reshape(*piece.shape[:-1], outputs, height, width, inputs).movedim(-1, -3)

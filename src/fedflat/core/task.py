@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from .errors import InputError, printable, shortened
+from .hidden_state import HiddenState, leaves_of, same
 from .registry import known_names
 from .structure import text_of
 
@@ -42,15 +43,18 @@ class Task:
     each: SampleLoss
 
     def check(self, outputs: int, y: Tensor, dtype: torch.dtype) -> None:
-        """Raise InputError unless `each` gives a number for every sample, which depends on that sample alone.
+        """Raise InputError unless `each` gives a number for every sample, a function of its scores and label alone.
 
         It is tried with labels `y` (n, ...) of some samples and scores that are made up, `outputs` for each.
         """
         if LOSSES.get(self.loss) is self:
             return
-        scores = torch.linspace(-1, 1, len(y) * outputs, dtype=dtype, device=y.device).view(len(y), outputs)
+        numbers = torch.linspace(-1, 1, len(y) * outputs, dtype=dtype, device=y.device).requires_grad_()
+        scores, labels = numbers.view(len(y), outputs), y.clone()
         try:
-            found, first = self.each(scores, y), self.each(scores[:1], y[:1])
+            found, kept = self.each(scores, labels), HiddenState(self.each)
+            again, later = self.each(scores, labels), HiddenState(self.each)
+            first = self.each(scores[:1], labels[:1])
         except Exception as error:
             problem = (str(error).splitlines() or [""])[0]
             raise InputError(f"loss {self.loss}: fails with {type(error).__name__}: {shortened(problem)}") from error
@@ -61,6 +65,12 @@ class Task:
                              f"({len(y)},)")  # fmt: skip
         if not torch.allclose(found[:1], first, rtol=1e-3, atol=1e-5, equal_nan=True):
             raise InputError(f"loss {self.loss}: a sample's loss depends on the other samples of its batch")
+        if place := kept.first_difference(later):
+            raise InputError(f"loss {self.loss}: what it keeps in {place!r} changes from call to call")
+        if not (same(found.detach(), again.detach()) and same(y, labels)):
+            raise InputError(f"loss {self.loss}: gives other numbers for the same scores and labels, or changes them")
+        if [id(leaf) for leaf in leaves_of(found)] != [id(numbers)]:
+            raise InputError(f"loss {self.loss}: has no gradient by the scores, or has parameters of its own")
 
 
 CROSS_ENTROPY = Task("classification", "cross-entropy", _cross_entropy)

@@ -298,7 +298,7 @@ def digest(tensors: Iterable[Tensor]) -> str:
     """Eight hexadecimal digits of the contents of tensors, one in memory at a time; how they are cut has no effect."""
     sha = hashlib.sha256()
     for tensor in tensors:
-        sha.update(tensor.detach().cpu().contiguous().numpy().data)
+        sha.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return sha.hexdigest()[:8]
 
 

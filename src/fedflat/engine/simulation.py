@@ -208,9 +208,9 @@ class Simulation:
         self.data = data.to(self.device, w.dtype)
         self._data_hash, self._model_hash = self.data.contents_hash(), digest([self.objective.space.row_major(w)])
         check_tokens(module, self.data.x, *(self.data.test or ())[:1])
-        samples = self.data.inputs(torch.arange(min(2, len(data.y)), device=self.device))
+        samples = self.data.inputs(torch.arange(min(4, len(data.y)), device=self.device))
         self._randomness = randomness_of(module, samples, data.classes, self.task)
-        self.task.check(data.classes, self.data.y[: len(samples)], w.dtype)
+        self.task.check(data.classes, self.data.y[:2], w.dtype)
         self.objective.check_own_modes(w, samples)
         return w
 

@@ -293,7 +293,7 @@ def _measured_speed(spec: RunSpec, device: torch.device) -> Speed:
     pixels = torch.randint(0, 256, (size, *shape), device=device)
     x = pixels if known.vocabulary_size else (pixels / 255).to(dtype)
     batch = Batch(x, torch.zeros(size, dtype=torch.int64, device=device))
-    randomness_of(module, x[:2], known.classes)  # refuses a model that cannot take the data
+    randomness_of(module, x[:4], known.classes)  # refuses a model that cannot take the data
     objective = Objective(module)
     w = objective.space.flatten(module)
     gradient = median_seconds(lambda: objective.gradient(w, batch), device)

@@ -61,7 +61,7 @@ class FederatedClient:
         like = self._objective.space.flatten(module)
         self._data = data.to(like.device, like.dtype)
         check_tokens(module, self._data.x)
-        randomness = randomness_of(module, self._data.inputs(torch.arange(min(2, len(data.y)))), data.classes)
+        randomness = randomness_of(module, self._data.inputs(torch.arange(min(4, len(data.y)))), data.classes)
         batches = Batches(self._data, client, seed, like.dtype, participation)
         self._executor = Sequential(self._method, self._objective, batches, seed, randomness)
         self._state = ClientState(folder, method.client)

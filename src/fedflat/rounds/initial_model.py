@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
@@ -15,6 +14,7 @@ from torch import nn
 from .. import models
 from ..adapters import LoRA, adapted, with_bfloat16_base
 from ..core.errors import InputError
+from ..core.model_copy import copied
 from ..data.federated import digest
 from .randomness import Purpose, generator
 
@@ -53,7 +53,7 @@ class InitialModel:
         if isinstance(model, nn.Module):
             if options:
                 raise InputError("model_options go with the name of a model, not with a module")
-            return deepcopy(model).to(dtype=dtype)
+            return copied(model).to(dtype=dtype)
         if not isinstance(model, str):
             raise InputError(f"model must be a name or a torch.nn.Module, got {model!r}")
         for given in {"classes", "shape"} & set(options):
@@ -86,8 +86,7 @@ def frozen_hash(module: nn.Module) -> str:
     """Eight hexadecimal digits that differ between models with other frozen parameters; their names count, too."""
     frozen = {name: p.detach() for name, p in module.named_parameters() if not p.requires_grad}
     names = torch.tensor(bytearray("\n".join(frozen).encode()), dtype=torch.uint8)
-    numbers = (p.cpu().view(torch.int16) if p.dtype == torch.bfloat16 else p.cpu() for p in frozen.values())
-    return digest([names, *numbers])
+    return digest([names, *frozen.values()])
 
 
 @contextmanager

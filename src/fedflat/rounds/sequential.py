@@ -61,7 +61,7 @@ class Sequential(Executor):
     @contextmanager
     def _seeded(self, device: torch.device, plan: BatchPlan, *counters: int) -> Iterator[None]:
         """The same random numbers at every gradient of a step, whatever ran before."""
-        if self.randomness is not Randomness.OTHER:
+        if self.randomness in (Randomness.NOTHING, Randomness.DROPOUT):
             yield
             return
         seed = int(words(self.seed, Purpose.DROPOUT, plan.t, plan.clients[0], *counters))

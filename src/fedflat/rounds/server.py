@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from ..core.errors import NonFiniteError
 from ..core.method import Context, Method
 from ..core.method_check import check_record
+from ..core.model_copy import copied, refresh
 from ..core.objective import Objective
 from ..core.records import is_finite
 from ..data.federated import Index
@@ -78,8 +78,9 @@ class Server:
     @property
     def model(self) -> nn.Module:
         """A new module with the model in it, in evaluation mode."""
-        module = deepcopy(self.objective.module)
+        module = copied(self.objective.module)
         self.objective.space.write(module, self.served)
+        refresh(module)
         return module.eval()
 
     def cohort(self, t: int) -> Index:

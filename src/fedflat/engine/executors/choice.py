@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter, process_time
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...adapters import adapted_network
-from ...core.errors import InputError, StackingError
+from ...core.errors import InputError, StackingError, printable, shortened
 from ...core.local import LocalResult
 from ...core.model_check import Randomness
 from ...data.federated import Index
@@ -19,8 +20,10 @@ from ...rounds.local_training import ContextFactory
 from ...rounds.sequential import Sequential
 from ..ranks import Ranks
 from .graphed import Graphed
+from .stack_check import check_stack
 from .stacked import Compiled, Stacked
 
+log = logging.getLogger(__name__)
 EXECUTORS = {kind.__name__.lower(): kind for kind in (Sequential, Stacked, Compiled, Graphed)}
 ASKED = "asked for"
 CLEARLY = 1.5  # times faster than what the rule says; less may be noise, and a choice should not change from run to run
@@ -58,6 +61,9 @@ def check_name(name: str, randomness_of: Randomness, device: torch.device) -> No
         raise InputError("executor = 'graphed' replays CUDA graphs and needs a GPU; set device = 'cuda'")
     if randomness_of is Randomness.OTHER and name not in ("auto", "sequential"):
         raise InputError(f"executor = {name!r} cannot run a model that draws random numbers other than dropout")
+    if randomness_of is Randomness.OF_BATCH and name not in ("auto", "sequential"):
+        raise InputError(f"executor = {name!r} fills up short batches, and here a sample's scores depend on the "
+                         "others; use 'sequential'")  # fmt: skip
     if randomness_of is Randomness.DROPOUT and name == "compiled":
         raise InputError("executor = 'compiled' cannot run a model with dropout; use 'stacked'")
 
@@ -70,28 +76,50 @@ def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index,
     """
     one = make(Sequential)
     if name != "auto":
+        if name in ("stacked", "compiled"):
+            check_stack(one)
         return Choice(make(EXECUTORS[name]), ASKED)
-    if one.randomness is Randomness.OTHER:
-        return Choice(one, "the model draws random numbers other than dropout")
     many = make(Stacked)
-    if min(many.chunk, len(cohort)) == 1:
-        return Choice(one, "only one client is stacked: there is one, or the model is large")
+    if reason := _one_at_a_time(one, many, cohort):
+        return Choice(one, reason)
     try:
+        check_stack(one)
         choice = _faster(one, many, cohort)
-    except StackingError:
-        return Choice(one, "torch cannot run this model for several clients at once")
-    seconds, on_cpu = choice.seconds, one.batches.data.y.device.type == "cpu"
-    if (
-        choice.executor is one
-        or not on_cpu
-        or one.randomness is Randomness.DROPOUT
-        or steps * seconds[many.name] < COMPILING
-    ):
+    except Exception as error:  # whatever a model raises in a stack alone is no reason to end
+        Trial(one, cohort).run()
+        log.warning("executor stacked fails, so one client is trained after another: %s", _in_a_line(error))
+        return Choice(one, f"stacked fails: {_in_a_line(error)}")
+    on_cpu, dropout = one.batches.data.y.device.type == "cpu", one.randomness is Randomness.DROPOUT
+    short = steps * choice.seconds[many.name] < COMPILING
+    return choice if choice.executor is one or not on_cpu or dropout or short else _compiled(choice, make, cohort)
+
+
+def _one_at_a_time(one: Executor, many: Executor, cohort: Index) -> str:
+    """Why there is nothing to choose; nothing if there is."""
+    if one.randomness is Randomness.OTHER:
+        return "the model draws random numbers other than dropout"
+    if one.randomness is Randomness.OF_BATCH:
+        return "in the model, a sample's scores depend on the others of its batch"
+    alone = min(many.chunk, len(cohort)) == 1
+    return "only one client is stacked: there is one, or the model is large" if alone else ""
+
+
+def _compiled(choice: Choice, make: Callable[[type[Executor]], Executor], cohort: Index) -> Choice:
+    """`choice`, which is stacked, or the same steps compiled if that is worthwhile."""
+    many, compiled = choice.executor, make(Compiled)
+    try:
+        seconds = choice.seconds | _step_times((many, compiled), cohort, LONG_TRIAL_STEPS, LONG_ENOUGH)
+    except Exception as error:
+        log.warning("executor compiled fails, so steps are not compiled: %s", _in_a_line(error))
         return choice
-    compiled = make(Compiled)
-    seconds |= _step_times((many, compiled), cohort, LONG_TRIAL_STEPS, LONG_ENOUGH)
     worthwhile = 0 < seconds[compiled.name] * WORTHWHILE < seconds[many.name]
-    return Choice(compiled, "a long run of small steps", seconds) if worthwhile else choice
+    return Choice(compiled, "a long run of small steps", seconds) if worthwhile else replace(choice, seconds=seconds)
+
+
+def _in_a_line(error: Exception) -> str:
+    """What has gone wrong, without what is said to those who have asked for stacks."""
+    cause = error.__cause__ if isinstance(error, StackingError) and error.__cause__ else error
+    return shortened(printable(f"{type(cause).__name__}: {str(cause).partition(chr(10))[0]}"))
 
 
 def agreed(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,6 +12,7 @@ from torch import nn
 from ...adapters import adapted_network
 from ...core.errors import InputError
 from ...core.matrix_products import fix_product_rounding
+from ...core.model_copy import copied
 from ...core.objective import Objective
 from ...core.plain_numbers import takes_numbers
 from ...core.task import SampleLoss, task_of
@@ -81,7 +81,7 @@ def flatness(
     if not isinstance(max_samples, int) or max_samples < 1:
         raise InputError(f"flatness needs a whole number max_samples >= 1, got {max_samples!r}")
     fix_product_rounding()
-    objective = Objective(deepcopy(model), task=task_of(loss, data.task))
+    objective = Objective(copied(model), task=task_of(loss, data.task))
     w = objective.space.flatten(objective.module)
     return measure(Subject(objective, w, data.to(w.device, w.dtype), max_samples), measures, progress)
 

@@ -1,0 +1,145 @@
+"""What a model or a loss keeps outside its parameters: in attributes, closures, default arguments, classes, globals."""
+
+from __future__ import annotations
+
+import dis
+import random
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import count
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .errors import shortened
+
+OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+# Their own objects and functions are not looked into: they are many, and known to keep nothing between calls.
+LIBRARIES = sys.stdlib_module_names | {"torch", "torchvision", "numpy", "transformers", "peft", "timm", "fedflat"}
+DEEPEST = 8  # objects within objects
+LONGEST = 1000  # elements of a container that are looked at
+_EXACT = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, count)
+
+
+class HiddenState:
+    """What `thing` keeps now, by where it is: tensors, numbers, texts and lengths. Parameters are left out.
+
+    `references` are the modules and parameters on the way that are not registered in a module.
+    """
+
+    def __init__(self, thing: object) -> None:
+        self.values: dict[str, object] = {}
+        self.references: dict[int, str] = {}  # the place of each, by its id
+        self._seen: dict[int, object] = {}  # kept alive, so that no other object gets its id
+        self._visit(getattr(thing, "__name__", "") if callable(thing) else "", thing, 0)
+
+    def first_difference(self, other: HiddenState) -> str | None:
+        """The first place where the two keep something else; None if they keep the same."""
+        for place in {**self.values, **other.values}:
+            a, b = self.values.get(place, Ellipsis), other.values.get(place, Ellipsis)
+            if not same(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else type(a) is not type(b) or a != b:
+                return shortened(place, 80)
+        return None
+
+    def _visit(self, place: str, value: Any, depth: int) -> None:
+        if isinstance(value, _EXACT):
+            self.values[place] = repr(value)
+        elif id(value) not in self._seen and depth < DEEPEST:
+            self._seen[id(value)] = value
+            if isinstance(value, nn.Module | nn.Parameter):
+                self.references.setdefault(id(value), place)
+            kept = _kept(value)
+            if kept is not None:
+                self.values[place] = kept
+            for name, part in _parts(value):
+                self._visit(f"{place}.{name}" if place else name, part, depth + (not isinstance(value, nn.Module)))
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are equal, on a GPU but for rounding: its kernels add in any order."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    tolerance = 1e-5 if a.is_cuda and a.is_floating_point() and a.numel() else 0.0
+    scale = float(b.abs().max()) if tolerance else 0.0
+    return torch.allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+
+
+def leaves_of(result: Tensor) -> Iterator[Tensor]:
+    """The tensors that a gradient of `result` would be collected for."""
+    waiting, seen = [result.grad_fn], set[Any]()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            if hasattr(node, "variable"):
+                yield node.variable
+            waiting += [following for following, _ in node.next_functions]
+
+
+def _kept(value: Any) -> object | None:
+    """What is compared of `value` itself, besides its parts; objects of NumPy, which is not imported, by their form."""
+    if isinstance(value, Tensor):
+        return None if isinstance(value, nn.Parameter) or value.layout is not torch.strided else value.detach().clone()
+    if hasattr(value, "tobytes") and hasattr(value, "dtype"):
+        return (str(value.dtype), value.shape, value.tobytes())
+    if isinstance(value, list | tuple | set | frozenset | deque | Mapping):
+        return len(value)
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, torch.Generator) or type(value).__name__ == "RandomState":
+        return repr(list(value.get_state()))
+    return repr(value.bit_generator.state) if type(value).__name__ == "Generator" else None
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """What belongs to `value`, by name."""
+    if isinstance(value, nn.Module):
+        own = ((name, part) for name, part in vars(value).items() if name not in OF_EVERY_MODULE)
+        hooks = (hook for kind in (value._forward_hooks, value._forward_pre_hooks) for hook in kind.values())
+        yield from (*own, *value._buffers.items(), *value._modules.items(), *(("hook", hook) for hook in hooks))
+        yield from _of_class(type(value))
+    elif isinstance(value, Mapping):
+        yield from ((str(key), part) for key, part in list(value.items())[:LONGEST])
+    elif isinstance(value, list | tuple | deque):
+        yield from ((str(i), part) for i, part in enumerate(list(value)[:LONGEST]))
+    elif isinstance(value, partial):
+        yield from (("function", value.func), ("arguments", value.args), ("keywords", value.keywords))
+    elif isinstance(value, MethodType):
+        yield from (("function", value.__func__), ("object", value.__self__))
+    elif isinstance(value, FunctionType):
+        yield from _of_function(value) if _is_own(value.__module__) else ()
+    elif not isinstance(value, type | Tensor) and _is_own(type(value).__module__):
+        yield from (*getattr(value, "__dict__", {}).items(), *_of_class(type(value)))
+
+
+def _of_class(cls: type[Any]) -> Iterator[tuple[str, Any]]:
+    """The attributes of a class and its bases that are no library's: values, and what its functions keep."""
+    for one in cls.__mro__:
+        if _is_own(one.__module__):
+            yield from ((name, part) for name, part in vars(one).items() if not name.startswith("__"))
+
+
+def _of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Default arguments, variables of functions around it, and the global ones that it reads or writes."""
+    yield from ((f"argument {i}", part) for i, part in enumerate(function.__defaults__ or ()))
+    yield from (function.__kwdefaults__ or {}).items()
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # it is not set yet
+            continue
+    known = function.__globals__
+    yield from ((name, known[name]) for name in sorted(_global_names(function.__code__)) if name in known)
+
+
+def _global_names(code: CodeType) -> set[str]:
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "STORE_GLOBAL")}
+    return names.union(*(_global_names(part) for part in code.co_consts if isinstance(part, CodeType)))
+
+
+def _is_own(module: str | None) -> bool:
+    return (module or "").partition(".")[0] not in LIBRARIES

@@ -1,0 +1,70 @@
+"""Copies of a model that share nothing with it."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+
+from .errors import InputError, printable, shortened
+from .hidden_state import HiddenState
+
+
+def copied(module: nn.Module, with_parameters: bool = True) -> nn.Module:
+    """A copy of `module`; without its parameters, those are the same tensors, which saves their memory.
+
+    A tensor that a layer computes of its parameters before each pass, as old hooks for weight normalisation and for
+    pruning do, becomes a constant until then. Raises InputError if a copy cannot be made, or still uses the original.
+    """
+    kept = chain.from_iterable((*vars(layer).values(), *layer._buffers.values()) for layer in module.modules())
+    memo: dict[int, object] = {id(x): x.detach().clone() for x in kept if isinstance(x, Tensor) and not x.is_leaf}
+    memo |= {} if with_parameters else {id(p): p for p in module.parameters()}
+    try:
+        made = deepcopy(module, memo)
+    except Exception as error:
+        problem = shortened(printable(str(error).partition("\n")[0]), 120)
+        raise InputError(
+            f"model: cannot be copied, which training needs ({type(error).__name__}: {problem})"
+        ) from error
+    originals = {id(part) for part in (*module.modules(), *(module.parameters() if with_parameters else ()))}
+    for reached, place in HiddenState(made).references.items():
+        if reached in originals:
+            raise InputError(
+                f"model: a copy of it still uses the original through {shortened(place, 80)!r}, which would not be "
+                "trained; take layers from `self` in forward or a method, not from a lambda, closure or hook"
+            )
+    return made
+
+
+class Restorer:
+    """Puts back what a pass with other parameters may leave behind in a module."""
+
+    def __init__(self, module: nn.Module) -> None:
+        layers = [layer for _, layer in module.named_modules(remove_duplicate=False)]
+        self._computed = [(layer, name, x) for layer in module.modules() for name, x in vars(layer).items()
+                          if isinstance(x, Tensor)]  # fmt: skip
+        self._twice = [(layer, name, p) for layer in module.modules() if sum(one is layer for one in layers) > 1
+                       for name, p in layer._parameters.items() if p is not None]  # fmt: skip
+
+    def parameters(self) -> None:
+        """Those of layers that are registered twice, which `torch.func.functional_call` exchanges for good."""
+        for layer, name, p in self._twice:
+            if layer._parameters[name] is not p:
+                setattr(layer, name, p)
+
+    def all(self) -> None:
+        """Also tensors that layers have as plain attributes, such as a weight that a hook has computed."""
+        self.parameters()
+        for layer, name, x in self._computed:
+            vars(layer)[name] = x
+
+
+def refresh(module: nn.Module) -> None:
+    """Have torch's old hooks compute again what they make of parameters, such as a normalised weight."""
+    with torch.no_grad():
+        for layer in module.modules():
+            for hook in layer._forward_pre_hooks.values():
+                if type(hook).__module__.startswith("torch.nn.utils"):
+                    hook(layer, ())
