@@ -55,6 +55,21 @@ def test_frozen_parameters_are_left_out_and_a_module_without_any_is_refused() ->
         Space(nn.ReLU())
 
 
+@pytest.mark.parametrize(
+    ("types", "message"),
+    [
+        ((torch.float64, torch.float32), "several types, 'a' torch.float64 and 'b' torch.float32"),
+        ((torch.complex64, torch.float32), "parameter 'a' is torch.complex64"),
+    ],
+)
+def test_parameters_of_other_types_are_refused(types: tuple[torch.dtype, ...], message: str) -> None:
+    module = nn.Module()
+    for name, dtype in zip("ab", types, strict=True):
+        module.register_parameter(name, nn.Parameter(torch.zeros(2, dtype=dtype)))
+    with pytest.raises(ValueError, match=message):
+        Space(module)
+
+
 def test_zero_dimensional_parameters_work() -> None:
     class Scale(nn.Module):
         def __init__(self) -> None:
@@ -62,3 +77,4 @@ def test_zero_dimensional_parameters_work() -> None:
             self.factor = nn.Parameter(torch.tensor(2.0))
 
     assert Space(Scale()).views(torch.ones(3, 1))["factor"].shape == (3,)
+    assert Space(Scale()).views(torch.ones(1))["factor"].shape == ()

@@ -204,3 +204,29 @@ def test_what_does_not_fit_is_one_line(make, message: str) -> None:
 
 def test_a_name_stands_for_a_task() -> None:
     assert task_of(None, "classification") is task_of("cross-entropy", "classification") is CROSS_ENTROPY
+
+
+class Remembering:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, scores: Tensor, y: Tensor) -> Tensor:
+        self.calls += 1
+        return cross_entropy(scores, y, reduction="none")
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (Remembering(), "what it keeps in 'calls' changes from call to call"),
+        (
+            lambda scores, y: scores[:, 0] * float(torch.rand(())),
+            "gives other numbers|depends on",
+        ),
+        (lambda scores, y: cross_entropy(scores.detach(), y, reduction="none"), "has no gradient by the scores"),
+        (lambda scores, y: scores[:, 0] * nn.Parameter(torch.ones(())), "has parameters of its own"),
+    ],
+)
+def test_a_loss_is_a_function_of_scores_and_labels(loss, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        task_of(loss, "classification").check(3, torch.tensor([0, 1]), torch.float32)

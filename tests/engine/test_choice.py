@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
+import fedflat as ff
+from fedflat.core.errors import InputError
 from fedflat.engine.executors import choice
 from fedflat.engine.executors.choice import choose
 from fedflat.methods import find
@@ -99,3 +103,51 @@ def test_real_trials_take_processor_time() -> None:
     assert sim.choice.name in ("sequential", "stacked")
     assert sim.choice.seconds.keys() == {"sequential", "stacked"}
     assert max(sim.choice.seconds.values()) > 0
+
+
+class NoStack(nn.Linear):
+    """What `vmap` does not know is raised as any error there is."""
+
+    def forward(self, x):
+        if not isinstance(x.shape[0], int) or torch._C._functorch.is_batchedtensor(x):
+            raise KeyError("in a stack")
+        return super().forward(x)
+
+
+def test_whatever_a_stack_raises_is_a_reason_to_train_one_after_another(caplog) -> None:
+    with caplog.at_level(logging.WARNING):
+        sim = simulation(find("FedAvg")(), model=NoStack(6, 3).double(), rounds=1)
+        sim.run()
+    assert sim.choice.name == "sequential"
+    assert sim.choice.reason == "stacked fails: KeyError: 'in a stack'"
+    assert [record.message for record in caplog.records].count(
+        "executor stacked fails, so one client is trained after another: KeyError: 'in a stack'"
+    ) == 1
+    with pytest.raises(InputError, match="model: torch cannot run it for several clients at once"):
+        simulation(find("FedAvg")(), model=NoStack(6, 3).double(), executor="stacked").prepare()
+
+
+def test_padding_is_not_trained_in_a_stack() -> None:
+    """Its gradient is zero, which torch forgets for several clients at once."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(9, 2, padding_idx=0), nn.Flatten(), nn.Linear(6, 3))
+    x, y = np.arange(36).reshape(12, 3) % 9, np.arange(12) % 3
+    data = ff.FederatedData.from_clients([(x[:6], y[:6]), (x[6:], y[6:])])
+    sim = ff.Simulation(model, data, find("FedAvg")(), rounds=1)
+    sim.run()
+    assert "trains the padding of Embedding" in sim.choice.reason
+    assert torch.equal(sim.model[0].weight[0], torch.zeros(2))
+
+
+def test_a_batch_that_scores_depend_on_is_not_filled_up() -> None:
+    """Clients of 1 to 12 samples: stacks would fill up the batches of the smaller ones."""
+
+    class Centred(nn.Linear):
+        def forward(self, x):
+            out = super().forward(x)
+            return out - 0.5 * out.mean(0)
+
+    sim = simulation(find("FedAvg")(), model=Centred(6, 3).double())
+    assert sim.choice.name == "sequential"
+    with pytest.raises(InputError, match="fills up short batches"):
+        simulation(find("FedAvg")(), model=Centred(6, 3).double(), executor="stacked")

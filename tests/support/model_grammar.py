@@ -93,7 +93,9 @@ class Odd(nn.Module):
     def __init__(self, form: int) -> None:
         super().__init__()
         self.layer, self.form, self.calls = nn.Linear(WIDTH, WIDTH), form, 0
-        self.hidden, self.through = [nn.Linear(WIDTH, WIDTH)], lambda x: 1 * self.layer(x)
+        self.hidden = [nn.Linear(WIDTH, WIDTH)]
+        if form == 2:
+            self.through = lambda x: 1 * self.layer(x)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.layer(x)

@@ -133,8 +133,8 @@ def _refuse_memory(fresh: _Seen, used: _Seen) -> None:
     pairs = zip(*((one.scores, one.evaluated, *one.gradients) for one in (fresh, used)), strict=True)
     if not all(a is b if a is None or b is None else same(a, b) for a, b in pairs):
         raise InputError("model: gives other scores or gradients for the same parameters and samples; it draws "
-                         "numbers of a generator of its own, looks at the time, or remembers something: draw with "
-                         "torch without a generator, and keep nothing between passes")  # fmt: skip
+                         "numbers of a generator of its own, looks at a clock, or remembers something; draw by torch "
+                         "without a generator, and keep nothing between passes")  # fmt: skip
 
 
 def _depends_on_others(module: nn.Module, values: dict[str, Tensor], x: Tensor, scores: Tensor) -> bool:
