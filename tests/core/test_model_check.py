@@ -115,7 +115,7 @@ def test_random_numbers_are_seen_wherever_they_are_drawn(module: nn.Module, expe
         (
             nn.Linear(4, 3),
             torch.zeros(2, 4, dtype=torch.int64),
-            r"cannot take samples of shape \(4,\) and type torch.int64",
+            r"cannot take samples of shape \(4,\) and type torch.int64: it takes floats",
         ),
         (
             Recomputing(nn.Linear(4, 3), nn.Tanh()),

@@ -6,7 +6,7 @@ import random
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -213,9 +213,20 @@ def _called(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Any:
         problem = (str(error).splitlines() or [""])[0]
         problem = problem if isinstance(error, RuntimeError) and problem else f"{type(error).__name__}: {problem}"
         shape = tuple(x.shape[1:])
+        if not x.is_floating_point() and _takes_floats(module, parameters, x):
+            problem = "it takes floats, and whole numbers are tokens; give quantities as floats, x.astype('float32')"
         raise InputError(f"model: cannot take samples of shape {shape} and type {x.dtype}: {problem}") from error
     finally:
         restorer.parameters()
+
+
+def _takes_floats(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> bool:
+    """Whether `module` takes the numbers of `x` as floats of its own type."""
+    floats = [p.dtype for p in parameters.values() if p.is_floating_point()]
+    with suppress(Exception):
+        functional_call(module, parameters, (x.to(floats[0]),))
+        return True
+    return False
 
 
 def _warn_of_probabilities(found: _Seen) -> None:
