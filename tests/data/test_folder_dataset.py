@@ -73,6 +73,70 @@ def test_domains_and_users_split_and_hold_out(tmp_path: Path) -> None:
     assert torch.equal(held_out.test[0], whole)
 
 
+def test_users_that_are_numbers_are_in_their_order_by_every_door(tmp_path: Path) -> None:
+    user = np.arange(N + M) % 12  # as texts, 10 comes before 2
+    found = load("npz", write_npz(tmp_path, user=user), clients=5, partition=ff.Natural())
+    own = ff.FederatedData.split(X[:N], Y[:N], clients=5, partition=ff.Natural(), user=user[:N])
+    assert found.partition_hash() == own.partition_hash()
+
+
+def test_users_that_are_texts_in_one_file_and_numbers_in_another_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "train.npz", x=X, y=Y, user=PEOPLE)
+    np.savez(tmp_path / "test.npz", x=X, y=Y, user=PEOPLE.astype(str))
+    with refused("user has texts in one file and numbers in another"):
+        load("npz", tmp_path)
+
+
+@pytest.mark.parametrize(("train", "test"), [(np.float32, np.float64), (np.float16, np.float32)])
+def test_widths_of_floats_may_differ_between_files_and_kinds_may_not(tmp_path: Path, train, test) -> None:
+    np.savez(tmp_path / "train.npz", x=X.astype(train), y=Y)
+    np.savez(tmp_path / "test.npz", x=X.astype(test), y=Y)
+    data = load("npz", tmp_path)
+    assert np.array_equal(data.x, X.astype(train).astype(data.x.numpy().dtype))
+    assert np.array_equal(data.test[0], X.astype(test).astype(data.x.numpy().dtype))
+    np.savez(tmp_path / "test.npz", x=(X * 9).astype(np.uint8), y=Y)
+    with refused("has pixels, ", "train.npz has floats"):
+        load("npz", tmp_path)
+
+
+def parquet_of_texts(folder: Path, labels: list, test_labels: list, names: list[str] | None = None) -> Path:
+    described = {} if names is None else {"label": names}
+    for part, some in (("train", labels), ("test", test_labels)):
+        write_parquet(folder / f"{part}.parquet", {"text": ["a b"] * len(some), "label": some}, described)
+    return folder
+
+
+def test_texts_in_a_column_of_labels_name_the_classes(tmp_path: Path) -> None:
+    data = load("parquet", parquet_of_texts(tmp_path, ["spam", "ham", "spam"], ["ham"]), clients=1)
+    assert (data.class_names, data.y.tolist(), data.test[1].tolist()) == (("ham", "spam"), [1, 0, 1], [0])
+    assert described("parquet", str(tmp_path)).classes == 2
+    with refused("test has the label 'ham.', which is none of the training labels"):
+        load("parquet", parquet_of_texts(tmp_path, ["spam", "ham", "spam"], ["ham."]), clients=1)
+    whole = load("parquet", tmp_path, clients=1, class_names=("spam", "ham", "ham.", "eggs"))
+    assert (whole.classes, whole.y.tolist(), whole.test[1].tolist()) == (4, [0, 1, 0], [2])
+    with refused("train has labels that are texts, test numbers"):
+        load("parquet", parquet_of_texts(tmp_path, ["spam"] * 3, [0]), clients=1)
+
+
+def test_names_that_a_file_declares_are_all_classes(tmp_path: Path) -> None:
+    data = load("parquet", parquet_of_texts(tmp_path, [0, 2, 0], [2], ["no", "maybe", "yes"]), clients=1)
+    assert (data.classes, data.class_names, data.y.tolist()) == (3, ("no", "maybe", "yes"), [0, 2, 0])
+    with refused("parquet declares its 3 classes"):
+        load("parquet", tmp_path, clients=1, labels="names")
+
+
+def test_what_labels_mean_is_part_of_the_contents(tmp_path: Path) -> None:
+    write_npz(tmp_path, y=Y % 2 * 7)
+    with pytest.warns(UserWarning, match="leaves 6 of 8 classes without a sample"):
+        plain = load("npz", tmp_path)
+    named = load("npz", tmp_path, labels="names")
+    assert (plain.classes, named.classes, named.class_names) == (8, 2, ("0", "7"))
+    assert np.array_equal(named.y, Y[:N] % 2)
+    assert plain.contents_hash() != named.contents_hash()
+    with refused("data.labels and data.class_names say what labels of your own mean; digits declares its 10"):
+        ff.data.load("digits", clients=2, labels="names")
+
+
 def test_a_tenth_of_every_users_samples_is_the_test_set_if_there_is_no_other(tmp_path: Path) -> None:
     data = load("npz", write_npz(tmp_path, test=False, user=np.arange(N + M) % 3))
     assert (len(data.y), len(data.test[1])) == (N - 6, 6)

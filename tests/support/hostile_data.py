@@ -543,7 +543,7 @@ def cases() -> dict[str, Case]:
         "npz with too few labels": of("npz", {"train.npz": arrays(y=np.zeros(1, int))}),
         "npz of one number": of("npz", {"train.npz": arrays(x=np.float32(1))}),
         "npz with domains that forge a line": of("npz", {"train.npz": arrays(domain=np.array([FORGED] * 2))}),
-        "npz with users that are floats": of("npz", {"train.npz": arrays(user=np.zeros(2))}),
+        "npz with users that are floats": of("npz", {"train.npz": arrays(user=np.full(2, 0.5))}),
         "npz without samples": of("npz", {"train.npz": arrays(x=np.zeros((0, 3)), y=np.zeros(0, int))}),
         "npz whose parts differ": of("npz", {"train.npz": arrays(), "test.npz": arrays(x=np.zeros((2, 4)))}),
         "npz without labels": of("npz", {"train.npz": npz()}),
@@ -666,6 +666,7 @@ def watch_programs(folder: Path) -> Path:
 def outcomes(folder: Path, names: list[str]) -> Iterator[dict[str, Any]]:
     """What becomes of loading each: error, message, seconds, bytes of memory above those before, whether it ran."""
     from fedflat.data import load, prepare
+    from fedflat.data.loading import labelled
 
     load("digits", clients=2)  # what any first load imports
     mark = watch_programs(folder)
@@ -677,7 +678,7 @@ def outcomes(folder: Path, names: list[str]) -> Iterator[dict[str, Any]]:
         before, begun = begin(), time.monotonic()
         outcome = {"name": name, "folder": str(folder / str(number)), "error": "", "message": ""}
         try:
-            prepare(known, str(folder / str(number)), partial=True)
+            labelled(prepare(known, str(folder / str(number)), partial=True), "classification", known)
         except BaseException as error:
             outcome |= {"error": type(error).__name__, "message": str(error)}
         seconds, ran = time.monotonic() - begun, mark.exists()

@@ -26,6 +26,7 @@ app = typer.Typer(
 MOST_NODES = 16  # on one machine; each is several processes with torch
 ShapeOption = Annotated[str | None, typer.Option(help="Of a client's own samples, e.g. 3x32x32; with --classes.")]
 ClassesOption = Annotated[int | None, typer.Option(help="Number of classes of clients' own samples.")]
+NumbersOption = Annotated[str, typer.Option(help="What own samples are: floats, pixels (uint8), or tokens.")]
 ClientsOption = Annotated[int | None, typer.Option(help="Clients to begin with; for a named set, its data.clients.")]
 DeadlineOption = Annotated[float, typer.Option(help="Seconds for a round; whoever answers later does not count.")]
 QuorumOption = Annotated[float, typer.Option(help="Share of a round's clients that must answer.")]
@@ -64,6 +65,7 @@ def export_study(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for the app.")],
     shape: ShapeOption = None,
     classes: ClassesOption = None,
+    numbers: NumbersOption = "floats",
     clients: ClientsOption = None,
     deadline: DeadlineOption = 600.0,
     quorum: QuorumOption = 0.5,
@@ -91,7 +93,7 @@ def export_study(
     context.with_resource(allow_code())  # what the user's own command line and file name
     spec = resolve(RunSpec, [str(study), *context.args])
     terms = _terms(deadline, quorum, wait, members, max_samples, norm_multiple, secure_sum)
-    given = {"shape": shape, "classes": classes, **terms}
+    given = {"shape": shape, "classes": classes, "numbers": numbers, **terms}
     known = len(members.split()) or (spec.data.clients if shape is None else None)
     number = known if clients is None else clients
     if number is None:

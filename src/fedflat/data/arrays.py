@@ -6,7 +6,8 @@ as Hugging Face's `datasets.Dataset` does; one with a length and numbered items 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -16,46 +17,107 @@ from torch.utils.data import IterableDataset
 
 from ..core.errors import InputError, printable, shortened
 from ..core.task import Kind
+from .labels import Labelling, checked_names, named, raw_labels, task_labels, values_of
+from .numbers import Array, alike, check_kind, is_table, sample_tensor
 from .repeatability import warn_if_random
 
 AXES: dict[Kind, tuple[int, ...]] = {"classification": (1,), "multi-label": (2,), "regression": (1, 2)}
 Columns = tuple[str, str]  # the names of the samples' and the labels' columns
 
 
-def tensors(pair: tuple[Any, Any], who: str, task: Kind = "classification") -> tuple[Tensor, Tensor]:
-    """Samples and labels as tensors. Raises InputError, naming `who`, for a pair that does not fit together."""
-    try:
-        x, y = pair
-        refuse_masks(y, who)
-        x, y = stacked(x, who) if _are_pictures(x) else torch.as_tensor(x), torch.as_tensor(y)
-    except InputError:
-        raise
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"data: {who} must be a pair (x, y) of arrays: {_first_line(error)}") from error
-    if task == "classification" and y.is_floating_point() and not torch.equal(y, y.round()):
-        raise InputError(f"data: {who} has labels that are not whole numbers; numbers to predict need "
-                         "task='regression' (--loss regression)")  # fmt: skip
-    shapes = {"classification": "(n,)", "multi-label": "(n, labels)", "regression": "(n,) or (n, k)"}
-    if y.ndim not in AXES[task] or x.ndim < 2 or len(x) != len(y):
-        raise InputError(f"data: {who} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}; "
-                         f"expected (n, ...) and {shapes[task]}")  # fmt: skip
-    if not len(y):
+def samples_and_labels(
+    data: Any, who: str, columns: Columns | None = None, task: Kind = "classification"
+) -> tuple[Tensor, Array]:
+    """The samples of a pair (x, y), or of a dataset, and their labels as texts or numbers, which agree in number.
+
+    Raises InputError, naming `who`, for anything else, and for a pair that does not fit together.
+    """
+    x, y = pair_of(data, who, columns)
+    refuse_masks(y, who)
+    refuse_other_order(x, y, who)
+    samples, labels = sample_tensor_of(x, who), raw_labels(y, f"data: {who} label")
+    check_shapes(samples.shape, labels.shape, who, task)
+    return samples, labels
+
+
+def check_shapes(x: tuple[int, ...], y: tuple[int, ...], who: str, task: Kind) -> None:
+    """Raise InputError, naming `who`, unless samples of shape `x` and labels of shape `y` fit together and a task."""
+    if y and not y[0]:
         raise InputError(f"data: {who} has no sample")
-    return x, labels_for(task, y)
+    shapes = {"classification": "(n,)", "multi-label": "(n, labels)", "regression": "(n,) or (n, k)"}
+    if len(y) not in AXES[task] or len(x) < 2 or x[0] != y[0]:
+        raise InputError(f"data: {who} has x of shape {tuple(x)} and y of shape {tuple(y)}; "
+                         f"expected (n, ...) and {shapes[task]}")  # fmt: skip
+    if 0 in x:
+        raise InputError(f"data: {who} has samples without numbers, of shape {tuple(x[1:])}")
 
 
-def labels_for(task: Kind, y: Tensor) -> Tensor:
-    """Labels (n,) or (n, k) as a task stores them: class indices int64 (n,), or floats (n, k)."""
-    if task == "classification":
-        return y.long()
-    return (y if y.is_floating_point() else y.to(torch.get_default_dtype())).view(len(y), -1)
+def stored_parts(
+    parts: Mapping[str, tuple[Tensor, Array]], task: Kind, how: Labelling
+) -> tuple[dict[str, tuple[Tensor, Tensor]], int, tuple[str, ...]]:
+    """The samples and labels of several parts as they are stored, the number of scores, and the names of classes.
+
+    Raises InputError, naming the part, for parts that differ in their kind of numbers or labels, and as `task_labels`.
+    """
+    first = next(iter(parts))
+    for part, pair in parts.items():
+        for what, some, expected in zip(("samples", "labels"), _shapes(pair), _shapes(parts[first]), strict=True):
+            if some != expected:
+                raise InputError(f"data: {part} has {what} of shape {some}, {first} of shape {expected}")
+    x = alike({part: x for part, (x, _) in parts.items()})
+    codes, found = named({part: y for part, (_, y) in parts.items()}, "label")
+    y, outputs, names = task_labels(codes, found, task, how)
+    return dict(zip(parts, zip(x, y.values(), strict=True), strict=True)), outputs, names
 
 
-def outputs_for(task: Kind, labels: Sequence[Tensor]) -> int:
-    """How many scores a model has to give, for stored labels: as many as classes, or as a sample has labels."""
-    if task == "classification":
-        return max(1, *(int(y.max()) + 1 for y in labels))
-    return labels[0].shape[1]
+def _shapes(pair: tuple[Tensor, Array]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape of one sample, and of its label."""
+    return tuple(pair[0].shape[1:]), tuple(pair[1].shape[1:])
+
+
+def pair_of(data: Any, who: str, columns: Columns | None = None) -> tuple[Any, Any]:
+    """The samples and the labels of a pair, of a dataset with columns, or of a map-style dataset."""
+    if has_columns(data):
+        x, y = read_columns(data, expected_columns(data, columns, who), who)
+        return x, y
+    if isinstance(data, tuple | list) and len(data) == 2 and not all(map(_is_item, data)):
+        return data[0], data[1]
+    return read_items(data, who)
+
+
+def expected_columns(dataset: Any, columns: Columns | None, who: str) -> Columns:
+    """The names of the columns of x and y. Raises InputError if they are not said."""
+    if not (isinstance(columns, tuple | list) and len(columns) == 2):
+        raise InputError(f"data: say which columns of {who} hold x and y, as columns=('image', 'label'); it has "
+                         f"{_listed(dataset.column_names)}")  # fmt: skip
+    return columns
+
+
+def sample_tensor_of(x: Any, who: str) -> Tensor:
+    """Samples (n, *shape): an array, a tensor, a table, nested lists of numbers, or a list of arrays or pictures."""
+    if isinstance(x, list | tuple) and len(x) and not isinstance(x[0], list | tuple | Number):
+        return stacked(x, who)
+    return sample_tensor(x, f"data: {who} x")
+
+
+def refuse_other_order(x: Any, y: Any, who: str) -> None:
+    """Raise InputError if x and y name the same rows in two orders, as parts of one shuffled DataFrame may."""
+    one, other = (getattr(part, "index", None) if hasattr(part, "to_numpy") else None for part in (x, y))
+    if one is None or other is None or len(one) != len(other) or list(one) == list(other):
+        return
+    if set(one) == set(other):
+        raise InputError(f"data: {who} has x and y whose rows have the same index in another order; give them in one "
+                         "order: y.loc[x.index]")  # fmt: skip
+
+
+def _is_item(part: Any) -> bool:
+    """Whether one of two parts is itself a sample with its label, so that they are a dataset of two items."""
+    return isinstance(part, tuple | list) and len(part) == 2 and not _axes(part[1]) and bool(_axes(part[0]))
+
+
+def _axes(value: Any) -> int:
+    """The number of dimensions; 0 of a number or a text."""
+    return 1 if isinstance(value, list | tuple) or hasattr(value, "getbands") else getattr(value, "ndim", 0)
 
 
 def has_columns(dataset: Any) -> bool:
@@ -73,8 +135,9 @@ def read_columns(dataset: Any, names: Sequence[str], who: str) -> list[list[Any]
     for name in names:
         if name not in known:
             raise InputError(f"data: {who} has no column {name!r}; its columns are {_listed(known)}")
-    rows = [[row[name] for name in names] for row in dataset]
-    warn_if_random(lambda i: [dataset[i][name] for name in names], rows, who)
+    rows = [[row[name] for name in names] for row in getattr(dataset, "to_pylist", lambda: dataset)()]
+    if not hasattr(dataset, "to_pylist"):
+        warn_if_random(lambda i: [dataset[i][name] for name in names], rows, who)
     return [[row[i] for row in rows] for i in range(len(names))]
 
 
@@ -82,6 +145,13 @@ def read_items(dataset: Any, who: str) -> tuple[list[Any], list[Any]]:
     """The samples and the labels of a map-style dataset. Raises InputError if it is none, or an item is no pair."""
     if isinstance(dataset, np.ndarray | Tensor):
         raise InputError(f"data: {who} has x of shape {tuple(dataset.shape)} and no y; give the labels, too")
+    if hasattr(dataset, "dataset") and hasattr(dataset, "collate_fn"):
+        raise InputError(f"data: {who} is a DataLoader, which may leave samples out and mix them; give its dataset "
+                         "(loader.dataset), or the Subset that its sampler draws from")  # fmt: skip
+    if is_table(dataset):
+        raise InputError(f"data: {who} is a table and no y; give (frame[columns], frame[label])")
+    if isinstance(dataset, tuple):
+        raise InputError(f"data: {who} must be a pair (x, y) of arrays, got {len(dataset)} parts")
     if isinstance(dataset, str | dict | IterableDataset) or not (
         hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
     ):
@@ -105,19 +175,14 @@ def stacked(samples: Sequence[Any], who: str) -> Tensor:
     """
     found: list[Tensor] = []
     for i, sample in enumerate(samples):
-        try:
-            picture = hasattr(sample, "getbands")
-            found.append(torch.as_tensor(_pixels(sample, f"data: {who}: sample {i}") if picture else sample))
-        except InputError:
-            raise
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(f"data: {who}: sample {i} is {_kind(sample)}, expected numbers or a picture; texts have "
-                             "to become token numbers first") from error  # fmt: skip
+        what = f"data: {who}: sample {i}"
+        found.append(sample_tensor(_pixels(sample, what) if hasattr(sample, "getbands") else sample, what))
         if found[i].shape != found[0].shape:
-            raise InputError(f"data: {who}: sample {i} has shape {tuple(found[i].shape)}, sample 0 has "
+            raise InputError(f"{what} has shape {tuple(found[i].shape)}, sample 0 has "
                              f"{tuple(found[0].shape)}; make all samples one size, and pictures all grey or all "
                              "coloured")  # fmt: skip
-    return torch.stack(found) if found else torch.empty(0, 1)
+        check_kind(f"{who}: sample {i}", found[i], "sample 0", found[0])
+    return torch.stack(alike({f"sample {i}": sample for i, sample in enumerate(found)})) if found else torch.empty(0, 1)
 
 
 def groups(values: Any, what: str, number: int) -> tuple[np.ndarray[Any, np.dtype[np.int64]], tuple[str, ...]]:
@@ -125,17 +190,13 @@ def groups(values: Any, what: str, number: int) -> tuple[np.ndarray[Any, np.dtyp
 
     Raises InputError, naming `what`, for another number of values, or a name that is not printable.
     """
-    try:
-        names, ids = np.unique(np.asarray(values), return_inverse=True)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"data: {what} must have one name or number for each sample: {_first_line(error)}") from error
-    if ids.shape != (number,) or np.asarray(values).shape != (number,):
-        shape = np.asarray(values).shape
-        raise InputError(f"data: {what} must have one name or number for each of the {number} samples, has {shape}")
+    found = values_of(values, f"data: {what}")
+    if found.shape != (number,):
+        raise InputError(f"data: {what} must have one name or number for each of the {number} samples, "
+                         f"has {found.shape}")  # fmt: skip
+    names, ids = np.unique(found, return_inverse=True)
     texts = tuple(map(str, names.tolist()))
-    for text in texts:
-        if printable(text) != text:
-            raise InputError(f"data: a {what} is named {printable(text[:100])!r}; names must be printable")
+    checked_names(texts, what)
     return ids.astype(np.int64), texts
 
 
@@ -157,13 +218,5 @@ def _pixels(picture: Any, what: str) -> np.ndarray[Any, Any]:
     return pixels(picture, what)
 
 
-def _kind(value: Any) -> str:
-    return "a text" if isinstance(value, str) else f"of type {type(value).__name__}"
-
-
 def _listed(names: Any) -> str:
     return shortened(printable(", ".join(map(str, names))))
-
-
-def _first_line(error: Exception) -> str:
-    return shortened(printable((str(error).splitlines() or [type(error).__name__])[0]))

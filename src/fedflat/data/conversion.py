@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import InputError, printable
+from ..core.errors import InputError
 from .cache import Writer
+from .labels import checked_names, named
 from .readers.layout import Part, Shape
 from .sample_format import LENGTH, SampleFormat
 
 PADDING, UNKNOWN = "<pad>", "<unk>"  # numbers 0 and 1
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
-MAX_NAME = 200  # characters of a domain's or a user's name, which tables and messages show
 
 Progress = Callable[[str, int, int], None]  # part, samples done, samples in all
 
@@ -30,6 +30,27 @@ def write_labels(writer: Writer, what: str, part: str, content: Part, classes: i
     if len(wrong):
         raise InputError(f"data: {what} sample {wrong[0]} has class {labels[wrong[0]]}, outside 0..{classes - 1}")
     writer.add(f"{part}-y", labels.astype(np.int64))
+
+
+def write_own_labels(writer: Writer, parts: Mapping[str, Part]) -> None:
+    """Write the labels of a user's own files as they are; texts as numbers in their order, whose names are kept.
+
+    Where files declare the names of class numbers, there are so many classes. Raises InputError for other numbers, and
+    for parts of which one has texts and another numbers.
+    """
+    labels, names = named({part: content.labels for part, content in parts.items()}, "label")
+    declared = {content.class_names for content in parts.values()}
+    if len(declared) > 1:
+        raise InputError("data: train and test files declare other names of classes")
+    writer.metadata["class_names"] = list(names) or list(*declared)
+    writer.metadata["classes"] = len(*declared)
+    for part, content in parts.items():
+        if content.labels.dtype.kind == "f" and not (content.labels.size and np.isfinite(content.labels).all()):
+            raise InputError(f"data: {part} y holds NaN or infinity, or nothing")
+        if writer.metadata["classes"]:
+            write_labels(writer, part, part, content, writer.metadata["classes"])
+        else:
+            writer.add(f"{part}-y", labels[part].numpy())
 
 
 def write_pictures(writer: Writer, part: str, content: Part, shape: Shape, progress: Progress) -> None:
@@ -84,18 +105,18 @@ def encode(texts: Sequence[str], vocabulary: Sequence[str], length: int = LENGTH
 def write_groups(writer: Writer, parts: Mapping[str, Part]) -> None:
     """Write domains and users as numbers in the order of their names, the same numbers in all parts.
 
-    Raises InputError for a name that would break a line or move a terminal's cursor.
+    Raises InputError for names that are not fit for a table.
     """
     for group in ("domain", "user"):
         columns = {part: getattr(content, group) for part, content in parts.items()}
         if any(column is None for column in columns.values()):
             continue
-        names = sorted({name for column in columns.values() for name in column})
-        for name in names:
-            if len(name) > MAX_NAME or printable(name) != name:
-                shown = printable(name[:MAX_NAME])
-                raise InputError(f"data: a {group} is named {shown!r}; its name must be printable and short")
+        different = {name for column in columns.values() for name in column}
+        if len({isinstance(name, str) for name in different}) > 1:
+            raise InputError(f"data: {group} has texts in one file and numbers in another; give all the same")
+        names = sorted(different)
+        checked_names(tuple(map(str, names)), group)
         number = {name: i for i, name in enumerate(names)}
-        writer.metadata[f"{group}s"] = names
+        writer.metadata[f"{group}s"] = list(map(str, names))
         for part, column in columns.items():
             writer.add(f"{part}-{group}", np.array([number[name] for name in column], dtype=np.int64))

@@ -40,12 +40,13 @@ class LoadedDataset:
 
     train: SampleArrays
     test: SampleArrays | None
-    classes: int  # 0: the labels are other numbers, and a task has to say which
+    classes: int  # 0: the labels are those of the files, and task and options say what they mean
     preparation: Preparation = Preparation()
     domains: tuple[str, ...] = ()
     vocabulary: tuple[str, ...] = ()
     contents: str | None = None  # a digest of all samples
     task: Kind = "classification"
+    class_names: tuple[str, ...] = ()  # of the class indices; with 0 classes the texts that labels are the numbers of
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,9 @@ from ..core.errors import InputError
 from ..core.plain_numbers import takes_numbers
 from ..core.registry import known_names
 from ..core.task import KINDS, Kind
-from .arrays import outputs_for, tensors
+from .arrays import samples_and_labels, stored_parts
+from .labels import Labelling
+from .numbers import check_kind
 from .preparation import Augmentation, Preparation
 
 if TYPE_CHECKING:  # schemes use the types of this module
@@ -75,6 +77,7 @@ class FederatedData:
     validation: Holdings | None = None  # samples of each client that it does not train on
     vocabulary: tuple[str, ...] = ()  # of texts: the word of each token number
     contents: str | None = None  # a digest of the samples, if it is known without reading them
+    class_names: tuple[str, ...] = ()  # of the class indices; empty if labels came as class indices
     task: Kind = "classification"
     first: int = 0  # the number of the first client; not 0 for a client's own data, which keep its number
 
@@ -89,12 +92,15 @@ class FederatedData:
         _check_samples("training", self.x, self.y, self.classes, self.task)
         if self.test is not None:
             _check_samples("test", *self.test, self.classes, self.task)
+            check_kind("test", self.test[0], "training", self.x)
             if self.test[0].shape[1:] != self.x.shape[1:]:
                 raise InputError(
                     f"data: test samples have shape {tuple(self.test[0].shape[1:])}, training {self.shape}"
                 )
         if self.clients < 1:
             raise InputError("data: there is no client")
+        if self.class_names and len(self.class_names) != self.classes:
+            raise InputError(f"data: classes = {self.classes}, and class_names has {len(self.class_names)} names")
         empty = np.flatnonzero(self.sizes == 0)
         if len(empty):
             raise InputError(
@@ -105,53 +111,60 @@ class FederatedData:
     @takes_numbers
     def from_clients(
         cls,
-        clients: Sequence[tuple[Any, Any]],
-        test: tuple[Any, Any] | None = None,
+        clients: Iterable[Any],
+        test: Any = None,
         classes: int | None = None,
         name: str = "data",
         validation: float = 0.0,
         augment: Augment = "none",
         seed: int = 0,
         task: Kind = "classification",
+        labels: Literal["numbers", "names"] = "numbers",
+        class_names: tuple[str, ...] | list[str] = (),
+        columns: tuple[str, str] | None = None,
     ) -> FederatedData:
-        """Your own data: one `(x, y)` per client, arrays or tensors, x (n_i, *shape), y (n_i,) class indices.
+        """Your own data: one `(x, y)` per client, arrays or tensors, x (n_i, *shape), y (n_i,) class indices or names.
+
+        A client, and `test`, may also be a dataset, as `split` takes one. All have one kind of numbers: uint8, whole
+        numbers or floats.
 
         task: "multi-label", for y (n_i, labels) of 0 and 1, or "regression", for y (n_i,) or (n_i, k) of numbers.
-        classes: the number of classes; by default the largest label plus one. validation: share of each client's
-        samples that it does not train on, drawn by `seed`. augment: of pictures, uint8 (n, channels, height, width) or
-        floats, in training.
+        classes, labels, class_names, columns: as of `split`. validation: share of each client's samples that it does
+        not train on, drawn by `seed`. augment: of pictures, uint8 (n, channels, height, width) or floats, in training.
 
-        Raises ValueError for an empty client, unequal lengths or shapes, a label out of range or NaN.
+        Raises ValueError for an empty client, unequal lengths, shapes or kinds of numbers, labels that are missing,
+        leave out numbers or are out of range, and NaN.
         """
         from .loading import augmentation_of, with_validation  # here, because they make federated data
         from .selection import DataOptions
 
         if isinstance(clients, dict | str):
             raise InputError("data: from_clients takes a list of (x, y), one per client")
-        options = DataOptions(validation=validation, augment=augment)
-        pairs = [tensors(pair, f"client {i}", checked_task(task)) for i, pair in enumerate(clients)]
-        if not pairs:
+        options = DataOptions(
+            validation=validation,
+            augment=augment,
+            labels=labels,
+            class_names=class_names,  # type: ignore[arg-type]
+        )
+        parts = {f"client {i}": samples_and_labels(client, f"client {i}", columns, checked_task(task))
+                 for i, client in enumerate(clients)}  # fmt: skip
+        if not parts:
             raise InputError("data: from_clients needs at least one client")
-        for i, pair in enumerate(pairs):
-            for what, part, first in zip(("samples", "labels"), pair, pairs[0], strict=True):
-                if part.shape[1:] != first.shape[1:]:
-                    raise InputError(f"data: client {i} has {what} of shape {tuple(part.shape[1:])}, "
-                                     f"client 0 of shape {tuple(first.shape[1:])}")  # fmt: skip
-        sizes = [len(y) for _, y in pairs]
-        x, y = torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
-        held_out = None if test is None else tensors(test, "test", task)
+        parts |= {} if test is None else {"test": samples_and_labels(test, "test", columns, task)}
+        stored, outputs, names = stored_parts(parts, task, Labelling(labels, options.class_names, classes))
+        held_out = stored.pop("test", None)
+        x, y = (torch.cat(some) for some in zip(*stored.values(), strict=True))
         data = cls(
             x=x,
             y=y,
             members=np.arange(len(y), dtype=np.int64),
-            offsets=np.cumsum([0, *sizes], dtype=np.int64),
-            classes=classes
-            if classes is not None
-            else outputs_for(task, [y] if held_out is None else [y, held_out[1]]),
+            offsets=np.cumsum([0, *(len(own) for own, _ in stored.values())], dtype=np.int64),
+            classes=outputs,
             test=held_out,
             name=name,
             task=task,
             augmentation=augmentation_of(options.augment, x, name),
+            class_names=names,
         )
         return with_validation(data, options.validation, seed)
 
@@ -174,12 +187,14 @@ class FederatedData:
         classes: int | None = None,
         name: str = "data",
         task: Kind = "classification",
+        labels: Literal["numbers", "names"] = "numbers",
+        class_names: tuple[str, ...] | list[str] = (),
     ) -> FederatedData:
         """Your own data in one piece, split over `clients` clients by `partition` (default: IID).
 
-        x, y: arrays or tensors, x (n, *shape), y (n,) class indices. Or x alone: a map-style dataset of torch with
-            items (x, y), or a dataset of Hugging Face, whose `columns` then name x and y. Pictures of Pillow become
-            uint8 (channels, height, width), which models see scaled to [0, 1].
+        x, y: arrays, tensors or DataFrames, x (n, *shape), y (n,) class indices, or names of classes. Or x alone: a
+            map-style dataset of torch with items (x, y), or a dataset of Hugging Face, whose `columns` then name x and
+            y. Pictures of Pillow become uint8 (channels, height, width), which models see scaled to [0, 1].
         task: "multi-label", for y (n, labels) of 0 and 1, or "regression", for y (n,) or (n, k) of numbers; partitions
             by class then do not apply.
         test: a share of the samples in (0, 0.9], with the classes in proportion and the same for every seed; or a pair
@@ -187,14 +202,21 @@ class FederatedData:
         validation: share of each client's samples that it does not train on. augment: of pictures in training.
         seed: of the split and of the validation samples.
         domain, user: of each sample (n,), for the partitions `Domain` and `Natural`; names, numbers or a column's name.
-        classes: the number of classes; by default the largest label plus one.
+        labels: "numbers": class indices from 0, all of them; "names": each different label of the training samples is
+            a class, in the order of numbers or texts. Texts are always names.
+        class_names: all classes in their order, if some of them may have no sample. classes: how many there are.
 
         Raises ValueError, naming the argument, for samples that do not fit together and a split that cannot be made.
         """
         from .own_data import split  # here, because it makes federated data
         from .selection import DataOptions
 
-        options = DataOptions(validation=validation, augment=augment)
+        options = DataOptions(
+            validation=validation,
+            augment=augment,
+            labels=labels,
+            class_names=class_names,  # type: ignore[arg-type]
+        )
         task = checked_task(task)
         return split(x, y, columns, domain, user, clients, partition, test, seed, classes, name, options, task)
 

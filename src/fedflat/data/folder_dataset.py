@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
+import torch
 
 from ..core.errors import InputError, printable
 from .cache import Entry, SourceFiles, Writer, entry, key
-from .conversion import Progress, write_groups, write_labels
+from .conversion import Progress, write_groups, write_own_labels
 from .dataset import LoadedDataset, data_root, samples_of
+from .numbers import alike
 from .readers.layout import Part
-from .readers.limits import MAX_CLASSES
 from .readers.npz import npz_files, read_npz
+from .readers.untrusted_files import expect
 from .sample_format import OWN_FORMAT, SampleFormat
 
 VOCABULARY = 30_000  # words of texts that have a number of their own, as for the sets that are known by name
@@ -72,6 +73,7 @@ class FolderDataset(ABC):
             domains=tuple(facts.get("domains", ())),
             vocabulary=tuple(facts.get("vocabulary", ())),
             contents=converted.digest,
+            class_names=tuple(facts["class_names"]),
         )
 
     def described(self, loaded: LoadedDataset) -> FoundDataset:
@@ -81,30 +83,15 @@ class FolderDataset(ABC):
         tokens = 0 if x.is_floating_point() or x.dtype.itemsize == 1 else max(len(loaded.vocabulary), int(x.max()) + 1)
         return FoundDataset(loaded.classes, tuple(x.shape[1:]), sizes, loaded.domains, tokens)
 
-    def _classes(self, folder: Path, parts: dict[str, Part]) -> int:
-        """The number of classes; 0 if the labels are not class numbers."""
-        if any(part.labels.dtype.kind == "f" for part in parts.values()):
-            return 0
-        classes = 1 + max(int(part.labels.max(initial=0)) for part in parts.values())
-        if classes > MAX_CLASSES:
-            raise InputError(f"data folder {folder}: a label is {classes - 1}, outside 0..{MAX_CLASSES - 1:,}")
-        return classes
-
     def _entry(self, name: str, folder: Path, form: SampleFormat, progress: Progress) -> Entry:
         """The converted files."""
 
         def build(writer: Writer) -> None:
             parts = self.convert(folder, form, writer, progress)
-            classes = self._classes(folder, parts)
-            for part, content in parts.items():
-                if classes:
-                    write_labels(writer, f"{name} {part}", part, content, classes)
-                else:
-                    writer.add(f"{part}-y", content.labels.astype(np.float64))
+            write_own_labels(writer, parts)
             write_groups(writer, parts)
-            writer.metadata["classes"] = classes
 
-        how = (name, form.image_size, form.length, VOCABULARY, *form.text_key)
+        how = (name, "labels as they are", form.image_size, form.length, VOCABULARY, *form.text_key)
         try:
             files = self.files(folder)
             if not files:
@@ -133,14 +120,10 @@ class NpzFolder(FolderDataset):
         form.refuse_text_options()
         form.refuse_image_size("; arrays have one size")
         parts = {part: read_npz(path) for part, path in npz_files(folder).items()}
-        arrays = {part: np.asarray(content.samples) for part, content in parts.items()}
-        shape, kind = arrays["train"].shape[1:], arrays["train"].dtype
-        for part, x in arrays.items():
-            if x.shape[1:] != shape or x.dtype != kind:
-                raise InputError(
-                    f"data folder {folder}: {part} has x of shape {x.shape} and type {x.dtype}, train of samples "
-                    f"{shape} and type {kind}"
-                )
-            writer.add(f"{part}-x", x)
+        arrays = {f"{folder / part}.npz": torch.from_numpy(content.samples) for part, content in parts.items()}
+        for part, x in zip(parts, alike(arrays), strict=True):
+            expect(x.shape[1:] == arrays[f"{folder / 'train'}.npz"].shape[1:], str(folder),
+                   f"{part} has x of shape {tuple(x.shape)}, and train samples of another shape")  # fmt: skip
+            writer.add(f"{part}-x", x.numpy())
             progress(part, len(x), len(x))
         return parts

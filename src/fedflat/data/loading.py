@@ -13,12 +13,13 @@ from ..core.object_references import portable
 from ..core.plain_numbers import takes_numbers
 from ..core.registry import suggestion
 from ..core.task import Kind
-from .arrays import outputs_for, tensors
+from .arrays import check_shapes
 from .conversion import Progress
 from .dataset import BundledDataset, FileDataset, LoadedDataset, data_root
 from .federated import FederatedData, Holdings, checked_task
 from .folder_dataset import FolderDataset, FoundDataset
 from .hub import download
+from .labels import INDICES, Labelling, task_labels
 from .partition import IID, Partition
 from .partition.scheme import Samples, parts_of
 from .preparation import AUGMENTATIONS, Augmentation
@@ -48,7 +49,7 @@ def load(
         start converts them, later ones map the result into memory.
     task: "multi-label" or "regression", for labels in your own folder that are no classes.
     options: the fields of `DataOptions`: augment, partial, train_samples, test_samples, test_domain,
-        image_size, text_length, validation, tokenizer.
+        image_size, text_length, validation, tokenizer, labels, class_names.
 
     Raises ValueError, naming the field, for an unknown name or option, files that are missing, damaged
     or not the whole set, and a split that cannot be made.
@@ -57,35 +58,47 @@ def load(
     known = known_source(name)
     chosen = checked_options(options)
     whole = source(known).load(known, data_dir, chosen.partial, chosen.form, _no_progress)
-    loaded = select_samples(labelled(whole, checked_task(task), known), chosen)
+    how = Labelling(chosen.labels, chosen.class_names)
+    loaded = select_samples(labelled(whole, checked_task(task), known, how), chosen)
     used, there_are = len(loaded.train.y), source(known).sizes.get("train", len(loaded.train.y))
     part = "" if used == there_are else f" ({used:,} of {there_are:,} training samples)"
     return divide(loaded, known + part, clients, partition or IID(stratified=False), seed, chosen)
 
 
 def described(
-    name: str, data_dir: str | None = None, form: SampleFormat = OWN_FORMAT, task: Kind = "classification"
+    name: str,
+    data_dir: str | None = None,
+    form: SampleFormat = OWN_FORMAT,
+    task: Kind = "classification",
+    how: Labelling = INDICES,
 ) -> FileDataset | BundledDataset | FoundDataset:
     """The data set `name` with its classes, sizes and shape; the files of a user's own folder are read for that."""
     known, described_by = known_source(name), source(name)
     if isinstance(described_by, BundledDataset) and not described_by.classes:  # a function of the user's own
-        return replace(described_by, classes=labelled(described_by.read(), task, known).classes)
+        return replace(described_by, classes=labelled(described_by.read(), task, known, how).classes)
     if not isinstance(described_by, FolderDataset):
         return described_by
     loaded = described_by.load(known, data_dir, True, form, _no_progress)
-    return described_by.described(labelled(loaded, task, known))
+    return described_by.described(labelled(loaded, task, known, how))
 
 
-def labelled(loaded: LoadedDataset, task: Kind, name: str) -> LoadedDataset:
+def labelled(loaded: LoadedDataset, task: Kind, name: str, how: Labelling = INDICES) -> LoadedDataset:
     """`loaded` with the labels of a `task`. Raises InputError, naming the set, if its labels are of another kind."""
-    if loaded.classes and task != "classification":
+    class_numbers = loaded.train.y.ndim == 1 and not loaded.train.y.is_floating_point()
+    if task != "classification" and (loaded.classes or class_numbers):
         raise InputError(f"data.name = {name!r} has classes, and {task} needs other labels: floats, or (n, k) in npz")
+    if loaded.classes and how != INDICES:
+        raise InputError(f"data.labels and data.class_names say what labels of your own mean; {name} declares its "
+                         f"{loaded.classes} classes")  # fmt: skip
     if loaded.classes:
         return loaded
-    parts = {"train": loaded.train} | ({} if loaded.test is None else {"test": loaded.test})
-    with_labels = {part: replace(some, y=tensors((some.x, some.y), part, task)[1]) for part, some in parts.items()}
-    outputs = outputs_for(task, [some.y for some in with_labels.values()])
-    return replace(loaded, train=with_labels["train"], test=with_labels.get("test"), classes=outputs, task=task)
+    parts = {"training": loaded.train} | ({} if loaded.test is None else {"test": loaded.test})
+    for part, some in parts.items():
+        check_shapes(some.x.shape, some.y.shape, part, task)
+    y, outputs, names = task_labels({part: some.y for part, some in parts.items()}, loaded.class_names, task, how)
+    test = loaded.test and replace(loaded.test, y=y["test"])
+    train = replace(loaded.train, y=y["training"])
+    return replace(loaded, train=train, test=test, classes=outputs, task=task, class_names=names)
 
 
 def check_split(clients: Any, partition: Any, seed: Any) -> None:
@@ -150,6 +163,7 @@ def divide(
         vocabulary=loaded.vocabulary,
         contents=loaded.contents,
         task=loaded.task,
+        class_names=loaded.class_names,
     )
     return with_validation(data, options.validation, seed)
 

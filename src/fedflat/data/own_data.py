@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from ..core.errors import InputError, shortened
+from ..core.errors import InputError
 from ..core.task import Kind
-from .arrays import Columns, groups, has_columns, outputs_for, read_columns, read_items, stacked, tensors
+from .arrays import Columns, groups, has_columns, read_columns, samples_and_labels, stored_parts
 from .dataset import LoadedDataset, SampleArrays
 from .federated import FederatedData
+from .labels import INDICES, Labelling
 from .loading import check_split, divide
 from .partition import IID, Partition
 from .selection import DataOptions, in_proportion, rows_of
@@ -37,58 +39,43 @@ def split(
 ) -> FederatedData:
     """Own samples, less those for test, split over clients; see `FederatedData.split`."""
     check_split(clients, partition, seed)
-    named = {what: values for what, values in (("domain", domain), ("user", user)) if values is not None}
-    whole, domains = _samples(x, y, columns, named, task)
-    if isinstance(test, float | int):
-        train, held_out = _without_share(whole, test)
-    else:
-        train, held_out = _copied(whole), None
-    if held_out is None and test is not None:
-        held_out = _copied(_samples(test, None, columns, {}, task, "test")[0])
-    labels = [whole.y] if held_out is None else [whole.y, held_out.y]
-    known = classes if classes is not None or task != "classification" else _named_classes(x, columns)
-    known = known if known is not None else outputs_for(task, labels)
-    loaded = LoadedDataset(train, held_out, known, domains=domains, task=task)
+    given = x if y is None else (x, y)
+    share = isinstance(test, Real)
+    parts = {"training": given} | ({} if test is None or share else {"test": test})
+    stored, outputs, names = stored_parts(
+        {part: samples_and_labels(some, part, columns, task) for part, some in parts.items()},
+        task, _labelling(given, columns, classes, options, task),
+    )  # fmt: skip
+    whole, domains = _with_groups(*stored["training"], {"domain": domain, "user": user}, given)
+    train, held_out = _without_share(whole, test) if share else (_copied(whole), None)
+    if "test" in stored:
+        held_out = _copied(SampleArrays(*stored["test"]))
+    loaded = LoadedDataset(train, held_out, outputs, domains=domains, task=task, class_names=names)
     return divide(loaded, name, clients, partition or IID(stratified=False), seed, options)
 
 
-def _samples(
-    x: Any, y: Any, columns: Columns | None, named: dict[str, Any], task: Kind, who: str = "training"
-) -> tuple[SampleArrays, tuple[str, ...]]:
-    """The samples of arrays or of a dataset, and the names of their domains; `named` are domains and users."""
-    if y is None:
-        if has_columns(x):
-            x, y, named = _columns(x, columns, named, who)
-        else:
-            x, y = x if isinstance(x, tuple | list) and len(x) == 2 else read_items(x, who)
-    if isinstance(x, list):
-        x = stacked(x, who)
-    if isinstance(y, list) and y and isinstance(y[0], np.ndarray | Tensor):  # the labels of a dataset's items
-        y = stacked(y, who)
-    x, y = tensors((x, y), who, task)
-    found = {what: groups(values, what, len(y)) for what, values in named.items()}
-    domain, domains = found.get("domain", (None, ()))
-    return SampleArrays(x, y, domain, found.get("user", (None, ()))[0]), domains
+def _with_groups(x: Tensor, y: Tensor, values: dict[str, Any], dataset: Any) -> tuple[SampleArrays, tuple[str, ...]]:
+    """Samples with their domains and users, and the names of the domains; a text names a column of the dataset."""
+    ids: dict[str, Any] = {"domain": None, "user": None}
+    names: dict[str, tuple[str, ...]] = {"domain": ()}
+    for what, some in values.items():
+        if some is not None:
+            by_name = isinstance(some, str) and has_columns(dataset)
+            own = read_columns(dataset, [some], what)[0] if by_name else some
+            ids[what], names[what] = groups(own, what, len(y))
+    return SampleArrays(x, y, ids["domain"], ids["user"]), names["domain"]
 
 
-def _columns(
-    dataset: Any, columns: Columns | None, named: dict[str, Any], who: str
-) -> tuple[list[Any], list[Any], dict[str, Any]]:
-    """The values of the columns x and y of a dataset, and of the columns that `named` names."""
-    if not (isinstance(columns, tuple | list) and len(columns) == 2):
-        raise InputError(f"data: say which columns of {who} hold x and y, as columns=('image', 'label'); it has "
-                         f"{shortened(', '.join(map(str, dataset.column_names)))}")  # fmt: skip
-    own = {what: values for what, values in named.items() if isinstance(values, str)}
-    x, y, *others = read_columns(dataset, [*columns, *own.values()], who)
-    return x, y, named | dict(zip(own, others, strict=True))
-
-
-def _named_classes(dataset: Any, columns: Columns | None) -> int | None:
-    """The number of classes that a dataset with columns declares for its labels; None if it declares none."""
-    if columns is None or not has_columns(dataset):
-        return None
-    known: int | None = getattr((getattr(dataset, "features", None) or {}).get(columns[1]), "num_classes", None)
-    return known
+def _labelling(
+    dataset: Any, columns: Columns | None, classes: int | None, options: DataOptions, task: Kind
+) -> Labelling:
+    """What is said about classes: in the call, or else by the dataset, whose column of labels may declare them."""
+    given = Labelling(options.labels, options.class_names, classes)
+    if given != INDICES or task != "classification" or columns is None or not has_columns(dataset):
+        return given
+    feature = (getattr(dataset, "features", None) or {}).get(columns[1])
+    names = tuple(getattr(feature, "names", None) or ())
+    return Labelling(class_names=names, classes=getattr(feature, "num_classes", None))
 
 
 def _copied(samples: SampleArrays) -> SampleArrays:

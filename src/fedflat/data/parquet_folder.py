@@ -34,12 +34,12 @@ class ParquetFolder(FolderDataset):
         if "image" in columns:
             form.refuse_text_options()
             shape = self._shape(train, form.image_size)
-            parts = Parquet(image="image", domain=domain, user=user).parts(folder, shape) or {}
+            parts = Parquet(image="image", domain=domain, user=user, own=True).parts(folder, shape) or {}
             for part, content in parts.items():
                 write_pictures(writer, part, content, shape, progress)
         elif "text" in columns:
             form.refuse_image_size(", and these are texts")
-            parts = Parquet(text=("text",), domain=domain, user=user).parts(folder, None) or {}
+            parts = Parquet(text=("text",), domain=domain, user=user, own=True).parts(folder, None) or {}
             write_texts(writer, parts, VOCABULARY, form)
         else:
             raise InputError(f"data file {train}: has no column 'image' or 'text' (for numbers use npz)")

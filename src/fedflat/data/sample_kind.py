@@ -12,11 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import InputError, printable, shortened
+from ..core.errors import InputError, printable
 from ..core.task import Kind
 from .arrays import has_columns, stacked
-from .conversion import MAX_NAME, encode
+from .conversion import encode
 from .federated import FederatedData
+from .labels import MAX_NAME
+from .numbers import sample_tensor
 from .preparation import Preparation
 
 Numbers = Literal["pixels", "whole numbers", "floats"]
@@ -55,7 +57,7 @@ class SampleKind:
         """That of training data."""
         return cls(
             data.shape, numbers_of(data.x), data.task, data.classes, data.preparation.mean, data.preparation.std,
-            tuple(getattr(data, "class_names", ())), data.vocabulary,
+            data.class_names, data.vocabulary,
         )  # fmt: skip
 
     def stored(self, x: Any, encoder: Encoder | None = None) -> Tensor:
@@ -83,7 +85,6 @@ class SampleKind:
         return x
 
     def _tensor(self, x: Any, encoder: Encoder | None) -> Tensor:
-        x = x.to_numpy() if hasattr(x, "to_numpy") else x  # of a DataFrame, without importing pandas
         if has_columns(x):
             raise InputError("predict: x has columns; give the one with the samples, such as dataset['image']")
         if isinstance(x, str | bytes | dict):
@@ -94,16 +95,7 @@ class SampleKind:
                 return torch.from_numpy(np.array(self._encoder(encoder)(x)))  # a tokenizer's cannot be written
             if x and (hasattr(x[0], "shape") or hasattr(x[0], "getbands")):
                 return stacked(x, "predict")
-        if isinstance(x, np.ndarray) and not x.flags.writeable:  # torch warns of these
-            x = x.copy()
-        try:
-            found = torch.as_tensor(x).detach()
-            if found.is_complex():
-                raise TypeError("they are complex")
-            return found
-        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-            reason = shortened(printable((str(error).splitlines() or [""])[0]))
-            raise InputError(f"predict: x is no array of numbers: {reason}") from error
+        return sample_tensor(x, "predict: x").detach()
 
     def _encoder(self, encoder: Encoder | None) -> Encoder:
         if self.numbers != "whole numbers" or len(self.shape) != 1:

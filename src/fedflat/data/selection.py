@@ -43,14 +43,25 @@ class DataOptions:
     tokenizer: str | None = hyper(
         None, "folder whose tokenizer.json makes token numbers of texts; default the words of the set", later=True
     )
+    labels: Literal["numbers", "names"] = hyper(
+        "numbers", "labels are class numbers from 0, or each different one names a class; texts are names", later=True
+    )
+    class_names: tuple[str, ...] = hyper((), "all classes in their order; default those that occur", later=True)
     validation: float = hyper(0.0, "share of each client's samples that it does not train on", low=0, high=0.9)
 
     def __post_init__(self) -> None:
         """Raises InputError, naming the field, for a value out of range."""
+        if isinstance(self.class_names, list):
+            object.__setattr__(self, "class_names", tuple(self.class_names))
         try:
             check(self)
         except InputError as error:
             raise InputError(str(error).replace("DataOptions.", "data.")) from error
+
+    @property
+    def names_classes(self) -> bool:
+        """Whether anything is said about what labels mean."""
+        return self.labels != "numbers" or bool(self.class_names)
 
     @property
     def form(self) -> SampleFormat:
@@ -67,7 +78,8 @@ def select_samples(data: LoadedDataset, options: DataOptions) -> LoadedDataset:
     train = _subset(data.train, options.train_samples, "train_samples")
     test = data.test and _subset(data.test, options.test_samples, "test_samples")
     test = None if options.without_test else test
-    choice = (options.test_domain, options.train_samples, options.test_samples)
+    choice: tuple[object, ...] = (options.test_domain, options.train_samples, options.test_samples)
+    choice += (options.labels, options.class_names) if options.names_classes else ()
     contents = data.contents
     if contents is not None and any(choice):  # a digest of the chosen samples, without reading them
         contents = hashlib.sha256(f"{contents}{choice}".encode()).hexdigest()[:8]

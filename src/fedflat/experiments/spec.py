@@ -32,6 +32,7 @@ from ..core.wrapper import Wrapper
 from ..data import FederatedData, Partition, load
 from ..data.dataset import BundledDataset, FileDataset
 from ..data.folder_dataset import FoundDataset
+from ..data.labels import Labelling
 from ..data.loading import described
 from ..data.partition import PARTITIONS, all_partitions
 from ..data.partition import find as find_partition
@@ -315,7 +316,8 @@ class Experiment(Section):
     @property
     def known_data(self) -> FileDataset | BundledDataset | FoundDataset:
         """What is known of the data set before it is split."""
-        return described(self.data.name, self.data_dir, self.sample_format, self.task)
+        how = Labelling(self.data.labels, self.data.class_names)
+        return described(self.data.name, self.data_dir, self.sample_format, self.task, how)
 
     @property
     def sample_format(self) -> SampleFormat:

@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
-
-from ..federated import Index
 
 CHANNELS = (1, 3, 4)  # of pictures in arrays
 
@@ -19,10 +16,11 @@ CHANNELS = (1, 3, 4)  # of pictures in arrays
 class Part:
     """The train or test part of a data set, as its files hold it."""
 
-    labels: Index | NDArray[np.float64]  # (n,) class indices; in npz also (n,) or (n, k) numbers
+    labels: NDArray[Any]  # (n,) class indices; of a user's own also texts (n,), and numbers (n,) or (n, k)
     samples: Iterable[Any]  # n pictures, uint8 (channels, height, width), or n texts, in the order of the labels
-    domain: Sequence[str] | None = None  # name of the domain of each sample
-    user: Sequence[str] | None = None  # name of the user of each sample
+    domain: Sequence[str | int] | None = None  # name or number of the domain of each sample
+    user: Sequence[str | int] | None = None  # name or number of the user of each sample
+    class_names: tuple[str, ...] = ()  # of the class indices, if the files declare them
 
 
 @dataclass(frozen=True)

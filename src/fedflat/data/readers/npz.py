@@ -15,11 +15,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.lib import format as npy
-from numpy.typing import NDArray
 
+from ..labels import values_of
+from ..numbers import Array, stored
 from .file_search import open_zip, read_zip_member
 from .layout import CHANNELS, Part
-from .limits import MAX_CLASSES, MAX_MEMBERS, MAX_SAMPLES
+from .limits import MAX_MEMBERS, MAX_SAMPLES
 from .untrusted_files import expect, listed, parsing
 
 NAMES = ("x", "y", "domain", "user")
@@ -33,7 +34,7 @@ def npz_files(folder: Path) -> dict[str, Path]:
 
 
 def read_npz(path: Path) -> Part:
-    """The part in one file: x (n, *shape), y (n,) class numbers, or (n,) or (n, k) other numbers, domain and user (n,).
+    """The part in one file: x (n, *shape), y (n,) numbers or texts, or (n, k) numbers, domain and user (n,).
 
     The last two need not be there.
 
@@ -48,10 +49,10 @@ def read_npz(path: Path) -> Part:
     expect(len(x) <= MAX_SAMPLES, str(path), f"x has {len(x):,} samples; at most {MAX_SAMPLES:,} are read")
     expect(y.shape[:1] == (len(x),) and y.ndim <= 2, str(path), f"y has shape {y.shape}, expected ({len(x)},)")
     groups = {name: _names(path, name, arrays[name], len(x)) for name in ("domain", "user") if name in arrays}
-    return Part(_labels(path, y), _samples(path, x), groups.get("domain"), groups.get("user"))
+    return Part(y, _samples(path, x), groups.get("domain"), groups.get("user"))
 
 
-def read_samples(path: Path) -> NDArray[np.generic]:
+def read_samples(path: Path) -> Array:
     """The array x (n, *shape) of a file that need not have labels. Raises InputError as `read_npz` does."""
     with parsing(str(path), "not a readable npz file"):
         arrays = _arrays(path)
@@ -59,7 +60,7 @@ def read_samples(path: Path) -> NDArray[np.generic]:
     return _samples(path, arrays["x"])
 
 
-def _arrays(path: Path) -> dict[str, NDArray[np.generic]]:
+def _arrays(path: Path) -> dict[str, Array]:
     """The arrays that have a meaning here; others in the file are not read."""
     with open_zip(path) as archive:
         members = archive.infolist()
@@ -69,7 +70,7 @@ def _arrays(path: Path) -> dict[str, NDArray[np.generic]]:
     return {name: _array(path, name, named[name]) for name in NAMES if name in named}
 
 
-def _array(path: Path, name: str, member: zipfile.ZipInfo) -> NDArray[np.generic]:
+def _array(path: Path, name: str, member: zipfile.ZipInfo) -> Array:
     """One array of numbers or texts. Raises InputError for any other, and for one of another size than it claims."""
     content = read_zip_member(path, member)
     stream = io.BytesIO(content)
@@ -95,33 +96,15 @@ def _header(version: tuple[int, int], stream: io.BytesIO) -> tuple[tuple[int, ..
         raise ValueError("its header cannot be read") from error
 
 
-def _labels(path: Path, y: NDArray[np.generic]) -> NDArray[np.int64] | NDArray[np.float64]:
-    """Class numbers (n,) int64; anything else as float64, which the task will judge."""
-    expect(y.dtype.kind in "biuf", str(path), f"y holds {y.dtype}, expected class numbers")
-    if y.dtype.kind == "f" or y.ndim > 1:
-        numbers = y.astype(np.float64)
-        expect(y.size > 0 and bool(np.isfinite(numbers).all()), str(path), "y holds NaN or infinity, or nothing")
-        return numbers
-    outside = (y < 0) | (y >= MAX_CLASSES)  # type: ignore[operator]  # numbers, as was just said
-    place = int(np.argmax(outside))
-    expect(not outside.any(), str(path), f"y has class {y[place]} at {place}, outside 0..{MAX_CLASSES - 1:,}")
-    return y.astype(np.int64)
+def _samples(path: Path, x: Array) -> Array:
+    """Samples in a type that is stored."""
+    last = x.dtype == np.uint8 and x.ndim == 4 and x.shape[-1] in CHANNELS and x.shape[1] not in CHANNELS
+    expect(not last, str(path), f"x has shape {x.shape}; pictures are (n, channels, height, width)")
+    return stored(x, f"data file {path}: x")
 
 
-def _samples(path: Path, x: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Samples in a type that torch has: pixels uint8, other whole numbers int64, numbers float32 or float64."""
-    if x.dtype == np.uint8:
-        last = x.ndim == 4 and x.shape[-1] in CHANNELS and x.shape[1] not in CHANNELS
-        expect(not last, str(path), f"x has shape {x.shape}; pictures are (n, channels, height, width)")
-        return np.ascontiguousarray(x)
-    expect(x.dtype.kind in "biuf", str(path), f"x holds {x.dtype}, expected numbers")
-    small = x.dtype.kind == "b" or (x.dtype.kind == "f" and x.dtype.itemsize <= 4)
-    kind = np.float32 if small else np.float64 if x.dtype.kind == "f" else np.int64
-    return np.ascontiguousarray(x, dtype=kind)
-
-
-def _names(path: Path, group: str, values: NDArray[np.generic], number: int) -> list[str]:
-    """The domain or user of each sample, as texts."""
+def _names(path: Path, group: str, values: Array, number: int) -> list[str | int]:
+    """The domain or user of each sample."""
     expect(values.shape == (number,), str(path), f"{group} has shape {values.shape}, expected ({number},)")
-    expect(values.dtype.kind in "biuU", str(path), f"{group} holds {values.dtype}, expected names or whole numbers")
-    return list(map(str, values.tolist()))
+    found: list[str | int] = values_of(values, f"data file {path}: {group}").tolist()
+    return found

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..federated import Index
+from ..labels import values_of
+from ..numbers import Array
 from .csv_files import join_texts
 from .file_search import plain_files
 from .layout import Part, Shape
@@ -36,6 +38,7 @@ class Parquet:
     text: tuple[str, ...] = ()
     domain: str | None = None
     user: str | None = None
+    own: bool = False  # a user's own files: labels may be texts, and class numbers have the names that files declare
 
     def parts(self, folder: Path, shape: Shape | None) -> dict[str, Part] | None:
         # Of each part's files: the place of the file, the number of files, its path.
@@ -54,19 +57,28 @@ class Parquet:
 
         rows = sum(file.metadata.num_rows for _, file in files)
         expect(rows <= MAX_SAMPLES, str(paths[0]), f"its part has {rows:,} rows; at most {MAX_SAMPLES:,} are read")
-        labels = np.concatenate([column.numbers() for column in columns(self.label)])
+        labels, names = self._labels(columns(self.label))
         domain, user = (
             None if name is None else [value for column in columns(name) for value in column.names()]
             for name in (self.domain, self.user)
         )
         if self.image is None or shape is None:
             texts = [[text for column in columns(name) for text in column.texts()] for name in self.text]
-            return Part(labels, [join_texts(list(row)) for row in zip(*texts, strict=True)], domain, user)
+            return Part(labels, [join_texts(list(row)) for row in zip(*texts, strict=True)], domain, user, names)
         pictures = columns(self.image)
         for column in pictures:
             column.expect_pictures()
         encoded = (picture for column in pictures for picture in column.pictures())
-        return Part(labels, decode_pictures(encoded, shape), domain, user)
+        return Part(labels, decode_pictures(encoded, shape), domain, user, names)
+
+    def _labels(self, columns: list[_Column]) -> tuple[Array, tuple[str, ...]]:
+        """The labels of a part, (n,), and the names of class numbers if its files declare them."""
+        if not self.own:
+            return np.concatenate([column.numbers() for column in columns]), ()
+        found = [column.labels() for column in columns]
+        declared = {(some.dtype.kind, *column.class_names()) for some, column in zip(found, columns, strict=True)}
+        expect(len(declared) == 1, str(columns[0].path), "and other files of its part: kinds or names of labels differ")
+        return np.concatenate(found), declared.pop()[1:]
 
     def _columns(self) -> list[str]:
         names = (self.label, self.image, *self.text, self.domain, self.user)
@@ -185,18 +197,25 @@ class _Column:
             texts += [different[place] for place in places]
         return texts
 
-    def names(self) -> list[str]:
-        """Texts as they are; numbers by the names that the file gives them, or as digits if it gives none."""
+    def labels(self) -> Array:
+        """Class numbers, or texts that name classes, (n,)."""
+        kind = _value_type(self.type)
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            return values_of(self.texts(), f"data file {self.label}: label")
+        return self.numbers()
+
+    def names(self) -> list[str] | list[int]:
+        """Texts and numbers as they are; numbers by the names that the file gives them, if it gives any."""
         if not pa.types.is_integer(self.type):
             return self.texts()
-        numbers, names = self.numbers(), self._class_names()
+        numbers, names = self.numbers(), self.class_names()
         if not names:
-            return [str(number) for number in numbers]
+            return list(numbers.tolist())
         named = bool(((numbers >= 0) & (numbers < len(names))).all())
         self.expect(named, "has more than its names")
         return [names[number] for number in numbers]
 
-    def _class_names(self) -> list[str]:
+    def class_names(self) -> list[str]:
         """The names of class numbers, from the hub's description in the file; empty if there are none."""
         try:
             described = json.loads((self.file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))

@@ -45,7 +45,7 @@ from fedflat.flower.samples import stored
 
 
 def samples(node):
-    """This client's samples: x, numbers of shape (n, {shape}) or pixels in uint8, and y, class indices (n,).
+    """This client's samples: x, {numbers} of shape (n, {shape}), and y, class indices (n,) or the study's class_names.
 
     node: what the node was started with, `flower-supernode --node-config`. Flower starts a process for every message,
     and this is called in each: keep what takes long on disk. As it is, x.npy and y.npy in the node's folder `data`.
@@ -74,6 +74,7 @@ def export(spec: RunSpec, settings: RunSettings, folder: Path, replace: bool = F
         (folder / PACKAGE).mkdir(parents=True, exist_ok=True)
     text, code = _with_code_inside(study.spec)
     client = OWN_SAMPLES_CLIENT.replace("{shape}", ", ".join(map(str, study.shape)))
+    client = client.replace("{numbers}", settings.numbers)
     files = {
         "pyproject.toml": tomli_w.dumps(_project(study)),
         FILE: text,

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...core.errors import InputError
 from ...data import FederatedData
+from ...data.numbers import kind_of
 from ...data.preparation import AUGMENTATIONS
 from ...experiments.spec import federated_data
 from .settings import NodeSettings
@@ -29,7 +30,14 @@ def stored(node: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def own_samples(study: Study, samples: tuple[Any, Any], number: int) -> FederatedData:
     """A client's own samples, with its number in the federation. Raises InputError if they do not fit the study."""
-    data = FederatedData.from_clients([samples], classes=study.classes)
+    how = study.spec.data
+    data = FederatedData.from_clients([samples], classes=study.classes, labels=how.labels, class_names=how.class_names)
+    if data.class_names and not how.class_names:
+        raise InputError("y names classes: set data.class_names in the study, so that all clients number them alike")
+    if kind_of(data.x) != study.settings.numbers:
+        raise InputError(f"samples are {kind_of(data.x)} ({str(data.x.dtype).removeprefix('torch.')}), and the study's "
+                         f"{study.settings.numbers}, so that all clients' reach the model alike: convert x, or set "
+                         "numbers (--numbers)")  # fmt: skip
     if data.shape != study.shape:
         raise InputError(f"samples have shape {data.shape}, the study's {study.shape}")
     return replace(data, first=number, augmentation=AUGMENTATIONS[study.spec.data.augment])
@@ -53,7 +61,7 @@ def evaluation_data(study: Study) -> FederatedData | None:
 
 
 def _read(folder: Path) -> tuple[Any, Any]:
-    """`x.npy`, numbers (n, *shape) or pixels in uint8, and `y.npy`, class indices (n,), mapped into memory.
+    """`x.npy`, samples (n, *shape), and `y.npy`, class indices or names of classes (n,), mapped into memory.
 
     Raises InputError, naming the file.
     """

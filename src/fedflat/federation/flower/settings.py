@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from platformdirs import user_data_path
 from pydantic import ConfigDict, Field, model_validator
@@ -78,6 +78,9 @@ class RunSettings(FlowerSection):
     )
     shape: str | None = Field(None, description="shape of clients' own samples, such as 3x32x32")
     classes: int | None = Field(None, ge=1, description="number of classes of clients' own samples")
+    numbers: Literal["floats", "pixels", "tokens"] = Field(
+        "floats", description="what clients' own samples are: floats, pixels (uint8), or other whole numbers as tokens"
+    )
     test: str = Field("", description="the server's folder with own test samples, x.npy and y.npy; none if empty")
 
     @model_validator(mode="after")

@@ -55,6 +55,11 @@ class Study:
             )
         if self.spec.attack is not None:
             raise InputError("attack is an experiment of `fedflat run`, not for a federation; leave it out")
+        names = self.spec.data.class_names
+        if self.own_samples and names and len(names) != self.classes:
+            raise InputError(f"classes is {self.classes}, and data.class_names has {len(names)} names: not equal")
+        if self.own_samples and self.spec.data.labels == "names" and not names:
+            raise InputError("data.labels = 'names' needs data.class_names in a federation: all clients number alike")
         if self.own_samples and self.spec.data.validation:
             raise InputError("data.validation is for named sets; leave samples out of a client's own instead")
         participation_of(self.spec.participation).check(self.settings.clients, self.spec.rounds)
@@ -98,6 +103,7 @@ class Study:
     def digest(self) -> str:
         """Sixteen hexadecimal digits, equal for two studies only if they have the same results."""
         facts = [self.spec.decisive(), self.own_samples, self.shape, self.classes]
+        facts += [self.settings.numbers] if self.settings.numbers != "floats" else []
         facts += (
             [{name: found["sha256"] for name, found in self.spec.code().items()}] if self.spec.outside_names() else []
         )

@@ -1,0 +1,227 @@
+"""Labels, domains and users: one name or whole number for each sample, and the class indices that labels stand for."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isnan
+from numbers import Real
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..core.errors import InputError, printable, shortened
+from ..core.task import Kind
+from .numbers import Array, array_of, stored
+from .readers.limits import MAX_CLASSES
+
+MISSING = ("", "nan", "NaN", "<NA>", "NaT")  # texts that a missing value becomes in a column of texts
+MAX_NAME = 200  # characters of a class's, a domain's or a user's name, which tables and messages show
+EXACT = 2**53  # above it a float64 does not have every whole number
+Values = NDArray[np.int64] | NDArray[np.str_]
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """How labels become class indices. `class_names` are all classes in their order; empty: those that occur."""
+
+    labels: Literal["numbers", "names"] = "numbers"
+    class_names: tuple[str, ...] = ()
+    classes: int | None = None  # how many there are, if it is said
+
+
+INDICES = Labelling()
+
+
+def values_of(values: Any, what: str) -> Values:
+    """One whole number (int64) or one text for each sample, (n,); whole floats and truth values are whole numbers.
+
+    Raises InputError, beginning with `what`, for anything else, for texts among numbers, and for a missing value.
+    """
+    found = raw_labels(values, what)
+    return found if found.dtype.kind == "U" else _whole(found, what)
+
+
+def raw_labels(values: Any, what: str) -> Array:
+    """Labels of any task: texts (n,), or numbers of any type and shape. Raises InputError as `values_of` does."""
+    try:
+        values = values.to_numpy() if hasattr(values, "to_numpy") else values
+    except (TypeError, ValueError) as error:  # pyarrow copies texts only when asked
+        raise InputError(f"{what} is no array of NumPy; give a list") from error
+    if isinstance(values, list | tuple) or (isinstance(values, np.ndarray) and values.dtype.kind == "O"):
+        found = _one_by_one(values, what)
+        return _of_objects(found, what) if found.dtype.kind == "O" else found
+    return array_of(values, what)
+
+
+def task_labels(
+    labels: Mapping[str, Tensor], found: tuple[str, ...], task: Kind, how: Labelling
+) -> tuple[dict[str, Tensor], int, tuple[str, ...]]:
+    """The labels of every part as a task stores them, the number of scores, and the names of classes if there are any.
+
+    labels: numbers of every part; `found` are the texts that they number, if labels are texts. Stored are class indices
+    int64 (n,), or floats (n, k). Raises InputError, naming the part, for labels that the task cannot have.
+    """
+    if task == "classification":
+        whole = {part: y if found else torch.from_numpy(_whole(y.numpy(), f"data: {part} label"))
+                 for part, y in labels.items()}  # fmt: skip
+        return class_indices(whole, found, how)
+    if found or how.labels == "names" or how.class_names:
+        raise InputError(f"data: names of classes go with classification; for {task} labels are numbers")
+    numbers = {part: (y if y.is_floating_point() else y.to(torch.get_default_dtype())).view(len(y), -1)
+               for part, y in labels.items()}  # fmt: skip
+    outputs = next(iter(numbers.values())).shape[1]
+    return numbers, outputs if how.classes is None else how.classes, ()
+
+
+def named(values: Mapping[str, Array], what: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """The values of several parts as tensors, and their names: texts are numbered in their order, numbers have none.
+
+    Raises InputError for parts of which one has texts and another numbers, and for names that are not fit for a table.
+    """
+    first = next(iter(values))
+    for part, some in values.items():
+        if some.dtype.kind != values[first].dtype.kind:
+            kinds = ["texts" if one.dtype.kind == "U" else "numbers" for one in (some, values[first])]
+            raise InputError(f"data: {part} has {what}s that are {kinds[0]}, {first} {kinds[1]}; give all the same")
+    if values[first].dtype.kind != "U":
+        return {part: torch.from_numpy(stored(some, f"data: {part} {what}")) for part, some in values.items()}, ()
+    names = np.unique(np.concatenate([np.unique(some) for some in values.values()]))
+    checked_names(tuple(names.tolist()), what)
+    codes = {part: torch.from_numpy(np.searchsorted(names, some)) for part, some in values.items()}
+    return codes, tuple(names.tolist())
+
+
+def checked_names(names: tuple[str, ...], what: str) -> None:
+    """Raise InputError for a name that is missing, long or not printable, or there twice, spaces around it aside."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if name.strip() in MISSING:
+            raise InputError(f"data: a {what} is missing: {name!r}")
+        if len(name) > MAX_NAME or printable(name) != name:
+            raise InputError(f"data: a {what} is named {printable(name[:MAX_NAME])!r}; names are printable and short")
+        if name.strip() in seen:
+            raise InputError(f"data: the same {what} is named {seen[name.strip()]!r} and {name!r}")
+        seen[name.strip()] = name
+
+
+def class_indices(
+    labels: Mapping[str, Tensor], found: tuple[str, ...], how: Labelling
+) -> tuple[dict[str, Tensor], int, tuple[str, ...]]:
+    """Class indices, int64 (n,), of every part, the number of classes, and their names if they have any.
+
+    labels: whole numbers (n,) of every part; the part "test" has no class that the others do not have, unless all
+    classes are stated. found: the texts that these are the numbers of, if labels are texts.
+
+    Raises InputError for labels that are negative, or none of the classes; warns of classes without samples.
+    """
+    if how.classes is not None and how.class_names and how.classes != len(how.class_names):
+        raise InputError(f"data: classes = {how.classes}, and class_names has {len(how.class_names)} names")
+    checked_names(how.class_names, "class")
+    if found or how.labels == "names":
+        return _by_name(labels, found, how)
+    classes = how.classes if how.classes is not None else len(how.class_names) or _numbered(labels)
+    return {part: y.long() for part, y in labels.items()}, classes, how.class_names
+
+
+def _by_name(
+    labels: Mapping[str, Tensor], found: tuple[str, ...], how: Labelling
+) -> tuple[dict[str, Tensor], int, tuple[str, ...]]:
+    """Each different label is a class, in the order of numbers or texts, or of the names that are stated."""
+    occurring = {part: torch.unique(y).tolist() for part, y in labels.items()}
+    text = {value: found[value] if found else str(value) for some in occurring.values() for value in some}
+    trained = {value for part, some in occurring.items() if part != "test" or len(occurring) == 1 for value in some}
+    names = how.class_names or tuple(text[value] for value in sorted(trained))
+    number = {name: i for i, name in enumerate(names)}
+    for part, some in occurring.items():
+        for value in some:
+            if text[value] not in number:
+                where = "class_names" if how.class_names else "the training labels; class_names states all classes"
+                raise InputError(f"data: {part} has the label {text[value]!r}, which is none of {where}")
+    if how.classes not in (None, len(names)):
+        raise InputError(f"data: classes = {how.classes}, and the labels are {len(names)} names; "
+                         "state all classes as class_names")  # fmt: skip
+    _check_number(len(names))
+    values = torch.tensor(sorted(text))
+    indices = torch.tensor([number[text[value]] for value in sorted(text)])
+    return {part: indices[torch.searchsorted(values, y)] for part, y in labels.items()}, len(names), names
+
+
+def _numbered(labels: Mapping[str, Tensor]) -> int:
+    """How many classes there are if labels are class indices: the largest plus one.
+
+    Raises InputError for negative ones, and for a class that is there for test alone; warns of classes without samples.
+    """
+    occurring = {part: torch.unique(y) for part, y in labels.items()}
+    every = torch.unique(torch.cat(list(occurring.values())))
+    for part, some in occurring.items():
+        if int(some[0]) < 0:
+            place = int(torch.nonzero(labels[part] == some[0])[0])
+            raise InputError(f"data: {part} label {int(some[0])} of sample {place} is negative; classes are "
+                             "numbered from 0: leave out samples without a label, or give labels='names'")  # fmt: skip
+    classes = int(every[-1]) + 1
+    _check_number(classes)
+    trained = {
+        label for part, some in occurring.items() if part != "test" or len(labels) == 1 for label in some.tolist()
+    }
+    if only := set(every.tolist()) - trained:
+        raise InputError(f"data: class {min(only)} has samples for test and none for training; if that is right, state "
+                         "all classes as class_names")  # fmt: skip
+    if missing := classes - len(every):
+        few = ", ".join(map(str, every[:6].tolist())) + ", ..." * (len(every) > 6)
+        warnings.warn(f"data: labels are {few}, which leaves {missing} of {classes} classes without a sample; labels="
+                      "'names' makes those that occur the classes, class_names states all", stacklevel=2)  # fmt: skip
+    return classes
+
+
+def _check_number(classes: int) -> None:
+    if classes > MAX_CLASSES:
+        raise InputError(f"data: labels have {classes:,} different values, at most {MAX_CLASSES:,} are classes; "
+                         "numbers to predict need task='regression' (--loss regression)")  # fmt: skip
+
+
+def _one_by_one(values: Any, what: str) -> Array:
+    """A sequence as an array of its own objects, (n,); one of several dimensions as NumPy sees it."""
+    if np.ndim(values) != 1 if isinstance(values, np.ndarray) else any(map(_has_axes, values)):
+        return array_of(values, what)
+    found = np.empty(len(values), dtype=object)
+    for i, value in enumerate(values):
+        found[i] = value.item() if hasattr(value, "item") else value
+    return found
+
+
+def _has_axes(value: Any) -> bool:
+    return not isinstance(value, str | Real) and np.ndim(value) > 0
+
+
+def _of_objects(found: Array, what: str) -> Array:
+    """Objects (n,) as texts or numbers. Raises InputError, naming the sample, for one that is neither, or unlike."""
+    values = found.ravel().tolist()
+    for i, value in enumerate(values):
+        if not isinstance(value, str | Real) or (isinstance(value, float) and isnan(value)):
+            raise InputError(f"{what} of sample {i} is missing or no name: {printable(shortened(repr(value), 40))}")
+        if isinstance(value, str) != isinstance(values[0], str):
+            raise InputError(f"{what} of sample {i} is {printable(shortened(repr(value), 40))}, and that of sample 0 "
+                             f"{printable(shortened(repr(values[0]), 40))}: texts and numbers are mixed")  # fmt: skip
+    kind = np.str_ if values and isinstance(values[0], str) else None
+    return np.asarray(values, dtype=kind).reshape(found.shape)
+
+
+def _whole(found: Array, what: str) -> NDArray[np.int64]:
+    """Whole numbers as int64. Raises InputError for others, and for floats that may have lost digits."""
+    kind = found.dtype.kind
+    if kind not in "biuf":
+        raise InputError(f"{what} is of type {found.dtype}; give names as texts, or whole numbers")
+    if kind == "f" and len(missing := np.argwhere(np.isnan(found))):
+        raise InputError(f"{what} of sample {missing[0][0]} is missing (NaN)")
+    if kind == "f" and not (np.isfinite(found).all() and (found == found.round()).all()):
+        raise InputError(f"{what}s are not whole numbers; numbers to predict need task='regression' "
+                         "(--loss regression)")  # fmt: skip
+    limit = EXACT if kind == "f" else np.iinfo(np.int64).max
+    if kind in "uf" and found.size and int(np.abs(found).max()) > limit:
+        raise InputError(f"{what}s are beyond {limit:,}; give ids of that size as texts")
+    return found.astype(np.int64)
