@@ -73,6 +73,17 @@ def test_domains_and_users_split_and_hold_out(tmp_path: Path) -> None:
     assert torch.equal(held_out.test[0], whole)
 
 
+def test_a_shared_test_set_needs_no_users(tmp_path: Path) -> None:
+    write_npz(tmp_path, user=PEOPLE, domain=SITES)
+    np.savez(tmp_path / "test.npz", x=X[N:], y=Y[N:])
+    by_user = load("npz", tmp_path, clients=N // 4, partition=ff.Natural())
+    assert by_user.sizes.tolist() == [4] * (N // 4)
+    assert torch.equal(by_user.test[0], torch.from_numpy(X[N:]))
+    assert load("npz", tmp_path, partition=ff.Domain()).clients == 3
+    with refused("the test samples have no domain"):
+        load("npz", tmp_path, test_domain="south")
+
+
 def test_users_that_are_numbers_are_in_their_order_by_every_door(tmp_path: Path) -> None:
     user = np.arange(N + M) % 12  # as texts, 10 comes before 2
     found = load("npz", write_npz(tmp_path, user=user), clients=5, partition=ff.Natural())
@@ -85,6 +96,12 @@ def test_users_that_are_texts_in_one_file_and_numbers_in_another_are_refused(tmp
     np.savez(tmp_path / "test.npz", x=X, y=Y, user=PEOPLE.astype(str))
     with refused("user has texts in one file and numbers in another"):
         load("npz", tmp_path)
+
+
+def test_users_stay_with_their_samples_when_a_domain_is_held_out(tmp_path: Path) -> None:
+    write_npz(tmp_path, domain=SITES, user=np.arange(N + M) % 2)
+    data = load("npz", tmp_path, clients=2, partition=ff.Natural(), test_domain="south")
+    assert data.sizes.sum() == len(data.y) == (SITES != "south").sum()
 
 
 @pytest.mark.parametrize(("train", "test"), [(np.float32, np.float64), (np.float16, np.float32)])

@@ -103,13 +103,13 @@ def encode(texts: Sequence[str], vocabulary: Sequence[str], length: int = LENGTH
 
 
 def write_groups(writer: Writer, parts: Mapping[str, Part]) -> None:
-    """Write domains and users as numbers in the order of their names, the same numbers in all parts.
+    """Write domains and users as numbers in the order of their names, the same numbers in all parts that have them.
 
-    Raises InputError for names that are not fit for a table.
+    A test set may have none: it is shared. Raises InputError for names that are not fit for a table.
     """
     for group in ("domain", "user"):
-        columns = {part: getattr(content, group) for part, content in parts.items()}
-        if any(column is None for column in columns.values()):
+        columns = {part: column for part, content in parts.items() if (column := getattr(content, group)) is not None}
+        if "train" not in columns:
             continue
         different = {name for column in columns.values() for name in column}
         if len({isinstance(name, str) for name in different}) > 1:

@@ -92,6 +92,8 @@ def _hold_out_domain(data: LoadedDataset, name: str) -> LoadedDataset:
         known = f"its domains are {', '.join(data.domains)}" if data.domains else "the set has no domains"
         raise InputError(f"data.test_domain = {name!r} is unknown; {known}")
     pooled = data.train if data.test is None else _joined(data.train, data.test)
+    if pooled.domain is None:
+        raise InputError(f"data.test_domain = {name!r}: the test samples have no domain; leave them out or add one")
     outside = np.asarray(pooled.domain) != data.domains.index(name)
     if not outside.any():
         raise InputError(f"data.test_domain = {name!r} leaves nothing to train on: it is the only domain")
@@ -148,5 +150,6 @@ def rows_of(samples: SampleArrays, rows: Index) -> SampleArrays:
 
 
 def _joined(one: SampleArrays, other: SampleArrays) -> SampleArrays:
-    domain = None if one.domain is None or other.domain is None else np.concatenate([one.domain, other.domain])
-    return SampleArrays(torch.cat([one.x, other.x]), torch.cat([one.y, other.y]), domain)
+    groups = (None if ours is None or theirs is None else np.concatenate([ours, theirs])
+              for ours, theirs in ((one.domain, other.domain), (one.user, other.user)))  # fmt: skip
+    return SampleArrays(torch.cat([one.x, other.x]), torch.cat([one.y, other.y]), *groups)
