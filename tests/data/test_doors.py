@@ -177,7 +177,7 @@ BAD: dict[str, tuple[Any, Any, str]] = {
     "spaces": (BASE / 7, np.where(Y == 1, "a ", "a"), "the same label is named 'a' and 'a '"),
     "a line": (BASE / 7, np.where(Y == 1, "a\nb", "a"), "are printable"),
     "below zero": (BASE / 7, Y - 1, "is negative"),
-    "beyond any table": (BASE / 7, Y + 2**40, "at most 100,000 are classes"),
+    "beyond any table": (BASE / 7, Y + 2**40, "at most 100,000 are taken"),
 }
 
 

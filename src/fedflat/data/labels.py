@@ -180,8 +180,8 @@ def _numbered(labels: Mapping[str, Tensor]) -> int:
 
 def _check_number(classes: int) -> None:
     if classes > MAX_CLASSES:
-        raise InputError(f"data: labels have {classes:,} different values, at most {MAX_CLASSES:,} are classes; "
-                         "numbers to predict need task='regression' (--loss regression)")  # fmt: skip
+        raise InputError(f"data: labels make {classes:,} classes, at most {MAX_CLASSES:,} are taken; labels="
+                         "'names' takes those that occur, and numbers to predict need task='regression'")  # fmt: skip
 
 
 def _one_by_one(values: Any, what: str) -> Array:
