@@ -20,7 +20,7 @@ outcomes: Counter[tuple[str, str]] = Counter()
 @pytest.mark.slow
 @pytest.mark.usefixtures("traced", "forked_workers")
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
-@settings(max_examples=effort(6, 200), derandomize=True, database=None,
+@settings(max_examples=effort(2, 200), derandomize=True, database=None,
           suppress_health_check=list(HealthCheck))  # fmt: skip
 @given(problems())
 def test_training_is_that_of_plain_pytorch_or_refused(problem: Problem) -> None:
