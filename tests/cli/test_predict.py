@@ -91,6 +91,7 @@ def test_pictures_are_predicted_alike_by_every_input(fedflat, folders, tmp_path:
         "--input y.npz --out c.csv": "data file y.npz: has no array 'x' of shape (n, ...)",
         "--input bad.png --out c.csv": "data file bad.png: not a readable picture",
         "--input small.png --out c.csv": "data file small.png: a picture of (5, 5), expected 8 x 8",
+        "--input grey.png --out c.csv": "data file grey.png: a grey picture, but a picture of training is coloured",
         "--input empty --out c.csv": "--input empty has no pictures",
         "--input t.txt --out c.csv": "predict: x has texts, and samples of training are pixels (uint8), which",
         "--input bad.parquet --out c.csv": "data file bad.parquet: truncated or not parquet",
@@ -100,6 +101,7 @@ def test_pictures_are_predicted_alike_by_every_input(fedflat, folders, tmp_path:
     np.savez("flat.npz", x=np.zeros((3, 4), np.uint8))
     np.savez("y.npz", y=y)
     Image.new("RGB", (5, 5)).save("small.png")
+    Image.new("L", (SIZE, SIZE)).save("grey.png")
     (tmp_path / "empty").mkdir()
     for name in ("bad.npz", "bad.png", "bad.parquet", "t.txt", "x.json"):
         Path(name).write_text("no such thing")

@@ -130,7 +130,7 @@ def _shape(source: Path, run: StoredRun) -> Shape:
     if not fits or kind.shape[1] != kind.shape[2]:
         raise InputError(f"--input {source} has pictures, and the run was trained on {kind.numbers} of shape "
                          f"{kind.shape}; give samples as they were given for training, as x in an npz")  # fmt: skip
-    return Shape(kind.shape[0], kind.shape[1], resize=run.resized)
+    return run.picture_shape()
 
 
 def _of_texts(texts: list[str]) -> _Samples:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from ..core.errors import ChangedWarning, InputError, printable
 from ..core.object_references import is_code_allowed
 from ..data.federated import Index
+from ..data.readers.layout import Shape
 from ..data.sample_kind import Encoder, SampleKind
 from ..data.sources import source, source_names
 from ..data.tokenizer import tokenizer_of
@@ -74,6 +75,7 @@ from .run_file_readers import (
 from .spec import DIGITS, Experiment, RunSpec
 
 RECORDED = ("fedflat", "torch", "numpy", "scipy", "scikit-learn", "safetensors", "pyarrow")  # packages in env.json
+OF_TRAINING = "a picture of training"  # what messages compare pictures with
 
 
 @dataclass(frozen=True)
@@ -405,14 +407,15 @@ class StoredRun:
         text = read_text(self.directory.checksums.check(VOCABULARY))
         return replace(found, vocabulary=tuple(text.removesuffix("\n").split("\n")))
 
-    @property
-    def resized(self) -> bool:
-        """Whether pictures were resized for training."""
+    def picture_shape(self) -> Shape:
+        """How pictures were decoded for training; only those of a known data set were made grey or coloured."""
+        channels, size = self.samples.shape[:2]
         if not self.directory.has_begun:
-            return False
+            return Shape(channels, size, first=OF_TRAINING)
         name = self.spec.data.name
-        picture = getattr(source(name), "picture", None) if name in source_names() else None
-        return self.spec.data.image_size is not None or bool(picture and picture.resize)
+        known: Shape | None = getattr(source(name), "picture", None) if name in source_names() else None
+        resize = self.spec.data.image_size is not None or bool(known and known.resize)
+        return Shape(channels, size, resize, first="" if known else OF_TRAINING)
 
     @cached_property
     def _placed_model(self) -> nn.Module:
