@@ -118,6 +118,7 @@ def run_here(
     secure_sum: SecureSumOption = None,
     shape: ShapeOption = None,
     classes: ClassesOption = None,
+    numbers: NumbersOption = "floats",
     own: Annotated[
         list[str] | None,
         typer.Option("--client", help="NAME=FOLDER with a client's own x.npy and y.npy, with --shape; several times."),
@@ -150,7 +151,7 @@ def run_here(
         prepare_data(console, spec)
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}-federation"
     settings = _terms(deadline, quorum, wait, members, max_samples, norm_multiple, secure_sum)
-    settings |= {"shape": shape, "classes": classes} if folders else {}
+    settings |= {"shape": shape, "classes": classes, "numbers": numbers} if folders else {}
     with (
         signals_handled_by(_stop),
         local_deployment(spec, path, settings, not insecure, folders) as events,
