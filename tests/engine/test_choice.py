@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.engine.executors import choice
 from fedflat.engine.executors.choice import choose
@@ -125,18 +124,6 @@ def test_whatever_a_stack_raises_is_a_reason_to_train_one_after_another(caplog) 
     ) == 1
     with pytest.raises(InputError, match="model: torch cannot run it for several clients at once"):
         simulation(find("FedAvg")(), model=NoStack(6, 3).double(), executor="stacked").prepare()
-
-
-def test_padding_is_not_trained_in_a_stack() -> None:
-    """Its gradient is zero, which torch forgets for several clients at once."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(9, 2, padding_idx=0), nn.Flatten(), nn.Linear(6, 3))
-    x, y = np.arange(36).reshape(12, 3) % 9, np.arange(12) % 3
-    data = ff.FederatedData.from_clients([(x[:6], y[:6]), (x[6:], y[6:])])
-    sim = ff.Simulation(model, data, find("FedAvg")(), rounds=1)
-    sim.run()
-    assert "trains the padding of Embedding" in sim.choice.reason
-    assert torch.equal(sim.model[0].weight[0], torch.zeros(2))
 
 
 def test_a_batch_that_scores_depend_on_is_not_filled_up() -> None:

@@ -191,9 +191,10 @@ def _value(key: str, info: FieldInfo | None, text: str) -> Any:
 
 
 def _entries(key: str, text: str) -> list[Any]:
-    """The entries of a list: in JSON with or without brackets, or names with commas between them."""
-    if not any(one in text for one in '[]{}"'):
-        return [from_flag(one) for one in text.split(",")] if text else []
+    """The entries of a list: in JSON, or names and numbers with commas between them; with or without brackets."""
+    inside = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    if not any(one in inside for one in '[]{}"'):
+        return [from_flag(one.strip()) for one in inside.split(",")] if inside.strip() else []
     found: list[Any] = _json(key, text if text.startswith("[") else f"[{text}]")
     return found
 

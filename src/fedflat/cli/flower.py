@@ -144,7 +144,8 @@ def run_here(
         raise InputError("--shape, --classes and --client NAME=FOLDER go together: all for clients' own samples")
     clients = len(folders) or spec.data.clients
     if clients > MOST_NODES:
-        raise InputError(f"{clients} clients: each is a SuperNode here, and {MOST_NODES} are the most to try out")
+        asked = "--client" if folders else "data.clients"
+        raise InputError(f"{asked} = {clients}: each is a SuperNode here, and {MOST_NODES} are the most to try out")
     with _flower_imports():
         from ..federation.launch.local_deployment import local_deployment
     if not folders:

@@ -17,7 +17,7 @@ from torch.func import functional_call
 
 from .dropout import SeededDropout
 from .errors import InputError
-from .hidden_state import HiddenState, leaves_of, same
+from .hidden_state import HiddenState, close, leaves_of, same
 from .model_copy import Restorer, copied
 from .model_output import scores_of
 from .task import CROSS_ENTROPY, Task
@@ -141,8 +141,7 @@ def _depends_on_others(module: nn.Module, values: dict[str, Tensor], x: Tensor, 
     """Whether the `scores` of `x` move when the first sample is there twice, as where short batches are filled up."""
     with torch.no_grad(), _dropout(x):
         found = scores_of(_called(module, values, torch.cat([x, x[:1]])))[: len(x)]
-    rounding = torch.finfo(scores.dtype).eps ** 0.5
-    return not torch.allclose(found, scores, rtol=rounding, atol=rounding * float(scores.abs().max()), equal_nan=True)
+    return not close(found, scores, torch.finfo(scores.dtype).eps ** 0.5)
 
 
 def _back(module: nn.Module, scores: Tensor, leaves: dict[str, Tensor]) -> list[Tensor | None]:
@@ -157,7 +156,7 @@ def _back(module: nn.Module, scores: Tensor, leaves: dict[str, Tensor]) -> list[
     hooks = [layer.register_forward_pre_hook(_refuse_recomputing) for layer in module.modules()]
     mixed = torch.linspace(0.5, 1.5, scores.numel(), dtype=scores.dtype, device=scores.device).view_as(scores)
     try:
-        gradients = torch.autograd.grad(scores, trained, mixed, allow_unused=True)
+        gradients = torch.autograd.grad((scores * mixed).sum(), trained, allow_unused=True)
     except (RuntimeError, NotImplementedError) as error:
         raise InputError(f"model: has no gradient: {(str(error).splitlines() or [''])[0]}") from error
     finally:

@@ -17,6 +17,7 @@ from .batched_embedding import EmbeddingGradients, has_special_gradient
 from .batched_linear import linear_layers, row_major
 from .dropout import SeededDropout
 from .errors import InputError, StackingError, shortened
+from .hidden_state import close
 from .model_copy import Restorer
 from .model_output import scores_of
 from .space import Space
@@ -163,7 +164,7 @@ class Objective:
         self.space.write(self.module, w)
         with torch.no_grad(), self.evaluating():
             beside = self.logits(moved, x)
-        if not torch.allclose(inside, beside, rtol=1e-3, atol=1e-4 * float(inside.abs().max()), equal_nan=True):
+        if not close(inside, beside, 1e-3):
             raise InputError(
                 f"model: train() of {type(self.module).__name__}, or of a layer in it, changes more than the mode: "
                 "evaluated, it has other scores than its parameters give, as if an adapter was merged into its weights"

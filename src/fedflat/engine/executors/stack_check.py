@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from ...core.errors import StackingError
+from ...core.hidden_state import close
 from ...core.model_check import Randomness
 from ...core.objective import Batch, Objective
 from ...rounds.executor import Executor
@@ -47,5 +48,4 @@ def _gradient(objective: Objective, w: torch.Tensor, batch: Batch) -> torch.Tens
 def _close(a: torch.Tensor, b: torch.Tensor, objective: Objective) -> bool:
     """Whether two gradients agree but for rounding, which is that of the coarsest parameters."""
     floating = [p.dtype for p in objective.module.parameters() if p.is_floating_point()]
-    tolerance = max(torch.finfo(dtype).eps for dtype in floating) ** 0.4
-    return torch.allclose(a, b, rtol=tolerance, atol=tolerance * float(b.abs().max()), equal_nan=True)
+    return close(a, b, max(torch.finfo(dtype).eps for dtype in floating) ** 0.4)
