@@ -30,11 +30,13 @@ $(INSTALLED): $(PLAIN) locked/dev.txt
 	touch $(INSTALLED)
 
 LOCK = printf 'hatchling\neditables\n' | uv pip compile --generate-hashes --no-annotate --no-header --quiet \
-	--python-version 3.11.7 --constraint constraints.txt --no-emit-package torch --default-index https://pypi.org/simple
+	--python-version 3.11.5 --constraint constraints.txt --no-emit-package torch
 
 locked:  ## write the versions of constraints.txt with the hashes of their files, by uv, from PyPI
 	$(LOCK) pyproject.toml - --output-file locked/plain.txt
 	$(LOCK) --extra dev pyproject.toml - --output-file locked/dev.txt
+	sed -E -i.cuda '/^(cuda|nvidia|triton)/,/[^\\]$$/d' locked/plain.txt locked/dev.txt  # of torch's other builds
+	rm locked/*.cuda
 
 demo: $(PLAIN)  ## compare nine methods on 50 clients; writes runs/digits/report.html
 	$(BIN)/fedflat compare examples/digits.toml --out runs/digits --jobs auto
