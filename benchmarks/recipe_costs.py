@@ -45,19 +45,19 @@ def main() -> None:
 
 
 def cells() -> Iterator[tuple[Cell, list[RunSpec]]]:
-    """Every cell of a paper's recipe that trains, and its runs."""
+    """List every cell of a paper's recipe that trains, with its runs."""
     for recipe in all_recipes().values():
         if recipe.base.paper != "fedflat" and recipe.item.kind == "training":
             yield from ((cell, cell.study().runs()) for cell in recipe.cells())
 
 
 def kind_of(spec: RunSpec) -> Kind:
-    """What the speed depends on."""
+    """Return what the speed of a run depends on."""
     return spec.data.name, spec.model.name, build_client(spec.client).batch_size or 0
 
 
 def kinds() -> dict[Kind, RunSpec]:
-    """A run of every kind of cell."""
+    """Return a run of every kind of cell."""
     return {kind_of(runs[0]): runs[0] for _, runs in cells()}
 
 
@@ -75,7 +75,7 @@ def speed_of(spec: RunSpec) -> Speed:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """The median of processor seconds."""
+    """Return the median of the processor seconds."""
     found: list[float] = []
     while len(found) < 2 or (len(found) <= CALLS and sum(found) < SECONDS):
         before = process_time()
@@ -85,7 +85,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def page_part(measured: dict[str, Any]) -> str:
-    """The tables of docs/recipes.md: kinds, and recipes by kind, with the cheapest cell of each."""
+    """Return the tables of docs/recipes.md: kinds, and recipes by kind, with the cheapest cell of each."""
     speeds = {
         (one["data"], one["model"], one["batch_size"]): Speed(one["gradient"], one["evaluation"])
         for one in measured["kinds"]
@@ -99,7 +99,7 @@ def page_part(measured: dict[str, Any]) -> str:
 
 
 def _rows(speeds: dict[Kind, Speed]) -> Iterator[tuple[str, ...]]:
-    """A row for every recipe and kind of its cells that was measured."""
+    """Return a row for every recipe and kind of its cells that was measured."""
     groups: dict[tuple[str, str], list[tuple[float, str, int]]] = {}
     for cell, runs in cells():
         data, model, batch_size = kind_of(runs[0])

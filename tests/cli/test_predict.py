@@ -114,6 +114,24 @@ def test_pictures_are_predicted_alike_by_every_input(fedflat, folders, tmp_path:
 
 
 @pytest.mark.slow
+def test_classes_have_the_names_that_labels_had(fedflat, tmp_path: Path) -> None:
+    """The samples of one class are all below zero, those of the other above."""
+    sign = np.where(np.arange(24) % 2, 1, -1)
+    x, names = (sign[:, None] * np.ones((24, 6))).astype(np.float32), np.array(["cat", "dog"])
+    (tmp_path / "own").mkdir()
+    for part, some in (("train", slice(12)), ("test", slice(12, 24))):
+        np.savez(tmp_path / "own" / f"{part}.npz", x=x[some], y=names[(sign[some] > 0).astype(int)])
+    code, _, err = fedflat("run --data.name npz --data-dir own --data.clients 2 --data.labels names --model.name mlp "
+                           "--client.lr 0.5 --rounds 3 --flatness [] --out runs/own")  # fmt: skip
+    assert code == 0, err
+    np.savez("x.npz", x=x)
+    fedflat("predict runs/own --input x.npz --probabilities")
+    found = rows(tmp_path / "predictions.csv")
+    assert [row["class"] for row in found] == names[(sign > 0).astype(int)].tolist()
+    assert {"probability_cat", "probability_dog"} < found[0].keys()
+
+
+@pytest.mark.slow
 def test_texts_are_encoded_by_the_words_of_training(fedflat, folders, tmp_path: Path) -> None:
     trained(fedflat, "news", "--model.name textcnn --client.lr 0.05 --data.text_length 6")
     y = folders[1]

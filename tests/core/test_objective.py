@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, kl_div
 
+from fedflat.core.errors import StackingError
 from fedflat.core.objective import Batch, BatchOracle, Objective
 from fedflat.core.oracle import with_teacher
 from support.federation import tanh_network
@@ -73,3 +74,25 @@ def test_evaluating_gives_every_layer_its_own_mode_back() -> None:
 
 def test_a_module_in_evaluation_mode_is_trained_in_training_mode() -> None:
     assert Objective(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)).eval()).module[1].training
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_a_stack_that_is_short_of_memory_says_so(error: Exception) -> None:
+    """It is no sign of a model that cannot be stacked."""
+
+    class Short(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise error
+
+    objective = Objective(Short(3, 2))
+    w = objective.space.flatten(objective.module)
+    with pytest.raises(type(error)) as raised:
+        objective.logits(torch.stack([w, w]), torch.zeros(2, 4, 3))
+    assert not isinstance(raised.value, StackingError)

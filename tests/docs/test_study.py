@@ -151,7 +151,7 @@ def test_interval_and_p_value_are_students() -> None:
 
 @pytest.mark.parametrize(("more", "is_below"), [(0, False), (1, False), (5, False), (6, True)])
 def test_two_equal_differences_are_no_proof_below_what_the_test_set_allows(more: int, is_below: bool) -> None:
-    """Of so many of the 10,000 samples: Student's 12.7 times the deviation of two roundings, 0.408, is 5.2 samples."""
+    """In samples of 10,000: Student's 12.7 times the deviation of two roundings, 0.408, is 5.2 samples."""
     plain = {0: 0.4, 1: 0.45}
     flat = {seed: x + more / 10_000 for seed, x in plain.items()}
     one = contrasts(runs_of({"FedSAM": flat}), runs_of({"FedAvg": plain}), ["FedSAM"])[0]

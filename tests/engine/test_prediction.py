@@ -110,7 +110,7 @@ def test_samples_come_in_any_of_the_forms_of_training(sim: ff.Simulation, given:
         (lambda x: x[0], r"x has shape \(1, 8, 8\), .* expected \(n, 1, 8, 8\); one sample is x\[None\]$"),
         (lambda x: x.flatten(1), r"x has shape \(5, 64\), and samples of training have \(1, 8, 8\): "),
         (lambda x: (255 * x).byte(), r"x has pixels \(uint8\), .*, and samples of training are floats; give these$"),
-        (lambda x: x.long(), r"x has whole numbers \(tokens\), and samples of training are floats; give these$"),
+        (lambda x: x.long(), r"x has tokens \(whole numbers\), and samples of training are floats; give these$"),
         (lambda x: x * torch.inf, r"x has a value that is NaN, infinite or too large for torch.float32$"),
         (lambda x: x.double() * 1e300 + 1e300, r"x has a value that is NaN, infinite or too large for torch.float32$"),
         (lambda x: x.cfloat(), r"x has complex numbers"),
@@ -157,7 +157,7 @@ def test_pixels_and_tokens_are_prepared_as_in_training(tmp_path: Path) -> None:
 
 def test_texts_become_the_token_numbers_of_a_tokenizer() -> None:
     """Whose arrays cannot be written, of which torch would warn."""
-    kind, numbers = SampleKind((3,), "whole numbers", "classification", 2), np.arange(6, dtype=np.int32).reshape(2, 3)
+    kind, numbers = SampleKind((3,), "tokens", "classification", 2), np.arange(6, dtype=np.int32).reshape(2, 3)
     numbers.flags.writeable = False
     assert torch.equal(kind.stored(["a b", "c"], lambda texts: numbers), torch.from_numpy(numbers.copy()))
 

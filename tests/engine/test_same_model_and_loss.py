@@ -1,4 +1,4 @@
-"""A checkpoint goes on with the model and the loss that it was made with, and runs with other ones are told apart."""
+"""A checkpoint continues with its own model and loss alone, and runs with other ones are distinguished."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ LONGEST = 1500  # characters of a message
 
 
 def key_of(word: str) -> str:
-    """The key of a flag, with `_` for `-`, as keys are written."""
+    """Return the key of a flag, with `_` for `-`, as keys are written."""
     return word[2:].partition("=")[0].replace("-", "_")
 
 
@@ -36,12 +36,12 @@ def check_flags(words: Sequence[str], study: bool = False) -> None:
 
 
 def is_known(key: str, known: Iterable[str]) -> bool:
-    """Whether a key, or a section of keys, is one of `known`."""
+    """Tell whether a key, or a section of keys, is one of `known`."""
     return any(name == key or name.startswith(f"{key}.") for name in known)
 
 
 def _may_be_outside(section: str, words: Sequence[str]) -> bool:
-    """Whether a method, or partition, may be a class outside this package: in a file, or by its name."""
+    """Tell whether a method, or partition, may be a class outside this package: in a file, or by its name."""
     text = " ".join(words).replace("=", " ").split()
     given = [name for flag, name in pairwise(text) if flag in (f"--{section}", f"--{section}.name")]
     inside = {plain(name) for name in (method_names() if section == "method" else partition_names())}
@@ -50,12 +50,12 @@ def _may_be_outside(section: str, words: Sequence[str]) -> bool:
 
 
 def unknown_flag(word: str, words: Sequence[str], known: Sequence[str]) -> InputError:
-    """The error for the unknown flag `word` among `words`, in one line, with the flag that was probably meant."""
+    """Return the error for the unknown flag `word` among `words`: one line, with the flag that was probably meant."""
     return InputError(printable(shortened(f"--{key_of(word)}: {_problem(key_of(word), words, known)}", LONGEST)))
 
 
 def _problem(key: str, words: Sequence[str], known: Sequence[str]) -> str:
-    """What is wrong with an unknown key."""
+    """Say what is wrong with an unknown key."""
     owner, _, field = key.partition(".")
     lists = [name for name in LISTS if is_known(name, known)]
     for name in lists:
@@ -71,7 +71,7 @@ def _problem(key: str, words: Sequence[str], known: Sequence[str]) -> str:
 
 
 def _meant(key: str, words: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The keys that were probably meant; several, if sections that are given have the field."""
+    """Return the keys that were probably meant; several, if sections that are given have the field."""
     owner, dot, field = key.rpartition(".")
     initials = "".join(word[:1] for word in field.split("_")) if "_" in field else field
     ends = ([name for name in known if name.endswith(f".{end}")] for end in (field, initials))
@@ -89,11 +89,11 @@ def _meant(key: str, words: Sequence[str], known: Sequence[str]) -> list[str]:
 
 
 def _entry(name: str, field: str = "FIELD") -> str:
-    """How an entry of a list of sections is written as a flag."""
+    """Write an entry of a list of sections as a flag."""
     return f'--{name} NAME, or --{name} \'{{"name": "NAME", "{field}": VALUE}}\''
 
 
 def _nested_text(key: str) -> str:
-    """A value at a dotted key, as JSON."""
+    """Write a value at a dotted key as JSON."""
     first, dot, rest = key.partition(".")
     return f'{{"{first}": {_nested_text(rest) if dot else "VALUE"}}}'

@@ -119,7 +119,7 @@ def _parsed(model: type[BaseModel], words: list[str], table: dict[str, Any]) -> 
 
 
 def _given(words: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Each flag as it is written, its key, and the text of its value."""
+    """Yield each flag as it is written, its key, and the text of its value."""
     rest = iter(words)
     for word in rest:
         if not word.startswith("--"):
@@ -135,7 +135,7 @@ def _given(words: list[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _named(model: type[BaseModel], key: str, text: str) -> tuple[FieldInfo | None, str]:
-    """The field at a key, None if there is none, and the key; with `.name` where `text` is the name of a section."""
+    """Return the field at a key, or None, and the key; with `.name` where `text` is the name of a section."""
     info = _field(model, key)
     members = [] if info is None or is_list(info) else sections_of(info.annotation)
     has_name = [one for one in members if "name" in one.model_fields]
@@ -145,7 +145,7 @@ def _named(model: type[BaseModel], key: str, text: str) -> tuple[FieldInfo | Non
 
 
 def _field(model: type[BaseModel], key: str) -> FieldInfo | None:
-    """The field at a dotted key, of the first section that has it; None if there is none, or it is inside a list."""
+    """Return the field at a dotted key, of the first section that has it; None if no section has it, or in a list."""
     sections, info = [model], None
     for part in key.split("."):
         infos = [one.model_fields[part] for one in sections if part in one.model_fields]
@@ -155,12 +155,12 @@ def _field(model: type[BaseModel], key: str) -> FieldInfo | None:
 
 
 def _may_repeat(info: FieldInfo | None) -> bool:
-    """Whether a flag may be given several times: that of a list, and that of a table without fields of its own."""
+    """Tell whether a flag may be given several times: that of a list, or of a table without fields of its own."""
     return getattr(info and info.annotation, "__origin__", None) in (list, tuple, dict)
 
 
 def _is_of_outside(key: str, words: list[str], table: dict[str, Any]) -> bool:
-    """Whether an unknown key may be a field of a class outside this package, or an option of a model."""
+    """Tell whether an unknown key may be a field of a class outside this package, or an option of a model."""
     owner, _, field = key.rpartition(".")
     if owner == "model.options" and field:
         return True
@@ -179,7 +179,7 @@ def _at(table: Any, key: str) -> Any:
 
 
 def _value(key: str, info: FieldInfo | None, text: str) -> Any:
-    """What the text of a flag says: a list or table where the field is one, else the text, or None for `none`."""
+    """Parse the text of a flag: a list or table where the field is one, else the text; None for `none`."""
     if info is None:
         return from_flag(text)
     kind = getattr(info.annotation, "__origin__", None)
@@ -191,7 +191,7 @@ def _value(key: str, info: FieldInfo | None, text: str) -> Any:
 
 
 def _entries(key: str, text: str) -> list[Any]:
-    """The entries of a list: in JSON, or names and numbers with commas between them; with or without brackets."""
+    """Parse the entries of a list: JSON, or names and numbers with commas between them; with or without brackets."""
     inside = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     if not any(one in inside for one in '[]{}"'):
         return [from_flag(one.strip()) for one in inside.split(",")] if inside.strip() else []

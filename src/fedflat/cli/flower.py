@@ -338,7 +338,7 @@ def _terms(
 
 
 def _folders(texts: list[str]) -> dict[str, Path]:
-    """The folders of `--client NAME=FOLDER`, by name. Raises InputError for one that is missing or twice there."""
+    """Parse `--client NAME=FOLDER`. Raises InputError for a folder that is missing, or a name that is given twice."""
     found: dict[str, Path] = {}
     for text in texts:
         name, equals, folder = text.partition("=")

@@ -77,7 +77,7 @@ def report(
 
 
 def _finished_in(folder: Path) -> tuple[list[StoredRun], int]:
-    """The finished runs of a study's folder, or the one run that `folder` is, and how many are not finished."""
+    """Return the finished runs of a study's folder, or the one run that `folder` is, and how many are not finished."""
     from ..experiments.run_directory import StoredRun
     from ..experiments.studies import load_study, runs_in_folder
 
@@ -91,7 +91,7 @@ def _left_out(missing: int, finished: int) -> str:
 
 
 def is_federation(folder: Path) -> bool:
-    """Whether a folder is that of a federation."""
+    """Tell whether a folder is that of a federation."""
     from ..federation.flower.directory import STUDY  # needs no Flower
 
     return (folder / STUDY).exists()

@@ -16,7 +16,7 @@ ARGUMENTS = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_g
 
 
 def has_special_gradient(module: nn.Module) -> bool:
-    """Whether a layer of `module` is an embedding of which `vmap` would forget an option that changes the gradient."""
+    """Tell whether an embedding of `module` has an option for its gradient that `vmap` would ignore."""
     return any(
         getattr(layer, "padding_idx", None) is not None or getattr(layer, "scale_grad_by_freq", False)
         for layer in module.modules()
@@ -33,7 +33,7 @@ class EmbeddingGradients(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Called by torch for each of its functions."""
+        """Call the function; torch does this for each of its functions."""
         out = func(*args, **(kwargs or {}))
         if func is not embedding:
             return out

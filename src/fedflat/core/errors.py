@@ -46,6 +46,12 @@ def shortened(text: str, longest: int = LONGEST) -> str:
     return text if len(text) <= longest else f"{text[:half]} [...] {text[-half:]}"
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether memory was short, on the host or on a GPU; torch raises RuntimeError for the host's."""
+    short = "OutOfMemory" in type(error).__name__ or "can't allocate memory" in str(error)
+    return short or isinstance(error, MemoryError)
+
+
 def imported_errors(*errors: type[Exception] | str) -> tuple[type[Exception], ...]:
     """Error classes for `except`; those given by a name, such as "pyarrow:ArrowException", only if it is imported.
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import dis
 import random
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import count
-from types import CodeType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .errors import shortened
+from .function_code import closure_of, global_names
 
 OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 # Their own objects and functions are not looked into: they are many, and known to keep nothing between calls.
@@ -38,7 +38,7 @@ class HiddenState:
         self._visit(getattr(thing, "__name__", "") if callable(thing) else "", thing, 0)
 
     def first_difference(self, other: HiddenState) -> str | None:
-        """The first place where the two keep something else; None if they keep the same."""
+        """Return the first place where the two differ; None if they are equal."""
         for place in {**self.values, **other.values}:
             a, b = self.values.get(place, Ellipsis), other.values.get(place, Ellipsis)
             if not same(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else type(a) is not type(b) or a != b:
@@ -60,12 +60,12 @@ class HiddenState:
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are equal, on a GPU but for rounding: its kernels add in any order."""
+    """Tell whether two tensors are equal, on a GPU but for rounding: its kernels add in any order."""
     return close(a, b, 1e-5 if a.is_cuda and a.is_floating_point() else 0.0)
 
 
 def close(a: Tensor, b: Tensor, tolerance: float) -> bool:
-    """Whether tensors agree up to `tolerance` times the largest number; on the meta device, which has none, True."""
+    """Tell whether tensors agree to `tolerance` times the largest number; always on the meta device."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     scale = float(b.abs().max()) if tolerance and b.numel() else 0.0
@@ -73,7 +73,7 @@ def close(a: Tensor, b: Tensor, tolerance: float) -> bool:
 
 
 def leaves_of(result: Tensor) -> Iterator[Tensor]:
-    """The tensors that a gradient of `result` would be collected for."""
+    """Yield the leaf tensors of the graph of `result`, for which a backward pass would collect gradients."""
     waiting, seen = [result.grad_fn], set[Any]()
     while waiting:
         node = waiting.pop()
@@ -85,7 +85,7 @@ def leaves_of(result: Tensor) -> Iterator[Tensor]:
 
 
 def _kept(value: Any) -> object | None:
-    """What is compared of `value` itself, besides its parts; objects of NumPy, which is not imported, by their form."""
+    """Return what is compared of `value` itself; NumPy, not imported here, is known by attributes."""
     if isinstance(value, Tensor):
         return None if isinstance(value, nn.Parameter) or value.layout is not torch.strided else value.detach().clone()
     if hasattr(value, "tobytes") and hasattr(value, "dtype"):
@@ -100,7 +100,7 @@ def _kept(value: Any) -> object | None:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What belongs to `value`, by name."""
+    """Yield what belongs to `value`, by name."""
     if isinstance(value, nn.Module):
         own = ((name, part) for name, part in vars(value).items() if name not in OF_EVERY_MODULE)
         hooks = (hook for kind in (value._forward_hooks, value._forward_pre_hooks) for hook in kind.values())
@@ -121,7 +121,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _of_class(cls: type[Any]) -> Iterator[tuple[str, Any]]:
-    """The attributes of a class and its bases that are no library's: values, and what its functions keep."""
+    """Yield the attributes of a class and its bases, apart from those of libraries."""
     for one in cls.__mro__:
         if _is_own(one.__module__):
             yield from ((name, part) for name, part in vars(one).items() if not name.startswith("__"))
@@ -131,18 +131,10 @@ def _of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Default arguments, variables of functions around it, and the global ones that it reads or writes."""
     yield from ((f"argument {i}", part) for i, part in enumerate(function.__defaults__ or ()))
     yield from (function.__kwdefaults__ or {}).items()
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # it is not set yet
-            continue
+    yield from closure_of(function).items()
     known = function.__globals__
-    yield from ((name, known[name]) for name in sorted(_global_names(function.__code__)) if name in known)
-
-
-def _global_names(code: CodeType) -> set[str]:
-    names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "STORE_GLOBAL")}
-    return names.union(*(_global_names(part) for part in code.co_consts if isinstance(part, CodeType)))
+    names = global_names(function, "LOAD_GLOBAL", "STORE_GLOBAL")
+    yield from ((name, known[name]) for name in sorted(names & known.keys()))
 
 
 def _is_own(module: str | None) -> bool:

@@ -48,7 +48,7 @@ def check_tokens(module: nn.Module, *samples: Tensor) -> None:
 
 
 def randomness_of(module: nn.Module, x: Tensor, classes: int, task: Task = CROSS_ENTROPY) -> Randomness:
-    """What `module` draws in training mode, seen in a few passes over the samples `x` (b, *shape), there and back.
+    """Find what `module` draws in training mode, by a few passes, forward and backward, of samples `x` (b, *shape).
 
     `classes` is the number of scores that `task` needs; scores that look like probabilities are warned of. Four samples
     are enough.
@@ -67,20 +67,20 @@ def randomness_of(module: nn.Module, x: Tensor, classes: int, task: Task = CROSS
     first, second = x[:2], x[2:4] if len(x) >= 4 else x[:2].flip(0)
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
         before = _random_state(x)
-        found = _seen(module, values, first, classes, task)
+        found = _observe(module, values, first, classes, task)
         if task is CROSS_ENTROPY:
             _warn_of_probabilities(found)
         depends = found.drawn is not Randomness.OTHER and _depends_on_others(module, values, first, found.scores)
         again = []
         for one in (fresh, module):
             _set_random_state(x, before)
-            again.append(_seen(one, others, second, classes, task))
+            again.append(_observe(one, others, second, classes, task))
     _refuse_memory(*again)
     return Randomness.OF_BATCH if depends else found.drawn
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Observation:
     """What a module has given for some samples at some parameters, and what it keeps then."""
 
     scores: Tensor  # in training mode, (b, classes)
@@ -90,8 +90,8 @@ class _Seen:
     state: HiddenState
 
 
-def _seen(module: nn.Module, values: dict[str, Tensor], x: Tensor, classes: int, task: Task) -> _Seen:
-    """A pass for `x` at `values` there and back, and one in evaluation mode. Raises InputError as `randomness_of`."""
+def _observe(module: nn.Module, values: dict[str, Tensor], x: Tensor, classes: int, task: Task) -> _Observation:
+    """Run `x` at `values` forward and backward, and once in evaluation mode. Raises InputError as `randomness_of`."""
     before = _random_state(x)
     leaves = {name: values[name].clone().requires_grad_(p.requires_grad) for name, p in module.named_parameters()}
     with _watched(module, leaves), torch.enable_grad(), _dropout(x) as covered:
@@ -105,7 +105,7 @@ def _seen(module: nn.Module, values: dict[str, Tensor], x: Tensor, classes: int,
                          "draw only `if self.training`, and give dropout training=self.training")  # fmt: skip
     moved = not torch.equal(before, after)
     drawn = Randomness.OTHER if moved else Randomness.DROPOUT if covered.calls else Randomness.NOTHING
-    return _Seen(scores.detach(), gradients, evaluated.clone(), drawn, HiddenState(module))
+    return _Observation(scores.detach(), gradients, evaluated.clone(), drawn, HiddenState(module))
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def _watched(module: nn.Module, parameters: dict[str, Tensor]) -> Iterator[None]
                          "draw them with torch, such as torch.rand(())")  # fmt: skip
 
 
-def _refuse_memory(fresh: _Seen, used: _Seen) -> None:
+def _refuse_memory(fresh: _Observation, used: _Observation) -> None:
     """Raise InputError if a module that has seen other samples before gives or keeps something else than a copy."""
     if place := fresh.state.first_difference(used.state):
         raise InputError(f"model: what it keeps in {place!r} changes from pass to pass, and would go from a client to "
@@ -138,14 +138,14 @@ def _refuse_memory(fresh: _Seen, used: _Seen) -> None:
 
 
 def _depends_on_others(module: nn.Module, values: dict[str, Tensor], x: Tensor, scores: Tensor) -> bool:
-    """Whether the `scores` of `x` move when the first sample is there twice, as where short batches are filled up."""
+    """Tell whether the `scores` of `x` change if a sample is added, as where short batches are filled up."""
     with torch.no_grad(), _dropout(x):
         found = scores_of(_called(module, values, torch.cat([x, x[:1]])))[: len(x)]
     return not close(found, scores, torch.finfo(scores.dtype).eps ** 0.5)
 
 
 def _back(module: nn.Module, scores: Tensor, leaves: dict[str, Tensor]) -> list[Tensor | None]:
-    """The gradient of `leaves`. Raises InputError if there is none, if it cannot be taken, or if others have one."""
+    """Return the gradient of `leaves`. Raises InputError if there is none, or if other tensors have one."""
     trained = [leaf for leaf in leaves.values() if leaf.requires_grad]
     if not trained:
         return []
@@ -190,7 +190,7 @@ def _refuse_recomputing(layer: nn.Module, _: object) -> None:
 
 
 def _scores(module: nn.Module, parameters: dict[str, Tensor], x: Tensor, classes: int, task: Task) -> Tensor:
-    """Raise InputError unless there are so many floating-point scores for each sample, which itself does not change."""
+    """Raise InputError unless each sample has this number of floating-point scores and does not change."""
     given = x.clone()
     scores = scores_of(_called(module, parameters, given))
     if scores.shape != (len(x), classes):
@@ -204,7 +204,7 @@ def _scores(module: nn.Module, parameters: dict[str, Tensor], x: Tensor, classes
 
 
 def _called(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Any:
-    """What `module` returns."""
+    """Call `module`. Raises InputError if it fails."""
     restorer = Restorer(module)
     try:
         return functional_call(module, parameters, (x,))
@@ -216,11 +216,11 @@ def _called(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Any:
             problem = "it takes floats, and whole numbers are tokens; give quantities as floats, x.astype('float32')"
         raise InputError(f"model: cannot take samples of shape {shape} and type {x.dtype}: {problem}") from error
     finally:
-        restorer.parameters()
+        restorer.restore_parameters()
 
 
 def _takes_floats(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> bool:
-    """Whether `module` takes the numbers of `x` as floats of its own type."""
+    """Tell whether `module` takes the numbers of `x` as floats of its own type."""
     floats = [p.dtype for p in parameters.values() if p.is_floating_point()]
     with suppress(Exception):
         functional_call(module, parameters, (x.to(floats[0]),))
@@ -228,7 +228,7 @@ def _takes_floats(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -
     return False
 
 
-def _warn_of_probabilities(found: _Seen) -> None:
+def _warn_of_probabilities(found: _Observation) -> None:
     """Warn if the scores of every sample are probabilities: the loss takes their softmax once more."""
     for scores, when in ((found.scores, ""), (found.evaluated, "in evaluation mode ")):
         rows = scores.double()
@@ -242,7 +242,7 @@ def _warn_of_probabilities(found: _Seen) -> None:
 
 
 def _other_random_states() -> tuple[object, str]:
-    """Those of Python, and of NumPy, which is not imported here."""
+    """Return the random states of Python, and of NumPy, which is not imported here."""
     arrays: Any = sys.modules.get("numpy")
     return random.getstate(), "" if arrays is None else repr(arrays.random.get_state(legacy=False))
 

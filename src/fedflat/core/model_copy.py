@@ -13,7 +13,7 @@ from .hidden_state import HiddenState
 
 
 def copied(module: nn.Module, with_parameters: bool = True) -> nn.Module:
-    """A copy of `module`; without its parameters, those are the same tensors, which saves their memory.
+    """Copy `module`; without its parameters, the copy has the same tensors, which saves their memory.
 
     A tensor that a layer computes of its parameters before each pass, as old hooks for weight normalisation and for
     pruning do, becomes a constant until then. Raises InputError if a copy cannot be made, or still uses the original.
@@ -48,21 +48,21 @@ class Restorer:
         self._twice = [(layer, name, p) for layer in module.modules() if sum(one is layer for one in layers) > 1
                        for name, p in layer._parameters.items() if p is not None]  # fmt: skip
 
-    def parameters(self) -> None:
-        """Those of layers that are registered twice, which `torch.func.functional_call` exchanges for good."""
+    def restore_parameters(self) -> None:
+        """Put back parameters of layers registered twice, which `torch.func.functional_call` replaces for good."""
         for layer, name, p in self._twice:
             if layer._parameters[name] is not p:
                 setattr(layer, name, p)
 
-    def all(self) -> None:
-        """Also tensors that layers have as plain attributes, such as a weight that a hook has computed."""
-        self.parameters()
+    def restore(self) -> None:
+        """Put back parameters and tensors in plain attributes, such as a weight that a hook computed."""
+        self.restore_parameters()
         for layer, name, x in self._computed:
             vars(layer)[name] = x
 
 
-def refresh(module: nn.Module) -> None:
-    """Have torch's old hooks compute again what they make of parameters, such as a normalised weight."""
+def recompute_weights(module: nn.Module) -> None:
+    """Call torch's old hooks, which compute tensors such as a normalised weight from parameters."""
     with torch.no_grad():
         for layer in module.modules():
             for hook in layer._forward_pre_hooks.values():

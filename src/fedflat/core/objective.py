@@ -16,7 +16,7 @@ from torch.func import functional_call, vmap
 from .batched_embedding import EmbeddingGradients, has_special_gradient
 from .batched_linear import linear_layers, row_major
 from .dropout import SeededDropout
-from .errors import InputError, StackingError, shortened
+from .errors import InputError, StackingError, is_out_of_memory, shortened
 from .hidden_state import close
 from .model_copy import Restorer
 from .model_output import scores_of
@@ -96,7 +96,7 @@ class Objective:
             try:
                 output = functional_call(self.module, parameters, (x,), tie_weights=self._tied)
             finally:
-                self._restorer.all()
+                self._restorer.restore()
         return scores_of(output)
 
     def loss(self, w: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:
@@ -147,7 +147,7 @@ class Objective:
         return torch.autocast(next(self.module.parameters()).device.type, torch.bfloat16)
 
     def evaluating(self) -> AbstractContextManager[None]:
-        """A context with every layer in evaluation mode. Raises InputError if one stays in training mode."""
+        """Return a context with every layer in evaluation mode. Raises InputError if one stays in training mode."""
         return evaluating(self.module)
 
     def check_own_modes(self, w: Tensor, x: Tensor) -> None:
@@ -265,6 +265,8 @@ def _stacking() -> Iterator[None]:
     except (InputError, Warning):  # a warning that is to be an error is no failure of torch
         raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         problem = (str(error).splitlines() or [""])[0]
         raise StackingError(
             "model: torch cannot run it for several clients at once; set executor = 'sequential' "

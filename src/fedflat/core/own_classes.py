@@ -11,7 +11,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from .errors import InputError, NonFiniteError, printable, shortened
+from .errors import InputError, NonFiniteError, is_out_of_memory, printable, shortened
 
 PACKAGE = __package__.partition(".")[0]
 FOLDER = str(Path(__file__).parents[1])
@@ -96,8 +96,7 @@ def _file_of(cls: type[Any]) -> str | None:
 
 def _speaks_for_itself(error: Exception) -> bool:
     """Whether an error says what to do by itself, or is reported in words of its own."""
-    no_memory = "OutOfMemory" in type(error).__name__ or "can't allocate memory" in str(error)
-    return no_memory or isinstance(error, InputError | NonFiniteError | MemoryError)
+    return is_out_of_memory(error) or isinstance(error, InputError | NonFiniteError)
 
 
 def _names(given: Signature) -> str:

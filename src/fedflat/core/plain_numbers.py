@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 def plain_number(value: Any) -> Any:
-    """The number that a scalar, or an array or tensor without axes, has; `np.float32(0.1)` is 0.10000000149011612.
+    """Convert a scalar, or an array or tensor without axes, to a number; `np.float32(0.1)` is 0.10000000149011612.
 
     Any other value is returned as it is.
     """
@@ -25,7 +25,7 @@ def plain_number(value: Any) -> Any:
 
 
 def plain_numbers(value: Any) -> Any:
-    """A table or list in which every number is one of Python's; arrays become lists."""
+    """Convert every number in a table or list to one of Python's; arrays become lists."""
     if isinstance(value, dict):
         return {key: plain_numbers(one) for key, one in value.items()}
     if isinstance(value, list) and not all(type(one) is int for one in value):  # listed cohorts may be a million

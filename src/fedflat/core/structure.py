@@ -9,7 +9,6 @@ what code reads from files, and native code.
 from __future__ import annotations
 
 import ast
-import dis
 import functools
 import hashlib
 import linecache
@@ -26,6 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .function_code import closure_of, codes_of, global_names
+from .hidden_state import OF_EVERY_MODULE
 from .own_classes import FOLDER
 
 LONGEST = 400  # characters of a text before its digest
@@ -34,29 +35,28 @@ PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 TORCH_KINDS = (torch.dtype, torch.memory_format, torch.layout)
 NOT_COMPUTED = ("dtype", "torch_dtype", "id2label", "label2id", "transformers_version")  # in a configuration
-OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 def text_of(thing: Any) -> str:
-    """A function, or an object that is called, in words: its name, what is bound to it, and a digest of its code."""
+    """Describe a function or a callable object: its name, its bound arguments, and a digest of its code."""
     words = _Words(values=True)
     return _cut(words.of(thing), words.hidden)
 
 
 def is_own(thing: Any) -> bool:
-    """Whether the class of an object is neither of this package nor of an installed one."""
+    """Tell whether the class of an object is neither of this package nor of an installed one."""
     return not _is_installed(type(thing))
 
 
 def layers_of(module: nn.Module) -> str:
-    """The layers of a module, each once, such as `Linear(4, 2); GELU()`, and a digest of all that its text has."""
+    """Describe the layers of a module, each once, such as `Linear(4, 2); GELU()`, with a digest of all."""
     words = _Words(values=False)
     parts = [_Words(values=False).options(one) for one in module.modules()]
     return _cut("; ".join(dict.fromkeys(parts)), [words.of(module), *words.hidden])
 
 
 def telling_apart(texts: Sequence[str]) -> list[str]:
-    """Of each text of `layers_of` what not all of them have; the digest only where that would not tell two apart."""
+    """Shorten texts of `layers_of` to what differs; the digest stays only where nothing else does."""
     split = [text.rpartition(" #")[::2] for text in texts]
     parts = [names.split("; ") for names, _ in split]
     common = set(parts[0]).intersection(*parts[1:])
@@ -67,7 +67,7 @@ def telling_apart(texts: Sequence[str]) -> list[str]:
 
 
 def _cut(text: str, hidden: Iterable[str]) -> str:
-    """The beginning of a text; a digest stands for the rest, and for what is `hidden`."""
+    """Return the beginning of a text; a digest stands for the rest, and for what is `hidden`."""
     digest = hashlib.sha256("\n".join([text, *hidden]).encode("utf-8", "backslashreplace")).hexdigest()
     return f"{text[:LONGEST]} #{digest[:12]}" if hidden or len(text) > LONGEST else text
 
@@ -76,13 +76,13 @@ class _Words:
     """One description; `hidden` belongs to it and is not fit to be read."""
 
     def __init__(self, values: bool) -> None:
-        """values: whether parameters count with their values, as in a loss, and not only with their shapes."""
+        """Describe nothing yet. values: whether parameters count with their values, not only with their shapes."""
         self.hidden: list[str] = []
         self._values = values
         self._seen: dict[int, tuple[int, Any]] = {}  # with the object, so that no other one gets its identity
 
     def of(self, thing: Any) -> str:
-        """The text of any object."""
+        """Describe any object."""
         if type(thing) in PLAIN:
             return repr(thing)
         if isinstance(thing, Enum):
@@ -94,7 +94,7 @@ class _Words:
         return self._once(thing)
 
     def _once(self, thing: Any) -> str:
-        """The text of what may hold others; the second time its number, as it may hold itself."""
+        """Describe an object that may hold others; the second time by its number, as it may hold itself."""
         if id(thing) in self._seen:
             return f"again {self._seen[id(thing)][0]}"
         self._seen[id(thing)] = len(self._seen), thing
@@ -111,7 +111,7 @@ class _Words:
         return f"({', '.join(sorted(texts) if isinstance(thing, set | frozenset) else texts)})"
 
     def _object(self, thing: Any) -> str:
-        """The text of a function, class, module or object."""
+        """Describe a function, class, module or object."""
         if isinstance(thing, functools.partial):
             names = _argument_names(thing.func)
             bound = [*zip(names, thing.args, strict=False), *sorted(thing.keywords.items())]
@@ -133,9 +133,8 @@ class _Words:
         return ", ".join(f"{name}={self.of(value)}" for name, value in values)
 
     def _function(self, function: FunctionType) -> str:
-        """A function: its name; of one that is not installed also its code, defaults, closure and globals."""
-        cells = {name: _content(cell) for name, cell in
-                 zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)}  # fmt: skip
+        """Describe a function by its name; of one's own also code, defaults, closure and globals."""
+        cells = closure_of(function)
         used = {**cells, "defaults": function.__defaults__, **(function.__kwdefaults__ or {})}
         if not _is_installed(function):
             self.hidden.append(_source(function))
@@ -147,7 +146,7 @@ class _Words:
         return _name(function) + (f"({self._fields(sorted(shown.items()))})" if shown else "")
 
     def _module(self, module: nn.Module) -> str:
-        """A module: its options, buffers, hooks and parameters, and the modules in it."""
+        """Describe a module: its options, buffers, hooks and parameters, and the modules in it."""
         text, mode = self.options(module), "" if module.training else "eval"
         weights = [(name, p if self._values else tuple(p.shape)) for name, p in module._parameters.items()
                    if p is not None]  # fmt: skip
@@ -157,7 +156,7 @@ class _Words:
         return text
 
     def options(self, module: nn.Module) -> str:
-        """A module's class, and what it was made with apart from defaults; of an own class all plain attributes."""
+        """Describe a module's class, and its arguments other than defaults; of an own class all plain attributes."""
         self._class(type(module))
         values = {k: x for k, x in {**vars(module), **module._buffers}.items() if k not in OF_EVERY_MODULE}
         if not _is_installed(type(module)):
@@ -181,7 +180,7 @@ class _Words:
 
 
 def _attributes(thing: Any) -> dict[str, Any]:
-    """The attributes of an object; of one of transformers' configurations those that are not the defaults."""
+    """Return the attributes of an object; of a configuration of transformers those that are not the defaults."""
     if hasattr(thing, "to_diff_dict"):
         return {k: x for k, x in thing.to_diff_dict().items() if k[0] != "_" and k not in NOT_COMPUTED}
     if _is_installed(type(thing)):
@@ -209,7 +208,7 @@ def _numbers(x: Any) -> str:
 
 
 def _argument_names(function: Any) -> Iterator[str]:
-    """The names of the arguments of a function by place."""
+    """Yield the names of the positional arguments of a function."""
     try:
         return iter([*signature(function).parameters, *map(str, range(99))])
     except (TypeError, ValueError):  # of C
@@ -217,7 +216,7 @@ def _argument_names(function: Any) -> Iterator[str]:
 
 
 def _options(cls: type[nn.Module]) -> dict[str, Any]:
-    """The arguments that a module is made with, and their defaults; of bases too, where a class passes them on."""
+    """Return the arguments of a module's constructor and their defaults; of bases too, where a class passes them on."""
     found: dict[str, Any] = {}
     for base in cls.__mro__:
         if "__init__" in vars(base):
@@ -229,13 +228,13 @@ def _options(cls: type[nn.Module]) -> dict[str, Any]:
 
 
 def _is_usual(value: Any, usual: Any) -> bool:
-    """Whether a value is the default, or the default for each axis."""
+    """Tell whether a value is the default, or the default for each axis."""
     parts = value if isinstance(value, tuple) and value else (value,)
     return all(type(one) in PLAIN for one in parts) and (value == usual or all(one == usual for one in parts))
 
 
 def _name(thing: Any) -> str:
-    """A name: with the module, for something of an installed package that is no class."""
+    """Return the name of a function, class or module; with its package, for an installed function."""
     name = str(getattr(thing, "__qualname__", getattr(thing, "__name__", "")))
     if isinstance(thing, type) or (isinstance(thing, FunctionType) and not _is_installed(thing)):
         return name
@@ -243,7 +242,7 @@ def _name(thing: Any) -> str:
 
 
 def _is_installed(thing: Any) -> bool:
-    """Whether a function, class or module is of Python, of an installed package, or of this one."""
+    """Tell whether a function, class or module is of Python, of an installed package, or of this one."""
     if isinstance(thing, FunctionType):
         file = thing.__code__.co_filename
     else:
@@ -254,34 +253,21 @@ def _is_installed(thing: Any) -> bool:
     return file.startswith(INSTALLED) or any(part in file for part in PACKAGES)
 
 
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not set yet
-        return None
-
-
 def _globals(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """The globals that a function reads; of one's own modules the attributes."""
-    known, codes = function.__globals__, list(_codes(function.__code__))
-    read = {one.argval for code in codes for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL"}
-    for name in sorted(read & known.keys()):
+    """Yield the globals that a function reads; of one's own modules the attributes."""
+    known = function.__globals__
+    attributes = {name for code in codes_of(function.__code__) for name in code.co_names}
+    for name in sorted(global_names(function, "LOAD_GLOBAL") & known.keys()):
         value = known[name]
         if not isinstance(value, ModuleType):
             yield name, value
         elif not _is_installed(value):
-            attributes = {attribute for code in codes for attribute in code.co_names if hasattr(value, attribute)}
-            yield from ((f"{name}.{attribute}", getattr(value, attribute)) for attribute in sorted(attributes))
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """A code and those inside it."""
-    yield code
-    yield from chain.from_iterable(_codes(one) for one in code.co_consts if isinstance(one, CodeType))
+            used = sorted(attribute for attribute in attributes if hasattr(value, attribute))
+            yield from ((f"{name}.{attribute}", getattr(value, attribute)) for attribute in used)
 
 
 def _source(function: FunctionType) -> str:
-    """The source of a function without comments, docstrings and layout; its bytecode where there is no source."""
+    """Return the source of a function without comments, docstrings and layout; without a source its bytecode."""
     code = function.__code__
     try:
         tree = ast.parse("".join(linecache.getlines(code.co_filename, function.__globals__)))
@@ -290,7 +276,7 @@ def _source(function: FunctionType) -> str:
     found = [node for node in ast.walk(tree) if _made(node, code)]
     if len(found) != 1:
         return repr([(one.co_code.hex(), [x for x in one.co_consts if type(x) in PLAIN], one.co_names)
-                     for one in _codes(code)])  # fmt: skip
+                     for one in codes_of(code)])  # fmt: skip
     for node in ast.walk(found[0]):
         if ast.get_docstring(node) if isinstance(node, ast.FunctionDef) else None:
             node.body = node.body[1:] or [ast.Pass()]  # type: ignore[attr-defined]
@@ -298,7 +284,7 @@ def _source(function: FunctionType) -> str:
 
 
 def _made(node: ast.AST, code: CodeType) -> bool:
-    """Whether a code was made of this node of a source."""
+    """Tell whether a code object was compiled from this node of a source."""
     if isinstance(node, ast.FunctionDef):
         first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
         return (node.name, first) == (code.co_name, code.co_firstlineno)

@@ -52,7 +52,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def own_modes(module: nn.Module) -> Iterator[nn.Module]:
-    """The outermost layers of `module` that override `train()`."""
+    """Yield the outermost layers of `module` that override `train()`."""
     if "train" in vars(module) or type(module).train is not nn.Module.train:
         yield module
         return

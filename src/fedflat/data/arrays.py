@@ -28,7 +28,7 @@ Columns = tuple[str, str]  # the names of the samples' and the labels' columns
 def samples_and_labels(
     data: Any, who: str, columns: Columns | None = None, task: Kind = "classification"
 ) -> tuple[Tensor, Array]:
-    """The samples of a pair (x, y), or of a dataset, and their labels as texts or numbers, which agree in number.
+    """Return the samples of a pair (x, y), or of a dataset, and their labels as texts or numbers.
 
     Raises InputError, naming `who`, for anything else, and for a pair that does not fit together.
     """
@@ -55,7 +55,7 @@ def check_shapes(x: tuple[int, ...], y: tuple[int, ...], who: str, task: Kind) -
 def stored_parts(
     parts: Mapping[str, tuple[Tensor, Array]], task: Kind, how: Labelling
 ) -> tuple[dict[str, tuple[Tensor, Tensor]], int, tuple[str, ...]]:
-    """The samples and labels of several parts as they are stored, the number of scores, and the names of classes.
+    """Return samples and labels of several parts as they are stored, the number of scores, and the names of classes.
 
     Raises InputError, naming the part, for parts that differ in their kind of numbers or labels, and as `task_labels`.
     """
@@ -71,12 +71,12 @@ def stored_parts(
 
 
 def _shapes(pair: tuple[Tensor, Array]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shape of one sample, and of its label."""
+    """Return the shape of one sample, and of its label."""
     return tuple(pair[0].shape[1:]), tuple(pair[1].shape[1:])
 
 
 def pair_of(data: Any, who: str, columns: Columns | None = None) -> tuple[Any, Any]:
-    """The samples and the labels of a pair, of a dataset with columns, or of a map-style dataset."""
+    """Return the samples and the labels of a pair, of a dataset with columns, or of a map-style dataset."""
     if has_columns(data):
         x, y = read_columns(data, expected_columns(data, columns, who), who)
         return x, y
@@ -86,7 +86,7 @@ def pair_of(data: Any, who: str, columns: Columns | None = None) -> tuple[Any, A
 
 
 def expected_columns(dataset: Any, columns: Columns | None, who: str) -> Columns:
-    """The names of the columns of x and y. Raises InputError if they are not said."""
+    """Return the names of the columns of x and y. Raises InputError if they are not given."""
     if not (isinstance(columns, tuple | list) and len(columns) == 2):
         raise InputError(f"data: say which columns of {who} hold x and y, as columns=('image', 'label'); it has "
                          f"{_listed(dataset.column_names)}")  # fmt: skip
@@ -94,7 +94,7 @@ def expected_columns(dataset: Any, columns: Columns | None, who: str) -> Columns
 
 
 def sample_tensor_of(x: Any, who: str) -> Tensor:
-    """Samples (n, *shape): an array, a tensor, a table, nested lists of numbers, or a list of arrays or pictures."""
+    """Convert an array, a tensor, a table, nested lists, or a list of arrays or pictures to samples (n, *shape)."""
     if isinstance(x, list | tuple) and len(x) and not isinstance(x[0], list | tuple | Number):
         return stacked(x, who)
     return sample_tensor(x, f"data: {who} x")
@@ -111,12 +111,12 @@ def refuse_other_order(x: Any, y: Any, who: str) -> None:
 
 
 def _is_item(part: Any) -> bool:
-    """Whether one of two parts is itself a sample with its label, so that they are a dataset of two items."""
+    """Tell whether one of two parts is itself a sample with its label, so that they are a dataset of two items."""
     return isinstance(part, tuple | list) and len(part) == 2 and not _axes(part[1]) and bool(_axes(part[0]))
 
 
 def _axes(value: Any) -> int:
-    """The number of dimensions; 0 of a number or a text."""
+    """Return the number of dimensions; 0 of a number or a text."""
     return 1 if isinstance(value, list | tuple) or hasattr(value, "getbands") else getattr(value, "ndim", 0)
 
 
@@ -207,12 +207,12 @@ def refuse_masks(y: Any, who: str) -> None:
 
 
 def _are_pictures(part: Any) -> bool:
-    """Whether a sequence holds pictures of Pillow."""
+    """Tell whether a sequence holds pictures of Pillow."""
     return isinstance(part, list | tuple) and bool(part) and hasattr(part[0], "getbands")
 
 
 def _pixels(picture: Any, what: str) -> np.ndarray[Any, Any]:
-    """The pixels of a picture of Pillow, uint8 (1 or 3, height, width)."""
+    """Return the pixels of a picture of Pillow, uint8 (1 or 3, height, width)."""
     from .readers.pictures import pixels  # here, because it imports Pillow
 
     return pixels(picture, what)

@@ -35,8 +35,8 @@ def write_labels(writer: Writer, what: str, part: str, content: Part, classes: i
 def write_own_labels(writer: Writer, parts: Mapping[str, Part]) -> None:
     """Write the labels of a user's own files as they are; texts as numbers in their order, whose names are kept.
 
-    Where files declare the names of class numbers, there are so many classes. Raises InputError for other numbers, and
-    for parts of which one has texts and another numbers.
+    Where files declare the names of class numbers, their count is the number of classes. Raises InputError
+    for other numbers, and for parts of which one has texts and another numbers.
     """
     labels, names = named({part: content.labels for part, content in parts.items()}, "label")
     declared = {content.class_names for content in parts.values()}

@@ -38,7 +38,7 @@ INDICES = Labelling()
 
 
 def values_of(values: Any, what: str) -> Values:
-    """One whole number (int64) or one text for each sample, (n,); whole floats and truth values are whole numbers.
+    """Convert to one whole number (int64) or one text per sample, (n,); whole floats and bools are whole numbers.
 
     Raises InputError, beginning with `what`, for anything else, for texts among numbers, and for a missing value.
     """
@@ -47,7 +47,7 @@ def values_of(values: Any, what: str) -> Values:
 
 
 def raw_labels(values: Any, what: str) -> Array:
-    """Labels of any task: texts (n,), or numbers of any type and shape. Raises InputError as `values_of` does."""
+    """Convert labels of any task to texts (n,), or numbers of any type and shape. Raises InputError as `values_of`."""
     try:
         values = values.to_numpy() if hasattr(values, "to_numpy") else values
     except (TypeError, ValueError) as error:  # pyarrow copies texts only when asked
@@ -61,7 +61,7 @@ def raw_labels(values: Any, what: str) -> Array:
 def task_labels(
     labels: Mapping[str, Tensor], found: tuple[str, ...], task: Kind, how: Labelling
 ) -> tuple[dict[str, Tensor], int, tuple[str, ...]]:
-    """The labels of every part as a task stores them, the number of scores, and the names of classes if there are any.
+    """Return the labels of every part as a task stores them, the number of scores, and the names of classes, if any.
 
     labels: numbers of every part; `found` are the texts that they number, if labels are texts. Stored are class indices
     int64 (n,), or floats (n, k). Raises InputError, naming the part, for labels that the task cannot have.
@@ -79,7 +79,7 @@ def task_labels(
 
 
 def named(values: Mapping[str, Array], what: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """The values of several parts as tensors, and their names: texts are numbered in their order, numbers have none.
+    """Convert the values of several parts to tensors, with their names: texts are numbered in order, numbers have none.
 
     Raises InputError for parts of which one has texts and another numbers, and for names that are not fit for a table.
     """
@@ -112,7 +112,7 @@ def checked_names(names: tuple[str, ...], what: str) -> None:
 def class_indices(
     labels: Mapping[str, Tensor], found: tuple[str, ...], how: Labelling
 ) -> tuple[dict[str, Tensor], int, tuple[str, ...]]:
-    """Class indices, int64 (n,), of every part, the number of classes, and their names if they have any.
+    """Return class indices, int64 (n,), of every part, the number of classes, and their names if they have any.
 
     labels: whole numbers (n,) of every part; the part "test" has no class that the others do not have, unless all
     classes are stated. found: the texts that these are the numbers of, if labels are texts.
@@ -131,7 +131,7 @@ def class_indices(
 def _by_name(
     labels: Mapping[str, Tensor], found: tuple[str, ...], how: Labelling
 ) -> tuple[dict[str, Tensor], int, tuple[str, ...]]:
-    """Each different label is a class, in the order of numbers or texts, or of the names that are stated."""
+    """Make each different label a class, in the order of numbers or texts, or of the names that are given."""
     occurring = {part: torch.unique(y).tolist() for part, y in labels.items()}
     text = {value: found[value] if found else str(value) for some in occurring.values() for value in some}
     trained = {value for part, some in occurring.items() if part != "test" or len(occurring) == 1 for value in some}
@@ -152,7 +152,7 @@ def _by_name(
 
 
 def _numbered(labels: Mapping[str, Tensor]) -> int:
-    """How many classes there are if labels are class indices: the largest plus one.
+    """Return the number of classes if labels are class indices: the largest plus one.
 
     Raises InputError for negative ones, and for a class that is there for test alone; warns of classes without samples.
     """
@@ -185,7 +185,7 @@ def _check_number(classes: int) -> None:
 
 
 def _one_by_one(values: Any, what: str) -> Array:
-    """A sequence as an array of its own objects, (n,); one of several dimensions as NumPy sees it."""
+    """Convert a sequence to an array of its own objects, (n,); one of several dimensions as NumPy does."""
     if np.ndim(values) != 1 if isinstance(values, np.ndarray) else any(map(_has_axes, values)):
         return array_of(values, what)
     found = np.empty(len(values), dtype=object)
@@ -199,7 +199,7 @@ def _has_axes(value: Any) -> bool:
 
 
 def _of_objects(found: Array, what: str) -> Array:
-    """Objects (n,) as texts or numbers. Raises InputError, naming the sample, for one that is neither, or unlike."""
+    """Convert objects (n,) to texts or numbers. Raises InputError, naming the sample, for any other, or a mixture."""
     values = found.ravel().tolist()
     for i, value in enumerate(values):
         if not isinstance(value, str | Real) or (isinstance(value, float) and isnan(value)):

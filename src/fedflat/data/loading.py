@@ -184,7 +184,7 @@ def augmentation_of(augment: str, x: Tensor, name: str) -> Augmentation | None:
 
 
 def hold_out(data: FederatedData, share: float, rng: np.random.Generator) -> FederatedData:
-    """`data` with a random `share` of each client's samples as its validation set; no client is left without samples.
+    """Move a random `share` of each client's samples to a validation set; every client keeps samples to train on.
 
     The validation samples are drawn from the client's own samples, so they have its label distribution. All copies of
     a sample that a client holds twice are in the same set. A client with fewer than two different samples has none for

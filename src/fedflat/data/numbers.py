@@ -1,14 +1,14 @@
 """The numbers of samples in the types that are stored. What becomes of each type is a table of docs/own_data.md.
 
 Three kinds are kept apart, because they reach a model differently: pixels (uint8) are scaled to [0, 1], whole numbers
-(int64) are token numbers, and floats stay as they are. No part of a data set is turned into the kind of another one.
+(int64) are tokens, and floats stay as they are. No part of a data set is turned into the kind of another one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from numbers import Number
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 from ..core.errors import InputError, printable, shortened
 
 Array = NDArray[Any]
+NumberKind = Literal["floats", "pixels", "tokens"]
 ADVICE = {
     "c": "complex numbers; give real and imaginary part as two floats",
     "M": "dates; give numbers", "m": "times; give numbers", "V": "records with fields; give one array of numbers",
@@ -27,7 +28,7 @@ ADVICE = {
 
 
 def sample_tensor(value: Any, what: str) -> Tensor:
-    """The numbers of an array, a tensor, a table or nested lists as a tensor of uint8, int64, float32 or float64.
+    """Convert an array, a tensor, a table or nested lists to a tensor of uint8, int64, float32 or float64.
 
     The columns of a table (a DataFrame) are quantities: whole numbers and truth values there become float64.
     Raises InputError, beginning with `what`, for what has no numbers, or some that none of these types holds.
@@ -39,12 +40,12 @@ def sample_tensor(value: Any, what: str) -> Tensor:
 
 
 def is_table(value: Any) -> bool:
-    """Whether `value` has named columns, as a DataFrame of pandas or polars has."""
+    """Tell whether `value` has named columns, as a DataFrame of pandas or polars has."""
     return hasattr(value, "to_numpy") and hasattr(value, "columns")
 
 
 def stored(found: Array, what: str) -> Array:
-    """The numbers of an array as uint8, int64, float32 or float64; no value changes, but wider floats are rounded.
+    """Convert an array to uint8, int64, float32 or float64; no value changes, but wider floats are rounded.
 
     Raises InputError, beginning with `what`, for any other numbers, and for what is none.
     """
@@ -59,7 +60,7 @@ def stored(found: Array, what: str) -> Array:
 
 
 def array_of(value: Any, what: str) -> Array:
-    """The numbers of `value` as an array of any type. Raises InputError, beginning with `what`, if it has none."""
+    """Convert `value` to an array of any type. Raises InputError, beginning with `what`, if it has no numbers."""
     try:
         if isinstance(value, Tensor):
             value = _of_tensor(value, what)
@@ -77,13 +78,13 @@ def array_of(value: Any, what: str) -> Array:
         raise InputError(f"{what} is no array of numbers: {_first_line(error)}") from error
 
 
-def kind_of(x: Tensor) -> str:
-    """What the numbers of samples are to a model: floats, pixels or tokens."""
+def kind_of(x: Tensor) -> NumberKind:
+    """Return what the numbers of stored samples are to a model."""
     return "floats" if x.is_floating_point() else "pixels" if x.dtype == torch.uint8 else "tokens"
 
 
 def alike(parts: Mapping[str, Tensor]) -> list[Tensor]:
-    """The samples of several parts in one type; floats of two widths are all float64, which changes no value.
+    """Convert the samples of several parts to one type; floats of two widths become float64, which changes no value.
 
     Raises InputError, naming both parts, for two kinds of numbers, which would reach a model differently.
     """
@@ -102,7 +103,7 @@ def check_kind(name: str, x: Tensor, other: str, y: Tensor) -> None:
 
 
 def _of_tensor(value: Tensor, what: str) -> Array:
-    """A tensor as an array on the host. Raises InputError, beginning with `what`, for one that is none in memory."""
+    """Convert a tensor to an array on the host. Raises InputError, beginning with `what`, for a sparse one."""
     if value.layout is not torch.strided or value.is_nested or value.is_quantized:
         raise InputError(f"{what} is a sparse, nested or quantized tensor; give x.to_dense() or x.dequantize()")
     value = value.detach().cpu().resolve_conj().resolve_neg()
@@ -111,7 +112,7 @@ def _of_tensor(value: Tensor, what: str) -> Array:
 
 
 def _of_objects(found: Array, what: str) -> Array:
-    """An array of objects as one of numbers. Raises InputError, naming the sample, if one is none."""
+    """Convert an array of objects to one of numbers. Raises InputError, naming the sample, if one is not a number."""
     flat = found.ravel().tolist()
     for place, value in enumerate(flat):
         if not isinstance(value, Number | np.bool_):

@@ -55,7 +55,7 @@ def split(
 
 
 def _with_groups(x: Tensor, y: Tensor, values: dict[str, Any], dataset: Any) -> tuple[SampleArrays, tuple[str, ...]]:
-    """Samples with their domains and users, and the names of the domains; a text names a column of the dataset."""
+    """Return samples with domains and users, and names of domains; a text names a column of the dataset."""
     ids: dict[str, Any] = {"domain": None, "user": None}
     names: dict[str, tuple[str, ...]] = {"domain": ()}
     for what, some in values.items():
@@ -69,7 +69,7 @@ def _with_groups(x: Tensor, y: Tensor, values: dict[str, Any], dataset: Any) -> 
 def _labelling(
     dataset: Any, columns: Columns | None, classes: int | None, options: DataOptions, task: Kind
 ) -> Labelling:
-    """What is said about classes: in the call, or else by the dataset, whose column of labels may declare them."""
+    """Return what the call says about classes, or else what the dataset's column of labels declares."""
     given = Labelling(options.labels, options.class_names, classes)
     if given != INDICES or task != "classification" or columns is None or not has_columns(dataset):
         return given

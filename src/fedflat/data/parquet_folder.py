@@ -46,7 +46,7 @@ class ParquetFolder(FolderDataset):
         return parts
 
     def _shape(self, path: Path, image_size: int | None) -> Shape:
-        """The shape of all pictures: that of the first; with `image_size` they are resized to that many pixels."""
+        """Return the shape of all pictures: that of the first, or `image_size` to which they are resized."""
         name, (channels, width, height) = first_picture(path)
         if image_size is None and width != height:
             raise InputError(f"data file {path}: its first picture has {width} x {height} pixels; set data.image_size, "

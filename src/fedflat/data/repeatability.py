@@ -1,4 +1,4 @@
-"""Datasets are read once, so a random transform in one is frozen; whoever gives such a dataset is told."""
+"""Datasets are read once, so a random transform in one would be frozen; a warning says so."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _same(one: Any, other: Any, what: str) -> bool:
 
 @contextmanager
 def _kept_random_states() -> Iterator[None]:
-    """What is drawn inside from the generators of `random`, numpy and torch (on the CPU) is drawn again afterwards."""
+    """Restore the random states of `random`, numpy and torch (on the CPU) after the block."""
     of_python, of_numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=()):
         try:

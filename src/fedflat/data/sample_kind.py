@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from numbers import Number
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -18,13 +18,12 @@ from .arrays import has_columns, stacked
 from .conversion import encode
 from .federated import FederatedData
 from .labels import MAX_NAME
-from .numbers import sample_tensor
+from .numbers import NumberKind, kind_of, sample_tensor
 from .preparation import Preparation
 
-Numbers = Literal["pixels", "whole numbers", "floats"]
-MEANING: dict[Numbers, str] = {
+MEANING: dict[NumberKind, str] = {
     "pixels": "pixels (uint8), which models see scaled to [0, 1]",
-    "whole numbers": "whole numbers (tokens)",
+    "tokens": "tokens (whole numbers)",
     "floats": "floats",
 }
 LARGEST = 10**8  # numbers of a sample
@@ -36,7 +35,7 @@ class SampleKind:
     """The samples of a run's training, and what its scores are."""
 
     shape: tuple[int, ...]  # of one sample
-    numbers: Numbers  # as they are stored
+    numbers: NumberKind  # as they are stored
     task: Kind
     outputs: int  # scores of a sample: classes, labels or numbers
     mean: tuple[float, ...] = ()  # as of a Preparation
@@ -45,7 +44,7 @@ class SampleKind:
     vocabulary: tuple[str, ...] = ()  # of texts: the word of each token number
 
     def __post_init__(self) -> None:
-        """Raises InputError for what no run writes; the kind may come from somebody else's folder."""
+        """Raise InputError for what no run writes; the kind may come from somebody else's folder."""
         names = {name for name in self.class_names if len(name) <= MAX_NAME and printable(name) == name}
         if not 1 <= self.outputs <= LARGEST or min(self.shape, default=1) < 1 or prod(self.shape) > LARGEST:
             raise InputError("samples: not a shape, or not a number of scores")
@@ -54,14 +53,14 @@ class SampleKind:
 
     @classmethod
     def of(cls, data: FederatedData) -> Self:
-        """That of training data."""
+        """Return that of training data."""
         return cls(
-            data.shape, numbers_of(data.x), data.task, data.classes, data.preparation.mean, data.preparation.std,
+            data.shape, kind_of(data.x), data.task, data.classes, data.preparation.mean, data.preparation.std,
             data.class_names, data.vocabulary,
         )  # fmt: skip
 
     def stored(self, x: Any, encoder: Encoder | None = None) -> Tensor:
-        """Samples as those of training are stored, (n, *shape).
+        """Convert samples to the form in which those of training are stored, (n, *shape).
 
         x: an array, a tensor, a list of these, of pictures of Pillow or of texts, or a map-style dataset, whose labels
         are left aside. encoder: for texts; by default the run's vocabulary. Raises InputError, in one line, for samples
@@ -72,13 +71,13 @@ class SampleKind:
             one = "; one sample is x[None]" if tuple(found.shape) == self.shape else ""
             raise InputError(f"predict: x has shape {tuple(found.shape)}, and samples of training have "
                              f"{self.shape}: expected (n, {', '.join(map(str, self.shape))}){one}")  # fmt: skip
-        if numbers_of(found) != self.numbers:
-            raise InputError(f"predict: x has {MEANING[numbers_of(found)]}, and samples of training are "
+        if kind_of(found) != self.numbers:
+            raise InputError(f"predict: x has {MEANING[kind_of(found)]}, and samples of training are "
                              f"{MEANING[self.numbers]}; give these")  # fmt: skip
         return found
 
     def prepared(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """The model's input for stored samples (n, *shape), as in training. Raises InputError for NaN and infinity."""
+        """Scale stored samples (n, *shape) for the model, as in training. Raises InputError for NaN and infinity."""
         x = Preparation(self.mean, self.std, dtype)(x.to(dtype) if x.is_floating_point() else x)
         if x.is_floating_point() and not torch.isfinite(x).all():
             raise InputError(f"predict: x has a value that is NaN, infinite or too large for {dtype}")
@@ -98,7 +97,7 @@ class SampleKind:
         return sample_tensor(x, "predict: x").detach()
 
     def _encoder(self, encoder: Encoder | None) -> Encoder:
-        if self.numbers != "whole numbers" or len(self.shape) != 1:
+        if self.numbers != "tokens" or len(self.shape) != 1:
             raise InputError(f"predict: x has texts, and samples of training are {MEANING[self.numbers]} of shape "
                              f"{self.shape}; give these")  # fmt: skip
         if encoder is not None:
@@ -109,11 +108,6 @@ class SampleKind:
 
 
 def _without_label(item: Any) -> Any:
-    """The sample of an item of a dataset, (x,) or (x, y)."""
+    """Return the sample of an item of a dataset, (x,) or (x, y)."""
     is_pair = isinstance(item, tuple) and len(item) in (1, 2) and not isinstance(item[0], Number)
     return item[0] if is_pair else item
-
-
-def numbers_of(x: Tensor) -> Numbers:
-    """The kind of numbers of stored samples, which decides how they reach a model."""
-    return "floats" if x.is_floating_point() else "pixels" if x.dtype == torch.uint8 else "whole numbers"

@@ -96,17 +96,14 @@ class OwnModels(Evaluated):
         train = self._evaluations(Holdings(self.data.members, self.data.offsets))
         if self.data.task != "regression":
             values |= spread_of("client_accuracy", np.array([one.accuracy for one in train]))
-        return (
-            values
-            | test_samples(self.data)
-            | {"train_loss": float(torch.cat([one.loss.double() for one in train]).mean())}
-        )
+        loss = float(torch.cat([one.loss.double() for one in train]).mean())
+        return values | test_samples(self.data) | {"train_loss": loss}
 
     def _accuracies(self, holdings: Holdings) -> NDArray[np.float64]:
         return np.array([one.accuracy for one in self._evaluations(holdings)])
 
     def _evaluations(self, holdings: Holdings) -> list[Evaluation]:
-        """Of each client's model, on the samples that the client has in `holdings`, if it has any there."""
+        """Evaluate each client's model on the samples that the client has in `holdings`, if it has any there."""
         parts = holdings.parts()
         some = [i for i in self.clients if len(parts[i])]
         if not some:
@@ -123,7 +120,7 @@ def tested(objective: Objective, w: Tensor, data: FederatedData) -> dict[str, fl
 
 
 def test_samples(data: FederatedData) -> dict[str, float]:
-    """How many samples the test set has, by name; nothing without one."""
+    """Return the number of test samples, by name; nothing without a test set."""
     return {} if data.test is None else {"test_samples": len(data.test[1])}
 
 

@@ -18,7 +18,7 @@ from ..metrics.accuracy import SAMPLES_AT_ONCE
 def predict(
     module: nn.Module, kind: SampleKind, x: Any, classes: bool = False, encoder: Encoder | None = None
 ) -> Tensor:
-    """The scores (n, k) of samples `x`, or with `classes` what `classes_of` makes of them, on the CPU.
+    """Compute the scores (n, k) of samples `x`, or with `classes` what `classes_of` makes of them, on the CPU.
 
     They are computed in batches, on the module's device, in evaluation mode and without gradients. Raises InputError
     for samples that are not of the kind of training, see `SampleKind.stored`, and for scores that are NaN or infinite.
@@ -36,7 +36,7 @@ def predict(
 
 
 def classes_of(scores: Tensor, kind: SampleKind) -> Tensor:
-    """The class (n,) with the largest score, int64; in a multi-label task whether each label is there, 0 or 1 (n, k).
+    """Return the class (n,) with the largest score, int64; in a multi-label task which labels are there, 0 or 1 (n, k).
 
     Raises InputError in regression.
     """

@@ -47,7 +47,7 @@ class Run:
         return f"Run({short_description(self.method, self.seed, self.summary)})"
 
     def predict(self, x: Any, classes: bool = False) -> Tensor:
-        """The model's scores (n, k) of samples `x` (n, *shape), or with `classes` the class of each, int64 (n,).
+        """Compute the scores (n, k) of samples `x` (n, *shape), or with `classes` the class of each, int64 (n,).
 
         x: samples as they were given for training, before any scaling: an array, a tensor, a list of pictures or
         texts, or a dataset, whose labels are left aside. Of a multi-label task `classes` are 0 and 1 (n, k); a

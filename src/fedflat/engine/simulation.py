@@ -285,7 +285,7 @@ class Simulation:
         return self._server.model
 
     def predict(self, x: Any, classes: bool = False) -> Tensor:
-        """As `Run.predict`, by the server's model of now."""
+        """Predict as `Run.predict` does, by the server's present model."""
         return predict(self.model, SampleKind.of(self.data), x, classes)
 
     @property
@@ -667,8 +667,9 @@ class Simulation:
         return OwnModels(self.objective, self.data, clients, self.own_model)
 
     def _probed(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """The values of the probes after this round; half an interval, or a residual, has a name with `_error`, and how
-        many samples they were taken on, if not on all, with `_samples`.
+        """Return the values of the probes after this round, by name.
+
+        `NAME_error` is half an interval, or a residual; `NAME_samples` the number of samples used, if not all.
 
         Raises InputError for a value with the name of one of the round's `metrics`.
         """

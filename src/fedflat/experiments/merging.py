@@ -11,11 +11,11 @@ from pydantic.fields import FieldInfo
 from ..core.errors import InputError
 from ..core.object_references import file_of, short_name
 from ..core.registry import plain
-from .schema import Choice, Section, sections_of
+from .schema import DefaultName, Section, sections_of
 
 
 def merged(model: type[BaseModel], old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The table `new` over the table `old`, both of a configuration `model`; neither is changed.
+    """Merge the table `new` over the table `old`, both of a configuration `model`; neither is changed.
 
     Keys that `new` does not have keep their values, in tables inside tables, too; lists are replaced. A name alone is a
     table with that name. A table with the name of another class, such as another partition, replaces the old one.
@@ -24,14 +24,14 @@ def merged(model: type[BaseModel], old: Mapping[str, Any], new: Mapping[str, Any
 
 
 def nested(key: str, value: Any) -> Any:
-    """`{"client": {"lr": 0.1}}` for the key `client.lr` and the value 0.1."""
+    """Return `{"client": {"lr": 0.1}}` for the key `client.lr` and the value 0.1."""
     for part in reversed(key.split(".")):
         value = {part: value}
     return value
 
 
 def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of a table by dotted key: `{"client": {"lr": 0.1}}` is `{"client.lr": 0.1}`.
+    """Return the values of a table by dotted key: `{"client": {"lr": 0.1}}` is `{"client.lr": 0.1}`.
 
     Raises InputError for a key that is there in both spellings.
     """
@@ -45,7 +45,7 @@ def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _over(info: FieldInfo | None, old: Any, new: Any) -> Any:
-    """The value `new` over `old`, both of the field described by `info`."""
+    """Merge the value `new` over `old`, both of the field described by `info`."""
     members = [] if info is None or is_list(info) else sections_of(info.annotation)
     if any("name" in one.model_fields for one in members):
         old, new = ({"name": value} if isinstance(value, str) else value for value in (old, new))
@@ -64,17 +64,17 @@ def _over(info: FieldInfo | None, old: Any, new: Any) -> Any:
 
 
 def _is_another(info: FieldInfo, members: list[type[Section]], old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether `new` names another class than `old`, on which the other keys depend."""
+    """Tell whether `new` names another class than `old`, on which the other keys depend."""
     if "name" not in new or not any(one.has_keys_of_its_name for one in members):
         return False
-    default = next((one.default for one in info.metadata if isinstance(one, Choice)), None) or next(
+    default = next((one.name for one in info.metadata if isinstance(one, DefaultName)), None) or next(
         one.model_fields["name"].default for one in members
     )
     return bool(_known(new["name"]) != _known(old.get("name", default)))
 
 
 def _known(name: Any) -> Any:
-    """The same for all spellings of a name."""
+    """Return a value that all spellings of a name share."""
     if not isinstance(name, str):
         return name
     file = file_of(name)
@@ -82,5 +82,5 @@ def _known(name: Any) -> Any:
 
 
 def is_list(info: FieldInfo) -> bool:
-    """Whether a field is a list."""
+    """Tell whether a field is a list."""
     return getattr(info.annotation, "__origin__", None) is list

@@ -67,7 +67,7 @@ def predict_file(run: StoredRun, source: Path, out: Path, scores: bool, probabil
 
 
 def _table(names: list[str], scores: Tensor, kind: SampleKind, with_scores: bool, probabilities: bool) -> pa.Table:
-    """A row for each sample: its name, its prediction, and on request scores or probabilities."""
+    """Make a row for each sample: its name, its prediction, and on request scores or probabilities."""
     labels: Sequence[str] = kind.class_names or list(map(str, range(kind.outputs)))
     columns: dict[str, Any] = {"sample": names}
     further = {"score": scores} if with_scores else {}
@@ -91,7 +91,7 @@ def _write_csv(table: pa.Table, path: Path) -> None:
 
 
 def _samples(source: Path, run: StoredRun) -> _Samples:
-    """The samples in a file or a folder."""
+    """Read the samples in a file or a folder."""
     kind = run.samples
     if not source.exists():
         raise InputError(f"--input {source} is not there")
@@ -114,7 +114,7 @@ def _samples(source: Path, run: StoredRun) -> _Samples:
 
 
 def _of_pictures(source: Path, run: StoredRun) -> _Samples:
-    """A picture, or those in a folder and its subfolders, with their paths in it as names."""
+    """Read a picture, or those in a folder and its subfolders, with their paths in it as names."""
     files = [source] if source.is_file() else [x for x in plain_files(source) if x.suffix.lower() in SUFFIXES]
     if not files:
         raise InputError(f"--input {source} has no pictures ({', '.join(sorted(SUFFIXES))})")
@@ -124,7 +124,7 @@ def _of_pictures(source: Path, run: StoredRun) -> _Samples:
 
 
 def _shape(source: Path, run: StoredRun) -> Shape:
-    """The shape in which pictures are decoded. Raises InputError for a run that was not trained on square pictures."""
+    """Return the shape to decode pictures to. Raises InputError for a run that was not trained on square pictures."""
     kind = run.samples
     fits = kind.numbers == "pixels" and len(kind.shape) == 3 and kind.shape[0] in (1, 3)
     if not fits or kind.shape[1] != kind.shape[2]:

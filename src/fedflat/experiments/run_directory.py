@@ -390,7 +390,7 @@ class StoredRun:
         return self.load_into(self._with_known_base(InitialModel.of_architecture(architecture).module()))
 
     def predict(self, x: Any, classes: bool = False) -> Tensor:
-        """As `Run.predict`, on a GPU if there is one and the run's device was not the CPU; the data are not needed.
+        """Predict as `Run.predict` does, on a GPU if there is one and the run's device was not the CPU.
 
         Texts are encoded by the run's own vocabulary or tokenizer.
         """
@@ -408,7 +408,7 @@ class StoredRun:
         return replace(found, vocabulary=tuple(text.removesuffix("\n").split("\n")))
 
     def picture_shape(self) -> Shape:
-        """How pictures were decoded for training; only those of a known data set were made grey or coloured."""
+        """Return how pictures were decoded for training; only those of a known set were made grey or coloured."""
         channels, size = self.samples.shape[:2]
         if not self.directory.has_begun:
             return Shape(channels, size, first=OF_TRAINING)
@@ -425,7 +425,7 @@ class StoredRun:
     @cached_property
     def _encoder(self) -> Encoder | None:
         """That of a tokenizer; None if the run has none."""
-        if not self.directory.has_begun or self.samples.numbers != "whole numbers" or self.samples.vocabulary:
+        if not self.directory.has_begun or self.samples.numbers != "tokens" or self.samples.vocabulary:
             return None
         path = self.spec.model.options.get("path") if self.spec.model.name == "transformer" else None
         found = tokenizer_of(self.spec.data.tokenizer or (None if path is None else str(folder_of("path", str(path)))))

@@ -177,7 +177,7 @@ def read_architecture(path: Path) -> dict[str, Any] | None:
 
 
 def read_samples(path: Path) -> SampleKind | None:
-    """What samples the model takes, in summary.json; None if the file does not say it."""
+    """Read what samples the model takes, from summary.json; None if the file does not say it."""
     return _validated(path, lambda: _Summary.model_validate_json(read_bytes(path, MAX_JSON_BYTES))).samples
 
 

@@ -130,10 +130,10 @@ class NestedClass:
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class DefaultName:
     """Of a field whose `name` chooses a section: the name that a table without one has."""
 
-    default: str
+    name: str
 
 
 def section_of(cls: type[Any]) -> type[Section]:
@@ -198,7 +198,7 @@ def _choice(
 
     options = tuple(sections.values())
     union: Any = options[0] if len(options) == 1 else Annotated[Union[options], Field(discriminator="name")]  # noqa: UP007
-    return Annotated[union, SerializeAsAny(), Choice(default), WrapValidator(validated_section)]  # type: ignore[type-arg]
+    return Annotated[union, SerializeAsAny(), DefaultName(default), WrapValidator(validated_section)]  # type: ignore[type-arg]
 
 
 def outside_section(table: Mapping[str, Any], point: ExtensionPoint, nested: NestedClass | None = None) -> NamedSection:

@@ -173,7 +173,7 @@ def _fixed(spec: StudySpec) -> dict[str, Any]:
 
 
 def runs_in_folder(spec: StudySpec, path: Path) -> tuple[list[StoredRun], int]:
-    """The finished runs in the folder of a study, and how many others are planned or begun there.
+    """Return the finished runs in the folder of a study, and how many others are planned or begun there.
 
     These are those of `spec`, and what it was before it was extended or given other methods, seeds or a grid. Raises
     InputError for another run in the place of one of `spec`, and if none is finished.

@@ -27,7 +27,7 @@ class Column:
     merit: Callable[[Row], float | None] = lambda row: None  # higher is better; None where nothing is best
 
     def best(self, rows: Sequence[Row]) -> set[str]:
-        """The labels of the rows that are best among those of their task, where an interval tells them from others."""
+        """Return the labels of the best rows of each task, if an interval tells them from others."""
         found: set[str] = set()
         for same in by_task(rows):
             merits = {row.label: merit for row in same if (merit := self.merit(row)) is not None}
@@ -37,7 +37,7 @@ class Column:
 
 
 def _is_ahead(row: Row, rows: Sequence[Row]) -> bool:
-    """Whether the interval of its difference is above zero; for a baseline, those of all others below."""
+    """Tell whether the interval of its difference is above zero; for a baseline, those of all others below."""
     if row.is_baseline:
         others = [one.difference for one in rows if one.baseline == row.label and one is not row]
         return bool(others) and all(d is not None and d.high is not None and d.high < 0 for d in others)

@@ -37,7 +37,7 @@ class Comparison(ComparisonData):
         return export.csv_text(self) if path is None else export.write_csv(self, Path(path))
 
     def to_latex(self, columns: Sequence[str] | None = None) -> str:
-        """The table as a LaTeX `tabular` (package booktabs); the best is bold where its interval excludes zero.
+        """Write the table as a LaTeX `tabular` (package booktabs); the best is bold where its interval excludes zero.
 
         columns: titles of those besides the method, such as `["test accuracy %"]`; default all but rounds to a target
         that nobody asked for. Raises InputError for an unknown one.

@@ -157,7 +157,7 @@ def accuracy(run: FinishedRun, protocol: Protocol) -> float:
 
 
 def test_samples(runs: Sequence[FinishedRun]) -> float:
-    """The fewest samples that the accuracies of `runs` are on; infinitely many if an old summary does not say it."""
+    """Return the fewest test samples of `runs`; infinitely many if a summary does not say it."""
     return min(run.summary.get("test_samples", inf) for run in runs)
 
 

@@ -38,7 +38,7 @@ def html_table(comparison: ComparisonData) -> str:
 
 
 def latex_table(comparison: ComparisonData, chosen: Sequence[str] | None = None) -> str:
-    """The table as a `tabular` with the rules of booktabs; the caption is a comment, bold as in the table of a page.
+    """Write the table as a `tabular` with booktabs' rules; bold as on the page, the caption as a comment.
 
     chosen: the titles of the columns besides the method; default all but rounds to a target that nobody asked for.
     Raises InputError for a column that the table does not have.

@@ -155,7 +155,7 @@ def _happened(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The settings with dots in their names, each as text; what is not set is left out."""
+    """Return the settings with dots in their names, each as text; what is not set is left out."""
     for name, value in settings.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")

@@ -95,7 +95,7 @@ def _map(data: FederationData) -> str | None:
 
 
 def _counts(data: FederationData) -> str | None:
-    """How many clients took part by round, as SVG: means over neighbouring rounds; None if no round is over."""
+    """Draw how many clients took part by round, as SVG: means over neighbouring rounds; None if no round is over."""
     if not data.rounds:
         return None
     width = -(-(max(data.rounds) + 1) // BARS)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..core.errors import NonFiniteError
 from ..core.method import Context, Method
 from ..core.method_check import check_record
-from ..core.model_copy import copied, refresh
+from ..core.model_copy import copied, recompute_weights
 from ..core.objective import Objective
 from ..core.records import is_finite
 from ..data.federated import Index
@@ -80,7 +80,7 @@ class Server:
         """A new module with the model in it, in evaluation mode."""
         module = copied(self.objective.module)
         self.objective.space.write(module, self.served)
-        refresh(module)
+        recompute_weights(module)
         return module.eval()
 
     def cohort(self, t: int) -> Index:

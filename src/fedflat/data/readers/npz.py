@@ -34,7 +34,7 @@ def npz_files(folder: Path) -> dict[str, Path]:
 
 
 def read_npz(path: Path) -> Part:
-    """The part in one file: x (n, *shape), y (n,) numbers or texts, or (n, k) numbers, domain and user (n,).
+    """Read one file: x (n, *shape), y (n,) numbers or texts, or (n, k) numbers, domain and user (n,).
 
     The last two need not be there.
 
@@ -53,7 +53,7 @@ def read_npz(path: Path) -> Part:
 
 
 def read_samples(path: Path) -> Array:
-    """The array x (n, *shape) of a file that need not have labels. Raises InputError as `read_npz` does."""
+    """Read the array x (n, *shape) of a file that need not have labels. Raises InputError as `read_npz` does."""
     with parsing(str(path), "not a readable npz file"):
         arrays = _arrays(path)
     expect("x" in arrays and arrays["x"].ndim >= 2, str(path), "has no array 'x' of shape (n, ...)")
@@ -97,14 +97,14 @@ def _header(version: tuple[int, int], stream: io.BytesIO) -> tuple[tuple[int, ..
 
 
 def _samples(path: Path, x: Array) -> Array:
-    """Samples in a type that is stored."""
+    """Convert samples to a type that is stored."""
     last = x.dtype == np.uint8 and x.ndim == 4 and x.shape[-1] in CHANNELS and x.shape[1] not in CHANNELS
     expect(not last, str(path), f"x has shape {x.shape}; pictures are (n, channels, height, width)")
     return stored(x, f"data file {path}: x")
 
 
 def _names(path: Path, group: str, values: Array, number: int) -> list[str | int]:
-    """The domain or user of each sample."""
+    """Return the domain or user of each sample."""
     expect(values.shape == (number,), str(path), f"{group} has shape {values.shape}, expected ({number},)")
     found: list[str | int] = values_of(values, f"data file {path}: {group}").tolist()
     return found

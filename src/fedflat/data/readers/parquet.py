@@ -72,7 +72,7 @@ class Parquet:
         return Part(labels, decode_pictures(encoded, shape), domain, user, names)
 
     def _labels(self, columns: list[_Column]) -> tuple[Array, tuple[str, ...]]:
-        """The labels of a part, (n,), and the names of class numbers if its files declare them."""
+        """Return the labels of a part, (n,), and the names of class numbers if its files declare them."""
         if not self.own:
             return np.concatenate([column.numbers() for column in columns]), ()
         found = [column.labels() for column in columns]
@@ -100,7 +100,7 @@ def parquet_columns(path: Path) -> list[str]:
 
 
 def first_picture(path: Path) -> tuple[str, tuple[int, int, int]]:
-    """The first picture in the column `image` of a file: its name, and its channels (1 or 3), width and height."""
+    """Find the first picture in the column `image`: its name, and its channels (1 or 3), width and height."""
     column = _Column(path, _open(path, ["image", "image.bytes"]), "image")
     column.expect_pictures()
     name, read = next(column.pictures(), (str(path), None))
@@ -110,12 +110,12 @@ def first_picture(path: Path) -> tuple[str, tuple[int, int, int]]:
 
 
 def text_column(path: Path, name: str) -> list[str]:
-    """The texts in a column of a file. Raises InputError, naming it, if there are none."""
+    """Read the texts in a column of a file. Raises InputError, naming it, if there are none."""
     return _Column(path, _open(path, [name]), name).texts()
 
 
 def picture_column(path: Path, name: str) -> tuple[int, Iterator[tuple[str, Callable[[], bytes]]]]:
-    """The number of encoded pictures in a column of a file, and their names with functions that read their bytes."""
+    """Return the number of encoded pictures in a column, and their names with functions that read their bytes."""
     column = _Column(path, _open(path, [name, f"{name}.bytes"]), name)
     column.expect_pictures()
     return column.file.metadata.num_rows, column.pictures()
@@ -198,14 +198,14 @@ class _Column:
         return texts
 
     def labels(self) -> Array:
-        """Class numbers, or texts that name classes, (n,)."""
+        """Read class numbers, or texts that name classes, (n,)."""
         kind = _value_type(self.type)
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             return values_of(self.texts(), f"data file {self.label}: label")
         return self.numbers()
 
     def names(self) -> list[str] | list[int]:
-        """Texts and numbers as they are; numbers by the names that the file gives them, if it gives any."""
+        """Read texts and numbers; numbers by the names that the file gives them, if it gives any."""
         if not pa.types.is_integer(self.type):
             return self.texts()
         numbers, names = self.numbers(), self.class_names()

@@ -45,7 +45,7 @@ def decode_pictures(encoded: Iterable[tuple[str, Callable[[], bytes]]], shape: S
 
 
 def picture_shape(name: str, read: Callable[[], bytes]) -> tuple[int, int, int]:
-    """Channels (1 or 3), width and height of one encoded picture. Raises InputError by `name`."""
+    """Return channels (1 or 3), width and height of one encoded picture. Raises InputError by `name`."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with _opened(name, read) as image:
@@ -54,7 +54,7 @@ def picture_shape(name: str, read: Callable[[], bytes]) -> tuple[int, int, int]:
 
 
 def pixels(image: Image.Image, what: str) -> Picture:
-    """A picture in memory, (1 or 3, height, width). Raises InputError that begins with `what`, as `plain` does."""
+    """Return a picture in memory as (1 or 3, height, width). Raises InputError that begins with `what`, as `plain`."""
     if not 0 < prod(image.size) <= MAX_PIXELS:
         raise InputError(f"{what} has {prod(image.size):,} pixels; 1 to {MAX_PIXELS:,} are read")
     try:
@@ -66,7 +66,7 @@ def pixels(image: Image.Image, what: str) -> Picture:
 
 
 def plain(image: Image.Image, what: str) -> Image.Image:
-    """`image` upright with 8 bits, grey (mode L) or in colours (RGB), by the rules of docs/data.md.
+    """Convert `image` to 8 bits, upright, grey (mode L) or coloured (RGB), by the rules of docs/data.md.
 
     Raises InputError, which begins with `what`, for several frames, transparent pixels and modes without a known scale.
     """
@@ -80,7 +80,7 @@ def plain(image: Image.Image, what: str) -> Image.Image:
 
 
 def _orientation(image: Image.Image) -> int:
-    """How the camera was held, as EXIF says; a block that cannot be read says nothing."""
+    """Return the orientation that EXIF gives; a block that cannot be read gives none."""
     with suppress(Exception):
         return int(image.getexif().get(ORIENTATION, 1))
     return 1
@@ -157,5 +157,5 @@ def _centre(picture: Image.Image, shape: Shape) -> Image.Image:
 
 
 def _array(picture: Image.Image) -> Picture:
-    """The pixels with the channels first."""
+    """Return the pixels with the channels first."""
     return np.atleast_3d(np.asarray(picture)).transpose(2, 0, 1)

@@ -95,7 +95,7 @@ def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index,
 
 
 def _one_at_a_time(one: Executor, many: Executor, cohort: Index) -> str:
-    """Why there is nothing to choose; nothing if there is."""
+    """Say why clients are trained one after another without a trial; empty if a trial decides."""
     if one.randomness is Randomness.OTHER:
         return "the model draws random numbers other than dropout"
     if one.randomness is Randomness.OF_BATCH:
@@ -105,7 +105,7 @@ def _one_at_a_time(one: Executor, many: Executor, cohort: Index) -> str:
 
 
 def _compiled(choice: Choice, make: Callable[[type[Executor]], Executor], cohort: Index) -> Choice:
-    """`choice`, which is stacked, or the same steps compiled if that is worthwhile."""
+    """Return `choice`, which is stacked, or the same steps compiled if that is worthwhile."""
     many, compiled = choice.executor, make(Compiled)
     try:
         seconds = choice.seconds | _step_times((many, compiled), cohort, LONG_TRIAL_STEPS, LONG_ENOUGH)
@@ -117,7 +117,7 @@ def _compiled(choice: Choice, make: Callable[[type[Executor]], Executor], cohort
 
 
 def _in_a_line(error: Exception) -> str:
-    """What has gone wrong, without what is said to those who have asked for stacks."""
+    """Say in one line what failed, without the advice for who asked for stacks."""
     cause = error.__cause__ if isinstance(error, StackingError) and error.__cause__ else error
     return shortened(printable(f"{type(cause).__name__}: {str(cause).partition(chr(10))[0]}"))
 

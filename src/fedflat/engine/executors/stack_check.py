@@ -38,7 +38,7 @@ def check_stack(one: Executor) -> None:
 
 
 def _gradient(objective: Objective, w: torch.Tensor, batch: Batch) -> torch.Tensor:
-    """As `Objective.gradient`, in the precision of the model."""
+    """Compute what `Objective.gradient` does, in the precision of the model."""
     w = w.detach().requires_grad_()
     with torch.enable_grad():
         gradient: torch.Tensor = torch.autograd.grad(objective.loss(w, batch).sum(), w)[0]
@@ -46,6 +46,6 @@ def _gradient(objective: Objective, w: torch.Tensor, batch: Batch) -> torch.Tens
 
 
 def _close(a: torch.Tensor, b: torch.Tensor, objective: Objective) -> bool:
-    """Whether two gradients agree but for rounding, which is that of the coarsest parameters."""
+    """Tell whether two gradients agree but for rounding, which is that of the coarsest parameters."""
     floating = [p.dtype for p in objective.module.parameters() if p.is_floating_point()]
     return close(a, b, max(torch.finfo(dtype).eps for dtype in floating) ** 0.4)

@@ -61,7 +61,7 @@ def evaluation_data(study: Study) -> FederatedData | None:
 
 
 def _read(folder: Path) -> tuple[Any, Any]:
-    """`x.npy`, samples (n, *shape), and `y.npy`, class indices or names of classes (n,), mapped into memory.
+    """Map `x.npy`, samples (n, *shape), and `y.npy`, class indices or names of classes (n,), into memory.
 
     Raises InputError, naming the file.
     """

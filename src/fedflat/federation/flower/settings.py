@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from platformdirs import user_data_path
 from pydantic import ConfigDict, Field, model_validator
 
 from ...core.errors import InputError
+from ...data.numbers import NumberKind
 from ...experiments.config_errors import validated
 from ...experiments.schema import Section
 from ...files import read_toml
@@ -78,7 +79,7 @@ class RunSettings(FlowerSection):
     )
     shape: str | None = Field(None, description="shape of clients' own samples, such as 3x32x32")
     classes: int | None = Field(None, ge=1, description="number of classes of clients' own samples")
-    numbers: Literal["floats", "pixels", "tokens"] = Field(
+    numbers: NumberKind = Field(
         "floats", description="what clients' own samples are: floats, pixels (uint8), or other whole numbers as tokens"
     )
     test: str = Field("", description="the server's folder with own test samples, x.npy and y.npy; none if empty")

@@ -105,7 +105,7 @@ def measure(subject: Subject, measures: Sequence[str | Measure], progress: Progr
 
 
 def check_names(findings: Sequence[Finding]) -> Flatness:
-    """The findings together. Raises InputError if a name would stand for the numbers of two of them."""
+    """Join the findings. Raises InputError if a name would stand for the numbers of two of them."""
     owners: dict[str, str] = {}
     for finding in findings:
         for name in {*finding.values, *finding.curves}:
@@ -116,7 +116,7 @@ def check_names(findings: Sequence[Finding]) -> Flatness:
 
 
 def check_measures(measures: Sequence[str | Measure], module: nn.Module) -> list[Measure]:
-    """The measures, each once.
+    """Return the measures, each once.
 
     Raises InputError for an unknown name, two measures whose numbers would have one name, such as traces with another
     seed, or one that needs adapters, which `module` does not have.

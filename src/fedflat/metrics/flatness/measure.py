@@ -32,7 +32,7 @@ class Measured:
     samples: tuple[int, int] | None = None  # on how many of how many training samples, where these are not all
 
     def __str__(self) -> str:
-        """The number to three digits, or as far as its error allows, and on which part of the samples it was taken."""
+        """Write the number as far as its error allows, at most three digits, and the part of the samples used."""
         number = f"{self.value:.3g}" if self.error is None else with_error(self.value, self.error)
         return number + self.subset
 
@@ -43,7 +43,7 @@ class Measured:
 
 
 def subsets(values: Iterable[Measured]) -> str:
-    """Which parts of the samples the values were taken on, each once."""
+    """Return the parts of the samples that the values were taken on, each once."""
     return "".join(dict.fromkeys(value.subset for value in values))
 
 

@@ -93,11 +93,11 @@ class Mean:
     parts: list[tuple[float, Landscape]]  # weights, whose sum need not be 1
 
     def loss(self, w: Tensor) -> float:
-        """The mean loss at `w` (d,)."""
+        """Compute the mean loss at `w` (d,)."""
         return sum(weight * F.loss(w) for weight, F in self.parts) / sum(weight for weight, _ in self.parts)
 
     def gradient(self, w: Tensor) -> Tensor:
-        """The gradient of the mean loss at `w` (d,), (d,)."""
+        """Compute the gradient of the mean loss at `w` (d,), (d,)."""
         total = torch.zeros_like(w, dtype=torch.float64)
         for weight, F in self.parts:
             total += weight * F.gradient(w)
@@ -174,11 +174,11 @@ class Subject:
         return self._landscape(self.data.members)
 
     def together(self, clients: Index) -> Mean:
-        """The loss on the samples that `client` takes of each of these clients (c,), weighted by all that they hold."""
+        """Return the loss on what `client` takes of each of these clients (c,), weighted by their samples."""
         return Mean([(float(self.data.sizes[i]), self.client(i)) for i in clients])
 
     def used_of(self, clients: Index) -> int:
-        """How many samples `client` takes of these clients (c,) together."""
+        """Count the samples that `client` takes of these clients (c,) together."""
         sizes = self.data.sizes[clients]
         return int((-(-sizes // -(-sizes // self.max_samples))).sum())
 
@@ -197,7 +197,7 @@ class Subject:
         return self.part(len(self.pooled))
 
     def part(self, used: int) -> str:
-        """How many of the training samples `used` are, in words."""
+        """Say how many of the training samples `used` are."""
         whole = used == self.total
         return f"all {used:,} training samples" if whole else f"{used:,} of {self.total:,} training samples"
 

@@ -26,7 +26,7 @@ def epsilon(
     rate: float, noise_multiplier: float, rounds: int, delta: float, neighbours: Neighbours = "ADD_OR_REMOVE_ONE",
     interval: float = INTERVAL, again: tuple[int, ...] = (),
 ) -> float:  # fmt: skip
-    """The epsilon of so many rounds at `delta`, an upper bound by privacy loss distributions; at rate 1 the exact one.
+    """Bound the epsilon of these rounds at `delta` from above by privacy loss distributions; at rate 1 it is exact.
 
     In each round every client takes part with probability `rate`, independently, and moves a sum by at most 1, to which
     Gaussian noise of deviation `noise_multiplier` is added. neighbours: what two data sets differ in, one client that
@@ -82,7 +82,7 @@ def noise_for(epsilon_wanted: float, delta: float, rate: float, rounds: int) -> 
 
 
 def _check_resolved(rounds: int, delta: float) -> None:
-    """Raise InputError where the rounding errors of so many composed rounds are not small against `delta`."""
+    """Raise InputError where the rounding errors of the composed rounds are not small against `delta`."""
     if rounds > MOST_ROUNDS:
         raise InputError(f"privacy: the cost of {rounds} rounds cannot be computed; set at most {MOST_ROUNDS}")
     if delta < (least := max(rounds, 10) * RESOLUTION):
@@ -91,7 +91,7 @@ def _check_resolved(rounds: int, delta: float) -> None:
 
 
 def _interval(interval: float, noise_multiplier: float, spread: float, rounds: int, rough: float) -> float:
-    """What losses of a round with such noise are rounded to, where the rounds cost about `rough`.
+    """Return what losses of a round with such noise are rounded to, where the rounds cost about `rough`.
 
     It is `interval`, less where losses are small, and more where distributions would have more than some 1e5 of it.
     spread: about the deviation of the losses of all rounds.
@@ -116,7 +116,7 @@ def _composed(
 
 
 def _least_digits(near: float, suffices: Callable[[float], bool]) -> float:
-    """The least number of four significant digits that suffices, which is `near`: all larger ones do, too."""
+    """Return the least number of four significant digits that suffices, which is `near`; all larger ones do, too."""
     unit = 10.0 ** (floor(log10(near)) + 1 - DIGITS)
     high, stride = floor(near / unit) + 1, 1
     while not suffices(_multiple(high, unit)):

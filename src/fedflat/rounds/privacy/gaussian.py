@@ -8,7 +8,7 @@ ROUNDED_UP = 1e-9  # by which an epsilon is larger than the root that was found,
 
 
 def gaussian_epsilon(distance: float, delta: float) -> float:
-    """The epsilon at `delta` of a sum that is moved by `distance` deviations of its noise, rounded up."""
+    """Compute the epsilon at `delta` of a sum that is moved by `distance` deviations of its noise, rounded up."""
     from scipy.optimize import brentq  # takes long to import
     from scipy.special import ndtri
 
@@ -20,7 +20,7 @@ def gaussian_epsilon(distance: float, delta: float) -> float:
 
 
 def gaussian_distance(epsilon: float, delta: float) -> float:
-    """The distance, in deviations of the noise and from 1e-12 to 1e12, at which the sum costs `epsilon` at `delta`."""
+    """Compute the distance, in deviations of the noise and from 1e-12 to 1e12, that costs `epsilon` at `delta`."""
     from scipy.optimize import brentq
 
     def excess(power: float) -> float:
@@ -30,7 +30,7 @@ def gaussian_distance(epsilon: float, delta: float) -> float:
 
 
 def gaussian_delta(distance: float, epsilon: float) -> float:
-    """The exact delta: Phi(distance / 2 - epsilon / distance) - e^epsilon Phi(-distance / 2 - epsilon / distance).
+    """Compute delta = Phi(distance/2 - epsilon/distance) - e^epsilon Phi(-distance/2 - epsilon/distance), exactly.
 
     The two terms share the density at the first argument; without it none is large, and their difference is exact.
     """
@@ -42,7 +42,7 @@ def gaussian_delta(distance: float, epsilon: float) -> float:
 
 
 def _mills(x: float) -> float:
-    """The chance of a normal deviate above `x` over the density at `x`, for `x` of at least 0."""
+    """Compute the chance of a normal deviate above `x` over the density at `x`, for `x` of at least 0."""
     from scipy.special import erfcx
 
     return sqrt(pi / 2) * float(erfcx(x / sqrt(2)))

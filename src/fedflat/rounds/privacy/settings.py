@@ -10,9 +10,7 @@ from ...core.hyper import by_name, check, hyper
 
 Noise = Literal["system", "seeded-not-private"]
 LEAST_NOISE = 0.01  # below it epsilon is in the thousands, and the grid of `PrivateMean` would be finer than its sums
-MOST_NOISE = (
-    1e9  # nothing of the data is left long before, and its product with a clip, over rate, fits single precision
-)
+MOST_NOISE = 1e9  # times the largest clip over the least rate it still fits single precision
 
 
 @by_name
