@@ -91,7 +91,9 @@ def test_a_changed_byte_of_the_last_line_is_found_without_any_head(facts, data) 
         start = content[:-1].rindex(b"\n") + 1
         content[data.draw(st.integers(start, len(content) - 3))] ^= data.draw(st.integers(1, 127))
         path.write_bytes(content)
-        assert len(facts) in lines_named(problem(path))
+        # A byte that becomes a line break leaves a torn line, which may be a crash's, and a line that is no event.
+        last = {len(facts), len(facts) + 1} if content[start:-1].count(b"\n") else {len(facts)}
+        assert lines_named(problem(path)) & last
 
 
 def test_who_computes_the_check_of_a_changed_line_anew_is_found_by_the_next_line(tmp_path: Path) -> None:
