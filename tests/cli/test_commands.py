@@ -164,6 +164,7 @@ def test_dry_run_prints_configuration_and_cost_and_computes_nothing(fedflat, tmp
     assert code == 0
     assert 'name = "FedSMOO"' in out
     assert re.search(r"model parameters +4,810", out)
+    assert re.search(r"^time +about [\d.]+ (s|min), without measures", out, re.MULTILINE)
     assert not list(tmp_path.iterdir())
 
 

@@ -122,12 +122,16 @@ def test_flags_give_the_fields_of_an_own_class(fedflat, study: Path, tmp_path: P
 
 @pytest.mark.slow
 def test_landscape_and_flatness_need_the_permission(fedflat, study: Path, tmp_path: Path) -> None:
-    fedflat("run --method own.py:Mine --rounds 1 --data.clients 5 --flatness [] --out one")
+    own = "--method own.py:Mine --data.name own.py:blobs --model.name mlp"
+    fedflat(f"run {own} --rounds 1 --data.clients 5 --flatness [] --out one")
     for line in ("flatness one --measure gradient-norm", "landscape one --one-dimensional --points 3"):
         code, _, err = fedflat(line)
         assert code == 2
         assert "names code" in err
         assert fedflat(f"{line} --allow-code")[0] == 0
+    written = [path for path in (tmp_path / "one/landscape").iterdir() if path.is_file()]
+    assert {"landscape.html", "landscape.json"} <= {path.name for path in written}
+    assert not [path.name for path in written if str(tmp_path) in path.read_text()], "a page to hand on has no path"
     fedflat("run --rounds 1 --data.clients 5 --flatness [] --out plain")
     code, out, _ = fedflat("flatness plain --measure own.py:Length")
     assert code == 0, "a measure that the command line names is the user's own"

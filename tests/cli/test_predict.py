@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 import fedflat as ff
+from fedflat.federation.flower.directory import STUDY
 
 SIZE = 8
 WORDS = ["apple", "bridge", "cloud", "dance"]
@@ -129,6 +130,14 @@ def test_classes_have_the_names_that_labels_had(fedflat, tmp_path: Path) -> None
     found = rows(tmp_path / "predictions.csv")
     assert [row["class"] for row in found] == names[(sign > 0).astype(int)].tolist()
     assert {"probability_cat", "probability_dog"} < found[0].keys()
+
+
+def test_the_folder_of_a_federation_is_refused(fedflat, tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / STUDY).touch()
+    code, _, err = fedflat("predict site --input x.npz --out c.csv")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "site holds a federation, whose server does not know what samples its clients have" in err
 
 
 @pytest.mark.slow

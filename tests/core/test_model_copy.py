@@ -105,3 +105,86 @@ def test_a_train_of_its_own_is_called_and_other_modes_are_kept() -> None:
     module[0].training = True
     Objective(module)
     assert [layer.training for layer in module] == [False, False, True]
+
+
+def pair() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+
+
+def with_a_hook(hook: str) -> nn.Module:
+    model = pair()
+    getattr(model[1].weight, hook)(lambda gradient: None)
+    return model
+
+
+def with_a_weight_of(change) -> nn.Module:
+    """Its second weight is `change` of the first, by other objects in the same memory."""
+    model = pair()
+    model[1].weight.data = change(model[0].weight.data)
+    return model
+
+
+def with_a_view_in_a_buffer() -> nn.Module:
+    model = pair()
+    model[1].register_buffer("average", model[0].weight.detach()[1:])
+    return model
+
+
+def with_a_view_in_an_attribute() -> nn.Module:
+    model = pair()
+    model[1].first = model[0].weight.data
+    return model
+
+
+def with_an_expanded_weight() -> nn.Module:
+    model = pair()
+    model[1].weight = nn.Parameter(torch.zeros(1, 3).expand(3, 3))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: with_a_hook("register_hook"), "parameter '1.weight' has a hook on its gradient"),
+        (lambda: with_a_hook("register_post_accumulate_grad_hook"), "parameter '1.weight' has a hook on its gradient"),
+        (lambda: with_a_weight_of(torch.t), "'[01].weight' and '[01].weight' share memory"),
+        (lambda: with_a_weight_of(lambda w: w), "'[01].weight' and '[01].weight' share memory"),
+        (lambda: with_a_weight_of(lambda w: w.requires_grad_(False)), "share memory"),
+        (with_a_view_in_a_buffer, "'0.weight' and '1.average' share memory"),
+        (with_a_view_in_an_attribute, "share memory"),
+        (with_an_expanded_weight, "numbers of parameter '1.weight' share memory"),
+    ],
+)
+def test_what_plain_pytorch_does_besides_is_refused(make, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        copied(make())
+
+
+def flattened() -> nn.Module:
+    """Its parameters are parts of one tensor, one after the other."""
+    model = pair()
+    nn.utils.vector_to_parameters(torch.randn(24), model.parameters())
+    return model
+
+
+def tied() -> nn.Module:
+    model = pair()
+    model[1].weight = model[0].weight
+    return model
+
+
+def with_one_mask() -> nn.Module:
+    model, mask = pair(), torch.ones(3, 3)
+    for layer in model:
+        layer.register_buffer("mask", mask)
+        layer.also = mask[1:]
+    return model
+
+
+def frozen_in_one_memory() -> nn.Module:
+    return with_a_weight_of(lambda w: w).requires_grad_(False)
+
+
+@pytest.mark.parametrize("make", [flattened, tied, with_one_mask, frozen_in_one_memory, lambda: nn.LSTM(3, 4, 2)])
+def test_memory_in_common_that_training_does_not_change_is_taken(make) -> None:
+    copied(make())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -147,6 +148,18 @@ def carry_out_study(
         studies.study(spec, path, Observers(watching, tracking), jobs, strict)
     runs, _ = studies.runs_in_folder(spec, path)
     show(console, [Chapter(compare(runs, targets=spec.targets, protocol=spec.protocol))], path)
+
+
+def show_cost(console: Console, spec: RunSpec) -> None:
+    """Print what a run will cost; nothing is trained."""
+    from ..experiments.budget import simulation_budget
+    from ..experiments.study_plan import training_seconds, trial_cost
+    from ..reports.study_plan import duration
+
+    with closing(spec.build()) as sim:
+        budget = simulation_budget(sim)
+        seconds = training_seconds(budget, trial_cost(spec, sim).speed)
+    console.say(*budget.lines(), f"time                  about {duration(seconds)}, without measures and checkpoints")
 
 
 def show_plan(console: Console, spec: StudySpec, path: Path, jobs: Jobs) -> None:

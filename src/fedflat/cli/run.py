@@ -74,7 +74,7 @@ PatienceOption = Annotated[
 DryRunOption = Annotated[
     bool,
     typer.Option(
-        help="Print the resolved configuration and its cost, memory from a few steps on trial; train nothing."
+        help="Print the resolved configuration and its cost, memory and time from a few steps on trial; train nothing."
     ),
 ]
 
@@ -110,10 +110,9 @@ def run(
     """
     check_flags(context.args)
     from ..engine.ranks import joined
-    from ..experiments.budget import simulation_budget
     from ..experiments.spec import RunSpec
     from ..experiments.tracking import check_trackers
-    from .execution import carry_out_run, prepare_data, warn_of_doubtful_settings
+    from .execution import carry_out_run, prepare_data, show_cost, warn_of_doubtful_settings
     from .flags import key_table, resolve
     from .ranks import launch
 
@@ -126,7 +125,7 @@ def run(
     warn_of_doubtful_settings(console, spec)
     if dry_run:
         console.say(*spec.to_toml().split("\n"))
-        return console.say(*simulation_budget(spec.build()).lines())
+        return show_cost(console, spec)
     if patience <= 0:
         raise InputError(f"--patience {patience} must be more than 0")
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}"

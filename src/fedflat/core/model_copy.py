@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import deepcopy
 from itertools import chain
 
@@ -16,8 +17,11 @@ def copied(module: nn.Module, with_parameters: bool = True) -> nn.Module:
     """Copy `module`; without its parameters, the copy has the same tensors, which saves their memory.
 
     A tensor that a layer computes of its parameters before each pass, as old hooks for weight normalisation and for
-    pruning do, becomes a constant until then. Raises InputError if a copy cannot be made, or still uses the original.
+    pruning do, becomes a constant until then. Raises InputError if a copy cannot be made or still uses the original, or
+    if a copy would lose something that plain PyTorch has: hooks on gradients of parameters, and memory in common.
     """
+    _refuse_gradient_hooks(module)
+    _refuse_shared_memory(module)
     kept = chain.from_iterable((*vars(layer).values(), *layer._buffers.values()) for layer in module.modules())
     memo: dict[int, object] = {id(x): x.detach().clone() for x in kept if isinstance(x, Tensor) and not x.is_leaf}
     memo |= {} if with_parameters else {id(p): p for p in module.parameters()}
@@ -36,6 +40,44 @@ def copied(module: nn.Module, with_parameters: bool = True) -> nn.Module:
                 "trained; take layers from `self` in forward or a method, not from a lambda, closure or hook"
             )
     return made
+
+
+def _refuse_gradient_hooks(module: nn.Module) -> None:
+    """Raise InputError if a parameter has a hook: training takes gradients of a vector, which has no hooks."""
+    for name, p in module.named_parameters():
+        if p._backward_hooks or p._post_accumulate_grad_hooks:
+            raise InputError(f"model: parameter {name!r} has a hook on its gradient, which training would not call; "
+                             "remove it; client.clip bounds gradients")  # fmt: skip
+
+
+def _refuse_shared_memory(module: nn.Module) -> None:
+    """Raise InputError if a trained parameter lies in the memory of another tensor, or several times in its own."""
+    last, end = ("", False), 0
+    for start, length, name, trained, least in sorted(_places(module)):
+        if trained and length < least:
+            raise InputError(f"model: numbers of parameter {name!r} share memory, as after expand; add .clone()")
+        if start < end and (trained or last[1]):
+            raise InputError(f"model: {last[0]!r} and {name!r} share memory, so that training one would change the "
+                             "other; make them one nn.Parameter, or clone one of them")  # fmt: skip
+        if start + length > end:
+            last, end = (name, trained), start + length
+
+
+def _places(module: nn.Module) -> Iterator[tuple[int, int, str, bool, int]]:
+    """Yield of each tensor: its first byte, bytes up to the last, name, whether it is trained, bytes of its numbers."""
+    seen = set[int]()
+    for prefix, layer in module.named_modules():
+        for name, x in chain(layer._parameters.items(), layer._buffers.items(), vars(layer).items()):
+            if isinstance(x, Tensor) and id(x) not in seen and x.is_leaf and _has_memory(x):
+                seen.add(id(x))
+                length = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+                size = x.element_size()
+                yield x.data_ptr(), length * size, f"{prefix}.{name}".lstrip("."), x.requires_grad, x.numel() * size
+
+
+def _has_memory(x: Tensor) -> bool:
+    is_lazy = isinstance(x, nn.UninitializedParameter | nn.UninitializedBuffer)
+    return not is_lazy and x.layout is torch.strided and not x.is_meta and x.numel() > 0
 
 
 class Restorer:

@@ -58,7 +58,7 @@ class PlannedRun:
     @property
     def seconds(self) -> float:
         """Of what is left, in one process; a run that has begun counts whole."""
-        return 0.0 if self.finished else _seconds(self.budget, self.trial.speed) + self.trial.fixed
+        return 0.0 if self.finished else training_seconds(self.budget, self.trial.speed) + self.trial.fixed
 
     @property
     def disk_bytes(self) -> int:
@@ -100,21 +100,21 @@ def _costs(runs: Iterable[RunSpec]) -> Iterator[tuple[RunBudget, TrialCost]]:
         kind, method, table = _kind(run), run.method.full_name, run.decisive()
         if kind not in of_kind and len(of_kind) < MOST_TRIALS:
             with closing(run.build()) as sim:
-                tried = _tried(run, sim)
+                tried = trial_cost(run, sim)
             of_kind[kind] = of_method[method] = replace(tried, fixed=_fixed_seconds(run, tried.speed))
         work = settings_key(table | {"client": table["client"] | {"lr": None}})  # step sizes change none
         budgets[work] = budgets.get(work) or run_budget(run)
         yield budgets[work], of_kind.get(kind) or of_method.get(method) or next(iter(of_kind.values()))
 
 
-def _seconds(budget: RunBudget, speed: Speed) -> float:
-    """Of the gradients and evaluations of a run."""
+def training_seconds(budget: RunBudget, speed: Speed) -> float:
+    """Return what the gradients and evaluations of a run take, without its measures and checkpoints."""
     return budget.gradients * speed.gradient + budget.evaluated_samples * speed.evaluation
 
 
 def _fixed_seconds(run: RunSpec, speed: Speed) -> float:
     """What a short run takes besides: it is carried out twice, in folders that are removed; the first has imports."""
-    known = _seconds(run_budget(run), speed)
+    known = training_seconds(run_budget(run), speed)
     if known > SHORT:
         return 0.0
     with temporary_folder("fedflat-trial-", Path(gettempdir())) as folder:
@@ -132,8 +132,8 @@ def _kind(run: RunSpec) -> str:
     return settings_key([run.method.full_name, data, run.model.values(), *own, *shared])
 
 
-def _tried(run: RunSpec, sim: Simulation) -> TrialCost:
-    """What some steps of the largest clients of a simulation take, and an evaluation."""
+def trial_cost(run: RunSpec, sim: Simulation) -> TrialCost:
+    """Measure what some steps of the largest clients of a simulation take, and an evaluation."""
     peak = peak_bytes(sim)
     with one_thread(sim.device):  # as in a round
         trial = Trial(sim.executor, sim.trial_cohort, TIMED_STEPS)
