@@ -10,7 +10,7 @@ from torch import Tensor
 import fedflat as ff
 from fedflat.core.method import Method
 from fedflat.core.oracle import unit
-from fedflat.data.federated import Index
+from fedflat.data.types import Index
 from support.federation import federation, tanh_network
 
 

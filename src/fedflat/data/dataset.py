@@ -15,11 +15,11 @@ from ..core.task import Kind
 from ..hub import PIN
 from .cache import Entry, SourceFiles, Writer, entry, key
 from .conversion import Progress, write_groups, write_labels, write_pictures, write_texts
-from .federated import Index
 from .preparation import Preparation
 from .readers.file_search import plain_files
 from .readers.layout import Layout, Shape
 from .sample_format import OWN_FORMAT, SampleFormat
+from .types import Index
 
 FIXED = "; the samples of this set have one size"  # ends a message
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.errors import InputError
@@ -22,13 +21,12 @@ from .arrays import samples_and_labels, stored_parts
 from .labels import Labelling
 from .numbers import check_kind
 from .preparation import Augmentation, Preparation
+from .types import Index, Members
 
 if TYPE_CHECKING:  # schemes use the types of this module
     from .partition import Partition
 
 Augment = Literal["none", "crop-flip", "fl-simulator"]
-Index = NDArray[np.int64]
-Members = NDArray[np.int32 | np.int64]  # indices of samples
 AT_ONCE = 2**20  # members that are converted to int64 at once
 
 

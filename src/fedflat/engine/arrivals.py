@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.method import Context, Method
-from ..data.federated import Index
+from ..data.types import Index
 from ..rounds.attack import Attackers, HonestMoments
 from ..rounds.guard import GuardState
 

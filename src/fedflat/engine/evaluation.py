@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.objective import Objective
-from ..data.federated import FederatedData, Holdings, Index
+from ..data.federated import FederatedData, Holdings
+from ..data.types import Index
 from ..metrics.accuracy import (
     Evaluation,
     client_accuracies,

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.errors import InputError, NonFiniteError
-from ..data.federated import Index
+from ..data.types import Index
 from ..rounds.aggregation import RunningMean
 from ..rounds.checkpoint import DamagedError, Stream
 from . import local_ranks

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from ..core.errors import InputError
-from ..data.federated import Index
 from ..data.sample_kind import SampleKind
+from ..data.types import Index
 from ..metrics.flatness import Flatness
 from ..metrics.protocols import AccuracyCurve
 from ..rounds.cost import MethodCost

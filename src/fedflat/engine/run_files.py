@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..core.errors import InputError
-from ..data.federated import Index
+from ..data.types import Index
 from ..files import make_folder
 from ..metrics.flatness import Finding
 from ..metrics.protocols import AccuracyCurve

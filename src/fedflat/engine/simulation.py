@@ -23,9 +23,10 @@ from ..core.plain_numbers import plain_numbers, takes_numbers
 from ..core.structure import is_own, layers_of, telling_apart, text_of
 from ..core.task import CROSS_ENTROPY, SampleLoss
 from ..core.wrapper import label_of, serves_another
-from ..data.federated import FederatedData, Index, digest
+from ..data.federated import FederatedData, digest
 from ..data.partition_statistics import partition_statistics
 from ..data.sample_kind import SampleKind
+from ..data.types import Index
 from ..metrics.flatness import Flatness, Measure, ProgressCallback, Subject, check_measures, measure, no_progress
 from ..metrics.flatness.subject import MAX_SAMPLES, NextRound, RoundObserver
 from ..rounds import checkpoint

@@ -29,9 +29,9 @@ from ..core.space import Space
 from ..core.wrapper import serves_another
 from ..data import prepare
 from ..data.dataset import BundledDataset, FileDataset
-from ..data.federated import Index
 from ..data.folder_dataset import FoundDataset
 from ..data.sources import is_folder
+from ..data.types import Index
 from ..engine.executors.choice import Trial
 from ..engine.simulation import Simulation
 from ..files import cache_folder, make_folder, read_json, write_atomically

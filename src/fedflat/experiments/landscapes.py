@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError, printable
-from ..data.federated import Index
+from ..data.types import Index
 from ..engine.simulation import Simulation
 from ..files import read_bytes
 from ..metrics.features import FeatureMap, feature_map

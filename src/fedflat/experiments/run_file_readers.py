@@ -18,9 +18,9 @@ import pydantic
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from ..core.errors import InputError, printable
-from ..data.federated import Index
 from ..data.partition_statistics import PartitionStatistics
 from ..data.sample_kind import SampleKind
+from ..data.types import Index
 from ..files import parsed, read_bytes
 from ..metrics.flatness import Finding
 from .config_errors import short_repr

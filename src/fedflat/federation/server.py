@@ -17,7 +17,7 @@ from ..core.errors import InputError, NonFiniteError
 from ..core.matrix_products import fix_product_rounding
 from ..core.method import Context, Method
 from ..core.objective import Objective
-from ..data.federated import Index
+from ..data.types import Index
 from ..rounds import checkpoint
 from ..rounds.aggregation import mean_weights
 from ..rounds.cost import gradients_in_round

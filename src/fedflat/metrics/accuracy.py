@@ -13,7 +13,8 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..core.objective import Objective
 from ..core.task import Kind
-from ..data.federated import FederatedData, Holdings, Index, Members
+from ..data.federated import FederatedData, Holdings
+from ..data.types import Index, Members
 
 SAMPLES_AT_ONCE = 1024
 

@@ -11,7 +11,7 @@ from typing import Protocol as Interface
 import numpy as np
 
 from ..core.errors import InputError
-from ..data.federated import Index
+from ..data.types import Index
 from ..experiments.recipe_files import Published
 from ..experiments.statistics import Difference, MeanEstimate
 from ..metrics.flatness import Flatness

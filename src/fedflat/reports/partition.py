@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..data.federated import FederatedData, Index
+from ..data.federated import FederatedData
 from ..data.partition_statistics import partition_statistics
+from ..data.types import Index
 from ..files import make_folder, write_atomically
 
 SHADES = " ░▒▓█"

@@ -13,7 +13,7 @@ from ..core.local import has_schedule
 from ..core.method import Method
 from ..core.records import Record
 from ..data.device_copy import to_device
-from ..data.federated import Index
+from ..data.types import Index
 from .exact_sum import ExactSum, add_all
 
 Weights = Literal["uniform", "samples"]

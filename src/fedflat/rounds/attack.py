@@ -15,7 +15,8 @@ from ..core.errors import InputError
 from ..core.hyper import by_name, check, hyper
 from ..core.method import Method
 from ..core.records import Record
-from ..data.federated import FederatedData, Index
+from ..data.federated import FederatedData
+from ..data.types import Index
 from .randomness import Purpose, generator
 
 COLLUDING = ("inner-product", "little-is-enough")  # attackers who know what the honest clients of the round send

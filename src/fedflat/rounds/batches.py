@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ..core.objective import Batch
 from ..data.device_copy import to_device
-from ..data.federated import FederatedData, Index
+from ..data.federated import FederatedData
+from ..data.types import Index
 from .local_training import Client
 from .participation import Participation
 from .randomness import Purpose, words

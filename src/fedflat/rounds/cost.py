@@ -12,7 +12,7 @@ from ..core.method import Context, Method
 from ..core.method_check import check_pair
 from ..core.oracle import ObservedOracle
 from ..core.records import Record
-from ..data.federated import Index
+from ..data.types import Index
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from ..core.objective import Batch, BatchOracle, Objective
 from ..core.oracle import ObservedOracle
 from ..core.records import is_finite
 from ..data.device_copy import to_device
-from ..data.federated import Index
+from ..data.types import Index
 from ..metrics.flatness.subject import RoundObserver
 from .batches import Batches, BatchPlan
 from .randomness import Purpose, words

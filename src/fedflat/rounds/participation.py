@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core.errors import InputError
 from ..core.plain_numbers import plain_fields, plain_number
-from ..data.federated import Index
+from ..data.types import Index
 from .randomness import Purpose, words
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..data.federated import FederatedData, Holdings, Index
+from ..data.federated import FederatedData, Holdings
+from ..data.types import Index
 from .local_training import Client
 from .participation import Participation
 from .randomness import Purpose, generator

@@ -16,7 +16,7 @@ from ..core.method_check import check_record
 from ..core.model_copy import copied, recompute_weights
 from ..core.objective import Objective
 from ..core.records import is_finite
-from ..data.federated import Index
+from ..data.types import Index
 from .aggregation import RunningMean
 from .checkpoint import DamagedError
 from .guard import Guard, GuardState

@@ -4,7 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.hyper import hyper
-from .scheme import Index, Partition, Samples, class_pools, cut, dirichlet_shares, equal_sizes
+from ..types import Index
+from .scheme import Partition, Samples, class_pools, cut, dirichlet_shares, equal_sizes
 
 
 class BalancedDirichlet(Partition):

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.hyper import hyper
-from .scheme import Index, Partition, Samples, class_pools, dirichlet_shares, draw_with_refill, random_turns
+from ..types import Index
+from .scheme import Partition, Samples, class_pools, dirichlet_shares, draw_with_refill, random_turns
 
 
 class DirichletRefill(Partition):

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.hyper import hyper
-from .scheme import Index, Partition, Samples, cut, equal_sizes
+from ..types import Index
+from .scheme import Partition, Samples, cut, equal_sizes
 
 
 class IID(Partition):

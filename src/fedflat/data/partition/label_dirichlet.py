@@ -6,7 +6,8 @@ import numpy as np
 
 from ...core.errors import InputError
 from ...core.hyper import hyper
-from .scheme import Index, Partition, Samples, class_pools, dirichlet_shares, places_by_client
+from ..types import Index
+from .scheme import Partition, Samples, class_pools, dirichlet_shares, places_by_client
 
 
 class LabelDirichlet(Partition):

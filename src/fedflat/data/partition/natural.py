@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.errors import InputError
-from .scheme import Index, Partition, Samples
+from ..types import Index
+from .scheme import Partition, Samples
 
 
 class Natural(Partition):

@@ -4,7 +4,8 @@ import numpy as np
 
 from ...core.errors import InputError
 from ...core.hyper import hyper
-from .scheme import Index, Partition, Samples
+from ..types import Index
+from .scheme import Partition, Samples
 
 
 class Pathological(Partition):

@@ -4,7 +4,8 @@ import numpy as np
 
 from ...core.errors import InputError
 from ...core.hyper import hyper
-from .scheme import Index, Partition, Samples, class_pools
+from ..types import Index
+from .scheme import Partition, Samples, class_pools
 
 
 class Shards(Partition):

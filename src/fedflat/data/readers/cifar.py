@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import InputError
-from ..federated import Index
+from ..types import Index
 from .file_search import find
 from .layout import Part, Shape
 from .limits import MAX_OPCODES, MAX_SAMPLES, MAX_TUPLES

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..federated import Index
 from ..labels import values_of
 from ..numbers import Array
+from ..types import Index
 from .csv_files import join_texts
 from .file_search import plain_files
 from .layout import Part, Shape

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import InputError
-from ...data.federated import Index
+from ...data.types import Index
 from ...rounds.checkpoint import KEPT
 
 Slots = NDArray[np.int32]

@@ -14,7 +14,7 @@ from ...adapters import adapted_network
 from ...core.errors import InputError, StackingError, printable, shortened
 from ...core.local import LocalResult
 from ...core.model_check import Randomness
-from ...data.federated import Index
+from ...data.types import Index
 from ...rounds.executor import Executor, stacked
 from ...rounds.local_training import ContextFactory
 from ...rounds.sequential import Sequential

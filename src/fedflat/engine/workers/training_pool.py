@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...core.errors import InputError
 from ...core.method import Context
-from ...data.federated import Index
+from ...data.types import Index
 from ...rounds.executor import Executor
 from ..cohort import ChunkInput, ChunkResult, train_chunk
 from ..shared_memory import SharedMemory, TensorAllocator, join_pickle, split_pickle

@@ -15,7 +15,8 @@ from torch import Tensor
 from ...adapters import adapted_network, merged
 from ...core.errors import InputError
 from ...core.objective import Batch, Objective
-from ...data.federated import FederatedData, Index, Members
+from ...data.federated import FederatedData
+from ...data.types import Index, Members
 from .passes import Footprint
 
 MAX_SAMPLES = 2000

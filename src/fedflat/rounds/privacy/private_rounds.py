@@ -16,7 +16,7 @@ from torch import Tensor
 from ...core.errors import InputError
 from ...core.method import Context, Method
 from ...core.wrapper import label_of
-from ...data.federated import Index
+from ...data.types import Index
 from ..checkpoint import DamagedError
 from ..cost import full_passes_per_round, gradients_per_step
 from ..local_training import Client

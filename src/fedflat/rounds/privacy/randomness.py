@@ -9,7 +9,7 @@ import secrets
 import numpy as np
 from numpy.typing import NDArray
 
-from ...data.federated import Index
+from ...data.types import Index
 
 KEY_BYTES = 32
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ....adapters import Factors, factors
 from ....core.hyper import hyper
-from ....data.federated import Index
+from ....data.types import Index
 from ..measure import Finding, Measure, Measured, StepCallback
 from ..subject import RoundObserver, Subject
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ....core.hyper import hyper
-from ....data.federated import Index
+from ....data.types import Index
 from ..measure import Finding, Measure, Measured, StepCallback
 from ..subject import RoundObserver, Subject
 

@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from ....core.hyper import hyper
-from ....data.federated import Index
+from ....data.types import Index
 from ..measure import Finding, Measure, Measured, StepCallback, no_progress
 from ..subject import RoundObserver, Subject
 from .sharpness import worst_rise

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ....core.hyper import hyper
 from ....core.oracle import unit
-from ....data.federated import Index
+from ....data.types import Index
 from ..measure import Finding, Measure, Measured, StepCallback
 from ..subject import RoundObserver, Subject
 

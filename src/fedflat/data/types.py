@@ -1,0 +1,9 @@
+"""Names of array types that several rooms share."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Index = NDArray[np.int64]  # numbers of clients or samples, or counts of them
+Members = NDArray[np.int32 | np.int64]  # indices of samples
