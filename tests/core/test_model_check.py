@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from fedflat.core.errors import InputError
+from fedflat.core.hidden_state import close
 from fedflat.core.model_check import Randomness, randomness_of
 
 
@@ -231,6 +232,7 @@ memory: list[int] = []
         (lambda layer, x, out: x @ layer.same[0].T, "forward uses parameter 'weight' that training would not move"),
         (lambda layer, x, out: x.mul_(2)[:, :3] + out, "changes its input in place"),
         (clamp, "changes its parameter 'weight' in place"),
+        (lambda layer, x, out: out * layer.bias.requires_grad_(False).sum(), "changes requires_grad of its parameter"),
         (lambda layer, x, out: out if layer.training else out.argmax(-1), r"gives scores of shape \(2,\)"),
         (
             lambda layer, x, out: torch.zeros(2, 3, requires_grad=True) * 2,
@@ -244,6 +246,34 @@ def test_what_a_copy_would_not_do_again_is_refused_in_one_line(act, message: str
         randomness_of(Doing(act), torch.randn(4, 4), 3)
     assert len(str(error.value).splitlines()) == 1
     random.setstate(state)
+
+
+SYSTEM = random.SystemRandom()
+
+
+def generator_of_the_system(layer: Doing, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    return out * SYSTEM.random()
+
+
+def test_a_generator_without_a_state_is_refused_by_what_it_does() -> None:
+    model = Doing(generator_of_the_system)
+    with pytest.raises(InputError, match="gives other scores or gradients for the same parameters and samples"):
+        randomness_of(model, torch.randn(4, 4), 3)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_parameter_that_is_not_finite_is_named(value: float) -> None:
+    model = Doing(lambda layer, x, out: out * layer.scale)
+    model.scale = nn.Parameter(torch.tensor(value))
+    with pytest.raises(InputError, match="its parameter 'scale' has NaN or infinite values before training"):
+        randomness_of(model, torch.randn(4, 4), 3)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_scores_that_are_not_finite_can_be_compared(value: float) -> None:
+    """A tolerance that is NaN is an error of torch's, and one that is infinite would take all numbers for equal."""
+    a, b = torch.tensor([1.0, value]), torch.tensor([2.0, value])
+    assert close(a, a, 1e-3) and not close(a, b, 1e-3)
 
 
 def last(layer: Doing, x: torch.Tensor, out: torch.Tensor) -> None:

@@ -49,6 +49,13 @@ def test_a_model_whose_copy_uses_the_original_is_refused(make, place: str) -> No
         copied(make())
 
 
+@pytest.mark.parametrize("make", [nn.DataParallel, lambda model: torch.jit.trace(model, torch.zeros(2, 6))])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_a_wrapper_that_cannot_be_given_other_parameters_is_named(make) -> None:
+    with pytest.raises(InputError, match="cannot be trained here; give the module it was made from"):
+        copied(make(nn.Linear(6, 3)))
+
+
 def test_what_cannot_be_copied_is_said_in_one_line() -> None:
     model = nn.Linear(6, 3)
     model.lock = threading.Lock()

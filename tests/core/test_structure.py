@@ -141,6 +141,12 @@ class Other(Net):
         return super().forward(x) + x.mean()
 
 
+def hooked_back(scale: float) -> nn.Module:
+    net = Net()
+    net.register_full_backward_pre_hook(lambda module, found, scale=scale: (found[0] * scale,))
+    return net
+
+
 def hooked(scale: float) -> nn.Module:
     net = Net()
     net.register_forward_hook(lambda module, given, found, scale=scale: found * scale)
@@ -174,6 +180,7 @@ MODELS: dict[str, Callable[[], list[nn.Module]]] = {  # each makes models that d
     "attribute": lambda: [Net(scale=x) for x in (1.0, 2.0, (1, 2), "a", {"b": 1}, torch.tensor(2.0), None)],
     "forward": lambda: [Net(), Other(), patched()],
     "hook": lambda: [Net(), hooked(1.0), hooked(2.0)],
+    "hook on the way back": lambda: [Net(), hooked_back(1.0), hooked_back(2.0)],
     "buffer": lambda: [buffered(0.0), buffered(1.0)],
     "mode": lambda: [nn.Sequential(nn.Dropout()), frozen_mode(nn.Sequential(nn.Dropout()))],
     "stride": lambda: [nn.Conv2d(1, 2, 3, stride=x) for x in (1, 2)] + [nn.Conv2d(1, 2, 3, padding_mode="circular")],

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import fedflat as ff
+from fedflat.core.errors import InputError
 from fedflat.core.method import Method
 from fedflat.methods import find
 from fedflat.rounds.participation import HeldOut, Number, Unreliable
@@ -246,3 +247,9 @@ def test_held_out_clients_are_evaluated_on() -> None:
     own = [(model(x.double()).argmax(-1) == y).double().mean().item() for x, y in map(sim.data.client, held_out)]
     assert metrics[-1]["held_out_accuracy"] == pytest.approx(sum(own) / len(own))
     assert sim._server.context(2).share == 0.5
+
+
+def test_what_is_no_model_is_shown_on_one_line() -> None:
+    with pytest.raises(InputError, match="model must be a name or a torch.nn.Module, got OrderedDict") as error:
+        simulation(find("FedAvg")(), model=torch.nn.Linear(6, 3).state_dict())
+    assert len(str(error.value).splitlines()) == 1

@@ -65,10 +65,10 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 
 def close(a: Tensor, b: Tensor, tolerance: float) -> bool:
-    """Tell whether tensors agree to `tolerance` times the largest number; always on the meta device."""
+    """Tell whether tensors agree to `tolerance` times the largest finite number; always on the meta device."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    scale = float(b.abs().max()) if tolerance and b.numel() else 0.0
+    scale = float(b.nan_to_num(0.0, 0.0, 0.0).abs().max()) if tolerance and b.numel() else 0.0
     return a.is_meta or torch.allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
 
 
@@ -93,7 +93,7 @@ def _kept(value: Any) -> object | None:
     if isinstance(value, list | tuple | set | frozenset | deque | Mapping):
         return len(value)
     if isinstance(value, random.Random):
-        return value.getstate()
+        return None if isinstance(value, random.SystemRandom) else value.getstate()
     if isinstance(value, torch.Generator) or type(value).__name__ == "RandomState":
         return repr(list(value.get_state()))
     return repr(value.bit_generator.state) if type(value).__name__ == "Generator" else None

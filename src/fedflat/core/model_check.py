@@ -63,6 +63,9 @@ def randomness_of(module: nn.Module, x: Tensor, classes: int, task: Task = CROSS
     """
     fresh, values = copied(module, with_parameters=False), {name: p.detach() for name, p in module.named_parameters()}
     moving = {name for name, p in module.named_parameters() if p.requires_grad}
+    for name in sorted(moving):
+        if not values[name].isfinite().all():
+            raise InputError(f"model: its parameter {name!r} has NaN or infinite values before training")
     others = {name: p * 1.01 + 0.001 if name in moving else p for name, p in values.items()}
     first, second = x[:2], x[2:4] if len(x) >= 4 else x[:2].flip(0)
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
@@ -112,9 +115,13 @@ def _observe(module: nn.Module, values: dict[str, Tensor], x: Tensor, classes: i
 def _watched(module: nn.Module, parameters: dict[str, Tensor]) -> Iterator[None]:
     """Raise InputError if the block has changed a parameter or buffer, or drawn numbers elsewhere."""
     kept = {name: x.detach().clone() for name, x in (*parameters.items(), *module.named_buffers())}
-    drawn = _other_random_states()
+    trained, drawn = {name: x.requires_grad for name, x in parameters.items()}, _other_random_states()
     yield
     for name, leaf in parameters.items():
+        if leaf.requires_grad != trained[name]:
+            raise InputError(
+                f"model: changes requires_grad of its parameter {name!r} in forward; do that before training"
+            )
         if not same(leaf.detach(), kept[name]):
             raise InputError(f"model: changes its parameter {name!r} in place in forward, where methods move them")
     for name, buffer in module.named_buffers():

@@ -20,6 +20,8 @@ def copied(module: nn.Module, with_parameters: bool = True) -> nn.Module:
     pruning do, becomes a constant until then. Raises InputError if a copy cannot be made or still uses the original, or
     if a copy would lose something that plain PyTorch has: hooks on gradients of parameters, and memory in common.
     """
+    if isinstance(module, torch.jit.ScriptModule | nn.DataParallel):
+        raise InputError(f"model: a {type(module).__name__} cannot be trained here; give the module it was made from")
     _refuse_gradient_hooks(module)
     _refuse_shared_memory(module)
     kept = chain.from_iterable((*vars(layer).values(), *layer._buffers.values()) for layer in module.modules())

@@ -150,7 +150,8 @@ class _Words:
         text, mode = self.options(module), "" if module.training else "eval"
         weights = [(name, p if self._values else tuple(p.shape)) for name, p in module._parameters.items()
                    if p is not None]  # fmt: skip
-        hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values(), *module._backward_hooks.values()]
+        kinds = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
+        hooks = [hook for kind in kinds for hook in kind.values()]
         parts = self._fields([*weights, *module._buffers.items(), *module._modules.items(), ("hooks", hooks)])
         self.hidden.append(f"{text} {mode} {parts}")
         return text

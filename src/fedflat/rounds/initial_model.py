@@ -13,7 +13,7 @@ from torch import nn
 
 from .. import models
 from ..adapters import LoRA, adapted, with_bfloat16_base
-from ..core.errors import InputError
+from ..core.errors import InputError, printable, shortened
 from ..core.model_copy import copied
 from ..data.federated import digest
 from .randomness import Purpose, generator
@@ -55,7 +55,7 @@ class InitialModel:
                 raise InputError("model_options go with the name of a model, not with a module")
             return copied(model).to(dtype=dtype)
         if not isinstance(model, str):
-            raise InputError(f"model must be a name or a torch.nn.Module, got {model!r}")
+            raise InputError(f"model must be a name or a torch.nn.Module, got {shortened(printable(repr(model)), 80)}")
         for given in {"classes", "shape"} & set(options):
             raise InputError(f"model option {given!r} follows from the data and cannot be set (model.options.{given})")
         with _seeded(self.seed, Purpose.MODEL):
