@@ -273,7 +273,8 @@ def test_a_parameter_that_is_not_finite_is_named(value: float) -> None:
 def test_scores_that_are_not_finite_can_be_compared(value: float) -> None:
     """A tolerance that is NaN is an error of torch's, and one that is infinite would take all numbers for equal."""
     a, b = torch.tensor([1.0, value]), torch.tensor([2.0, value])
-    assert close(a, a, 1e-3) and not close(a, b, 1e-3)
+    assert close(a, a, 1e-3)
+    assert not close(a, b, 1e-3)
 
 
 def last(layer: Doing, x: torch.Tensor, out: torch.Tensor) -> None:

@@ -20,6 +20,8 @@ from fedflat.data.labels import Labelling
 from fedflat.data.loading import labelled
 from fedflat.data.own_dataset import own_dataset
 from fedflat.data.preparation import Preparation
+from fedflat.data.readers.npz import read_npz
+from fedflat.data.sample_kind import SampleKind
 from fedflat.experiments.config_errors import validated
 from fedflat.experiments.spec import RunSpec
 from fedflat.federation.flower.samples import own_samples, stored
@@ -38,10 +40,10 @@ Inputs = tuple[np.ndarray, np.ndarray, tuple[str, ...]]
 class Table:
     """A DataFrame or a Series as far as the package looks at one: `to_numpy`, `columns`, `index`."""
 
-    def __init__(self, values: np.ndarray, index: list[int] | None = None) -> None:
+    def __init__(self, values: np.ndarray, index: list[int] | None = None, columns: str | None = None) -> None:
         self._values, self.index = values, list(range(len(values))) if index is None else index
         if values.ndim > 1:
-            self.columns = list(range(values.shape[1]))
+            self.columns = list(range(values.shape[1]) if columns is None else columns)
 
     def __len__(self) -> int:
         return len(self._values)
@@ -310,6 +312,36 @@ def test_a_node_that_names_classes_needs_a_study_that_does(tmp_path: Path) -> No
     np.save(tmp_path / "x.npy", BASE.astype(np.uint8))
     with refused("samples are pixels (uint8), and the study's floats"):
         own_samples(study, stored({"data": str(tmp_path)}), 0)
+
+
+@pytest.mark.parametrize("other", ["cba", "abd"])
+def test_tables_have_their_columns_in_one_order(other: str) -> None:
+    """A column would be trained on as one quantity and tested as another. Columns without names are taken as is."""
+    x, named = BASE[:, 0], Table(BASE[:, 0], columns="abc")
+    problem = f"has the columns {', '.join(other)}"
+    with refused(f"client 1 {problem}, client 0 a, b, c; give all the same in one order"):
+        CLIENTS([(named, Y), (Table(x, columns=other), Y)])
+    with refused(f"test {problem}"):
+        CLIENTS([(x, Y), (named, Y)], test=(Table(x, columns=other), Y))
+    with refused(f"test {problem}"):
+        ff.FederatedData.split(named, Y, clients=2, test=(Table(x, columns=other), Y))
+    with refused(f"test {problem}"):
+        own_dataset(other, lambda: ((named, Y), (Table(x, columns=other), Y))).read()
+    data = CLIENTS([(named, Y), (Table(x), Y), (x.astype(float), Y)])
+    assert torch.equal(data.client(0)[0], data.client(1)[0])
+
+
+def test_samples_to_predict_may_be_a_table() -> None:
+    kind = SampleKind.of(CLIENTS([(Table(BASE[:, 0]), Y)]))
+    assert kind.stored(Table(BASE[:, 0])).tolist() == BASE[:, 0].tolist()
+    with refused("expected"):
+        kind.stored(Table(BASE[:, 0, :2]))
+
+
+def test_texts_in_npz_are_named(tmp_path: Path) -> None:
+    np.savez(tmp_path / "train.npz", x=TEXTS, y=Y)
+    with refused("x has texts; give token numbers, or texts in a parquet file"):
+        read_npz(tmp_path / "train.npz")
 
 
 def test_frames_of_pandas_are_tables() -> None:

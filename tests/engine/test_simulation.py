@@ -250,6 +250,6 @@ def test_held_out_clients_are_evaluated_on() -> None:
 
 
 def test_what_is_no_model_is_shown_on_one_line() -> None:
-    with pytest.raises(InputError, match="model must be a name or a torch.nn.Module, got OrderedDict") as error:
+    with pytest.raises(InputError, match=r"or a torch\.nn\.Module, got OrderedDict") as error:
         simulation(find("FedAvg")(), model=torch.nn.Linear(6, 3).state_dict())
     assert len(str(error.value).splitlines()) == 1

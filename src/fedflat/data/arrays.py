@@ -110,6 +110,21 @@ def refuse_other_order(x: Any, y: Any, who: str) -> None:
                          "order: y.loc[x.index]")  # fmt: skip
 
 
+def refuse_other_columns(given: Mapping[str, Any]) -> None:
+    """Raise InputError if the samples of two parts are tables whose named columns differ, or are in another order.
+
+    Tables whose columns are numbered from 0 have no names.
+    """
+    pairs = {part: pair for part, pair in given.items() if isinstance(pair, tuple | list) and len(pair) == 2}
+    columns = {part: list(x.columns) for part, (x, _) in pairs.items() if is_table(x)}
+    named = {part: some for part, some in columns.items() if some != list(range(len(some)))}
+    for part, some in named.items():
+        other, expected = next(iter(named.items()))
+        if some != expected:
+            raise InputError(f"data: {part} has the columns {_listed(some)}, {other} {_listed(expected)}; give all the "
+                             "same in one order: frame[columns]")  # fmt: skip
+
+
 def _is_item(part: Any) -> bool:
     """Tell whether one of two parts is itself a sample with its label, so that they are a dataset of two items."""
     return isinstance(part, tuple | list) and len(part) == 2 and not _axes(part[1]) and bool(_axes(part[0]))

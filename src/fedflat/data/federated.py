@@ -17,7 +17,7 @@ from ..core.errors import InputError
 from ..core.plain_numbers import takes_numbers
 from ..core.registry import known_names
 from ..core.task import KINDS, Kind
-from .arrays import samples_and_labels, stored_parts
+from .arrays import refuse_other_columns, samples_and_labels, stored_parts
 from .labels import Labelling
 from .numbers import check_kind
 from .preparation import Augmentation, Preparation
@@ -144,11 +144,12 @@ class FederatedData:
             labels=labels,
             class_names=class_names,  # type: ignore[arg-type]
         )
-        parts = {f"client {i}": samples_and_labels(client, f"client {i}", columns, checked_task(task))
-                 for i, client in enumerate(clients)}  # fmt: skip
-        if not parts:
+        given = {f"client {i}": client for i, client in enumerate(clients)}
+        if not given:
             raise InputError("data: from_clients needs at least one client")
-        parts |= {} if test is None else {"test": samples_and_labels(test, "test", columns, task)}
+        given |= {} if test is None else {"test": test}
+        refuse_other_columns(given)
+        parts = {part: samples_and_labels(some, part, columns, checked_task(task)) for part, some in given.items()}
         stored, outputs, names = stored_parts(parts, task, Labelling(labels, options.class_names, classes))
         held_out = stored.pop("test", None)
         x, y = (torch.cat(some) for some in zip(*stored.values(), strict=True))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.task import Kind
-from .arrays import Columns, groups, has_columns, read_columns, samples_and_labels, stored_parts
+from .arrays import Columns, groups, has_columns, read_columns, refuse_other_columns, samples_and_labels, stored_parts
 from .dataset import LoadedDataset, SampleArrays
 from .federated import FederatedData
 from .labels import INDICES, Labelling
@@ -42,6 +42,7 @@ def split(
     given = x if y is None else (x, y)
     share = isinstance(test, Real)
     parts = {"training": given} | ({} if test is None or share else {"test": test})
+    refuse_other_columns(parts)
     stored, outputs, names = stored_parts(
         {part: samples_and_labels(some, part, columns, task) for part, some in parts.items()},
         task, _labelling(given, columns, classes, options, task),

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.errors import InputError, printable, shortened
 from ..core.object_references import portable
-from .arrays import samples_and_labels
+from .arrays import refuse_other_columns, samples_and_labels
 from .dataset import BundledDataset, LoadedDataset, SampleArrays
 from .labels import named
 from .numbers import alike
@@ -46,6 +46,7 @@ def _of_pairs(returned: Any) -> LoadedDataset:
         raise InputError(f"returns {type(returned).__name__}, not (x, y), ((x, y), (x, y)) or a LoadedDataset")
     has_test = all(isinstance(part, tuple | list) and len(part) == 2 for part in returned)
     given = dict(zip(("training", "test"), returned if has_test else (returned,), strict=False))
+    refuse_other_columns(given)
     # Regression has the labels of every task; `loss` says which one they are.
     parts = {part: samples_and_labels(pair, f"the {part} part", task="regression") for part, pair in given.items()}
     x = alike({part: x for part, (x, _) in parts.items()})

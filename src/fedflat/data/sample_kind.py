@@ -18,7 +18,7 @@ from .arrays import has_columns, stacked
 from .conversion import encode
 from .federated import FederatedData
 from .labels import MAX_NAME
-from .numbers import NumberKind, kind_of, sample_tensor
+from .numbers import NumberKind, is_table, kind_of, sample_tensor
 from .preparation import Preparation
 
 MEANING: dict[NumberKind, str] = {
@@ -88,7 +88,7 @@ class SampleKind:
             raise InputError("predict: x has columns; give the one with the samples, such as dataset['image']")
         if isinstance(x, str | bytes | dict):
             raise InputError(f"predict: x is of type {type(x).__name__}; give an array or a list of samples")
-        if not hasattr(x, "dtype") and hasattr(x, "__getitem__") and hasattr(x, "__len__"):
+        if not hasattr(x, "dtype") and not is_table(x) and hasattr(x, "__getitem__") and hasattr(x, "__len__"):
             x = [_without_label(x[i]) for i in range(len(x))]
             if x and all(isinstance(one, str) for one in x):
                 return torch.from_numpy(np.array(self._encoder(encoder)(x)))  # a tokenizer's cannot be written

@@ -106,6 +106,9 @@ def _samples(source: Path, run: StoredRun) -> _Samples:
     if source.suffix == ".parquet":
         from ..data.readers.parquet import picture_column, text_column  # here, because most inputs need no parquet
 
+        if kind.numbers == "floats":
+            raise InputError(f"--input {source} has pictures or texts, and the run was trained on floats of shape "
+                             f"{kind.shape}; give these as x in an npz")  # fmt: skip
         if kind.numbers != "pixels":
             return _of_texts(text_column(source, "text"))
         rows, encoded = picture_column(source, "image")

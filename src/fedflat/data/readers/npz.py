@@ -45,6 +45,7 @@ def read_npz(path: Path) -> Part:
     for name in ("x", "y"):
         expect(name in arrays, str(path), f"has no array {name!r}; x and y are needed")
     x, y = arrays["x"], arrays["y"]
+    expect(x.dtype.kind not in "SU", str(path), "x has texts; give token numbers, or texts in a parquet file")
     expect(x.ndim >= 2 and len(x) > 0, str(path), f"x has shape {x.shape}, expected (n, ...)")
     expect(len(x) <= MAX_SAMPLES, str(path), f"x has {len(x):,} samples; at most {MAX_SAMPLES:,} are read")
     expect(y.shape[:1] == (len(x),) and y.ndim <= 2, str(path), f"y has shape {y.shape}, expected ({len(x)},)")
