@@ -75,7 +75,7 @@ def test_a_mistake_of_our_own_is_not_hidden() -> None:
 
 
 def test_every_command_runs_inside(fedflat, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> None:
+    def broken(standalone_mode: bool) -> None:
         raise MemoryError
 
     monkeypatch.setattr(app, "app", broken)
@@ -85,7 +85,7 @@ def test_every_command_runs_inside(fedflat, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_changed_is_one_line_and_other_warnings_are_pythons(fedflat, monkeypatch: pytest.MonkeyPatch) -> None:
-    def changed() -> None:
+    def changed(standalone_mode: bool) -> None:
         warnings.warn(ChangedWarning("torch was 2.0\n\x1b[2J"), stacklevel=1)
         warnings.warn("something else", UserWarning, stacklevel=1)
 
@@ -119,3 +119,25 @@ def test_one_of_several_ranks_tells_of_changes(
             warnings.warn(ChangedWarning("torch was 2.0"), stacklevel=1)
     assert capsys.readouterr().err == ""
     assert warnings.showwarning is before
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("predict x", "Missing option '--input'; see `fedflat predict --help`"),
+        ("report --nope", "No such option '--nope'; see `fedflat report --help`"),
+        ("nosuch", "No such command 'nosuch'; see `fedflat --help`"),
+        ("flower run --classes zero", "Invalid value for '--classes': 'zero' is not a valid integer; see"),
+    ],
+)
+def test_words_that_no_command_takes_are_one_line(fedflat, words: str, problem: str) -> None:
+    code, out, err = fedflat(words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"fedflat: {problem}")
+
+
+@pytest.mark.parametrize("words", ["", "flower"])
+def test_without_a_command_there_is_help(fedflat, words: str) -> None:
+    code, out, err = fedflat(words)
+    assert (code, err) == (2, "")
+    assert "Usage" in out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import typer
@@ -77,4 +78,4 @@ def main() -> None:
     """Run the command line. An error of the user or the system ends it with one line and a non-zero exit code."""
     fix_product_rounding()
     with in_one_line(), changes_in_one_line():
-        app()
+        sys.exit(app(standalone_mode=False))  # the code of a command that ends early

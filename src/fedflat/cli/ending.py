@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..core.errors import InputError, NonFiniteError, imported_errors, shortened
 from ..experiments.change_warnings import is_first_rank
@@ -48,6 +48,10 @@ def in_one_line() -> Iterator[None]:
         _end(str(error), error.exit_code)
     except KeyboardInterrupt:
         _end("stopped at once", STOPPED)
+    except imported_errors("click.exceptions:NoArgsIsHelpError"):  # who makes it prints the help
+        sys.exit(REFUSED)
+    except imported_errors("click:UsageError") as error:
+        _end(_usage(error), REFUSED)
     except imported_errors(*FAILURES) as error:
         _end(str(error), FAILED)
     except imported_errors(*REFUSALS) as error:
@@ -70,6 +74,12 @@ def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def _usage(error: Any) -> str:
+    """Say what is wrong with the words of a command line, and where the right ones are listed."""
+    message = error.format_message().strip().removesuffix(".").replace("\n", " ")
+    return f"{message}; see `{error.ctx.command_path} --help`" if error.ctx else message
 
 
 def _end(message: str, code: int) -> NoReturn:
