@@ -201,12 +201,10 @@ def study_page(folder: Path) -> dict[Path, str]:
 
 
 def durability_page() -> str:
-    """docs/durability.md with what was tried and measured, and what is promised."""
+    """docs/durability.md with what was tried, and what is promised."""
     text = renewed((ROOT / "docs" / "durability.md").read_text(), "promises", promises_table())
-    for what, table in {"trials": trials_table, "costs": costs_table}.items():
-        file = ROOT / "docs" / f"{what}.json"
-        text = renewed(text, what, table(json.loads(file.read_text())) if file.exists() else UNMEASURED)
-    return text
+    file = ROOT / "docs" / "trials.json"
+    return renewed(text, "trials", trials_table(json.loads(file.read_text())) if file.exists() else UNMEASURED)
 
 
 def promises_table() -> str:
@@ -237,20 +235,6 @@ def trials_table(content: dict[str, Any]) -> str:
     return Table(
         ("trial", "the audit: tried, survived, lost", "tried now", "survived", "lost or wrong"), rows
     ).markdown()
-
-
-def costs_table(content: dict[str, Any]) -> str:
-    """Milliseconds before and after."""
-    rows = [
-        (
-            row["what"],
-            f"{row['before']:.1f}",
-            f"{row['after']:.1f}",
-            f"{row['ratio']:.2f} [{row['least']:.2f}, {row['most']:.2f}]",
-        )
-        for row in content["rows"]
-    ]
-    return Table(("milliseconds", "before", "after", "ratio [least, most]"), rows).markdown()
 
 
 def deploy_page() -> str:
