@@ -21,6 +21,7 @@ from docs import attack_tables, privacy_tables, published, study
 from docs.gpu_lines import gpu_lines_table
 from docs.method_grid import grid
 from docs.method_pages import index_table, link, method_pages, page_problems
+from docs.package_listing import package_listing
 from docs.study_analysis import Results as StudyResults
 from docs.study_guidance import guidance, reach
 from fedflat.data.partition import all_partitions
@@ -28,7 +29,8 @@ from fedflat.experiments.recipe import Recipe, all_recipes
 from fedflat.federation.flower.settings import NodeSettings, RunSettings
 from fedflat.methods import all_methods
 from fedflat.metrics.flatness import all_measures
-from fedflat.reports.catalogue import COSTS, LEGEND, costs, documentation, settings, summary
+from fedflat.reports.catalogue import costs, documentation, settings, summary
+from fedflat.reports.listing import COSTS, FILE, LEGEND
 from fedflat.reports.recipes import details
 
 ROOT = Path(__file__).parent.parent
@@ -341,6 +343,7 @@ def main() -> int:
         ROOT / "docs" / "privacy.md": privacy_page(),
         ROOT / "docs" / "tests.md": between("docs/tests.md", "planted defects", defects_table(defects)),
         **study_page(STUDY),
+        FILE: package_listing(),
     }
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text() != text]
     if "--check" not in sys.argv[1:]:

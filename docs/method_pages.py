@@ -21,7 +21,8 @@ from fedflat.core.records import Record
 from fedflat.core.wrapper import Wrapper
 from fedflat.engine.arguments import check_ranks, check_weights
 from fedflat.methods import all_methods
-from fedflat.reports.catalogue import COSTS, LEGEND, costs, documentation, settings, summary
+from fedflat.reports.catalogue import costs, documentation, settings, summary
+from fedflat.reports.listing import COSTS, LEGEND
 from fedflat.rounds.cost import full_passes_per_round, gradients_per_step, vector_cost
 
 ROOT = Path(__file__).parent.parent

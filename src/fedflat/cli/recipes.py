@@ -11,6 +11,7 @@ from ..core.errors import InputError
 from ..core.object_references import allow_code
 from .completion import SettingsCommand, paper_names, recipe_names
 from .console import Console
+from .flag_names import check_flags
 from .run import JobsOption, number_of_jobs
 
 if TYPE_CHECKING:
@@ -40,17 +41,12 @@ def list_recipes(
 
     Hours appear once a model has been measured on this device: by --calibrate, or by running or showing a recipe.
     """
-    from ..experiments.recipe import all_recipes
-    from ..reports.recipes import overview
+    from ..reports.listing import recipe_rows, recipe_table
 
-    recipes = all_recipes().values()
-    papers = sorted({recipe.paper for recipe in recipes})
-    if paper is not None and paper not in papers:
-        raise InputError(f"there is no paper {paper!r}; known are {', '.join(papers)}")
     console = Console()
     with console.doing("estimating"):
-        table = overview([recipe for recipe in recipes if paper in (None, recipe.paper)], calibrate)
-    console.show(table)
+        rows = recipe_rows(paper, calibrate)
+    console.show(recipe_table(rows))
 
 
 @app.command("show")
@@ -84,6 +80,7 @@ def run_recipe(
     Dotted flags change any setting, e.g. `--seeds 0 --device cuda --data.partial true`. Finished runs are
     never computed again, so a recipe that was stopped goes on when it is started again.
     """
+    check_flags(context.args, "study")
     from ..experiments.recipe import check_model_files, find_recipe
     from ..reports.recipes import cell_table, description
     from .execution import carry_out_recipe, prepare_data

@@ -14,29 +14,27 @@ from .published import line_of
 from .text_table import text_table
 
 UNKNOWN = "–"
-LEGEND = (
-    "at full scale: gradients are minibatch gradients of all clients and methods, GB goes both ways; hours are "
-    "those of gradients and evaluations one after another, from 20 steps measured once per model, batch size and "
-    "device; measures of flatness come on top"
-)
 
 
-def overview(recipes: Iterable[Recipe], measure: bool) -> Table:
-    """One line per recipe: its number of cells, its cost, and hours if the speed here is known or to be measured."""
-    titles = ("recipe", "covers", "cells", "runs", "gradients", "GB sent", "hours here")
-    rows = []
-    for recipe in recipes:
-        cells = recipe.cells()
-        costs = [_cost(recipe, cell.study(), measure) for cell in cells]
-        work = [estimate for estimate, _ in costs if estimate is not None]
-        hours = [some for _, some in costs if some is not None]
-        shown = _cost_texts(total(work) if work else None, sum(hours) if len(hours) == len(cells) else None)
-        rows.append((recipe.name, ", ".join(recipe.item.items), str(len(cells)), *shown))
-    return text_table(titles, rows, ("recipe", "covers"), unbroken=("recipe",), caption=LEGEND)
+def recipe_row(recipe: Recipe, measure: bool) -> list[str]:
+    """Return the cells of a recipe in `listing.recipe_table`.
+
+    Hours are there if the speed of every model is known here; with `measure` unknown speeds are measured.
+    """
+    cells = recipe.cells()
+    costs = [_cost(recipe, cell.study(), measure) for cell in cells]
+    work = [estimate for estimate, _ in costs if estimate is not None]
+    hours = [some for _, some in costs if some is not None]
+    return recipe_texts(recipe, total(work) if work else None, sum(hours) if len(hours) == len(cells) else None)
+
+
+def recipe_texts(recipe: Recipe, work: Budget | None, hours: float | None) -> list[str]:
+    """Return the cells of a recipe in `listing.recipe_table` from its cost; None where it is not known."""
+    return [recipe.name, ", ".join(recipe.item.items), str(len(recipe.cells())), *_cost_texts(work, hours)]
 
 
 def cell_table(recipe: Recipe, cells: Mapping[Cell, StudySpec], measure: bool) -> Table:
-    """One line per cell, with the rounds of its study and its cost; `measure` as for `overview`."""
+    """One line per cell, with the rounds of its study and its cost; `measure` as for `recipe_row`."""
     titles = ("cell", "rounds", "runs", "gradients", "GB sent", "hours here")
     rows = [
         (cell.name, f"{study.rounds:,}", *_cost_texts(*_cost(recipe, study, measure))) for cell, study in cells.items()
