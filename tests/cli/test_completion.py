@@ -13,6 +13,7 @@ from fedflat.experiments.spec import RunSpec, StudySpec
 from fedflat.experiments.tuning_spec import TuningSpec
 from fedflat.methods import all_methods, plain
 from fedflat.models import model_names
+from fedflat.reports.listing import paper_names, recipe_names
 from support.fresh_process import output_of
 
 COMPLETE = """
@@ -32,8 +33,8 @@ def test_the_names_of_files_are_the_names_that_commands_accept() -> None:
     assert completion.source_names() == source_names()
     assert completion.model_names() == model_names()
     assert set(completion.partition_names()) == set(all_partitions())
-    assert set(completion.recipe_names()) == set(all_recipes())
-    assert set(completion.paper_names()) == {recipe.paper for recipe in all_recipes().values()}
+    assert set(recipe_names()) == set(all_recipes())
+    assert set(paper_names()) == {recipe.paper for recipe in all_recipes().values()}
 
 
 @pytest.mark.parametrize(("kind", "spec"), [("run", RunSpec), ("study", StudySpec), ("search", TuningSpec)])

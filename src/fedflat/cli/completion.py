@@ -10,8 +10,6 @@ from click.shell_completion import CompletionItem
 from typer.core import TyperCommand
 
 from ..reports.listing import listing, modules
-from ..reports.listing import paper_names as known_papers
-from ..reports.listing import recipe_names as known_recipes
 
 Kind = Literal["run", "study", "search"]  # of configuration
 
@@ -36,16 +34,6 @@ def partition_names() -> list[str]:
     """Return the partition schemes."""
     names: list[str] = listing()["partitions"]
     return names
-
-
-def recipe_names() -> list[str]:
-    """Return the recipes, e.g. fedgf/table1."""
-    return known_recipes()
-
-
-def paper_names() -> list[str]:
-    """Return the papers that recipes are from."""
-    return known_papers()
 
 
 def setting_names(kind: Kind = "run") -> list[str]:

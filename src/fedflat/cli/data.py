@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ..core.object_references import allow_code
+from ..reports.listing import source_rows
 from .completion import SettingsCommand, source_names
 from .console import Console
 from .flag_names import check_flags
@@ -17,9 +18,7 @@ app = typer.Typer(help="List data sets; look at a split before training on it.",
 
 @app.command("list")
 def list_sources() -> None:
-    """The data sets that `--data.name` accepts, and which files each is read from."""
-    from ..reports.listing import source_rows
-
+    """List the data sets that `--data.name` accepts, and which files each is read from."""
     console = Console()
     for name, summary, files in source_rows():
         console.say(f"{name:<14} {summary}")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..reports.listing import method_rows, method_table
 from .completion import method_names
 from .console import Console
 
@@ -22,8 +23,6 @@ def methods(
     ] = None,
 ) -> None:
     """List all methods with their cost and paper, or print one: equations, fields, cost and BibTeX."""
-    from ..reports.listing import method_rows, method_table
-
     console = Console()
     if name is None:
         return console.show(method_table(method_rows(), console.width))

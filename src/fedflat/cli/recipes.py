@@ -9,7 +9,8 @@ import typer
 
 from ..core.errors import InputError
 from ..core.object_references import allow_code
-from .completion import SettingsCommand, paper_names, recipe_names
+from ..reports.listing import paper_names, recipe_names, recipe_rows, recipe_table
+from .completion import SettingsCommand
 from .console import Console
 from .flag_names import check_flags
 from .run import JobsOption, number_of_jobs
@@ -37,12 +38,10 @@ def list_recipes(
     ] = None,
     calibrate: CalibrateOption = False,
 ) -> None:
-    """All recipes with what they cover and cost; nothing is run.
+    """List all recipes with what they cover and cost; nothing is run.
 
     Hours appear once a model has been measured on this device: by --calibrate, or by running or showing a recipe.
     """
-    from ..reports.listing import recipe_rows, recipe_table
-
     console = Console()
     with console.doing("estimating"):
         rows = recipe_rows(paper, calibrate)
@@ -51,7 +50,7 @@ def list_recipes(
 
 @app.command("show")
 def show_recipe(name: RecipeArgument, cell: CellOption = None, calibrate: CalibrateOption = False) -> None:
-    """One recipe: what it covers, notes, the paper's numbers, and its cells with their cost."""
+    """Show one recipe: what it covers, notes, the paper's numbers, and its cells with their cost."""
     from ..experiments.recipe import find_recipe
     from ..reports.recipes import cell_table, description
 
@@ -111,7 +110,7 @@ def run_recipe(
 
 
 def _changes(scale: float, flags: list[str]) -> list[str]:
-    """Notes on the settings that the user has changed, and that therefore are not the paper's."""
+    """Return notes on the settings that the user changed, so that they are not the paper's."""
     notes = [] if scale == 1 else [f"Ran {scale:.3g} of the paper's rounds: its numbers are no yardstick for this."]
     return notes + ([f"Changed by flags, so not the recipe's setting: {' '.join(flags)}"] if flags else [])
 
