@@ -13,7 +13,7 @@ from fedflat.engine.allocator import tune_allocator
 from fedflat.reports.literal import literal
 
 from . import growth as growing
-from .growth_tables import write_growth
+from .growth_figure import write_growth
 from .parts import chosen
 from .peer_results import read_peers
 from .results import Results, Settings, started
@@ -69,7 +69,7 @@ def _show(console: Console, results: Results, measured_only: bool) -> None:
 
 
 def _grow(console: Console, settings: Settings, folder: Path) -> None:
-    """Every point in a process of its own, then the figure."""
+    """Measure every point in a process of its own, and write the figure."""
     with console.doing() as status:
         points = growing.measure(settings, lambda who, done, total: status.update(literal(f"{who} {done + 1}/{total}")))
     for path in write_growth(points, settings, folder):

@@ -47,7 +47,7 @@ class Row:
 
 
 def read(file: Path | None = None) -> list[Row]:
-    """The rows that were measured."""
+    """Return the rows that were measured."""
     with (file or FILE).open(newline="") as text:
         return [
             Row(one["recipe"], one["method"], one["attack"], int(one["share"]), one["guard"], int(one["seed"]),
@@ -57,7 +57,7 @@ def read(file: Path | None = None) -> list[Row]:
 
 
 def planned(seeds: tuple[int, ...]) -> Iterator[tuple[Row, RunSpec]]:
-    """Every run, with the row that it will fill."""
+    """Yield every run, with the row that it will fill."""
     for cell in find_recipe("ours/attacks").cells():
         attack, share, guard = cell.options
         own = {run.method.name: run for run in cell.study().runs()}
@@ -76,17 +76,17 @@ def planned(seeds: tuple[int, ...]) -> Iterator[tuple[Row, RunSpec]]:
 
 
 def with_seed(run: RunSpec, seed: int) -> RunSpec:
-    """The run with another seed, on one thread."""
+    """Return the run with another seed, on one thread."""
     return validated(RunSpec, run.table() | {"seed": seed, "workers": 1})
 
 
 def with_method(run: RunSpec, name: str) -> RunSpec:
-    """The run with the method `name` at its defaults."""
+    """Return the run with the method `name` at its defaults."""
     return validated(RunSpec, run.table() | {"method": {"name": name} | FIELDS.get(name, {}), "workers": 1})
 
 
 def measured(task: tuple[Row, str]) -> Row:
-    """The row with the accuracy of its run, which comes as TOML."""
+    """Return the row with the accuracy of its run, which comes as TOML."""
     row, spec = task[0], validated(RunSpec, tomllib.loads(task[1]))
     try:
         with spec.build() as sim:

@@ -18,7 +18,7 @@ class BareLoop:
     """
 
     def __init__(self, work: Workload, channels_last: bool) -> None:
-        """`channels_last` lays pictures and filters out as torch's convolutions like them."""
+        """Lay pictures and filters out in torch's order for convolutions if `channels_last`."""
         self._work, data = work, work.data()
         self._members = torch.split(torch.from_numpy(data.held(slice(None))), work.samples)
         layout = torch.channels_last if channels_last and data.x.ndim == 4 else torch.contiguous_format
@@ -39,7 +39,7 @@ class BareLoop:
         self.module.load_state_dict({name: value / clients for name, value in total.items()})
 
     def backprop(self) -> None:
-        """Loss and gradient of one batch, which is not used."""
+        """Compute loss and gradient of one batch, and drop them."""
         self._gradient(self._members[0][: self._work.batch])
 
     def _train(self, mine: Tensor) -> None:

@@ -53,18 +53,18 @@ def main() -> None:
 
 
 def all_rounds(rounds: int) -> dict[str, Any]:
-    """Seconds of rounds, for models of several sizes."""
+    """Return seconds of rounds, for models of several sizes."""
     return {name: timed(hidden, rounds) for name, hidden in SIZES.items()}
 
 
 def all_kills(rounds: int) -> dict[str, Any]:
-    """The effects of killing a program during a run."""
+    """Return the effects of killing a program during a run."""
     kills = {"SuperLink": kill_superlink, "SuperNode, no keys": kill_node, "SuperNode with a key": kill_node}
     return {name: killed(kill, rounds, secure="no keys" not in name) for name, kill in kills.items()}
 
 
 def spec_of(hidden: list[int], rounds: int) -> RunSpec:
-    """Scaffold: a vector at the server, one at each client, and two sent in each direction."""
+    """Return a run of Scaffold: a vector at the server, one at each client, and two sent in each direction."""
     return RunSpec(
         data={"name": "digits", "clients": CLIENTS}, model={"name": "mlp", "options": {"hidden": hidden}},
         client={"lr": 0.05, "steps": 2, "batch_size": 20}, method="scaffold", participation=1.0, rounds=rounds,
@@ -73,7 +73,7 @@ def spec_of(hidden: list[int], rounds: int) -> RunSpec:
 
 
 def timed(hidden: list[int], rounds: int, **settings: Any) -> dict[str, Any]:
-    """Seconds of the rounds after the first, with some of the run's settings changed."""
+    """Return seconds of the rounds after the first, with some of the run's settings changed."""
     sizes = [64, *hidden, 10]
     parameters = sum((before + 1) * after for before, after in pairwise(sizes))
     spec = spec_of(hidden, rounds)
@@ -99,7 +99,7 @@ def killed(kill: Callable[[LocalFederation, threading.Event], None], rounds: int
 
 
 def summary(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """The rounds of a run: how long they took, and which clients were missing."""
+    """Return the rounds of a run: how long they took, and which clients were missing."""
     rounds = [event for event in events if event["event"] == "round"]
     times = [seconds_of(event) for event in rounds]
     seconds = [after - before for before, after in pairwise(times)]
@@ -136,7 +136,7 @@ def supervise(federation: LocalFederation, name: str, over: threading.Event) -> 
 def submitted(
     folder: Path, spec: RunSpec, secure: bool, **settings: Any
 ) -> Iterator[tuple[LocalFederation, Iterator[dict[str, Any]]]]:
-    """A federation to which a run of `spec` is submitted, and the events of the run."""
+    """Submit a run of `spec` to a federation, and give its folders and the events of the run."""
     out = folder / "out"
     export(spec, RunSettings(clients=CLIENTS, out=str(out), deadline=DEADLINE, **settings), folder / "app")
     nodes = {f"client-{i}": {"partition-id": i, "state": str(folder / "state")} for i in range(CLIENTS)}
@@ -146,14 +146,14 @@ def submitted(
 
 
 def printed(events: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The events, each one printed as it arrives."""
+    """Yield the events, each one printed as it arrives."""
     for event in events:
         print(json.dumps(event), file=sys.stderr)
         yield event
 
 
 def follow(out: Path) -> Iterator[dict[str, Any]]:
-    """The events of a run as they happen, even if programs of the federation end meanwhile."""
+    """Yield the events of a run as they happen, even if programs of the federation end meanwhile."""
     seen, end = 0, monotonic() + LIMIT
     while monotonic() < end:
         for event in list(read_events(out))[seen:]:
@@ -166,7 +166,7 @@ def follow(out: Path) -> Iterator[dict[str, Any]]:
 
 
 def seconds_of(event: dict[str, Any]) -> float:
-    """The time of an event."""
+    """Return the time of an event."""
     return datetime.fromisoformat(event["time"]).timestamp()
 
 

@@ -52,13 +52,13 @@ class Cost:
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> Cost:
-        """From what `dataclasses.asdict` gave."""
+        """Return the cost from what `dataclasses.asdict` gave."""
         spreads = {name: Spread(**content[name]) if content[name] else None for name in ("cpu", "wall")}
         return cls(**content | spreads)
 
 
 def points(quick: bool) -> list[Point]:
-    """All points; of every axis the largest are left out if it is to be quick."""
+    """Return all points; of every axis the largest are left out if it is to be quick."""
     axes = [
         *(_axis("clients in all", method, {n: replace(BASE, clients=n) for n in (10**2, 10**3, 10**4, 10**5, 10**6)})
           for method in ("FedAvg", "Scaffold")),
@@ -79,12 +79,12 @@ def _cohort(clients: int) -> Workload:
 
 
 def _hidden(width: int) -> Workload:
-    """An MLP 64-width-10, which has 75 width + 10 parameters."""
+    """Return an MLP 64-width-10, which has 75 width + 10 parameters."""
     return replace(SMALL_COHORT, options={"hidden": (width,)})
 
 
 def measure(settings: Settings, told: Progress = no_progress) -> list[Cost]:
-    """The cost of every point, each in a process of its own."""
+    """Return the cost of every point, each in a process of its own."""
     every = points(settings.quick)
     found = []
     for number, point in enumerate(every):
@@ -94,7 +94,7 @@ def measure(settings: Settings, told: Progress = no_progress) -> list[Cost]:
 
 
 def cost(point: Point, repeats: int) -> Cost:
-    """Seconds and memory of one point; to be called in a process of its own."""
+    """Return seconds and memory of one point; to be called in a process of its own."""
     peak = Peak()
     begin = perf_counter()
     prepared = Ours(point.work, point.method, workers=point.workers).prepare()

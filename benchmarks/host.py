@@ -27,13 +27,13 @@ class Here:
         self._prepared: dict[tuple[str, str], Prepared] = {}
 
     def facts(self, part: str, name: str) -> dict[str, Any]:
-        """What the times of a implementation depend on; it is ready afterwards."""
+        """Return what the times of an implementation depend on; it is ready afterwards."""
         if (part, name) not in self._prepared:
             self._prepared[part, name] = self._parts[part].implementation(name).prepare()
         return self._prepared[part, name].facts
 
     def time(self, part: str, name: str) -> Seconds:
-        """One time of a implementation that is ready."""
+        """Return one time of an implementation that is ready."""
         return self._prepared[part, name].time()
 
     def close(self) -> None:
@@ -56,12 +56,12 @@ class Elsewhere:
         theirs.close()
 
     def facts(self, part: str, name: str) -> dict[str, Any]:
-        """As of `Here`."""
+        """Return as of `Here`."""
         found: dict[str, Any] = self._ask("facts", part, name)
         return found
 
     def time(self, part: str, name: str) -> Seconds:
-        """As of `Here`."""
+        """Return as of `Here`."""
         seconds: Seconds = self._ask("time", part, name)
         return seconds
 
@@ -91,7 +91,7 @@ def _serve(connection: Connection, quick: bool, threads: int) -> None:
 
 
 def in_a_process_of_its_own(function: Callable[..., Answer], *arguments: Any, threads: int = 1) -> Answer:
-    """What `function`, of a module, gives in a fresh process with the tuned allocator."""
+    """Return what `function`, of a module, gives in a fresh process with the tuned allocator."""
     with ProcessPoolExecutor(1, SPAWN, initializer=_ready, initargs=(threads,)) as pool:
         return pool.submit(function, *arguments).result()
 

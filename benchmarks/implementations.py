@@ -98,7 +98,7 @@ class Ours(Implementation):
         return repeated(self.work, clients, sim.round, facts | {"clients timed": clients}, sim.close)
 
     def simulation(self, clients: int) -> Simulation:
-        """A simulation whose rounds have `clients` clients each; more rounds than anybody will take."""
+        """Return a simulation whose rounds have `clients` clients each; more rounds than anybody will take."""
         return Simulation(
             model=self.work.module(),
             data=self.work.data(self.tested),
@@ -120,7 +120,7 @@ def repeated(
     facts: dict[str, Any],
     close: Callable[[], object] = lambda: None,
 ) -> Prepared:
-    """As many rounds as the work wants in one time; the seconds are those of one round with the whole cohort."""
+    """Return as many rounds as the work wants in one time; the seconds are those of one round with the whole cohort."""
 
     def rounds() -> None:
         for _ in range(work.rounds):
@@ -133,13 +133,13 @@ METHODS = ("FedAvg", "Scaffold", "FedLESAM", "FedSAM", "FedGAMMA", "FedSMOO")
 
 
 def implementations(name: str, work: Workload) -> list[Implementation]:
-    """Everybody who is timed on the work `name`."""
+    """Return everybody who is timed on the work `name`."""
     special = {"W1": _first, "W1a": _as_fl_simulator, "W4": _residual, "W4p": _papers_residual}
     return special.get(name, _small)(work)
 
 
 def _small(work: Workload) -> list[Implementation]:
-    """Layout and allocator make no difference to small dense models."""
+    """Return the plain loops to time; layout and allocator make no difference to small dense models."""
     return [Bare(work, False, False), Ours(work, "FedAvg"), Ours(work, "FedSAM")]
 
 

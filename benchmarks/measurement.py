@@ -24,7 +24,7 @@ class Measurement:
     alone: bool = False  # not taken in turns with the others of its part
 
     def values(self, kind: Kind) -> list[float]:
-        """The processor seconds, the seconds by the clock, or the bytes."""
+        """Return the processor seconds, the seconds by the clock, or the bytes."""
         values: list[float] = getattr(self, kind)
         return values
 
@@ -40,16 +40,16 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Median, least and most."""
+        """Return median, least and most."""
         return cls(median(values), min(values), max(values), len(values))
 
     def times(self, factor: float) -> Spread:
-        """In other units; `factor` is positive."""
+        """Return the same in other units; `factor` is positive."""
         return Spread(self.median * factor, self.low * factor, self.high * factor, self.n)
 
 
 def ratio(over: Measurement, under: Measurement, kind: Kind) -> Spread | None:
-    """The ratio of medians, with the least and the most ratio that single values give; None where values are missing.
+    """Return the ratio of medians, with the least and most ratio of single values; None where values are missing.
 
     Values that were taken in turns are divided turn by turn; of others, any two.
     """
@@ -72,9 +72,9 @@ class Measurements:
         return iter(self._every.values())
 
     def find(self, part: str, name: str) -> Measurement | None:
-        """The one of this name, if it was taken."""
+        """Return the one of this name, if it was taken."""
         return self._every.get((part, name))
 
     def of(self, part: str) -> list[Measurement]:
-        """All of a part, in the order they were taken."""
+        """Return all of a part, in the order they were taken."""
         return [one for one in self if one.part == part]

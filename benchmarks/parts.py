@@ -24,12 +24,12 @@ class BenchmarkPart:
     settings: dict[str, Any] = field(default_factory=dict)  # what everybody does, JSON-able
 
     def implementation(self, name: str) -> Implementation:
-        """The implementation of this name, which there is."""
+        """Return the implementation of this name, which there is."""
         return next(one for one in self.implementations if one.name == name)
 
 
 def parts(quick: bool) -> dict[str, BenchmarkPart]:
-    """Every part whose implementations take turns, by name."""
+    """Return every part whose implementations take turns, by name."""
     known = workloads(quick)
     raced = {name: BenchmarkPart(name, implementations(name, work), work.settings()) for name, work in known.items()}
     for name in ("W1", "W4"):
@@ -43,12 +43,12 @@ def _vectors(name: str, work: Workload) -> BenchmarkPart:
 
 
 def part_names() -> list[str]:
-    """All parts in the order in which they are measured."""
+    """Return all parts in the order in which they are measured."""
     return [*parts(quick=False), STORE]
 
 
 def chosen(names: Sequence[str]) -> list[str]:
-    """The parts called `names`, all if there are none. Raises InputError for an unknown one."""
+    """Return the parts called `names`, all if there are none. Raises InputError for an unknown one."""
     known = part_names()
     for name in names:
         if name not in known:

@@ -23,20 +23,20 @@ class Peak:
             self._base = _bytes(PROCESS, "VmRSS")
 
     def bytes(self) -> int | None:
-        """The peak so far in bytes; None where the system does not tell."""
+        """Return the peak so far in bytes; None where the system does not tell."""
         if not self._known:
             return None
         return sum(max(0, _bytes(process, "VmHWM") - self._base) for process in (PROCESS, *_started()))
 
 
 def _started() -> list[Path]:
-    """The processes that this one has started and that still run."""
+    """Return the processes that this one has started and that still run."""
     children = [path.read_text().split() for path in (PROCESS / "task").glob("*/children")]
     return [Path("/proc") / number for numbers in children for number in numbers]
 
 
 def _bytes(process: Path, name: str) -> int:
-    """A number that Linux tells of a process; 0 of one that has just ended."""
+    """Return a number that Linux tells of a process; 0 of one that has just ended."""
     with suppress(OSError):
         for line in (process / "status").read_text().splitlines():
             if line.startswith(name + ":"):

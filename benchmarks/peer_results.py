@@ -18,7 +18,7 @@ FACTS = ("version", "threads", "includes", "scaled", "steps")
 
 
 def read_peers(path: Path) -> list[Measurement]:
-    """The results in the JSON file `path`. Raises InputError, naming file and field, if there are none."""
+    """Return the results in the JSON file `path`. Raises InputError, naming file and field, if there are none."""
     try:
         results = json.loads(path.read_text())["results"]
         return [_measurement(one) for one in results]

@@ -61,13 +61,13 @@ class Defect:
 
     @classmethod
     def of(cls, table: dict[str, Any], before: bool) -> Defect:
-        """From its table in the TOML file; `before` for the version that is compared with."""
+        """Return the defect in its table of the TOML file; `before` for the version that is compared with."""
         changes = {key: table.get(f"before_{key}", table[key]) for key in ("file", "old", "new")}
         there = changes if before else {key: table[key] for key in changes}
         return cls(table["name"], table["room"], table["what"], **there, also=tuple(table.get("also", ())))
 
     def planted(self, tree: Path) -> dict[str, str]:
-        """Its files below `tree`, by name, with the defect. Raises ValueError unless each old text occurs once."""
+        """Return its files below `tree`, by name, with the defect. Raises ValueError unless old texts occur once."""
         texts: dict[str, str] = {}
         for change in ({"file": self.file, "old": self.old, "new": self.new}, *self.also):
             file, old = change["file"], change["old"]
@@ -91,7 +91,7 @@ class Planter:
     """Runs tests in copies of a checkout."""
 
     def __init__(self, source: Path, folder: Path, rooms: dict[str, list[str]]) -> None:
-        """The copies are made in `folder`, which is empty."""
+        """Make the copies in `folder`, which is empty."""
         self._source, self._folder, self._rooms = source, folder, rooms
         self._files = [file for file in known_to_git(source) if (source / file).exists()]
         self._clean = self._copy("clean", ())
@@ -127,11 +127,11 @@ class Planter:
             yield defect, Outcome(None, "make test", round(monotonic() - started, 1))
 
     def _guilty(self, defects: Sequence[Defect], suspect: str) -> list[Defect]:
-        """The defects that a test, or a check, fails with when each is alone."""
+        """Return the defects that a test, or a check, fails with when each is alone."""
         return [defect for defect in defects if self._failed(self._copy("alone", (defect,)), [suspect])]
 
     def _first(self, tree: Path, tests: Sequence[str]) -> str | None:
-        """The first test that fails in `tree`, whenever it is run, and passes without the defect."""
+        """Return the first test that fails in `tree`, whenever it is run, and passes without the defect."""
         passed_over: list[str] = []
         while tests and (failed := self._failing(tree, [*tests, "-x", *(f"--deselect={one}" for one in passed_over)])):
             if self._failed(tree, failed[:1]) and not self._failed(self._clean, failed[:1]):
@@ -140,7 +140,7 @@ class Planter:
         return None
 
     def _copy(self, name: str, defects: Sequence[Defect]) -> Path:
-        """A copy of the checkout with `defects` planted."""
+        """Return a copy of the checkout with `defects` planted."""
         tree = self._folder / name
         shutil.rmtree(tree, ignore_errors=True)
         for file in self._files:
@@ -152,7 +152,7 @@ class Planter:
         return tree
 
     def _failed(self, tree: Path, suspects: Sequence[str]) -> list[str]:
-        """Those of some tests, and checks of `make test`, that fail in `tree`."""
+        """Return those of some tests, and checks of `make test`, that fail in `tree`."""
         tests = [one for one in suspects if one not in CHECKS]
         checks = [one for one in suspects if one in CHECKS]
         scripts = Path(sys.executable).parent
@@ -160,7 +160,7 @@ class Planter:
         return [*(self._failing(tree, tests) if tests else ()), *failed]
 
     def _failing(self, tree: Path, arguments: Sequence[str]) -> list[str]:
-        """The tests that fail when pytest is called so."""
+        """Return the tests that fail when pytest is called so."""
         report = self._folder / "report.xml"
         options = ["-q", "-p", "no:cacheprovider", f"--basetemp={self._folder / 't'}", f"--junit-xml={report}"]
         code = self._run(tree, [sys.executable, "-m", "pytest", *options, "-o", "junit_family=xunit1", *arguments])
@@ -170,7 +170,7 @@ class Planter:
         return [_node(case) for case in cases if case.find("failure") is not None or case.find("error") is not None]
 
     def _run(self, tree: Path, command: Sequence[str]) -> int:
-        """The exit code of a program that imports `tree`, of which nothing is left. Raises TimeoutExpired."""
+        """Return the exit code of a program that imports `tree`, of which nothing is left. Raises TimeoutExpired."""
         token = secrets.token_hex(16)
         paths = os.pathsep.join(str(tree / part) for part in ("src", "tests"))
         # CI: tests that draw examples always draw the same.
@@ -185,14 +185,14 @@ class Planter:
 
 
 def known_to_git(source: Path) -> list[str]:
-    """The files of a checkout, those that are not committed yet included."""
+    """Return the files of a checkout, those that are not committed yet included."""
     command = ["git", "-C", str(source), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603
     return [file for file in listed.split("\0") if file]
 
 
 def _node(case: ElementTree.Element) -> str:
-    """The name by which pytest can be asked for a test, or for a file that could not be imported."""
+    """Return the name by which pytest can be asked for a test, or for a file that could not be imported."""
     file, name, place = case.get("file"), case.get("name", ""), case.get("classname")
     if file is None or not place:
         return name.replace(".", "/") + ".py"
@@ -201,7 +201,7 @@ def _node(case: ElementTree.Element) -> str:
 
 
 def read(before: bool) -> tuple[list[Defect], dict[str, list[str]]]:
-    """The defects, and the tests of every room."""
+    """Return the defects, and the tests of every room."""
     content: dict[str, Any] = tomllib.loads(DEFECTS.read_text())
     rooms = content["rooms"] | (content["before_rooms"] if before else {})
     return [Defect.of(table, before) for table in content["defect"]], rooms
@@ -211,7 +211,7 @@ class Results:
     """What became of every defect, in a JSON file."""
 
     def __init__(self, path: Path | None, when: str, defects: Sequence[Defect]) -> None:
-        """`when` is "before" or "after"."""
+        """Keep outcomes of `when`, which is "before" or "after"."""
         self._path, self._when = path, when
         known = json.loads(path.read_text())["defects"] if path and path.exists() else []
         kept = {row["name"]: row for row in known}
@@ -219,7 +219,7 @@ class Results:
                       for one in defects}  # fmt: skip
 
     def of(self, defect: Defect) -> Outcome | None:
-        """What is known of a defect."""
+        """Return what is known of a defect."""
         found = self._rows[defect.name].get(self._when)
         return Outcome(**found) if found else None
 

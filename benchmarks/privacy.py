@@ -60,7 +60,7 @@ class Audit:
 
 
 def finished(folder: Path) -> list[PrivateRun]:
-    """All runs of the recipe in `folder`. Raises InputError if one is missing."""
+    """Return all runs of the recipe in `folder`. Raises InputError if one is missing."""
     return [
         private_run(StoredRun.open(path))
         for cell in find_recipe(RECIPE).cells()
@@ -69,7 +69,7 @@ def finished(folder: Path) -> list[PrivateRun]:
 
 
 def private_run(run: StoredRun) -> PrivateRun:
-    """What the tables need of a run."""
+    """Return what the tables need of a run."""
     spec, summary = run.spec, run.summary
     spent = (summary.get(name) for name in ("epsilon", "epsilon_replace_one", "noise_multiplier"))
     target = None if spec.privacy is None else spec.privacy.epsilon
@@ -77,7 +77,7 @@ def private_run(run: StoredRun) -> PrivateRun:
 
 
 def recipe_settings() -> dict[float, tuple[float, float, int, float, int]]:
-    """Of each epsilon of the recipe: rate, noise multiplier, rounds, delta and repetitions."""
+    """Return for each epsilon of the recipe: rate, noise multiplier, rounds, delta and repetitions."""
     found = {}
     for cell in find_recipe(RECIPE).cells():
         study = cell.study()
@@ -88,7 +88,7 @@ def recipe_settings() -> dict[float, tuple[float, float, int, float, int]]:
 
 
 def audited(rate: float, noise: float, rounds: int, delta: float, repetitions: int, target: float | None) -> Audit:
-    """Canaries in the sums of private rounds with these settings, and the epsilon that they prove."""
+    """Put canaries into the sums of private rounds with these settings, and return the epsilon that they prove."""
     privacy = ff.Privacy(epsilon=1e6, delta=delta, clip=0.5, rate=rate, noise_multiplier=noise,
                          noise="seeded-not-private")  # fmt: skip
     stated, twice = (epsilon(rate, factor * noise, rounds, delta) for factor in (1, 2))
@@ -97,14 +97,14 @@ def audited(rate: float, noise: float, rounds: int, delta: float, repetitions: i
 
 
 def read_runs() -> list[PrivateRun]:
-    """The runs that were measured; empty if there are none."""
+    """Return the runs that were measured; empty if there are none."""
     return [PrivateRun(one["method"], *_numbers(one, "target"), int(one["seed"]),
                        *_numbers(one, "accuracy", "epsilon", "epsilon_replace_one", "noise_multiplier"))
             for one in _read(ACCURACY)]  # fmt: skip
 
 
 def read_audits() -> list[Audit]:
-    """The audits that were made; empty if there are none."""
+    """Return the audits that were made; empty if there are none."""
     return [Audit(*_numbers(one, "rate", "noise_multiplier"), int(one["rounds"]),
                   *_numbers(one, "delta", "stated", "proved", "stated_twice", "target"))
             for one in _read(AUDIT)]  # fmt: skip

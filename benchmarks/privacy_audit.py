@@ -33,7 +33,7 @@ class Scores:
 
 
 def scores(privacy: ff.Privacy, rounds: int, runs: int, seed: int = 0) -> Scores:
-    """Scores of the canaries of so many runs: the log of the likelihood ratio that the stated mechanism would give."""
+    """Return the scores of the canaries of several runs: the log of the likelihood ratio under the stated mechanism."""
     found, rng = [], np.random.default_rng(seed)
     for run in range(runs):
         inside = rng.random(CANARIES) < 0.5
@@ -44,7 +44,7 @@ def scores(privacy: ff.Privacy, rounds: int, runs: int, seed: int = 0) -> Scores
 
 
 def told(private: PrivateRounds, t: int, inside: np.ndarray) -> np.ndarray:
-    """What the server tells of each canary in a round, in clips: the noised mean times the expected number."""
+    """Return what the server publishes of each canary, in clips: the noised mean times the expected number."""
     like = torch.zeros(CANARIES, dtype=torch.float64)
     mean = private.mean(find("FedAvg")(), like, Context(t=t, lr=0.1, share=private.privacy.rate))
     present = private.cohort(t)
@@ -57,13 +57,13 @@ def told(private: PrivateRounds, t: int, inside: np.ndarray) -> np.ndarray:
 
 
 def _ratio(x: np.ndarray, private: PrivateRounds) -> np.ndarray:
-    """The log of the density of `x` with the canary, over that without."""
+    """Return the log of the density of `x` with the canary, over that without."""
     q, variance = private.privacy.rate, private.privacy.noise_multiplier**2
     return np.logaddexp(np.log(max(1 - q, 1e-300)), np.log(q) + (x - 0.5) / variance)
 
 
 def lower_bound(found: Scores, delta: float, confidence: float = 0.95) -> float:
-    """The epsilon that the mechanism has at least, with so much confidence.
+    """Return the epsilon that the mechanism has at least, with this confidence.
 
     One half of the trials chooses a threshold, and in which direction to guess; the other half is counted.
     """
@@ -75,7 +75,7 @@ def lower_bound(found: Scores, delta: float, confidence: float = 0.95) -> float:
 
 
 def _bound(found: Scores, level: float, above: bool, delta: float, confidence: float) -> float:
-    """From P(hit) <= e^epsilon P(false) + delta, with Clopper-Pearson bounds of both probabilities."""
+    """Return the bound from P(hit) <= e^epsilon P(false) + delta, with Clopper-Pearson bounds of both probabilities."""
     hits, others = (found.inside > level, found.outside > level) if above else (
         found.outside <= level, found.inside <= level)  # fmt: skip
     error = (1 - confidence) / 2

@@ -48,7 +48,7 @@ class Judged:
 
 
 def statements(root: Path = ROOT) -> list[Statement]:
-    """All that the pages say, in their order."""
+    """Return all that the pages say, in their order."""
     promises = tomllib.loads((root / "docs" / "promises.toml").read_text())["promise"]
     found = [Statement("promises", one["says"], tuple(one["tests"])) for one in promises]
     for page in ("docs/threat_model.md", "SECURITY.md"):
@@ -60,7 +60,7 @@ def statements(root: Path = ROOT) -> list[Statement]:
 
 
 def _rows(page: str, text: str) -> Iterator[Statement]:
-    """The rows of tables that name tests in their last cell."""
+    """Yield the rows of tables that name tests in their last cell."""
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if line.startswith("|") and (named := NAMED.findall(cells[-1])):
@@ -84,7 +84,7 @@ def run(tests: Sequence[str], everything: bool) -> dict[str, list[str]]:
 
 
 def outcomes(report: ElementTree.ElementTree) -> dict[str, list[str]]:
-    """The outcomes of cases, by test and by file, from a report in JUnit's form."""
+    """Return the outcomes of cases, by test and by file, from a report in JUnit's form."""
     found: dict[str, list[str]] = {}
     for case in report.iter("testcase"):
         kinds = {child.tag for child in case}
@@ -96,7 +96,7 @@ def outcomes(report: ElementTree.ElementTree) -> dict[str, list[str]]:
 
 
 def judge(statement: Statement, found: Mapping[str, Sequence[str]]) -> Judged:
-    """What the outcomes of its tests say of a statement; a test that did not run at all has failed."""
+    """Return what the outcomes of its tests say of a statement; a test that did not run at all has failed."""
     cases = {name: found.get(name, ()) for name in statement.tests}
     wrong = [name for name, some in cases.items() if "failed" in some or not some]
     flat = [outcome for some in cases.values() for outcome in some]

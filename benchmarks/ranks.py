@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def rounds(repeats: int) -> dict[str, list[float]]:
-    """Seconds of a round of W1 by the clock, for every case."""
+    """Return seconds of a round of W1 by the clock, for every case."""
     found: dict[str, list[float]] = {name: [] for name in CASES}
     for turn in range(repeats):
         for name, (ranks, threads, what) in CASES.items():
@@ -68,7 +68,7 @@ def rounds(repeats: int) -> dict[str, list[float]]:
 
 
 def aggregations(repeats: int) -> list[dict[str, Any]]:
-    """Seconds to add up eight clients' vectors, exactly and plainly, for sizes and numbers of ranks."""
+    """Return seconds to add up eight clients' vectors, exactly and plainly, for sizes and numbers of ranks."""
     found = []
     for size in SIZES:
         for ranks in (1, 2, 4):
@@ -79,7 +79,7 @@ def aggregations(repeats: int) -> list[dict[str, Any]]:
 
 
 def started(ranks: int, threads: int, what: dict[str, Any]) -> Any:
-    """What `take` leaves, in one process or as ranks of torchrun."""
+    """Return what `take` leaves, in one process or as ranks of torchrun."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder) / "result.json"
@@ -90,7 +90,7 @@ def started(ranks: int, threads: int, what: dict[str, Any]) -> Any:
 
 
 def take(what: dict[str, Any], into: Path) -> None:
-    """One time, in a process of its own."""
+    """Take one time, in a process of its own."""
     tune_allocator()
     with joined() as ranks:
         taken = sums(ranks, what["size"], what["repeats"]) if what["what"] == "sums" else [a_round(ranks, what["what"])]
@@ -99,7 +99,7 @@ def take(what: dict[str, Any], into: Path) -> None:
 
 
 def a_round(ranks: Ranks, what: str) -> float:
-    """Seconds of the second round."""
+    """Return seconds of the second round."""
     if what == "bare":
         prepared = Bare(W1, channels_last=True, tuned=True).prepare()
     else:
@@ -111,14 +111,14 @@ def a_round(ranks: Ranks, what: str) -> float:
 
 
 def sums(ranks: Ranks, size: int, repeats: int) -> list[tuple[float, float]]:
-    """Seconds of exact and of plain sums, in turns, after one of each."""
+    """Return seconds of exact and of plain sums, in turns, after one of each."""
     mine = torch.randn(CLIENTS // ranks.number, size)
     both = [(exact(ranks, mine), plain(mine)) for _ in range(repeats + 1)]
     return both[1:]
 
 
 def exact(ranks: Ranks, mine: torch.Tensor) -> float:
-    """Seconds until every rank has the mean, client after client, as the engine sums."""
+    """Return seconds until every rank has the mean, client after client, as the engine sums."""
     dist.barrier()
     begin = perf_counter()
     method, one = find("FedAvg")(), torch.ones(1, 1)
@@ -131,7 +131,7 @@ def exact(ranks: Ranks, mine: torch.Tensor) -> float:
 
 
 def plain(mine: torch.Tensor) -> float:
-    """The same with sums in single precision, whose bits depend on who adds what."""
+    """Return the same with sums in single precision, whose bits depend on who adds what."""
     dist.barrier()
     begin = perf_counter()
     total = torch.zeros_like(mine[0])

@@ -62,7 +62,7 @@ def kinds() -> dict[Kind, RunSpec]:
 
 
 def speed_of(spec: RunSpec) -> Speed:
-    """Processor seconds of a gradient of a batch, and of evaluating one sample."""
+    """Return processor seconds of a gradient of a batch, and of evaluating one sample."""
     known, size = spec.known_data, build_client(spec.client).batch_size or 1
     shape = known.sample_shape(spec.sample_format)
     pixels = torch.randint(0, 256, (size, *shape))

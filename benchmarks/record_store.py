@@ -22,7 +22,7 @@ PARAMETERS = 7850  # of logistic regression on MNIST
 
 
 def measure_store(repeats: int) -> list[Measurement]:
-    """Seconds for reading and writing one vector of each client of a round, and the peak of memory.
+    """Return seconds for reading and writing one vector of each client of a round, and the peak of memory.
 
     To be called in a process of its own.
     """
@@ -50,5 +50,5 @@ def measure_store(repeats: int) -> list[Measurement]:
 
 
 def changed(records: Record) -> Record:
-    """What a client would put back: other numbers, in memory of their own."""
+    """Return what a client would put back: other numbers, in memory of their own."""
     return records.map(lambda x: x + 1)

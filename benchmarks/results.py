@@ -53,12 +53,12 @@ class Results:
         return Measurements(self.every)
 
     def with_part(self, part: str, facts: dict[str, Any], found: Sequence[Measurement]) -> Results:
-        """These results, with `part` measured anew; what other frameworks took stays."""
+        """Return these results, with `part` measured anew; what other frameworks took stays."""
         kept = [one for one in self.every if one.part != part or one.alone]
         return Results(self.settings, self.parts | {part: facts}, [*kept, *found])
 
     def with_peers(self, found: Sequence[Measurement]) -> Results:
-        """These results, and what other frameworks took, instead of older measurements of the same name."""
+        """Return these results, and what other frameworks took, instead of older measurements of the same name."""
         names = {(one.part, one.name) for one in found}
         kept = [one for one in self.every if (one.part, one.name) not in names]
         return Results(self.settings, self.parts, [*kept, *found])
@@ -71,7 +71,7 @@ class Results:
 
     @classmethod
     def load(cls, path: Path) -> Results:
-        """What `save` wrote. Raises InputError if the file holds something else."""
+        """Return what `save` wrote. Raises InputError if the file holds something else."""
         try:
             content = json.loads(path.read_text())
             if content["format"] != FORMAT:
@@ -84,7 +84,7 @@ class Results:
 
 
 def started(settings: Settings, path: Path | None) -> Results:
-    """Empty results, or those in the file `path` to be added to.
+    """Return empty results, or those in the file `path` to be added to.
 
     Raises InputError if the file holds something else, or results of other settings, versions or another machine.
     """
@@ -102,7 +102,7 @@ def started(settings: Settings, path: Path | None) -> Results:
 
 
 def described(settings: Settings) -> dict[str, Any]:
-    """Settings, versions and machine, as JSON-able values."""
+    """Return settings, versions and machine, as JSON-able values."""
     return asdict(settings) | {
         "versions": versions(RECORDED) | {"python": platform.python_version()},
         "machine": machine(),
@@ -111,7 +111,7 @@ def described(settings: Settings) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores and C library."""
+    """Return processor, cores and C library."""
     lines = _cpuinfo()
     flags = lines.get("flags", "").split()
     return {
@@ -124,7 +124,7 @@ def machine() -> dict[str, Any]:
 
 
 def _cpuinfo() -> dict[str, str]:
-    """What Linux says of the first processor; nothing elsewhere."""
+    """Return what Linux says of the first processor; nothing elsewhere."""
     try:
         lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
     except OSError:
@@ -133,6 +133,6 @@ def _cpuinfo() -> dict[str, str]:
 
 
 def now() -> dict[str, Any]:
-    """The time, and how busy the machine is: processes that run or wait to run, mean of the last minute."""
+    """Return the time, and how busy the machine is: processes that run or wait to run, mean of the last minute."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return {"at": datetime.now(UTC).isoformat(timespec="seconds"), "load": load}

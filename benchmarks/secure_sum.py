@@ -64,13 +64,13 @@ def main() -> None:
 
 
 def all_sums(repeats: int) -> dict[str, Any]:
-    """Seconds and bytes of a sum, for several numbers of clients."""
+    """Return seconds and bytes of a sum, for several numbers of clients."""
     torch.set_num_threads(1)
     return {name: [one_sum(*case) for _ in range(repeats)] for name, case in CASES.items()}
 
 
 def all_rounds(rounds: int) -> dict[str, Any]:
-    """Seconds of rounds over the network, with and without."""
+    """Return seconds of rounds over the network, with and without."""
     hidden, secure = federation.SIZES["1.1M"], {"secure_sum": 0.7, "norm_multiple": inf}  # all of three
     return {
         "without": federation.timed(hidden, rounds, norm_multiple=inf),
@@ -79,8 +79,10 @@ def all_rounds(rounds: int) -> dict[str, Any]:
 
 
 def one_sum(clients: int, gone: int) -> dict[str, float]:
-    """Processor seconds of the server and of a client, and the bytes that a client sends and gets, beside those of an
-    update in the open; a client's are means over those that stay."""
+    """Return processor seconds of server and client, and bytes of a client with a secure sum and without.
+
+    A client's are means over those that stay.
+    """
     method, like = find("FedAvg")(), torch.zeros(PARAMETERS)
     ctx = Context(0, 0.1, 1.0, sampled=clients)
     names = [f"client-{i:03d}" for i in range(clients)]
@@ -148,7 +150,7 @@ class Clients:
 
 
 def size(message: Any) -> int:
-    """Bytes of a message as Flower writes it."""
+    """Return bytes of a message as Flower writes it."""
     return sum(len(one.deflate()) for one in get_all_nested_objects(to_records(message)).values())
 
 

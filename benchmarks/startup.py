@@ -36,7 +36,7 @@ COMPLETE = "import sys; sys.argv = ['fedflat']; from fedflat.cli import main; ma
 
 
 def seconds(source: Path, words: Sequence[str], **variables: str) -> Seconds:
-    """Seconds that `python WORDS` takes, of the processor and by the clock, with the version of fedflat in `source`."""
+    """Return seconds of `python WORDS`, of the processor and by the clock, with the version of fedflat in `source`."""
     environment = os.environ | {"PYTHONPATH": str(source.resolve()), "OMP_NUM_THREADS": "1"} | variables
     clock, before = perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryFile() as output:
@@ -46,7 +46,7 @@ def seconds(source: Path, words: Sequence[str], **variables: str) -> Seconds:
 
 
 def cases(source: Path) -> dict[str, Callable[[], Seconds]]:
-    """What is timed, by name, for the version of fedflat in `source`."""
+    """Return what is timed, by name, for the version of fedflat in `source`."""
     timers = {code: partial(seconds, source, ["-c", code]) for code in IMPORTS}
     timers |= {f"fedflat {line}": partial(seconds, source, ["-m", "fedflat", *line.split()]) for line in COMMANDS}
     return timers | {"completion": partial(seconds, source, ["-c", COMPLETE], **COMPLETION)}

@@ -23,7 +23,7 @@ from .timing import Progress, Seconds, in_turns, no_progress
 def measure(
     names: Sequence[str], settings: Settings, before: Results, out: Path | None, told: Progress = no_progress
 ) -> Results:
-    """`before` with the parts `names` measured anew; written to `out` after every part."""
+    """Return `before` with the parts `names` measured anew; written to `out` after every part."""
     results = before
     for name in names:
         begin = now()
@@ -37,7 +37,7 @@ def measure(
 def measure_part(
     name: str, settings: Settings, told: Progress = no_progress
 ) -> tuple[list[Measurement], dict[str, Any]]:
-    """The measurements of one part, and what is done in it."""
+    """Return the measurements of one part, and what is done in it."""
     if name == STORE:
         told(f"{STORE}: a million clients", 0, 1)
         return in_a_process_of_its_own(measure_store, settings.repeats, threads=settings.threads), {}
@@ -46,7 +46,7 @@ def measure_part(
 
 
 def race(part: BenchmarkPart, settings: Settings, told: Progress = no_progress) -> list[Measurement]:
-    """All implementations of a part in turns."""
+    """Time all implementations of a part in turns."""
     with _threads(settings.threads), _hosts(part, settings) as hosts:
         facts = {one.name: hosts[one.tuned].facts(part.name, one.name) for one in part.implementations}
         timers = {one.name: partial(hosts[one.tuned].time, part.name, one.name) for one in part.implementations}
@@ -62,7 +62,7 @@ def _measurement(part: str, one: Implementation, times: list[Seconds], facts: di
 
 @contextmanager
 def _hosts(part: BenchmarkPart, settings: Settings) -> Iterator[dict[bool, Here | Elsewhere]]:
-    """Where implementations run, by whether the allocator is tuned; the other process only if somebody needs it."""
+    """Give the hosts of implementations, by whether the allocator is tuned; start the other process only if needed."""
     hosts: dict[bool, Here | Elsewhere] = {True: Here(settings.quick)}
     if not all(one.tuned for one in part.implementations):
         hosts[False] = Elsewhere(settings.quick, settings.threads)

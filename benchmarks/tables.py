@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich import box
 from rich.table import Table as ConsoleTable
@@ -27,7 +28,7 @@ class Table:
     rows: list[tuple[str, ...]]
 
     def for_console(self) -> ConsoleTable:
-        """For rich."""
+        """Return the table for rich."""
         table = ConsoleTable(box=box.SIMPLE_HEAD, pad_edge=False)
         for title in self.titles:
             table.add_column(literal(title))
@@ -36,13 +37,27 @@ class Table:
         return table
 
     def markdown(self) -> str:
-        """As Markdown."""
+        """Return the table as Markdown."""
         lines = [self.titles, tuple("---" for _ in self.titles), *self.rows]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def pivot(
+    titles: tuple[str, ...],
+    lines: Iterable[tuple[str, ...]],
+    columns: Mapping[str, Any],
+    cell: Callable[[tuple[str, ...], Any], str],
+) -> Table:
+    """Return a table with a row for each of `lines`: its own cells, then `cell(line, column)` for each column.
+
+    titles: of the cells of `lines`. columns: what `cell` is given, by title.
+    """
+    rows = [(*line, *(cell(line, column) for column in columns.values())) for line in lines]
+    return Table((*titles, *columns), rows)
+
+
 def target_table(results: Results, targets: Sequence[Target] = TARGETS, measured_only: bool = False) -> Table:
-    """Every target with what was measured; a target whose measurements are missing says so, or is left out."""
+    """Return every target with what was measured; a target whose measurements are missing says so, or is left out."""
     titles = ("row", "work", "quantity", "median [least, most]", "n", "target", "goal", "reached")
     shown = [target for target in targets if not measured_only or target.quantity.of(results.measured)]
     return Table(titles, [_target_row(results, target) for target in shown])
@@ -71,7 +86,7 @@ def _verdict(target: Target, value: Spread) -> str:
 
 
 def times_table(results: Results) -> Table:
-    """All times of all parts, but vector work, which has a table of its own."""
+    """Return all times of all parts, but vector work, which has a table of its own."""
     titles = ("work", "who", "for one", "processor seconds", "seconds by the clock", "n", "how")
     chosen = [one for one in results.every if one.wall and not one.name.startswith(VECTORS)]
     return Table(titles, [(one.part, one.name, one.per, *_times(one), _how(one)) for one in chosen])
@@ -83,24 +98,24 @@ def _times(one: Measurement) -> tuple[str, str, str]:
 
 
 def _how(one: Measurement) -> str:
-    """The facts that set implementations apart."""
+    """Return the facts that set implementations apart."""
     shown = ("executor", "layout", "allocator", "clients timed", "workers", "version", "threads")
     facts = {name: one.facts[name] for name in shown if one.facts.get(name) is not None}
     return ", ".join(str(value) if isinstance(value, str) else f"{name} {value}" for name, value in facts.items())
 
 
 def vectors_table(results: Results) -> Table:
-    """The vector work of a local step of every method, in per cent of two gradients."""
+    """Return the vector work of a local step of every method, in per cent of two gradients."""
     workloads = [target.quantity for target in TARGETS if isinstance(target.quantity, VectorShare)]
     shares = {quantity.part: quantity.shares(results.measured) for quantity in workloads}
     methods = dict.fromkeys(method for each in shares.values() for method in each)
-    cells = [[spread(each[method]) if method in each else MISSING for each in shares.values()] for method in methods]
-    rows = [(method, *values) for method, values in zip(methods, cells, strict=True)]
-    return Table(("method", *(f"{part}, %" for part in shares)), rows)
+    columns = {f"{part}, %": each for part, each in shares.items()}
+    return pivot(("method",), [(method,) for method in methods], columns,
+                 lambda line, each: spread(each[line[0]]) if line[0] in each else MISSING)  # fmt: skip
 
 
 def peers_table(results: Results) -> Table:
-    """What the times of other frameworks include."""
+    """Return what the times of other frameworks include."""
     titles = ("framework", "version", "work", "method", "includes", "scaled")
     peers = [one for one in results.every if "peer" in one.facts]
     return Table(titles, [_peer_row(one) for one in peers])
@@ -113,7 +128,7 @@ def _peer_row(one: Measurement) -> tuple[str, ...]:
 
 
 def circumstances(results: Results) -> str:
-    """Machine, versions and settings in one paragraph."""
+    """Return the machine, versions and settings in one paragraph."""
     settings, machine = results.settings, results.settings["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in settings["versions"].items() if version)
     loads = [moment["load"] for part in results.parts.values() for moment in (part["begin"], part["end"])]
@@ -127,12 +142,12 @@ def circumstances(results: Results) -> str:
 
 
 def spread(value: Spread) -> str:
-    """Median, least and most."""
+    """Return median, least and most."""
     return f"{number(value.median)} [{number(value.low)}, {number(value.high)}]"
 
 
 def seconds(value: Spread | float) -> str:
-    """One time, or several, in a unit that fits."""
+    """Return one time, or several, in a unit that fits."""
     middle = value.median if isinstance(value, Spread) else value
     size, unit = next((each for each in UNITS if middle >= each[0]), UNITS[-1])
     figures = spread(value.times(1 / size)) if isinstance(value, Spread) else number(value / size)
@@ -140,5 +155,5 @@ def seconds(value: Spread | float) -> str:
 
 
 def number(x: float) -> str:
-    """Three digits."""
+    """Return a number with three digits."""
     return f"{x:.0f}" if abs(x) >= 1000 else f"{x:.3g}"

@@ -17,11 +17,11 @@ class Quantity(ABC):
 
     @abstractmethod
     def of(self, measured: Measurements) -> Spread | None:
-        """Its value; None if what it needs was not measured."""
+        """Return its value; None if what it needs was not measured."""
 
     @abstractmethod
     def __str__(self) -> str:
-        """What it is, in words."""
+        """Return what it is, in words."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class VectorShare(Quantity):
         return max(shares.values(), key=lambda share: share.median) if shares else None
 
     def shares(self, measured: Measurements) -> dict[str, Spread]:
-        """Per cent by method."""
+        """Return per cent by method."""
         backprop = measured.find(self.part, "backprop")
         work = [one for one in measured.of(self.part) if one.name.startswith(VECTORS)]
         found = {one.name.removeprefix(VECTORS): ratio(one, backprop, "cpu") for one in work} if backprop else {}
@@ -94,19 +94,19 @@ class Target:
     at_least: bool = False  # or at most
 
     def met(self, value: float, goal: float) -> bool:
-        """Whether `value` reaches `goal`."""
+        """Tell whether `value` reaches `goal`."""
         return value >= goal if self.at_least else value <= goal
 
 
 def _ours(row: int, work: str, over: str, under: str, target: float, stretch: float | None) -> Target:
-    """At most so much of another implementation's seconds."""
+    """Return a target: at most this share of another implementation's seconds."""
     return Target(row, work, Ratio((work, over), (work, under)), target, stretch)
 
 
 def _beats(
     row: int, over: tuple[str, str], under: tuple[str, str], target: float, stretch: float | None, kind: Kind = "cpu"
 ) -> Target:
-    """At least so many times as fast as another."""
+    """Return a target: at least this many times as fast as another."""
     return Target(row, under[0], Ratio(over, under, kind), target, stretch, at_least=True)
 
 

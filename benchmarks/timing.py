@@ -21,20 +21,20 @@ class Prepared:
     close: Callable[[], object] = lambda: None  # frees what it holds
 
     def time(self) -> Seconds:
-        """Seconds for one of what is reported."""
+        """Return seconds for one of what is reported."""
         clock, processor = perf_counter(), process_time()
         self.run()
         return (process_time() - processor) / self.share, (perf_counter() - clock) / self.share
 
 
 def no_progress(name: str, done: int, total: int) -> None:
-    """Tells nobody."""
+    """Report nothing."""
 
 
 def in_turns(
     timers: Mapping[str, Callable[[], Seconds]], repeats: int, warm_ups: int = 2, told: Progress = no_progress
 ) -> dict[str, list[Seconds]]:
-    """`repeats` times of each timer, A B C A B C, so that a machine that slows down slows down everybody.
+    """Return `repeats` times of each timer, A B C A B C, so that a machine that slows down slows down everybody.
 
     Before them everybody runs `warm_ups` times, untimed: caches, compilers and allocators settle.
     """

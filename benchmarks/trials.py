@@ -60,7 +60,7 @@ class Trial:
 
 
 def of_support(mode: str, stores: tuple[str, ...], ranks: int) -> Callable[[float, Path], Outcome]:
-    """The points of `support.durability`."""
+    """Return the points of `support.durability`."""
 
     def work(share: float, folder: Path) -> Outcome:
         outcome = Outcome()
@@ -79,7 +79,7 @@ def of_support(mode: str, stores: tuple[str, ...], ranks: int) -> Callable[[floa
 
 
 def of_tests(*nodes: str) -> Callable[[float, Path], Outcome]:
-    """Test cases, each of which tries one thing, or says with the property `tried` how many."""
+    """Return test cases, each of which tries one thing, or says with the property `tried` how many."""
 
     def work(share: float, folder: Path) -> Outcome:
         report = folder / "report.xml"
@@ -98,12 +98,12 @@ def of_tests(*nodes: str) -> Callable[[float, Path], Outcome]:
 
 
 def surroundings() -> dict[str, str]:
-    """The environment of processes that import this clone."""
+    """Return the environment of processes that import this clone."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(TESTS))), "OMP_NUM_THREADS": "1"}
 
 
 def random_kills(share: float, folder: Path) -> Outcome:
-    """Real processes, killed at random and started again until they end; records in a file, half with two workers."""
+    """Kill real processes at random, and start them again until they end; records in a file, half with two workers."""
     rng, outcome = np.random.default_rng(0), Outcome()
     longer = {"rounds": 150, "checkpoint_every": 1}
     runner.run(spec("file").model_copy(update=longer), folder / "whole")
@@ -131,7 +131,7 @@ def killed(config: Path, place: Path, seconds: float) -> bool:
 
 
 def flips(what: str, number: int) -> Callable[[float, Path], Outcome]:
-    """One bit at a time of a state (its header or tensors) or of the slot file (its header or records)."""
+    """Flip one bit at a time of a state (its header or tensors) or of the slot file (its header or records)."""
 
     def work(share: float, folder: Path) -> Outcome:
         directory = stopped(folder, "memory" if what in ("tensors", "header") else "file")
@@ -151,7 +151,7 @@ def flips(what: str, number: int) -> Callable[[float, Path], Outcome]:
 
 
 def _spans(what: str, state: Path, slots: Path) -> list[tuple[int, int]]:
-    """Where the bytes are that the newest state needs, from one place to before another."""
+    """Return where the bytes are that the newest state needs, from one place to before another."""
     head = 8 + int.from_bytes(state.read_bytes()[:8], "little")
     if what in ("header", "tensors"):
         return [(0, head)] if what == "header" else [(head, state.stat().st_size)]
@@ -164,7 +164,7 @@ def _spans(what: str, state: Path, slots: Path) -> list[tuple[int, int]]:
 
 
 def named(directory: RunDirectory) -> bool:
-    """Whether the newest state is refused in one line that names a file."""
+    """Tell whether the newest state is refused in one line that names a file."""
     try:
         tensors, _ = checkpoint.load(directory.checkpoints[-1])
         clients = {name.removeprefix("clients."): x for name, x in tensors.items() if name.startswith("clients.")}
@@ -175,13 +175,13 @@ def named(directory: RunDirectory) -> bool:
 
 
 def stopped(folder: Path, store: str) -> RunDirectory:
-    """A run in `folder` that has states."""
+    """Return a run in `folder` that has states."""
     runner.run(spec(store), folder / "run")
     return RunDirectory(folder / "run")
 
 
 def truncations(share: float, folder: Path) -> Outcome:
-    """States and slot files that end early, the empty ones included."""
+    """Cut states and slot files off, also to nothing."""
     outcome = Outcome()
     for store in ("memory", "file"):
         place = folder / store

@@ -32,15 +32,15 @@ class FreeGradient:
         return self._gradient
 
     def with_teacher(self, e: Tensor, weight: float, tau: float) -> FreeGradient:
-        """The teacher is free, too."""
+        """Return this; the teacher costs nothing, too."""
         return self
 
     def teacher_gradient(self, w: Tensor, e: Tensor, tau: float) -> Tensor:
-        """And so is its gradient alone."""
+        """Return a gradient that costs nothing."""
         return self._gradient
 
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """And so are gradients by the samples."""
+        """Return gradients by the samples that cost nothing."""
         return self._gradient, matrix, shift
 
 
@@ -68,7 +68,7 @@ class VectorWork(Implementation):
 
 
 def client_round(method: Method, w: Tensor, layers: tuple[slice, ...]) -> Callable[[], LocalResult]:
-    """A function that takes `method` through one client's round from `w` (d,), gradients free of charge."""
+    """Return a function that takes `method` through one client's round from `w` (d,), gradients free of charge."""
     oracle = FreeGradient(torch.full_like(w, GRADIENT))
     down = method.broadcast(method.init_server(w))
     client = method.init_client(down)
@@ -84,5 +84,5 @@ def client_round(method: Method, w: Tensor, layers: tuple[slice, ...]) -> Callab
 
 
 def vector_contestants(work: Workload) -> list[Implementation]:
-    """Every method, and one backpropagation to compare them with."""
+    """Return every method, and one backpropagation to compare them with."""
     return [Backprop(work), *(VectorWork(work, method) for method in all_methods())]

@@ -44,24 +44,24 @@ class Workload:
     pictures: bool = False  # samples are bytes, augmented as FL-Simulator does; weight decay and clipping as there
 
     def settings(self) -> dict[str, Any]:
-        """What the work is, as JSON-able values."""
+        """Return what the work is, as JSON-able values."""
         with torch.device("meta"):  # no memory and no random numbers
             model = models.build(self.model, CLASSES, self.shape, **self.options)
         return asdict(self) | {"parameters": sum(p.numel() for p in model.parameters())}
 
     def module(self) -> nn.Module:
-        """The model, with weights that depend on nothing."""
+        """Return the model, with weights that depend on nothing."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             return models.build(self.model, CLASSES, self.shape, **self.options)
 
     def client(self) -> Client:
-        """The local training of every client."""
+        """Return the local training of every client."""
         decay, bound = (1e-3, 10.0) if self.pictures else (0.0, inf)  # FL-Simulator's
         return Client(lr=0.01, steps=self.steps, batch_size=self.batch, weight_decay=decay, max_norm=bound)
 
     def data(self, tested: bool = False) -> FederatedData:
-        """Noise, with labels that mean nothing; a test set of 10,000 samples only if it is asked for."""
+        """Return noise, with labels that mean nothing; a test set of 10,000 samples only if it is asked for."""
         x, y = noise(self.pool, self.shape, self.pictures)
         return FederatedData(
             x,
@@ -77,7 +77,7 @@ class Workload:
 
 @lru_cache(maxsize=2)
 def noise(n: int, shape: tuple[int, ...], pictures: bool) -> tuple[Tensor, Tensor]:
-    """`n` samples, bytes or floats, with their labels; the same memory for everybody who asks for the same."""
+    """Return `n` samples, bytes or floats, with their labels; the same memory for everybody who asks for the same."""
     random = torch.Generator().manual_seed(0)
     y = torch.randint(CLASSES, (n,), generator=random)
     if pictures:
@@ -86,7 +86,7 @@ def noise(n: int, shape: tuple[int, ...], pictures: bool) -> tuple[Tensor, Tenso
 
 
 def shared(clients: int, samples: int, pool: int) -> tuple[np.ndarray, np.ndarray]:
-    """Members and offsets of clients that hold `samples` samples each, one after another around a pool of `pool`.
+    """Return members and offsets of clients with `samples` samples each, one after another around a pool of `pool`.
 
     Nobody holds a sample twice if `samples` is at most `pool`.
     """
@@ -125,5 +125,5 @@ SHORTER: dict[str, dict[str, Any]] = {
 
 
 def workloads(quick: bool) -> dict[str, Workload]:
-    """The workloads by name; a few local steps or clients less if it is to be quick."""
+    """Return the workloads by name; a few local steps or clients less if it is to be quick."""
     return {name: replace(work, **SHORTER.get(name, {})) if quick else work for name, work in WORKLOADS.items()}

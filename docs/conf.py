@@ -86,7 +86,10 @@ def read_page(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def link(found: re.Match[str], folder: Path) -> str:
-    """A link of a file in `folder`, as a page of the site has it; a file that is no page is named, and not linked."""
+    """Return a link of a file in `folder`, as a page of the site has it.
+
+    A file that is no page is named, and not linked.
+    """
     text, target, anchor = found[1], found[2], found[3] or ""
     path = (folder / target).resolve()
     if path in PAGES:
@@ -97,12 +100,12 @@ def link(found: re.Match[str], folder: Path) -> str:
 
 
 def read_docstring(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
-    """Docstrings are plain text with Markdown's `code`; Sphinx reads reStructuredText."""
+    """Turn a docstring, plain text with Markdown's `code`, into the reStructuredText that Sphinx reads."""
     lines[:] = as_restructured_text([*lines, "", *meanings(thing)])
 
 
 def meanings(thing: object) -> list[str]:
-    """What the fields of a class mean that have a description, such as hyper-parameters."""
+    """Return what the fields of a class mean that have a description, such as hyper-parameters."""
     if not (isinstance(thing, type) and is_dataclass(thing)):
         return []
     return [f"{f.name}: {f.metadata['meaning']}" for f in fields(thing) if "meaning" in f.metadata]
@@ -121,7 +124,7 @@ def visit_math_block(self: Any, node: nodes.math_block) -> None:
 
 
 def raise_skip() -> None:
-    """A formula's node has no children to visit."""
+    """Skip the children of a formula's node."""
     from docutils.nodes import SkipNode
 
     raise SkipNode

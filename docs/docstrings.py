@@ -12,7 +12,7 @@ ARGUMENT = re.compile(r"([a-z]\w*(?:, [a-z]\w*)*): ")  # such as "rounds: defaul
 
 
 def as_restructured_text(lines: Sequence[str]) -> list[str]:
-    """The lines of a docstring: words stay words, `code` is code, lines keep their breaks where they are indented."""
+    """Return the lines of a docstring: words stay words, `code` is code, indented lines keep their breaks."""
     written: list[str] = []
     for paragraph in paragraphs(lines):
         written += [*block(paragraph), ""]
@@ -20,7 +20,7 @@ def as_restructured_text(lines: Sequence[str]) -> list[str]:
 
 
 def paragraphs(lines: Sequence[str]) -> list[list[str]]:
-    """The lines between empty ones."""
+    """Return the lines between empty ones."""
     found: list[list[str]] = [[]]
     for line in lines:
         if line.strip():
@@ -31,7 +31,7 @@ def paragraphs(lines: Sequence[str]) -> list[list[str]]:
 
 
 def block(paragraph: list[str]) -> list[str]:
-    """One paragraph: a list, what arguments mean, equations as they stand, or running text."""
+    """Return one paragraph: a list, what arguments mean, equations as they stand, or running text."""
     if ITEM.match(paragraph[0]):
         return [words(line) if not ITEM.match(line) else line[:2] + words(line[2:]) for line in paragraph]
     if ARGUMENT.match(paragraph[0]):
@@ -42,7 +42,7 @@ def block(paragraph: list[str]) -> list[str]:
 
 
 def arguments(paragraph: list[str]) -> list[str]:
-    """What each argument means, as a list: a line that begins with a name begins an item, others go on with it."""
+    """Return what each argument means, as a list: a line that begins with a name begins an item, others continue it."""
     items: list[str] = []
     for line in paragraph:
         if ARGUMENT.match(line):
@@ -53,6 +53,6 @@ def arguments(paragraph: list[str]) -> list[str]:
 
 
 def words(text: str) -> str:
-    """Running text in which nothing is markup but `code`."""
+    """Return running text in which nothing is markup but `code`."""
     pieces = CODE.split(text)
     return "".join(f"`{piece}`" if piece.startswith("`") else MARKUP.sub(r"\\\1", piece) for piece in pieces)

@@ -6,28 +6,30 @@ import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.tables import Table
+
 SOURCE = Path(__file__).parent.parent / "src" / "fedflat"
 ASKED_ANYWHERE = "is_available"  # of torch.cuda: can be called without a GPU
 
 
-def gpu_lines_table(source: Path = SOURCE) -> str:
-    """Every such line, or function, as a Markdown table."""
-    rows = ["| file | function | lines that need a GPU |", "|---|---|---|"]
+def gpu_lines_table(source: Path = SOURCE) -> Table:
+    """Return every such line, or function."""
+    rows = []
     for path in sorted(source.rglob("*.py")):
         for function, code in gpu_lines(path.read_text()):
             shown = code if code.startswith("all ") else f"`{code}`"
-            rows.append(f"| `{path.relative_to(source).as_posix()}` | `{function}` | {shown} |")
-    return "\n".join(rows)
+            rows.append((f"`{path.relative_to(source).as_posix()}`", f"`{function}`", shown))
+    return Table(("file", "function", "lines that need a GPU"), rows)
 
 
 def gpu_lines(text: str) -> list[tuple[str, str]]:
-    """The lines of a module that need a GPU, each with the function that it is in."""
+    """Return the lines of a module that need a GPU, each with the function that it is in."""
     tree = ast.parse(text)
     return [found for name, function in _functions(tree.body) for found in _in_function(name, function, text)]
 
 
 def _functions(body: Sequence[ast.stmt], prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
-    """All functions and methods, with their qualified names; a function inside another belongs to that one."""
+    """Yield all functions and methods, with their qualified names; a function inside another belongs to that one."""
     for node in body:
         if isinstance(node, ast.ClassDef):
             yield from _functions(node.body, f"{prefix}{node.name}.")
@@ -44,7 +46,7 @@ def _in_function(name: str, function: ast.FunctionDef, text: str) -> Iterator[tu
 
 
 def _needed(body: Sequence[ast.stmt], text: str) -> Iterator[str | None]:
-    """The lines in a block that need a GPU; None if the block as a whole does."""
+    """Yield the lines in a block that need a GPU; None if the block as a whole does."""
     for i, node in enumerate(body):
         if isinstance(node, ast.If) and _is_for_others(node.test):
             if isinstance(node.body[-1], ast.Return):
@@ -64,7 +66,7 @@ def _needed(body: Sequence[ast.stmt], text: str) -> Iterator[str | None]:
 
 
 def _lines(body: Sequence[ast.stmt], text: str) -> Iterator[str]:
-    """All lines of a block."""
+    """Yield all lines of a block."""
     for node in body:
         blocks = [block for field in ("body", "orelse", "finalbody") if (block := getattr(node, field, None))]
         yield text.splitlines()[node.lineno - 1].strip() if blocks else _code(node, text)
@@ -73,12 +75,12 @@ def _lines(body: Sequence[ast.stmt], text: str) -> Iterator[str]:
 
 
 def _code(node: ast.AST, text: str) -> str:
-    """The source of a statement in one line."""
+    """Return the source of a statement in one line."""
     return " ".join((ast.get_source_segment(text, node) or "").split()).replace("|", "\\|")
 
 
 def _names_gpu(node: ast.AST) -> bool:
-    """Whether a CUDA device is named."""
+    """Tell whether a CUDA device is named."""
     return any(
         (isinstance(x, ast.Attribute) and (x.attr == "is_cuda" or _is_torch_cuda(x)))
         or (isinstance(x, ast.Constant) and x.value == "cuda")
@@ -87,7 +89,7 @@ def _names_gpu(node: ast.AST) -> bool:
 
 
 def _uses_gpu(node: ast.AST) -> bool:
-    """Whether a GPU is used, whatever a condition says."""
+    """Tell whether a GPU is used, whatever a condition says."""
     conditional = [x for x in ast.walk(node) if isinstance(x, ast.IfExp) and _names_gpu(x.test)]
     used = [x for x in ast.walk(node) if isinstance(x, ast.Attribute) and _is_torch_cuda(x.value)]
     return not conditional and any(x.attr != ASKED_ANYWHERE for x in used)
@@ -98,5 +100,5 @@ def _is_torch_cuda(node: ast.AST) -> bool:
 
 
 def _is_for_others(test: ast.expr) -> bool:
-    """Whether a condition holds where the device is no GPU."""
+    """Tell whether a condition holds where the device is no GPU."""
     return any(isinstance(x, ast.Compare) and isinstance(x.ops[0], ast.NotEq) and _names_gpu(x) for x in ast.walk(test))

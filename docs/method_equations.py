@@ -87,18 +87,18 @@ SHARED = (
 
 
 def own_part(page: str) -> str:
-    """What a person wrote on a page: from the heading of the equations to what the generator writes after them."""
+    """Return what a person wrote on a page: from the heading of the equations to the generated part after them."""
     return page.partition("\n## Equations\n")[2].partition("<!-- facts:")[0]
 
 
 def formulas(text: str) -> Iterator[str]:
-    """All formulas, those within a line and those that stand alone."""
+    """Yield all formulas, those within a line and those that stand alone."""
     for found in FORMULA.finditer(text):
         yield (found[1] or found[2]).strip()
 
 
 def letters(text: str) -> set[str]:
-    """The letters, accented letters and named functions of all formulas of a text; indices are letters, too."""
+    """Return the letters, accented letters and named functions of all formulas of a text; indices are letters, too."""
     return {found for formula in formulas(text) for found in _letters(formula)}
 
 
@@ -114,18 +114,18 @@ def _letters(formula: str) -> Iterator[str]:
 
 
 def shared_letters(own: str) -> list[Letter]:
-    """Those of the letters of all methods that the equations of a page have."""
+    """Return those of the letters of all methods that the equations of a page have."""
     used = letters(ROW.sub("", own))
     return [letter for letter in SHARED if _main(letter.tex) in used]
 
 
 def _main(tex: str) -> str:
-    """The letter of which a row of the table says what it is."""
+    """Return the letter of which a row of the table says what it is."""
     return next(_letters(next(formulas(tex))))
 
 
 def problems(cls: type[Method], page: str, file: str) -> list[str]:
-    """What is wrong with the equations on the page of a method, one line for each."""
+    """Return what is wrong with the equations on the page of a method, one line for each."""
     own = own_part(page)
     if not DISPLAYED.search(own):
         return [f'{file}: {cls.__name__} has no equations; write them under "## Equations", as other pages have them']
@@ -158,7 +158,7 @@ def _letters_without_meaning(own: str) -> Iterator[str]:
 
 
 def _names(cls: type[Method], own: str) -> Iterator[str]:
-    """Names of hyper-parameters and of what is sent and kept, on the page and in the class."""
+    """Yield names of hyper-parameters and of what is sent and kept, on the page and in the class."""
     known = {f.name for f in fields(cls)} | {name for record in records(cls).values() for name in widths(record, cls)}
     shared = {name for letter in SHARED for name in re.findall(r"`(\w+)`", letter.code)}
     for name in sorted(known - shared - set(re.findall(r"`(\w+)", own))):
@@ -178,7 +178,10 @@ def _compared(cls: type[Method], own: str) -> Iterator[str]:
 
 
 def records(cls: type[Method]) -> dict[str, Any]:
-    """What a method sends and keeps, by role; what the server averages only where that is not what clients send."""
+    """Return what a method sends and keeps, by role.
+
+    The mean is among them only where it is not what clients send.
+    """
     method = cls()  # a method around another one has records of its own in each instance
     if cls.training != "federated":
         return {"client": method.client, "server": method.server}
@@ -187,13 +190,13 @@ def records(cls: type[Method]) -> dict[str, Any]:
 
 
 def widths(record: Any, cls: type[Method]) -> dict[str, int]:
-    """The width of every field for a very large model and default hyper-parameters."""
+    """Return the width of every field for a very large model and default hyper-parameters."""
     found: dict[str, int] = record.widths(10**9, cls())
     return found
 
 
 def fingerprint(cls: type[Method]) -> str:
-    """Eight digits of the code of a method's hooks, whatever its docstrings, comments, annotations and layout."""
+    """Return eight digits of the code of a method's hooks without docstrings, comments, annotations and layout."""
     trees = [
         _canonical(ast.parse(dedent(inspect.getsource(hook))).body[0]) for base in reversed(cls.__mro__)
         if issubclass(base, Method) and base is not Method for hook in _hooks(base)
@@ -209,7 +212,7 @@ def _hooks(cls: type) -> Iterator[Any]:
 
 
 def _canonical(node: Any) -> Any:
-    """A piece of a syntax tree as nested tuples that all versions of Python give."""
+    """Return a piece of a syntax tree as nested tuples that all versions of Python give."""
     if isinstance(node, list):
         return tuple(map(_canonical, node))
     if not isinstance(node, ast.AST):

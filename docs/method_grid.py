@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.tables import Table
 from docs.method_pages import link
 from fedflat.core.errors import InputError
 from fedflat.engine.arguments import check_ranks
@@ -62,7 +63,7 @@ SETTINGS = (
 
 
 def run_of(name: str, setting: Setting, **changes: Any) -> RunSpec:
-    """A small run of the method with this setting. Raises InputError if they do not go together."""
+    """Return a small run of the method with this setting. Raises InputError if they do not go together."""
     method: dict[str, Any] = {"name": name} | FIELDS.get(name, {})
     if setting.around:
         method = {"name": setting.around, "base": method} | FIELDS.get(setting.around, {})
@@ -93,7 +94,7 @@ WAYS: dict[str, Callable[[RunSpec], None]] = {
 
 
 def refusals(name: str, setting: Setting) -> dict[str, str]:
-    """The ways in which the method is not carried out with this setting, each with the reason."""
+    """Return the ways in which the method is not carried out with this setting, each with the reason."""
     try:
         run = run_of(name, setting)
     except InputError as error:
@@ -110,19 +111,17 @@ def _refusal(check: Callable[[RunSpec], None], run: RunSpec) -> str | None:
 
 
 def grid() -> str:
-    """The grid as a Markdown table, with the reasons below it."""
+    """Return the grid as a Markdown table, with the reasons below it."""
     reasons: dict[str, int] = {}
-    rows = [f"| method | {' | '.join(setting.title for setting in SETTINGS)} |", "|---" * (len(SETTINGS) + 1) + "|"]
-    for name in all_methods():
-        cells = [_cell(name, setting, reasons) for setting in SETTINGS]
-        rows.append(f"| {link(name)} | {' | '.join(cells)} |")
+    rows = [(link(name), *(_cell(name, setting, reasons) for setting in SETTINGS)) for name in all_methods()]
+    table = Table(("method", *(setting.title for setting in SETTINGS)), rows)
     columns = "; ".join(f"{setting.title}: {setting.meaning}" for setting in SETTINGS[1:])
     below = [f"{number}. {reason}" for reason, number in reasons.items()]
-    return "\n".join([*rows, "", *below, "", f"{columns}."])
+    return "\n".join([table.markdown(), "", *below, "", f"{columns}."])
 
 
 def _cell(name: str, setting: Setting, reasons: dict[str, int]) -> str:
-    """Whether they go together; reasons against it are added to `reasons`, and named by their number."""
+    """Return "yes", or "no" or "partly" with the numbers of the reasons, which are added to `reasons`."""
     found = refusals(name, setting)
     if "in one process" in found:
         return f"no ({_number(found['in one process'], name, reasons)})"
@@ -131,10 +130,10 @@ def _cell(name: str, setting: Setting, reasons: dict[str, int]) -> str:
 
 
 def _number(reason: str, method: str, reasons: dict[str, int]) -> int:
-    """The number of a reason, which is that of the first method that has it."""
+    """Return the number of a reason, which is that of the first method that has it."""
     return reasons.setdefault(without_names(reason, method), len(reasons) + 1)
 
 
 def without_names(reason: str, method: str) -> str:
-    """A reason that is the same for all methods that have it."""
+    """Return a reason that is the same for all methods that have it."""
     return re.sub(rf"method\.name = '\w+'|\b{method}\b", "the method", reason.splitlines()[-1].strip())

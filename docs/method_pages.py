@@ -21,7 +21,8 @@ from fedflat.core.records import Record
 from fedflat.core.wrapper import Wrapper
 from fedflat.engine.arguments import check_ranks, check_weights
 from fedflat.methods import all_methods
-from fedflat.reports.catalogue import COSTS, LEGEND, costs, documentation, settings, summary
+from fedflat.reports.catalogue import costs, documentation, settings, summary
+from fedflat.reports.listing import COSTS, LEGEND
 from fedflat.rounds.cost import full_passes_per_round, gradients_per_step, vector_cost
 
 ROOT = Path(__file__).parent.parent
@@ -54,18 +55,18 @@ NEEDS = {
 
 
 def link(name: str, folder: str = "methods/") -> str:
-    """A link to the page of a method, from a page of docs/."""
+    """Return a link to the page of a method, from a page of docs/."""
     return f"[{name}]({folder}{name.lower()}.md)"
 
 
 def index_table() -> str:
-    """Every method in one line with a link to its page, as Markdown."""
+    """Return every method in one line with a link to its page, as Markdown."""
     rows = [(link(name), escaped(summary(cls)), *map(str, costs(cls))) for name, cls in all_methods().items()]
     return f"{Table(('method', 'idea', *COSTS), rows).markdown()}\n\n{LEGEND}."
 
 
 def method_pages() -> dict[Path, str]:
-    """The page of every method as it should be; one that is not there yet is given places for its equations."""
+    """Return the page of every method as it should be; one that is not there yet is given places for its equations."""
     found = {}
     for name, cls in all_methods().items():
         file = ROOT / FOLDER / f"{name.lower()}.md"
@@ -74,7 +75,7 @@ def method_pages() -> dict[Path, str]:
 
 
 def page_problems() -> list[str]:
-    """One line for each thing that is wrong: pages without a method, equations, methods without a reference test."""
+    """Return a line for each problem: pages without a method, equations, methods without a reference test."""
     wanted = {f"{name.lower()}.md": cls for name, cls in all_methods().items()}
     lines = [
         f"{FOLDER / file.name}: there is no such method; remove the page"
@@ -89,7 +90,7 @@ def page_problems() -> list[str]:
 
 
 def skeleton(name: str) -> str:
-    """A page without equations."""
+    """Return a page without equations."""
     stages = "\n\n".join(f"**{stage}** " for stage in STAGES)
     return (
         f"# {name}\n\n<!-- idea: x -->\n<!-- end of idea -->\n\n## Equations\n\n{stages}\n\n"
@@ -98,7 +99,7 @@ def skeleton(name: str) -> str:
 
 
 def page(cls: type[Method], text: str) -> str:
-    """`text` with all that is read off the class renewed."""
+    """Return `text` with all that is read off the class renewed."""
     text = _between(text, "idea", "\n\n".join([summary(cls), cited(cls)]))
     return _between(text, "facts", "\n\n".join(facts(cls, own_part(text))))
 
@@ -110,7 +111,7 @@ def _between(text: str, what: str, content: str) -> str:
 
 
 def cited(cls: type[Method]) -> str:
-    """The paper in one line, with a link, and the file that has the code."""
+    """Return the paper in one line, with a link, and the file that has the code."""
     paper = cls.paper
     at = f", [arXiv:{paper.arxiv}](https://arxiv.org/abs/{paper.arxiv})" if paper.arxiv else ""
     source = f"src/fedflat/methods/{cls.__module__.rpartition('.')[2]}.py"
@@ -118,7 +119,7 @@ def cited(cls: type[Method]) -> str:
 
 
 def facts(cls: type[Method], own: str) -> Iterator[str]:
-    """All chapters that follow the equations."""
+    """Yield all chapters that follow the equations."""
     shared = [(letter.tex, letter.code, letter.meaning, letter.unit) for letter in shared_letters(own)]
     yield "Letters that methods share:"
     yield Table(("letter", "in the code", "what it is", "unit"), shared).markdown()
@@ -135,12 +136,12 @@ def facts(cls: type[Method], own: str) -> Iterator[str]:
 
 
 def bullets(texts: Any) -> str:
-    """A list, in which a norm's bars and the like stay as they are."""
+    """Return a list, in which a norm's bars and the like stay as they are."""
     return "\n".join(f"* {plain(text)}" for text in texts)
 
 
 def plain(text: str) -> str:
-    """Words of a class as Markdown: settings and flags are code, and what would be markup is not."""
+    """Return words of a class as Markdown: settings and flags are code, and what would be markup is not."""
     pieces = re.split(CODE, text)
     return "".join(
         f"`{piece.strip('`')}`" if number % 2 else re.sub(r"([*<])", r"\\\1", piece)
@@ -149,12 +150,12 @@ def plain(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """The same in a cell of a table, which a bar would end."""
+    """Return the same in a cell of a table, which a bar would end."""
     return plain(text).replace("|", "\\|")
 
 
 def settings_table(cls: type[Method]) -> str:
-    """The hyper-parameters with what papers and code took."""
+    """Return the hyper-parameters with what papers and code took."""
     rows = []
     for f in settings(cls):
         tried = ", ".join(map(str, cls.sources.grids.get(f.name, ())))
@@ -167,14 +168,14 @@ def settings_table(cls: type[Method]) -> str:
 
 
 def default(value: Any) -> str:
-    """A value as configurations write it."""
+    """Return a value as configurations write it."""
     if isinstance(value, str):
         return f'"{value}"'
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def records_table(cls: type[Method]) -> str:
-    """Every field that is sent, kept or averaged."""
+    """Return every field that is sent, kept or averaged."""
     comments = meanings(cls)
     rows = []
     for role, record in records(cls).items():
@@ -187,7 +188,7 @@ def records_table(cls: type[Method]) -> str:
 
 
 def numbers(record: Any, cls: type[Method], name: str, width: int) -> str:
-    """How many numbers a field has with default hyper-parameters, and on which of them that depends."""
+    """Return how many numbers a field has with default hyper-parameters, and on which of them that depends."""
     mark, *needed = get_type_hints(record, include_extras=True)[name].__metadata__
     if mark not in ("d", "1"):
         return _told(cls, mark)
@@ -196,7 +197,7 @@ def numbers(record: Any, cls: type[Method], name: str, width: int) -> str:
 
 
 def _told(cls: type[Method], name: str) -> str:
-    """A hyper-parameter by its name, and a property by its docstring, as a part of a sentence."""
+    """Return a hyper-parameter by its name, and a property by its docstring, as a part of a sentence."""
     if name in (f.name for f in settings(cls)):
         return f"`{name}`"
     words = (inspect.getdoc(getattr(cls, name)) or name).split("\n")[0].partition(";")[0].rstrip(".")
@@ -204,7 +205,10 @@ def _told(cls: type[Method], name: str) -> str:
 
 
 def meanings(cls: type[Method]) -> dict[Any, str]:
-    """The comments behind the fields of the records of a method; by the record and the name, and by the name alone."""
+    """Return the comments behind the fields of the records of a method.
+
+    The keys are (record, name), and the name alone.
+    """
     found: dict[Any, str] = {}
     for record in records(cls).values():
         for base in record.__mro__[: record.__mro__.index(Record)]:
@@ -215,7 +219,7 @@ def meanings(cls: type[Method]) -> dict[Any, str]:
 
 
 def cost(cls: type[Method]) -> str:
-    """What a round costs with default hyper-parameters."""
+    """Return what a round costs with default hyper-parameters."""
     method = cls()
     sent, passes = vector_cost(method), full_passes_per_round(method)
     full = f", and {passes} gradient on all samples per round" if passes else ""
@@ -231,7 +235,7 @@ def cost(cls: type[Method]) -> str:
 
 
 def combinations(cls: type[Method]) -> Iterator[str]:
-    """What is certain from the class and from what the code refuses."""
+    """Yield what is certain from the class and from what the code refuses."""
     if issubclass(cls, Wrapper):
         yield "any base that the class does not refuse; what follows is that of the default one"
     if cls.training == "federated":
@@ -255,13 +259,13 @@ def combinations(cls: type[Method]) -> Iterator[str]:
 
 
 def mixes(method: Method) -> bool:
-    """Whether the direction of a local step has the fresh gradient with another weight than 1."""
+    """Tell whether the direction of a local step has the fresh gradient with another weight than 1."""
     down = method.broadcast(method.init_server(torch.ones(3)))
     return bool(torch.as_tensor(method.fresh_weight(down) != 1).any())
 
 
 def weights(cls: type[Method]) -> str:
-    """Which weights the code takes, and with which options it takes others."""
+    """Return which weights the code takes, and with which options it takes others."""
     refused = refusal(lambda: check_weights(cls(), "samples"))
     if not refused:
         return "equal, or by samples"
@@ -273,14 +277,14 @@ def weights(cls: type[Method]) -> str:
 
 
 def kept(cls: type[Method]) -> str:
-    """That the records of clients age."""
+    """Return the words that the records of clients age, if there are any."""
     if not widths(cls().client, cls):
         return ""
     return "; a client's record begins in its first round, and ages while it is not asked"
 
 
 def refusal(attempt: Any) -> str:
-    """The line with which the code refuses something, empty if it does not."""
+    """Return the line with which the code refuses something, empty if it does not."""
     try:
         attempt()
     except InputError as error:
@@ -289,13 +293,13 @@ def refusal(attempt: Any) -> str:
 
 
 def names_in(cls: type[Method]) -> set[str]:
-    """All names that the hooks of a method use."""
+    """Return all names that the hooks of a method use."""
     functions = [thing for base in cls.__mro__ if base is not Method for thing in vars(base).values()]
     return {name for thing in functions if inspect.isfunction(thing) for name in thing.__code__.co_names}
 
 
 def reference_tests(cls: type[Method]) -> tuple[str, list[str]]:
-    """The file and the names of the tests that hold a method against its paper; no names if there are none."""
+    """Return the file and the names of the tests that hold a method against its paper; no names if there are none."""
     file, _, name = BASELINES.get(cls.__name__, "").partition("::")
     file = file or f"tests/methods/test_{cls.__module__.rpartition('.')[2]}.py"
     text = (ROOT / file).read_text() if (ROOT / file).exists() else ""
@@ -303,7 +307,7 @@ def reference_tests(cls: type[Method]) -> tuple[str, list[str]]:
 
 
 def reference(cls: type[Method]) -> str:
-    """The chapter about these tests."""
+    """Return the chapter about these tests."""
     file, tests = reference_tests(cls)
     told = "The equations in NumPy, transcribed without the class, in loops over rounds, clients and local steps:"
     if cls.__name__ in BASELINES:

@@ -42,7 +42,7 @@ class Entry:
 
 
 def entries() -> list[Entry]:
-    """What every source prints, the papers of the recipes first, by year; copies are marked."""
+    """Return what every source prints, the papers of the recipes first, by year; copies are marked."""
     recipes = sorted((one for one in all_recipes().values() if one.published), key=_year)
     found = [entry for recipe in recipes for entry in _of_recipe(recipe)]
     others = tomllib.loads(OTHERS.read_text())["source"]
@@ -50,7 +50,7 @@ def entries() -> list[Entry]:
 
 
 def shared(found: Sequence[Entry]) -> dict[Cell, list[Entry]]:
-    """The cells of which at least two papers or other sources print one method at least, with what they print."""
+    """Return the cells with a method that at least two papers or other sources print, with what they print."""
     by_cell: dict[Cell, list[Entry]] = {}
     for entry in found:
         by_cell.setdefault(entry.cell, []).append(entry)
@@ -58,13 +58,13 @@ def shared(found: Sequence[Entry]) -> dict[Cell, list[Entry]]:
 
 
 def spread(some: Sequence[Entry], method: str) -> tuple[float, float] | None:
-    """The least and the most of what the sources print that copy nobody; None if fewer than two are left."""
+    """Return the least and the most of what the sources print that copy nobody; None if fewer than two are left."""
     own = [entry.values[method] for entry in some if method in entry.values and method not in entry.copies]
     return (min(own), max(own)) if len(own) > 1 else None
 
 
 def coverage_table() -> Table:
-    """How many of the cells of the papers' tables have the paper's numbers in the recipes."""
+    """Return how many of the cells of the papers' tables have the paper's numbers in the recipes."""
     papers = dict.fromkeys(recipe.paper for recipe in all_recipes().values() if recipe.published)
     rows = [_coverage(paper, [one for one in all_recipes().values() if one.paper == paper]) for paper in papers]
     rows.append(("all", [sum(counts) for counts in zip(*(counts for _, counts in rows), strict=True)]))
@@ -73,7 +73,7 @@ def coverage_table() -> Table:
 
 
 def source_table() -> Table:
-    """Every source of the page: in what it was read, its rounds, and what to know of it."""
+    """Return every source of the page: in what it was read, its rounds, and what to know of it."""
     rows = dict.fromkeys(
         (entry.name, entry.read, _rounds(entry), entry.note) for some in shared(entries()).values() for entry in some
     )
@@ -81,13 +81,13 @@ def source_table() -> Table:
 
 
 def copy_table() -> Table:
-    """Which sources repeat which, and where they do not."""
+    """Return which sources repeat which, and where they do not."""
     titles = ("source", "repeats", "numbers equal, of those in common", "not equal (there, here)")
     return Table(titles, [_copy_row(*pair) for pair in _copying(entries())])
 
 
 def spread_table() -> Table:
-    """For each cell the method of which sources differ most, and the median of all methods' differences."""
+    """Return for each cell the method of which sources differ most, and the median of all methods' differences."""
     rows: list[tuple[str, ...]] = []
     for cell, some in shared(entries()).items():
         spreads = {method: found for method in _methods(some) if (found := spread(some, method))}
@@ -101,7 +101,7 @@ def spread_table() -> Table:
 
 
 def cell_tables() -> str:
-    """A table for every cell that several sources print."""
+    """Return a table for every cell that several sources print."""
     parts = []
     for cell, some in shared(entries()).items():
         parts += [f"### {','.join(cell)}", "", cell_table(some).markdown(), ""]
@@ -109,7 +109,7 @@ def cell_tables() -> str:
 
 
 def cell_table(some: Sequence[Entry]) -> Table:
-    """What each source prints for one cell, copies with a sign, and the spread of what is no copy."""
+    """Return what each source prints for one cell, copies with a sign, and the spread of what is no copy."""
     methods = _methods(some)
     rows = [(entry.name, _rounds(entry), *(_text(entry, method) for method in methods)) for entry in some]
     spreads = [spread(some, method) for method in methods]
@@ -119,7 +119,7 @@ def cell_table(some: Sequence[Entry]) -> Table:
 
 
 def difference_table() -> Table:
-    """FedSAM minus FedAvg by source, on CIFAR with Dirichlet 0.1 and 10 of 100 clients."""
+    """Return FedSAM minus FedAvg by source, on CIFAR with Dirichlet 0.1 and 10 of 100 clients."""
     cells = [(data, "dirichlet-0.1", "10-of-100") for data in ("cifar10", "cifar100")]
     found: dict[str, dict[Cell, float]] = {}
     for entry in entries():
@@ -134,12 +134,12 @@ def difference_table() -> Table:
 
 
 def _year(recipe: Recipe) -> int:
-    """The year of a recipe's paper."""
+    """Return the year of a recipe's paper."""
     return int(re.findall(r"\b20\d\d\b", recipe.base.paper)[0])
 
 
 def _of_recipe(recipe: Recipe) -> Iterator[Entry]:
-    """The accuracies that the paper prints for single cells of the recipe."""
+    """Yield the accuracies that the paper prints for single cells of the recipe."""
     rounds = {cell.options: cell.study().rounds for cell in recipe.cells()}
     for numbers in recipe.published.blocks if recipe.published else ():
         if numbers.quantity == ACCURACY and numbers.values_by_method and not numbers.mean_over_cells:
@@ -151,7 +151,7 @@ def _of_recipe(recipe: Recipe) -> Iterator[Entry]:
 
 
 def with_copies(found: Sequence[Entry]) -> list[Entry]:
-    """The entries, with the numbers marked that they have from an earlier source."""
+    """Return the entries, with the numbers marked that they have from an earlier source."""
     for first, later in _copying(found):
         for ours in found:
             theirs = [entry for entry in found if (entry.name, entry.cell) == (first, ours.cell)]
@@ -162,7 +162,7 @@ def with_copies(found: Sequence[Entry]) -> list[Entry]:
 
 
 def _copying(found: Sequence[Entry]) -> list[tuple[str, str]]:
-    """Pairs of names of sources of which more than half of the common numbers are equal to all digits.
+    """Return pairs of names of sources of which more than half of the common numbers are equal to all digits.
 
     The first one of a pair is no copy itself.
     """
@@ -178,7 +178,7 @@ def _is_copy(pairs: Sequence[tuple[Cell, str, float, float]]) -> bool:
 
 
 def _common(found: Sequence[Entry], first: str, later: str) -> list[tuple[Cell, str, float, float]]:
-    """The numbers that two sources both have: cell, method, the first's, the later's."""
+    """Return the numbers that two sources both have: cell, method, the first's, the later's."""
     cells = {entry.cell: entry.values for entry in found if entry.name == first}
     return [
         (entry.cell, method, cells[entry.cell][method], value)
@@ -198,7 +198,7 @@ def _copy_row(first: str, later: str) -> tuple[str, ...]:
 
 
 def _methods(some: Sequence[Entry]) -> list[str]:
-    """The methods that at least two papers or other sources print, in the order of the first one."""
+    """Return the methods that at least two papers or other sources print, in the order of the first one."""
     labels = dict.fromkeys(label for entry in some for label in entry.values)
     return [label for label in labels if len({entry.origin for entry in some if label in entry.values}) > 1]
 
@@ -218,12 +218,12 @@ def _width(two: tuple[float, float]) -> float:
 
 
 def _anchor(cell: Cell) -> str:
-    """Where a link to a cell's heading leads."""
+    """Return where a link to a cell's heading leads."""
     return re.sub(r"[^\w\-]", "", ",".join(cell))
 
 
 def _coverage(paper: str, recipes: Sequence[Recipe]) -> tuple[str, list[int]]:
-    """The row of `coverage_table` of one paper."""
+    """Return the row of `coverage_table` of one paper."""
     cells = [
         cell for recipe in recipes if any("Table" in item for item in recipe.item.items) for cell in recipe.cells()
     ]

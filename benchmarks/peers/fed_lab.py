@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def time(name: str, version: str, asked: argparse.Namespace) -> Result:
-    """FedAvg on the work `name`."""
+    """Return FedAvg on the work `name`."""
     run = Run.of(name, asked)
     module = run.task.build()
     laps, after = train(run, module)
@@ -37,7 +37,7 @@ def time(name: str, version: str, asked: argparse.Namespace) -> Result:
 
 
 def train(run: Run, module: nn.Module) -> tuple[Laps, Tensor]:
-    """All rounds, timed, and the server's model after them, (d,)."""
+    """Return all rounds, timed, and the server's model after them, (d,)."""
     from fedlab.contrib.algorithm.basic_client import SGDSerialClientTrainer
     from fedlab.contrib.algorithm.basic_server import SyncServerHandler
     from fedlab.core.standalone import StandalonePipeline
@@ -61,7 +61,7 @@ def train(run: Run, module: nn.Module) -> tuple[Laps, Tensor]:
 
 
 def loaders(task: Task) -> object:
-    """The clients as FedLab wants them: its own classes keep each in a file, this one in memory."""
+    """Return the clients as FedLab wants them: its own classes keep each in a file, this one in memory."""
     from fedlab.contrib.dataset.basic_dataset import BaseDataset, FedDataset
 
     clients = task.clients()

@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def usable(checkout: Path | None) -> Path:
-    """`checkout`, from which can be imported afterwards; ends the program if there is none."""
+    """Return `checkout`, from which can be imported afterwards; ends the program if there is none."""
     if checkout is None or not (checkout / "server" / "server.py").is_file():
         missing(f"{PEER}: give --checkout FOLDER, a clone of github.com/woodenchild95/FL-Simulator")
     sys.path.insert(0, str(checkout.resolve()))
@@ -54,7 +54,7 @@ def usable(checkout: Path | None) -> Path:
 
 
 def commit(checkout: Path) -> str:
-    """What is checked out there, as far as git tells."""
+    """Return what is checked out there, as far as git tells."""
     command = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603
@@ -64,7 +64,7 @@ def commit(checkout: Path) -> str:
 
 
 def every(name: str, asked: argparse.Namespace) -> Iterator[Result]:
-    """All methods on the work `name`; W1 is W1a, as pictures are always augmented there."""
+    """Yield all methods on the work `name`; W1 is W1a, as pictures are always augmented there."""
     run = Run.of({"W1": "W1a"}.get(name, name), asked)
     data = Data(run.task, tested=asked.evaluate)
     for method in METHODS.get(name, ("FedAvg",)):
@@ -85,7 +85,7 @@ class Data:
 
 
 def time(name: str, method: str, run: Run, data: Data, asked: argparse.Namespace) -> Iterator[Result]:
-    """Rounds of one method; a second result with the evaluation of all samples, if that is asked for."""
+    """Yield rounds of one method; a second result with the evaluation of all samples, if that is asked for."""
     evaluated = asked.evaluate and name == "W1"
     laps, tests = Laps(), Laps()
     torch.manual_seed(0)
@@ -105,13 +105,13 @@ def time(name: str, method: str, run: Run, data: Data, asked: argparse.Namespace
 
 
 def whole(figures: dict[str, Any], tests: Laps, run: Run) -> Iterator[list[float]]:
-    """Seconds of the processor and by the clock with those of the evaluation, which are not scaled."""
+    """Yield seconds of the processor and by the clock with those of the evaluation, which are not scaled."""
     for name, more in zip(("seconds", "wall"), tests.seconds(run.rounds), strict=True):
         yield [train + test for train, test in zip(figures[name], more, strict=True)]
 
 
 def timed(method: str, run: Run, data: Data, module: torch.nn.Module, laps: Laps, tests: Laps | None) -> Any:
-    """Its server for `method`; a round is timed from the choice of its clients until the new model is there."""
+    """Return its server for `method`; a round is timed from the choice of its clients until the new model is there."""
     import server
     import utils
 
@@ -145,7 +145,7 @@ def timed(method: str, run: Run, data: Data, module: torch.nn.Module, laps: Laps
 
 
 def settings(run: Run, method: str) -> Namespace:
-    """Its command line, with the values of the work and its own defaults for the rest."""
+    """Return its command line, with the values of the work and its own defaults for the rest."""
     work, client = run.task.work, run.task.work.client()
     theirs = {"alpha": 0.1, "beta": 0.1, "beta1": 0.9, "beta2": 0.99, "lamb": 0.1, "rho": 0.1, "gamma": 1.0}
     theirs |= {"epsilon": 0.01, "global_learning_rate": 1.0, "lr_decay": 1.0, "seed": 0, "use_RI": False}

@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def time(name: str, version: str, asked: argparse.Namespace) -> Result:
-    """FedAvg on the work `name`."""
+    """Return FedAvg on the work `name`."""
     run = Run.of(name, asked)
     module = run.task.build()
     before = vector(module)
@@ -50,7 +50,7 @@ def time(name: str, version: str, asked: argparse.Namespace) -> Result:
 
 
 def train(name: str, run: Run, module: nn.Module, workers: int) -> Laps:
-    """All rounds, timed; `module` holds the server's model afterwards."""
+    """Return all rounds, timed; `module` holds the server's model afterwards."""
     from flower_client import app
     from flwr.app import ArrayRecord, ConfigRecord
     from flwr.serverapp import ServerApp
@@ -75,7 +75,7 @@ def train(name: str, run: Run, module: nn.Module, workers: int) -> Laps:
 
 
 def backend(workers: int) -> dict[str, Any]:
-    """Ray on the loopback address, with as many processes as there are `workers`."""
+    """Return ray on the loopback address, with as many processes as there are `workers`."""
     quiet = {"include_dashboard": False, "log_to_driver": False}
     machine = {"num_cpus": workers, "_node_ip_address": "127.0.0.1"}
     return {"init_args": machine | quiet, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
@@ -91,7 +91,7 @@ def give_up(*_: object) -> None:
 
 
 def strategy(run: Run, laps: Laps) -> Any:
-    """FedAvg that marks the ends of rounds and refuses a round in which a client failed."""
+    """Return FedAvg that marks the ends of rounds and refuses a round in which a client failed."""
     from flwr.serverapp.strategy import FedAvg
 
     class Timed(FedAvg):

@@ -17,7 +17,7 @@ app = ClientApp()
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """The local training of one client, written as Flower's guide for PyTorch does."""
+    """Return the local training of one client, written as Flower's guide for PyTorch does."""
     config = message.content["config"]
     torch.set_num_threads(config["threads"])
     task = prepared(config["work"])
@@ -31,7 +31,7 @@ def train(message: Message, context: Context) -> Message:
 
 @cache
 def prepared(work: str) -> Task:
-    """The samples of all clients, made once in a process."""
+    """Return the samples of all clients, made once in a process."""
     return Task.of(work)
 
 

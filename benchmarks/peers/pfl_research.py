@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def time(name: str, version: str, asked: argparse.Namespace) -> Result:
-    """FedAvg on the work `name`."""
+    """Return FedAvg on the work `name`."""
     run = Run.of(name, asked)
     module = TrainedModule(run.task.build())
     before = vector(module)
@@ -45,11 +45,11 @@ class TrainedModule(nn.Module):
         self.module = module
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """What clients minimise."""
+        """Return what clients minimise."""
         return cross_entropy(self.module(x), y)
 
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, object]:
-        """Of clients in round 0, which pfl always evaluates."""
+        """Return the metrics of clients in round 0, which pfl always evaluates."""
         from pfl.metrics import Weighted
 
         with torch.no_grad():
@@ -57,7 +57,7 @@ class TrainedModule(nn.Module):
 
 
 def train(run: Run, module: TrainedModule) -> Laps:
-    """All rounds, timed; the module holds the server's model afterwards."""
+    """Return all rounds, timed; the module holds the server's model afterwards."""
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
     from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -86,7 +86,7 @@ def train(run: Run, module: TrainedModule) -> Laps:
 
 
 def federated(task: Task) -> object:
-    """The clients as pfl wants them; they take turns."""
+    """Return the clients as pfl wants them; they take turns."""
     from pfl.data.federated_dataset import FederatedDataset
     from pfl.data.sampling import get_user_sampler
 
@@ -95,7 +95,7 @@ def federated(task: Task) -> object:
 
 
 def ends(laps: Laps) -> object:
-    """A callback that marks the ends of rounds."""
+    """Return a callback that marks the ends of rounds."""
     from pfl.callback.base import TrainingProcessCallback
     from pfl.metrics import Metrics
 

@@ -37,7 +37,7 @@ class Result:
     moved: float  # length of the whole run's way, over that of the first model: it has trained
 
     def __str__(self) -> str:
-        """Its line of the table."""
+        """Return its line of the table."""
         spread = f"{median(self.seconds):.4g} [{min(self.seconds):.4g} {max(self.seconds):.4g}]"
         head = f"{self.work:<9}{self.method:<10}{spread:>30}{median(self.wall):>12.4g}"
         return f"{head}{self.steps:>7g}{self.moved:>9.2g}  {self.scaled or ''}"
@@ -57,7 +57,7 @@ class Run:
 
     @classmethod
     def of(cls, name: str, asked: argparse.Namespace) -> Run:
-        """What is asked for the work `name`."""
+        """Return what is asked for the work `name`."""
         torch.manual_seed(0)
         task = Task.of(name, asked.clients)
         return cls(task, asked.rounds or task.work.rounds, asked.repeats, asked.threads)
@@ -68,7 +68,7 @@ class Run:
         return 1 + self.rounds * self.repeats
 
     def figures(self, laps: Laps, before: Tensor, after: Tensor) -> dict[str, Any]:
-        """What was found, as fields of `Result`; `before` and `after` (d,) are the first and the final model."""
+        """Return what was found, as fields of `Result`; `before` and `after` (d,) are the first and the final model."""
         if laps.rounds != self.all_rounds:
             raise RuntimeError(f"{laps.rounds} rounds were timed instead of {self.all_rounds}")
         seconds, wall = ([self.task.factor * value for value in values] for values in laps.seconds(self.rounds))
@@ -79,7 +79,7 @@ class Run:
 
 
 def parser(description: str, workloads: Iterable[str] = ("W1", "W2", "W3", "W5")) -> argparse.ArgumentParser:
-    """The command line that all scripts have."""
+    """Return the command line that all scripts have."""
     made = argparse.ArgumentParser(description=description.splitlines()[0])
     made.add_argument("--workloads", nargs="+", default=list(workloads), choices=list(workloads))
     made.add_argument("--rounds", type=int, help="rounds that make one figure, their mean (default: fedflat's own)")
@@ -91,7 +91,10 @@ def parser(description: str, workloads: Iterable[str] = ("W1", "W2", "W3", "W5")
 
 
 def installed(peer: str, package: str, install: str) -> str:
-    """The version of the Python package `package`; without it, the program ends and tells how to `install` it."""
+    """Return the version of the Python package `package`.
+
+    Without it, the program ends and tells how to `install` it.
+    """
     try:
         return version(package)
     except PackageNotFoundError:
@@ -99,7 +102,7 @@ def installed(peer: str, package: str, install: str) -> str:
 
 
 def missing(why: str) -> NoReturn:
-    """Ends the program, as there is nothing to time."""
+    """End the program, as there is nothing to time."""
     print(why, file=sys.stderr)
     raise SystemExit(NOT_INSTALLED)
 

@@ -24,17 +24,20 @@ class Task:
 
     @classmethod
     def of(cls, name: str, cohort: int | None = None) -> Task:
-        """The work `name`; `cohort` clients train in a round, by default as many as fedflat's own benchmark times."""
+        """Return the work `name`.
+
+        `cohort` clients train in a round, by default as many as fedflat's own benchmark times.
+        """
         work = WORKLOADS[name]
         return cls(work, work.data(), *_passes(work), min(cohort or work.timed, work.cohort))
 
     def client(self, i: int) -> tuple[Tensor, Tensor]:
-        """A copy of the samples of client `i`: x (n, *shape) as the model takes it, y (n,)."""
+        """Return a copy of the samples of client `i`: x (n, *shape) as the model takes it, y (n,)."""
         x, y = self.data.client(i)
         return self.data.preparation(x[self.order]), y[self.order]
 
     def clients(self) -> list[tuple[Tensor, Tensor]]:
-        """The samples of all clients."""
+        """Return the samples of all clients."""
         return [self.client(i) for i in range(self.work.clients)]
 
     @property
@@ -50,17 +53,17 @@ class Task:
         return f"{self.cohort} of {self.work.cohort} clients trained, times {self.factor:g}"
 
     def build(self) -> nn.Module:
-        """fedflat's model with new random weights."""
+        """Return fedflat's model with new random weights."""
         return models.build(self.work.model, CLASSES, self.work.shape, **self.work.options)
 
 
 def vector(module: nn.Module) -> Tensor:
-    """A copy of all parameters, (d,)."""
+    """Return a copy of all parameters, (d,)."""
     return torch.cat([p.detach().flatten() for p in module.parameters()])
 
 
 def _passes(work: Workload) -> tuple[Tensor, int]:
-    """The order of a client's rows, and the epochs over them that make the work's steps.
+    """Return the order of a client's rows, and the epochs over them that make the work's steps.
 
     Where the steps are no whole number of epochs, a client's rows are repeated until one epoch has as many steps.
     """

@@ -20,7 +20,7 @@ class Laps:
     """
 
     def __init__(self, processor: Callable[[], float] = process_time, server: Optimizer | None = None) -> None:
-        """`processor` tells its seconds; steps of the optimiser `server` are not counted."""
+        """Count the steps of all optimisers but `server`; `processor` returns seconds of the processor."""
         self.steps = 0
         self._processor, self._server = processor, server
         self._laps: list[tuple[float, float]] = []
@@ -33,18 +33,18 @@ class Laps:
         return len(self._laps)
 
     def begin(self) -> None:
-        """A round begins, later than the one before ended."""
+        """Note that a round begins, later than the one before ended."""
         self._begun = self._processor(), perf_counter()
 
     def end(self) -> None:
-        """A round has ended and the next one begins."""
+        """Note that a round has ended and the next one begins."""
         processor, clock = self._begun
         self.begin()
         self._laps.append((self._begun[0] - processor, self._begun[1] - clock))
         self._hook.remove()
 
     def seconds(self, rounds: int) -> tuple[list[float], list[float]]:
-        """Of the processor and by the clock: means of every `rounds` rounds after the first."""
+        """Return seconds of the processor and by the clock: means of every `rounds` rounds after the first."""
         processor, clock = zip(*self._laps[1:], strict=True)
         return _means(processor, rounds), _means(clock, rounds)
 
@@ -58,7 +58,7 @@ def _means(values: Sequence[float], rounds: int) -> list[float]:
 
 
 def family_time() -> float:
-    """Processor seconds of this process and of all that it has started, in steps of 0.01; Linux only."""
+    """Return processor seconds of this process and of all that it has started, in steps of 0.01; Linux only."""
     seconds: dict[int, float] = {}
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):

@@ -25,6 +25,7 @@ from .core.errors import InputError, imported_errors, printable
 
 TEXT = 64 * 2**20  # bytes of a TOML or JSON file, at most; ours have some kilobytes
 GROWTH = 2**20  # bytes by which a file may grow while it is opened
+SPEEDS = "speed.json"  # in the cache folder: seconds of gradients, by model and machine
 DOTS = 40  # of a key in TOML, more than any table is deep; the parser's time grows with the square of a key's parts
 # What may have dots outside keys: texts, also those that do not end, which the parser refuses there; comments; numbers.
 # Every alternative takes what it has looked at, so that no content is looked at twice.

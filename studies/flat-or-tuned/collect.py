@@ -96,7 +96,7 @@ class Collected:
 
 
 def collected(runs: Path) -> Collected:
-    """What is finished below the folder `runs`. Raises InputError if it is nothing, or if a file is damaged."""
+    """Return what is finished below the folder `runs`. Raises InputError if it is nothing, or if a file is damaged."""
     found = Collected()
     for part in (*SEARCHES, *PARTS):
         add = add_search if part in SEARCHES else add_study
@@ -112,7 +112,7 @@ def collected(runs: Path) -> Collected:
 
 
 def folders_of(runs: Path, part: str, split: str) -> list[Path]:
-    """The folders of a part of a split: one, or of `same` one for each setting of a plain method."""
+    """Return the folders of a part of a split: one, or of `same` one for each setting of a plain method."""
     several = sorted(runs.glob(f"{part}-{split}-*")) if part == "same" else []
     return several or [runs / f"{part}-{split}"]
 
@@ -150,18 +150,18 @@ def add_study(found: Collected, part: str, split: str, folder: Path) -> None:
 
 
 def planned(study: Path) -> list[tuple[str, RunDirectory]]:
-    """The title and the folder of every run of a study; none if it has not begun."""
+    """Return the title and the folder of every run of a study; none if it has not begun."""
     file = study / "study.toml"
     return [(spec.title, run_directory(spec, study)) for spec in StudySpec.load(file).runs()] if file.exists() else []
 
 
 def finished(runs: Sequence[tuple[str, RunDirectory]]) -> list[StoredRun]:
-    """The runs that have finished."""
+    """Return the runs that have finished."""
     return [StoredRun(directory) for _, directory in runs if directory.is_finished]
 
 
 def run_row(part: str, split: str, run: StoredRun) -> Row:
-    """The numbers of one finished run."""
+    """Return the numbers of one finished run."""
     spec, summary = run.spec, run.summary
     row = identity(part, split, run) | {
         "rounds": int(summary["rounds"]),
@@ -184,7 +184,7 @@ def run_row(part: str, split: str, run: StoredRun) -> Row:
 
 
 def curve_rows(part: str, split: str, run: StoredRun) -> list[Row]:
-    """The test accuracy at every evaluation of one run; rounds are counted from 1."""
+    """Return the test accuracy at every evaluation of one run; rounds are counted from 1."""
     return [
         identity(part, split, run) | {"round": int(row["t"]) + 1, "test_accuracy": row["test_accuracy"]}
         for row in run.metrics.to_pylist()
@@ -193,7 +193,10 @@ def curve_rows(part: str, split: str, run: StoredRun) -> list[Row]:
 
 
 def tuning_rows(split: str, spec: TuningSpec, one: Tried) -> list[Row]:
-    """The validation accuracies of one configuration in one step; a seed that diverged has one row without any."""
+    """Return the validation accuracies of one configuration in one step.
+
+    A seed that diverged has one row without any.
+    """
     method = spec.methods[one.method]
     run = spec.trial(Configuration(method, one.number, one.values), spec.tune.seeds[0], one.rounds)
     sections = {"client": run.client.values(), "method": run.method.arguments()}
@@ -212,7 +215,7 @@ def tuning_rows(split: str, spec: TuningSpec, one: Tried) -> list[Row]:
 
 
 def drift_rows(run: StoredRun) -> list[Row]:
-    """The mean drift of the clients and the interpolation c in every round of FedGF."""
+    """Return the mean drift of the clients and the interpolation c in every round of FedGF."""
     own = run.spec.method.arguments()
     shared = {"rho": own["rho"], "threshold": own["threshold"]}
     return [
@@ -221,12 +224,12 @@ def drift_rows(run: StoredRun) -> list[Row]:
 
 
 def identity(part: str, split: str, run: StoredRun) -> Row:
-    """What tells a run from the others."""
+    """Return what tells a run from the others."""
     return {"part": part, "split": split, "method": run.method, "seed": run.seed}
 
 
 def as_json(values: dict[str, Any]) -> str:
-    """Values by key, with sorted keys."""
+    """Return values by key, with sorted keys."""
     return json.dumps(values, sort_keys=True)
 
 

@@ -39,7 +39,7 @@ SETTINGS = ("study.toml", tuning.SETTINGS, LEDGER, CURVES, tuning.WINNERS)  # of
 
 
 def kept_files(runs: Path) -> Iterator[Path]:
-    """The files below the folder `runs` that are kept, in order."""
+    """Yield the files below the folder `runs` that are kept, in order."""
     for part in sorted(path for path in runs.glob("*") if path.is_dir()):
         yield from (part / name for name in SETTINGS if (part / name).exists())
         for folder in sorted([*part.glob("runs/*"), *part.glob("trials/*")]):
@@ -49,7 +49,7 @@ def kept_files(runs: Path) -> Iterator[Path]:
 
 
 def kept_content(path: Path) -> bytes:
-    """What is kept of a file: all of it, but for the place of the data on this machine, which concerns nobody else."""
+    """Return what is kept of a file: all of it, but the place of the data on this machine."""
     content = path.read_bytes()
     if path.suffix == ".toml":
         return without_data_dir(content)
@@ -63,13 +63,13 @@ def kept_content(path: Path) -> bytes:
 
 
 def without_data_dir(toml: bytes) -> bytes:
-    """A configuration without the line of its folder of data, which no result depends on."""
+    """Return a configuration without the line of its folder of data, which no result depends on."""
     return re.sub(rb"^data_dir = .*\n", b"", toml, flags=re.MULTILINE)
 
 
 @contextmanager
 def opened(file: Path) -> Iterator[tarfile.TarFile]:
-    """The archive `file`. Raises InputError that names it, if it is missing or damaged."""
+    """Open the archive `file`. Raises InputError that names it, if it is missing or damaged."""
     try:
         with system_errors(file, "read"), tarfile.open(file) as archive:
             yield archive
@@ -100,7 +100,7 @@ def write(runs: Path, file: Path = FILE) -> int:
 
 
 def contents_of(file: Path) -> dict[str, bytes]:
-    """The files of the archive `file`, by name. Raises InputError that names it, if it is missing or damaged."""
+    """Return the files of the archive `file`, by name. Raises InputError that names it, if it is missing or damaged."""
     with opened(file) as archive:
         contents = {tarfile.data_filter(entry, ".").name: archive.extractfile(entry).read() for entry in archive}
     folders = {Path(name).parent for name in contents if Path(name).name == "summary.json"}
@@ -110,7 +110,7 @@ def contents_of(file: Path) -> dict[str, bytes]:
 
 
 def name_of(folder: Path, contents: dict[str, bytes]) -> str:
-    """The name of the folder of a run: a trial is named by the last step of its search."""
+    """Return the name of the folder of a run: a trial is named by the last step of its search."""
     table = tomllib.loads(contents[f"{folder}/config.toml"].decode())
     if folder.parent.name == "trials":
         search = tomllib.loads(contents[f"{folder.parents[1]}/{tuning.SETTINGS}"].decode())
@@ -120,14 +120,17 @@ def name_of(folder: Path, contents: dict[str, bytes]) -> str:
 
 
 def with_longest(old: dict[str, bytes], new: dict[str, bytes]) -> dict[str, bytes]:
-    """The files of both, by name; of a folder in both, those that have come further, all of one or all of the other."""
+    """Return the files of both, by name.
+
+    Of a folder in both, those that have come further, all of one or all of the other.
+    """
     lengths = [lengths_of(old), lengths_of(new)]
     stays = {folder for folder, length in lengths[0].items() if length > lengths[1].get(folder, -1)}
     return old | {name: content for name, content in new.items() if Path(name).parent not in stays}
 
 
 def lengths_of(contents: dict[str, bytes]) -> dict[Path, int]:
-    """The rounds of each run, and the entries of each search's ledger, by folder."""
+    """Return the rounds of each run, and the entries of each search's ledger, by folder."""
     found = {}
     for path, content in ((Path(name), content) for name, content in contents.items()):
         if path.name == "summary.json":
@@ -156,7 +159,7 @@ def restore(runs: Path, file: Path = FILE) -> int:
 
 
 def is_missing(run: RunDirectory) -> bool:
-    """Whether there is no such run, or only a part of one that was being restored: it has neither end nor state."""
+    """Tell whether a folder holds no run, or only a part of one that was being restored, without end or state."""
     return not run.is_finished and not run.checkpoints
 
 

@@ -43,31 +43,31 @@ MEASURES = ({"name": "eigenvalues", "k": 1}, "trace", "lpf")  # of every tuned f
 
 
 def search(split: str, data_dir: str, which: str = "") -> TuningSpec:
-    """The search of a split, from its file; `which` is AGAIN for the second one there."""
+    """Return the search of a split, from its file; `which` is AGAIN for the second one there."""
     return TuningSpec.load(HERE / f"tune{which}-{split}.toml").model_copy(update={"data_dir": data_dir})
 
 
 def as_published(split: str, data_dir: str) -> StudySpec:
-    """Control 1: the settings of the search's file, which are those of the papers with one step size."""
+    """Return control 1: the settings of the search's file, which are those of the papers with one step size."""
     table = tomllib.loads((HERE / f"tune-{split}.toml").read_text())
     return StudySpec(**{name: value for name, value in table.items() if name != "tune"}, data_dir=data_dir)
 
 
 def comparison(split: str, winners: StudySpec, data_dir: str) -> StudySpec:
-    """The study of the winners of a search, whose final models are measured."""
+    """Return the study of the winners of a search, whose final models are measured."""
     rounds = ROUNDS.get(split, winners.rounds)
     return StudySpec(**winners.table() | {"rounds": rounds, "flatness": list(MEASURES), "data_dir": data_dir})
 
 
 def twice_the_rounds(winners: StudySpec) -> StudySpec:
-    """Control 2: the tuned plain methods, with the gradients that SAM takes."""
+    """Return control 2: the tuned plain methods, with the gradients that SAM takes."""
     plain = [method for method in winners.methods if method.name in PLAIN]
     own = {name: client for name, client in winners.client_of.items() if name in PLAIN}
     return winners.model_copy(update={"methods": plain, "client_of": own, "rounds": 2 * winners.rounds, "flatness": []})
 
 
 def same_settings(winners: StudySpec) -> dict[str, StudySpec]:
-    """Control 3: the plain base with the settings of each tuned flat method, by the first method that has them."""
+    """Return control 3: the plain base with the settings of each tuned flat method, by the first that has them."""
     found: dict[str, StudySpec] = {}
     for method in winners.methods:
         if method.name in WITHOUT_RHO:
@@ -80,12 +80,12 @@ def same_settings(winners: StudySpec) -> dict[str, StudySpec]:
 
 
 def drift(data_dir: str) -> StudySpec:
-    """FedGF at alpha = 0 in the setting of its paper, with two radii."""
+    """Return FedGF at alpha = 0 in the setting of its paper, with two radii."""
     return StudySpec.load(HERE / "fedgf-drift.toml").model_copy(update={"data_dir": data_dir})
 
 
 def carry_out(data_dir: str, out: Path, jobs: int) -> None:
-    """Every part of the plan: the splits one after another, and the drift of FedGF."""
+    """Carry out every part of the plan: the splits one after another, and the drift of FedGF."""
     console = Console()
     prepare_data(console, search(SPLITS[0], data_dir))
     for split in SPLITS:

@@ -10,8 +10,10 @@ from fedflat.data import source_names
 from fedflat.data.partition import all_partitions
 from fedflat.experiments.recipe import all_recipes
 from fedflat.experiments.spec import RunSpec, StudySpec
+from fedflat.experiments.tuning_spec import TuningSpec
 from fedflat.methods import all_methods, plain
 from fedflat.models import model_names
+from fedflat.reports.listing import paper_names, recipe_names
 from support.fresh_process import output_of
 
 COMPLETE = """
@@ -31,16 +33,16 @@ def test_the_names_of_files_are_the_names_that_commands_accept() -> None:
     assert completion.source_names() == source_names()
     assert completion.model_names() == model_names()
     assert set(completion.partition_names()) == set(all_partitions())
-    assert set(completion.recipe_names()) == set(all_recipes())
-    assert set(completion.paper_names()) == {recipe.paper for recipe in all_recipes().values()}
+    assert set(recipe_names()) == set(all_recipes())
+    assert set(paper_names()) == {recipe.paper for recipe in all_recipes().values()}
 
 
-@pytest.mark.parametrize("spec", [RunSpec, StudySpec])
-def test_the_settings_are_those_that_flags_accept(spec: type[RunSpec | StudySpec]) -> None:
+@pytest.mark.parametrize(("kind", "spec"), [("run", RunSpec), ("study", StudySpec), ("search", TuningSpec)])
+def test_the_settings_are_those_that_flags_accept(kind: completion.Kind, spec: type[RunSpec | StudySpec]) -> None:
     """Lists of sections, such as probes, are one flag each."""
     lists = {name for name, info in spec.model_fields.items() if getattr(info.annotation, "__origin__", None) is list}
     expected = {key.partition(".")[0] if key.partition(".")[0] in lists else key for key in keys(spec)}
-    found = completion.setting_names(study=spec is StudySpec)
+    found = completion.setting_names(kind)
     assert sorted(found) == sorted(expected)
 
 
@@ -64,6 +66,7 @@ def test_the_settings_are_those_that_flags_accept(spec: type[RunSpec | StudySpec
         ("run --client.l", ["--client.lr", "--client.lr_decay"]),
         ("run study.toml --method.warm", ["--method.warm_up"]),
         ("compare --see", ["--seeds"]),
+        ("tune --tune.conf", ["--tune.configurations"]),
         ("compare --method", ["--methods"]),
         ("recipes run fedgf/table1 --partition.sh", ["--partition.shards_per_client"]),
     ],

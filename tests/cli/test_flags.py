@@ -124,9 +124,8 @@ def test_no_flag_that_is_known_is_refused_before_the_settings_are_known(spec: ty
     lists = {name for name, info in spec.model_fields.items() if is_list(info)}
     known = [key for key in keys(spec) if key.partition(".")[0] not in lists]
     assert [key for key in known if _field(spec, key) is None] == []
-    check_flags(
-        [f"--{key}=1" for key in (*known, *lists, "model.options.x", "method", "partition")[:-2]], spec is StudySpec
-    )
+    kind = "study" if spec is StudySpec else "run"
+    check_flags([f"--{key}=1" for key in (*known, *lists, "model.options.x", "method", "partition")[:-2]], kind)
     assert set(LISTS) & set(spec.model_fields) == {
         name for name in lists if sections_of(spec.model_fields[name].annotation)
     }

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
+from typer.main import get_command
 
 from fedflat.cli import results, run
+from fedflat.cli.app import app
 from fedflat.engine import ranks
 from fedflat.metrics.flatness import subject
 from support.fresh_process import commands
@@ -15,34 +18,50 @@ LIBRARIES = {
     "torch", "numpy", "pyarrow", "scipy", "sklearn", "pydantic", "matplotlib", "jinja2",
     "safetensors", "PIL", "sympy", "transformers", "flwr",
 }  # fmt: skip
-COMMANDS = ("run", "compare", "resume", "verify", "report", "flatness", "landscape", "methods", "doctor")
-GROUPS = {
-    "data": ("list", "prepare", "partition"),
-    "recipes": ("list", "show", "run"),
-    "flower": ("export", "run", "digest", "node", "rollback", "eject", "admit", "certs", "units"),
+WORDS = {  # that stand before the flags
+    "recipes show": "fedgf/table1",
+    "recipes run": "fedgf/table1",
+    "flower export": "run.toml app",
 }
+
+
+def command_lines(group: click.Group, before: str = "") -> list[str]:
+    """Return every command with the words before it, those of groups too."""
+    lines = []
+    for name, command in group.commands.items():
+        inside = isinstance(command, click.Group)
+        lines += command_lines(command, f"{before}{name} ") if inside else [f"{before}{name}"]
+    return lines
+
+
+EVERY = command_lines(get_command(app))
 
 
 @pytest.mark.slow
 def test_help_and_version_import_no_library() -> None:
-    lines = ["--version", "--help", *COMMANDS, *GROUPS]
-    lines += [f"{group} {command}" for group, members in GROUPS.items() for command in members]
-    for command in commands(*(line if line.startswith("-") else f"{line} --help" for line in lines)):
+    groups = dict.fromkeys(line.split()[0] for line in EVERY)
+    for command in commands("--version", "--help", *(f"{line} --help" for line in [*groups, *EVERY])):
         assert (command.code, command.err) == (0, ""), command
         assert not LIBRARIES & set(command.packages), command.line
 
 
-def test_a_mistake_in_the_command_line_imports_no_library() -> None:
-    for command in commands(
-        "nonsense",
-        "run --out",
-        "resume",
-        "report",
-        "run --methd.rho 1",
-        "run x.toml --client.learning_rate 1",
-        "compare --method.rho 1",
-    ):
+def test_a_mistyped_flag_of_any_command_imports_no_library() -> None:
+    own = [line for line in EVERY if line != "flower node"]  # whose further flags are Flower's
+    lines = [f"{line} {WORDS.get(line, '')} --mistyped.flag 1" for line in own]
+    for command in commands(*lines, "run x.toml --client.learning_rate 1", "compare --method.rho 1", "nonsense"):
         assert command.code == 2, command
+        assert not LIBRARIES & set(command.packages), command.line
+
+
+def test_a_missing_word_imports_no_library() -> None:
+    for command in commands("run --out", "resume", "report"):
+        assert command.code == 2, command
+        assert not LIBRARIES & set(command.packages), command.line
+
+
+def test_lists_import_no_library(tmp_path: Path) -> None:
+    for command in commands("methods", "data list", "recipes list", "recipes list fedgf", FEDFLAT_CACHE=str(tmp_path)):
+        assert (command.code, command.err) == (0, ""), command
         assert not LIBRARIES & set(command.packages), command.line
 
 
@@ -54,12 +73,11 @@ SETTINGS = NUMBERS | {"pyarrow", "pydantic", "safetensors"}
 @pytest.mark.parametrize(
     "needed",
     [  # what one process runs in this order, and all that it may have imported by then
-        {"methods": NUMBERS, "methods FedSMOO": NUMBERS, "doctor": NUMBERS, "flatness --list": NUMBERS,
-         "data list": NUMBERS | {"pyarrow", "PIL"}},
+        {"methods FedSMOO": NUMBERS, "doctor": NUMBERS, "flatness --list": NUMBERS},
         {"run --keys": SETTINGS,
          "run --data.clients 5 --rounds 1 --flatness [] --executor sequential --out OUT":
          SETTINGS | {"sklearn", "scipy"}},
-        {"recipes list fedvssam": SETTINGS | {"PIL", "scipy"}},
+        {"recipes show fedvssam/figure1": SETTINGS | {"PIL", "scipy"}},
     ],
 )  # fmt: skip
 def test_a_command_imports_what_it_needs(needed: dict[str, set[str]], tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks import attacks
 from benchmarks.attacks import Row, planned, read, write
-from docs.attack_tables import attack_table, claims_table, cost_table, method_table, worst_cost
+from docs.measured_tables import attack_table, claims_table, guard_cost_table, method_table, worst_cost
 
 
 def row(
@@ -29,7 +29,7 @@ def test_cells_are_means_over_seeds_or_say_what_happened() -> None:
     assert line["sign-flip", "FedAvg"] == ("–", "–", "–", "10.0", "refused", "–", "–", "–", "–")
     assert len(line) == 4, "the recipe's methods alone"
     assert method_table(ROWS).rows[1] == ("sign-flip", "FedCM", "–", "–", "12.3", *["–"] * 6)
-    assert cost_table(ROWS).rows == [("FedAvg", "85.0", "-0.8", "refused")]
+    assert guard_cost_table(ROWS).rows == [("FedAvg", "85.0", "-0.8", "refused")]
     assert claims_table(ROWS).rows == [("FedSAM", *["–"] * 7, "77.7")]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import privacy
 from benchmarks.privacy import Audit, PrivateRun, read_audits, read_runs, recipe_settings
-from docs.privacy_tables import accuracy_table, audit_table
+from docs.measured_tables import audit_table, private_accuracy_table
 from fedflat.experiments.recipe import find_recipe
 from fedflat.rounds.privacy.accountant import epsilon
 
@@ -22,7 +22,7 @@ AUDITS = [Audit(1.0, 1.0, 1, 1e-3, 3.0, 2.0, 1.5), Audit(0.1, 2.5, 200, 1e-4, 1.
 
 
 def test_cells_are_means_and_deviations_over_seeds() -> None:
-    table = accuracy_table(RUNS, AUDITS)
+    table = private_accuracy_table(RUNS, AUDITS)
     assert table.titles == ("", "not private", "epsilon 8", "epsilon 2")
     assert table.rows == [
         ("FedAvg", "81.0 ± 1.4", "–", "60.0"),

@@ -10,12 +10,11 @@ import sys
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib import import_module
 from itertools import combinations, product
 from math import ceil, sqrt
 from pathlib import Path
 from shutil import rmtree
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -26,31 +25,7 @@ from scipy.stats import bootstrap, spearmanr
 from scipy.stats import t as student
 
 import fedflat as ff
-from docs import generate, study
-from docs.study_analysis import (
-    BARELY,
-    BASES,
-    HELD,
-    MARGIN,
-    METHODS,
-    MORE_THAN_A_RADIUS,
-    NOT_HELD,
-    UNDECIDED,
-    Results,
-    between,
-    contrasts,
-    contrasts_at_same_settings,
-    diverged,
-    ends,
-    holm,
-    near_chance,
-    searched,
-    spearman,
-    twice_the_gradients,
-    verdict,
-    within,
-)
-from docs.study_guidance import guidance, reach
+from docs import generate
 from fedflat.core.errors import InputError
 from fedflat.experiments import tuning
 from fedflat.experiments.measuring import build_measures, measure_run
@@ -65,29 +40,19 @@ from fedflat.methods import find
 from fedflat.metrics.flatness import no_progress
 from support.studies import SMALL, study_spec
 
+analysis, collect, guidance, kept, script, study = (
+    import_module(f"studies.flat-or-tuned.{name}")
+    for name in ("analysis", "collect", "guidance", "kept", "run", "page")
+)
 FOLDER = Path(__file__).parents[2] / "studies" / "flat-or-tuned"
 PLAN = (FOLDER / "README.md").read_text()
 PLAIN = ("FedAvg", "FedCM", "FedDyn")
 MARKS = re.findall(r"<!-- (.+): written by", (FOLDER.parents[1] / "docs" / "study.md").read_text())
 AGAIN = ["FedGF", "FedDyn"]  # searched a second time; in the results that are made up only FedGF's second one is better
-PERTURBED = [method for method in BASES if method not in MORE_THAN_A_RADIUS]
-
-
-def loaded(name: str) -> ModuleType:
-    """A script of the study; its folder is no package."""
-    spec = spec_from_file_location(f"flat_or_tuned_{name}", FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+PERTURBED = [method for method in analysis.BASES if method not in analysis.MORE_THAN_A_RADIUS]
 
 
 MACHINE = "/a/folder/of/this/machine"
-collect = loaded("collect")
-kept = loaded("kept")
-script = loaded("run")
 
 
 class Named(RunObserver):
@@ -116,18 +81,18 @@ def test_holm_is_the_closed_test_of_bonferroni() -> None:
     for size in range(1, 7):
         for _ in range(20):
             p = (rng.random(size) ** 3).round(2).tolist()  # with ties, and some of 0
-            assert holm(p) == pytest.approx(closed_testing(p), abs=1e-12)
+            assert analysis.holm(p) == pytest.approx(closed_testing(p), abs=1e-12)
 
 
 def test_holm_of_a_worked_example() -> None:
     """That of four hypotheses in encyclopedias: at 0.05 the fourth and the first are rejected."""
-    corrected = holm([0.01, 0.04, 0.03, 0.005])
+    corrected = analysis.holm([0.01, 0.04, 0.03, 0.005])
     assert corrected == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
 def test_a_missing_p_value_corrects_as_a_test_that_rejects_nothing() -> None:
-    assert holm([0.01, None, 0.02]) == pytest.approx([0.03, None, 0.04])
-    assert holm([None]) == [None]
+    assert analysis.holm([0.01, None, 0.02]) == pytest.approx([0.03, None, 0.04])
+    assert analysis.holm([None]) == [None]
 
 
 def runs_of(values: dict[str, dict[int, float]]) -> list[dict[str, Any]]:
@@ -139,7 +104,7 @@ def runs_of(values: dict[str, dict[int, float]]) -> list[dict[str, Any]]:
 def test_interval_and_p_value_are_students() -> None:
     rng = np.random.default_rng(1)
     flat, plain = (dict(enumerate(rng.normal(0.6, 0.01, 5).tolist())) for _ in range(2))
-    one = contrasts(runs_of({"FedSAM": flat}), runs_of({"FedAvg": plain}), ["FedSAM"])[0]
+    one = analysis.contrasts(runs_of({"FedSAM": flat}), runs_of({"FedAvg": plain}), ["FedSAM"])[0]
     d = np.array([flat[seed] - plain[seed] for seed in range(5)])
     error = d.std(ddof=1) / sqrt(5)
     half = student.ppf(0.975, 4) * error
@@ -154,7 +119,7 @@ def test_two_equal_differences_are_no_proof_below_what_the_test_set_allows(more:
     """In samples of 10,000: Student's 12.7 times the deviation of two roundings, 0.408, is 5.2 samples."""
     plain = {0: 0.4, 1: 0.45}
     flat = {seed: x + more / 10_000 for seed, x in plain.items()}
-    one = contrasts(runs_of({"FedSAM": flat}), runs_of({"FedAvg": plain}), ["FedSAM"])[0]
+    one = analysis.contrasts(runs_of({"FedSAM": flat}), runs_of({"FedAvg": plain}), ["FedSAM"])[0]
     assert one.difference is not None
     assert (one.p < 0.05) == (one.difference.low > 0) == is_below
     assert one.p > 0.01
@@ -163,10 +128,10 @@ def test_two_equal_differences_are_no_proof_below_what_the_test_set_allows(more:
 def test_a_contrast_has_the_pairs_that_exist() -> None:
     flat = {"FedSAM": {0: 0.5, 2: 0.6, 3: 0.9}, "FedGF": {4: 0.5}}
     plain = {"FedAvg": {0: 0.4, 1: 0.1, 2: 0.55}}
-    sam, gf = contrasts(runs_of(flat), runs_of(plain), ["FedSAM", "FedGF"])
+    sam, gf = analysis.contrasts(runs_of(flat), runs_of(plain), ["FedSAM", "FedGF"])
     assert sam.difference is not None
     assert (sam.difference.n, sam.difference.mean) == (2, pytest.approx(0.075))
-    assert (gf.difference, gf.p, gf.corrected, gf.verdict) == (None, None, None, UNDECIDED)
+    assert (gf.difference, gf.p, gf.corrected, gf.verdict) == (None, None, None, analysis.UNDECIDED)
     assert sam.p is not None
     assert sam.corrected == pytest.approx(min(1, 2 * sam.p)), "over both"
 
@@ -174,28 +139,28 @@ def test_a_contrast_has_the_pairs_that_exist() -> None:
 @pytest.mark.parametrize(
     ("mean", "high", "corrected", "expected"),
     [
-        (0.02, 0.03, 0.0499, HELD),
-        (0.02, 0.03, 0.05, UNDECIDED),
-        (0.02, MARGIN, 0.0499, HELD),
-        (0.005, 0.0099, 0.0499, BARELY),
-        (0.005, 0.0099, 0.05, NOT_HELD),
-        (0.005, MARGIN, 0.05, UNDECIDED),
-        (-0.02, 0.0101, 0.0499, NOT_HELD),
-        (-0.02, 0.0101, 0.05, UNDECIDED),
-        (-0.02, -0.01, 0.5, NOT_HELD),
-        (0.0, 0.02, 0.001, UNDECIDED),
-        (0.02, None, None, UNDECIDED),
+        (0.02, 0.03, 0.0499, analysis.HELD),
+        (0.02, 0.03, 0.05, analysis.UNDECIDED),
+        (0.02, analysis.MARGIN, 0.0499, analysis.HELD),
+        (0.005, 0.0099, 0.0499, analysis.BARELY),
+        (0.005, 0.0099, 0.05, analysis.NOT_HELD),
+        (0.005, analysis.MARGIN, 0.05, analysis.UNDECIDED),
+        (-0.02, 0.0101, 0.0499, analysis.NOT_HELD),
+        (-0.02, 0.0101, 0.05, analysis.UNDECIDED),
+        (-0.02, -0.01, 0.5, analysis.NOT_HELD),
+        (0.0, 0.02, 0.001, analysis.UNDECIDED),
+        (0.02, None, None, analysis.UNDECIDED),
     ],
 )
 def test_verdicts_at_their_borders(mean: float, high: float | None, corrected: float | None, expected: str) -> None:
-    assert verdict(Difference(mean, None if high is None else 2 * mean - high, high, 5), corrected) == expected
+    assert analysis.verdict(Difference(mean, None if high is None else 2 * mean - high, high, 5), corrected) == expected
 
 
 def test_spearman_is_scipys_with_ties() -> None:
     rng = np.random.default_rng(2)
     x, y = rng.integers(5, size=(2, 20, 9)).astype(float)
-    assert spearman(x, y) == pytest.approx([spearmanr(a, b).statistic for a, b in zip(x, y, strict=True)])
-    assert np.isnan(spearman(np.ones((1, 4)), np.arange(4.0)[None])).all()
+    assert analysis.spearman(x, y) == pytest.approx([spearmanr(a, b).statistic for a, b in zip(x, y, strict=True)])
+    assert np.isnan(analysis.spearman(np.ones((1, 4)), np.arange(4.0)[None])).all()
 
 
 def measured(points: dict[str, list[tuple[float, float]]]) -> list[dict[str, Any]]:
@@ -210,7 +175,7 @@ def test_correlations_that_are_known() -> None:
     """Within, one method rises and one falls, whatever seeds are drawn: draws of methods are -1, 0 or 1."""
     rows = measured({"A": [(1, 0.1), (2, 0.2), (3, 0.3)], "B": [(4, 0.9), (5, 0.8), (6, 0.7)],
                      "C": [(9, 0.9), (8, 0.95)]})  # fmt: skip
-    inside, across = within(rows, "trace"), between(rows, "trace")
+    inside, across = analysis.within(rows, "trace"), analysis.between(rows, "trace")
     assert inside is not None
     assert across is not None
     assert (inside.value, inside.low, inside.high, inside.methods) == (0, -1, 1, 2), "one method lacks a seed"
@@ -224,7 +189,7 @@ def test_a_correlation_is_with_the_accuracy_that_is_asked_for() -> None:
         "C": [(7, 0.7), (8, 0.8), (9, 0.9)],
     }
     rows = [row | {"accuracy_of_final_model": -row["accuracy"]} for row in measured(points)]
-    for correlation in (within, between):
+    for correlation in (analysis.within, analysis.between):
         mean, final = (correlation(rows, "trace", name) for name in ("accuracy", "accuracy_of_final_model"))
         assert mean is not None
         assert final is not None
@@ -233,8 +198,8 @@ def test_a_correlation_is_with_the_accuracy_that_is_asked_for() -> None:
 
 def test_too_little_has_no_correlation() -> None:
     rows = measured({"A": [(1, 0.1), (2, 0.2), (3, 0.3)], "B": [(4, 0.5), (5, 0.5), (6, 0.5)]})
-    assert within(rows, "trace") is None, "an accuracy without spread has no ranks, and one method no interval"
-    assert between(rows, "trace") is None
+    assert analysis.within(rows, "trace") is None, "an accuracy without spread has no ranks, and one method no interval"
+    assert analysis.between(rows, "trace") is None
 
 
 def test_the_interval_within_is_that_of_all_draws_of_seeds_and_methods() -> None:
@@ -252,7 +217,7 @@ def test_the_interval_within_is_that_of_all_draws_of_seeds_and_methods() -> None
             name: spearmanr(*zip(*(own[seed] for seed in seeds), strict=True)).statistic for name, own in points.items()
         }
         every += [np.mean([of[name] for name in names]) for names in product(points, repeat=3)]
-    ours = within(measured(points), "trace")
+    ours = analysis.within(measured(points), "trace")
     assert ours is not None
     assert ours.value == pytest.approx((1 - 0.5 - 0.5) / 3)
     for limit, share in ((ours.low, 0.025), (ours.high, 0.975)):
@@ -263,7 +228,7 @@ def test_the_interval_within_is_that_of_all_draws_of_seeds_and_methods() -> None
 def test_shared_seeds_make_the_interval_wider_than_draws_of_methods() -> None:
     """Methods that all follow the same seeds are one observation, however many they are."""
     shared = [(3, 0.1), (1, 0.2), (5, 0.3), (2, 0.4), (4, 0.5)]
-    ours = within(measured({f"M{i}": shared for i in range(12)}), "trace")
+    ours = analysis.within(measured({f"M{i}": shared for i in range(12)}), "trace")
     assert ours is not None
     assert ours.high - ours.low > 1, "draws of methods alone would say that it is certain"
 
@@ -272,7 +237,8 @@ def test_the_interval_between_is_that_of_scipys_bootstrap() -> None:
     rng = np.random.default_rng(3)
     x = rng.random(12)
     y = x + rng.normal(0, 0.3, 12)
-    ours = between(measured({f"M{i}": [point] for i, point in enumerate(zip(x, y, strict=True))}), "trace")
+    ours = analysis.between(measured({f"M{i}": [point] for i, point in enumerate(zip(x, y, strict=True))}), "trace")
+    spearman = analysis.spearman
     theirs = bootstrap((x, y), lambda a, b, axis: spearman(a, b) if a.ndim > 1 else spearman(a[None], b[None])[0],
                        paired=True, n_resamples=10_000, method="percentile", rng=4).confidence_interval  # fmt: skip
     assert ours is not None
@@ -284,17 +250,19 @@ def test_the_interval_between_is_that_of_scipys_bootstrap() -> None:
 
 
 def test_pairs_are_those_of_the_plan() -> None:
-    assert dict(re.findall(r"^\| \d \| (\w+) \| (\w+) \|$", PLAN, re.MULTILINE)) == BASES
+    assert dict(re.findall(r"^\| \d \| (\w+) \| (\w+) \|$", PLAN, re.MULTILINE)) == analysis.BASES
 
 
 def test_methods_are_those_of_the_searches_in_their_order() -> None:
     for split in collect.SPLITS:
-        assert [method.label for method in TuningSpec.load(FOLDER / f"tune-{split}.toml").methods] == METHODS
+        assert [method.label for method in TuningSpec.load(FOLDER / f"tune-{split}.toml").methods] == analysis.METHODS
 
 
 def test_methods_with_two_gradients_are_sams() -> None:
     """FedLESAM's perturbation is no gradient, and FedGMT has none."""
-    assert twice_the_gradients() == [one for one in BASES if one not in ("FedLESAM", "FedLESAM_D", "FedGMT")]
+    assert analysis.twice_the_gradients() == [
+        one for one in analysis.BASES if one not in ("FedLESAM", "FedLESAM_D", "FedGMT")
+    ]
 
 
 def test_folders_are_those_that_the_study_writes() -> None:
@@ -314,7 +282,7 @@ def test_without_its_radius_a_method_is_the_base_of_control_3(name: str) -> None
     """With the settings that the control gives the base; the same weights, bit by bit, after some rounds."""
     own = {"MoFedSAM": {"beta": 0.2}, "FedSMOO": {"beta": 20.0}, "FedLESAM_D": {"beta": 20.0}}.get(name, {})
     base = script.WITHOUT_RHO[name](own)
-    assert base["name"] == BASES[name]
+    assert base["name"] == analysis.BASES[name]
     data = ff.data.load("digits", clients=10, partition=ff.Dirichlet(alpha=0.3), seed=0)
     client = ff.Client(lr=0.1, epochs=1, batch_size=10)
     ends = []
@@ -402,7 +370,7 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of results with all tables, which tests read."""
     folder = tmp_path_factory.mktemp("made_up") / "results"
     rng = np.random.default_rng(7)
-    methods = [*PLAIN, *BASES]
+    methods = [*PLAIN, *analysis.BASES]
     runs = [row for part in ("tuned", "published") for row in made_up_runs(part, methods, rng)]
     runs += made_up_runs("twice", list(PLAIN), rng)
     again = [row for row in made_up_runs("tuned-again", AGAIN, rng) if row["split"] == "alpha-0.1"]
@@ -441,17 +409,18 @@ def tables(text: str) -> list[list[dict[str, str]]]:
 
 
 def test_without_results_every_mark_says_so() -> None:
-    nothing = Results.load(Path("nowhere"))
-    assert study.chapters(nothing) | {"guidance": guidance(nothing), "reach": reach(nothing)} == dict.fromkeys(
-        MARKS, "Not measured yet."
-    )
+    nothing = analysis.Results.load(Path("nowhere"))
+    assert study.chapters(nothing) | {
+        "guidance": guidance.guidance(nothing),
+        "reach": guidance.reach(nothing),
+    } == dict.fromkeys(MARKS, "Not measured yet.")
     assert study.figures(nothing) == {}
 
 
 @pytest.mark.slow
 def test_every_mark_is_filled_and_every_figure_is_shown(made_up: Path, pages: dict[Path, str]) -> None:
     text = next(content for path, content in pages.items() if path.suffix == ".md")
-    chapters = study.chapters(Results.load(made_up))
+    chapters = study.chapters(analysis.Results.load(made_up))
     assert sorted([*chapters, "guidance", "reach"]) == sorted(MARKS)
     assert "Not measured yet." not in text
     drawn = {path.name for path in pages if path.suffix == ".svg"}
@@ -484,7 +453,7 @@ def test_the_page_and_its_figures_are_the_same_twice(made_up: Path, pages: dict[
 
 
 def test_the_page_has_the_numbers_of_the_results(made_up: Path) -> None:
-    results = Results.load(made_up)
+    results = analysis.Results.load(made_up)
     asam = next(row for row in tables(study.tuned_contrasts(results))[0] if row["flat method"] == "FedASAM")
     assert asam["pairs"] == "3", "two seeds are missing"
     own, base = ({row["seed"]: row["accuracy"] for row in results.of("tuned", "alpha-0") if row["method"] == name}
@@ -504,7 +473,7 @@ def test_the_page_has_the_numbers_of_the_results(made_up: Path) -> None:
 
 
 def test_gradient_contrasts_are_with_twice_the_rounds(made_up: Path) -> None:
-    results = Results.load(made_up)
+    results = analysis.Results.load(made_up)
     row = next(one for one in tables(study.gradient_contrasts(results))[0] if one["flat method"] == "FedSAM")
     flat, plain = ({one["seed"]: one["accuracy"] for one in results.of(part, "alpha-0") if one["method"] == method}
                    for part, method in (("tuned", "FedSAM"), ("twice", "FedAvg")))  # fmt: skip
@@ -512,7 +481,7 @@ def test_gradient_contrasts_are_with_twice_the_rounds(made_up: Path) -> None:
 
 
 def test_what_was_chosen_is_told_with_its_gain(made_up: Path) -> None:
-    row = tables(study.chosen(Results.load(made_up)))[0][0]
+    row = tables(study.chosen(analysis.Results.load(made_up)))[0][0]
     assert row == {
         "method": "FedAvg", "chosen": "lr=0.2", "validation": "41.00", "over the first": "+1.00 after 30",
         "at an end": "–", "near chance": "0 of 4", "tie after": "–", "diverged": "1 of 4",
@@ -525,9 +494,11 @@ def test_runs_near_chance_are_counted_beside_their_mean() -> None:
 
 
 def test_a_configuration_that_diverges_in_a_later_step_counts(made_up: Path) -> None:
-    rows = [row for row in Results.load(made_up).tuning if (row["split"], row["method"]) == ("alpha-0", "FedAvg")]
+    rows = [
+        row for row in analysis.Results.load(made_up).tuning if (row["split"], row["method"]) == ("alpha-0", "FedAvg")
+    ]
     later = {**rows[-1], "configuration": 3, "rounds": 100, "round": None, "validation_accuracy": None}
-    assert diverged(searched([*rows, later])[0]) == 2
+    assert analysis.diverged(analysis.searched([*rows, later])[0]) == 2
 
 
 def test_near_chance_is_at_most_two_points_above_a_guess() -> None:
@@ -536,7 +507,7 @@ def test_near_chance_is_at_most_two_points_above_a_guess() -> None:
         {"method": "FedAvg", "configuration": i, "settings": json.dumps({"client.lr": i}), "rounds": 10, "seed": 1000,
          "round": 10, "validation_accuracy": score} for i, score in enumerate(scores)
     ]  # fmt: skip
-    assert near_chance(searched(rows)[0]) == 2
+    assert analysis.near_chance(analysis.searched(rows)[0]) == 2
 
 
 @pytest.mark.parametrize(
@@ -545,14 +516,14 @@ def test_near_chance_is_at_most_two_points_above_a_guess() -> None:
      ("FedDyn", study.other_contrasts, ["FedSMOO", "FedLESAM_D", "FedGMT"])],
 )  # fmt: skip
 def test_a_second_search_takes_the_place_of_the_first_in_its_family(
-    made_up: Path, again: str, make: Callable[[Results], str], methods: list[str]
+    made_up: Path, again: str, make: Callable[[analysis.Results], str], methods: list[str]
 ) -> None:
     """FedGF's own contrast is another one, and so are those of the methods that extend FedDyn."""
-    results = Results.load(made_up)
+    results = analysis.Results.load(made_up)
     of = {part: results.of(part, "alpha-0.1") for part in ("tuned", "tuned-again")}
     family = [one for one in of["tuned"] if one["method"] != again]
     family += [one for one in of["tuned-again"] if one["method"] == again]
-    expected = {one.method: one for one in contrasts(family, family)}
+    expected = {one.method: one for one in analysis.contrasts(family, family)}
     rows = tables(make(results))[0]
     assert [row["flat method"] for row in rows] == methods
     for row in rows:
@@ -566,7 +537,7 @@ def test_a_second_search_takes_the_place_of_the_first_in_its_family(
 
 def test_control_3_takes_the_runs_of_the_base_that_have_the_methods_step_size(made_up: Path) -> None:
     """The runs with another step size have an accuracy of 0."""
-    results = Results.load(made_up)
+    results = analysis.Results.load(made_up)
     rows = tables(study.same_contrasts(results))[0]
     assert [row["flat method"] for row in rows] == PERTURBED == list(script.WITHOUT_RHO)
     for row in rows:
@@ -584,16 +555,16 @@ def test_control_3_takes_the_runs_of_the_base_that_have_the_methods_step_size(ma
 
 
 def test_control_3_mixes_no_coefficients(made_up: Path) -> None:
-    results = Results.load(made_up)
+    results = analysis.Results.load(made_up)
     flat, plain = (results.of(part, "alpha-0") for part in ("tuned", "same"))
-    assert len(contrasts_at_same_settings(flat, plain)) == len(PERTURBED)
+    assert len(analysis.contrasts_at_same_settings(flat, plain)) == len(PERTURBED)
     plain[-1] |= {"client.lr": 0.1, "hyper_parameters": '{"alpha": 0.3}'}
     with pytest.raises(ValueError, match="FedDyn has several coefficients with the step size of FedSMOO"):
-        contrasts_at_same_settings(flat, plain)
+        analysis.contrasts_at_same_settings(flat, plain)
 
 
 def test_methods_with_one_gradient_stand_below_the_control_of_equal_gradients(made_up: Path) -> None:
-    results = Results.load(made_up)
+    results = analysis.Results.load(made_up)
     lines = study.gradient_contrasts(results).splitlines()
     [line] = [line for line in lines if "one gradient a step, alpha = 0," in line]
     flat, plain = (
@@ -601,46 +572,58 @@ def test_methods_with_one_gradient_stand_below_the_control_of_equal_gradients(ma
         for part, method in (("tuned", "FedGMT"), ("twice", "FedDyn"))
     )
     assert line.endswith(f", FedGMT {100 * (flat - plain):+.2f} points.")
-    assert re.findall(r"(Fed\w+) [+-]", line) == [one for one in BASES if one not in twice_the_gradients()]
+    assert re.findall(r"(Fed\w+) [+-]", line) == [
+        one for one in analysis.BASES if one not in analysis.twice_the_gradients()
+    ]
 
 
 def test_the_answer_has_every_method_once_in_each_comparison(made_up: Path) -> None:
-    results = Results.load(made_up)
+    results = analysis.Results.load(made_up)
     for row in tables(study.answer(results))[0]:
-        named = [name for cell in (HELD, NOT_HELD, UNDECIDED) for name in row[cell].split(", ") if name != "–"]
+        named = [
+            name
+            for cell in (analysis.HELD, analysis.NOT_HELD, analysis.UNDECIDED)
+            for name in row[cell].split(", ")
+            if name != "–"
+        ]
         expected = {
-            "tuned, equal gradients": twice_the_gradients(), "tuned, same settings": PERTURBED,
+            "tuned, equal gradients": analysis.twice_the_gradients(), "tuned, same settings": PERTURBED,
             "searched again": ["FedGF"],
         }  # fmt: skip
-        assert sorted(name.split(" ")[0] for name in named) == sorted(expected.get(row["comparison"], list(BASES)))
+        assert sorted(name.split(" ")[0] for name in named) == sorted(
+            expected.get(row["comparison"], list(analysis.BASES))
+        )
         verdicts = {
             one.method: one.verdict for one in study.kinds(results, row["split"].replace(" = ", "-"))[row["comparison"]]
         }
         assert all(
-            verdicts[name] == cell for cell in (NOT_HELD, UNDECIDED) for name in row[cell].split(", ") if name != "–"
+            verdicts[name] == cell
+            for cell in (analysis.NOT_HELD, analysis.UNDECIDED)
+            for name in row[cell].split(", ")
+            if name != "–"
         )
 
 
 def test_guidance_is_of_what_has_ended_alone(made_up: Path) -> None:
-    whole = Results.load(made_up)
-    lines = guidance(whole).splitlines()
+    whole = analysis.Results.load(made_up)
+    lines = guidance.guidance(whole).splitlines()
     assert [line.split(" and ")[0].split(" tuning")[0] for line in lines] == ["* At alpha = 0"] * 4 + [
         "* At alpha = 0.1"
     ] * 4
     lost = {"part": "tuned", "split": "alpha-0", "what": "1 of 60 runs have not finished, or diverged: FedCM-seed4"}
-    assert guidance(replace(whole, missing=[lost])).splitlines() == lines[4:]
-    assert guidance(Results([], [], [], [])) == "Not measured yet."
+    assert guidance.guidance(replace(whole, missing=[lost])).splitlines() == lines[4:]
+    assert guidance.guidance(analysis.Results([], [], [], [])) == "Not measured yet."
 
 
 def test_guidance_has_the_numbers_of_the_results(made_up: Path) -> None:
-    results = Results.load(made_up)
+    results = analysis.Results.load(made_up)
     tuned, published = (
         {name: np.mean([row["accuracy"] for row in results.of(part, "alpha-0.1") if row["method"] == name])
-         for name in METHODS} for part in ("tuned", "published")
+         for name in analysis.METHODS} for part in ("tuned", "published")
     )  # fmt: skip
-    gains = {name: 100 * (tuned[name] - published[name]) for name in METHODS}
+    gains = {name: 100 * (tuned[name] - published[name]) for name in analysis.METHODS}
     most = max(gains, key=gains.__getitem__)
-    lines = guidance(results).splitlines()[4:]
+    lines = guidance.guidance(results).splitlines()[4:]
     assert f"by {np.median(np.abs(list(gains.values()))):.1f} points in the median" in lines[1]
     assert f"and {most} by {gains[most]:+.1f};" in lines[1]
     rows = tables(study.gradient_contrasts(results))[1]
@@ -651,15 +634,17 @@ def test_guidance_has_the_numbers_of_the_results(made_up: Path) -> None:
     for line, contrasted in ((lines[0], study.tuned_contrasts), (lines[2], study.gradient_contrasts),
                              (lines[3], study.again_contrasts)):  # fmt: skip
         for verdict_, row in ((one["verdict"], one["flat method"]) for one in tables(contrasted(results))[-1]):
-            place = {"held": "plain base (", NOT_HELD: "did not (", UNDECIDED: "undecided ("}[verdict_.split(",")[0]]
+            place = {"held": "plain base (", analysis.NOT_HELD: "did not (", analysis.UNDECIDED: "undecided ("}[
+                verdict_.split(",")[0]
+            ]
             assert row in line.split(place)[1].split(")")[0]
 
 
 def test_the_first_sentence_says_what_there_is_to_generalise(made_up: Path) -> None:
     """All test accuracies of final models are 50 %, training accuracies 51 %, and one training loss is above ln 10."""
-    results = Results.load(made_up)
-    said = reach(results)
-    assert said.count(f"-1.0 to -1.0 points from training accuracy over the {len(METHODS)} tuned methods") == 2
+    results = analysis.Results.load(made_up)
+    said = guidance.reach(results)
+    assert said.count(f"-1.0 to -1.0 points from training accuracy over the {len(analysis.METHODS)} tuned methods") == 2
     assert said.count("the training loss of 1 is above ln 10 = 2.30") == 1
     assert said.count("after 30 rounds, where a method's best configuration led the second by 1.0 to 1.0 points") == 2
     assert said.count("a winner's accuracy moves by 0.0 points") == 2
@@ -668,7 +653,7 @@ def test_the_first_sentence_says_what_there_is_to_generalise(made_up: Path) -> N
 
 
 def test_lpf_is_shown_as_a_rise_over_the_training_loss(made_up: Path) -> None:
-    results = Results.load(made_up)
+    results = analysis.Results.load(made_up)
     own = [row for row in results.of("tuned", "alpha-0") if row["method"] == "FedSAM"]
     shown = next(row for row in tables(study.flatness_tables(results))[0] if row["method"] == "FedSAM")
     expected = np.mean([row["lpf"] for row in own]) - 2.5
@@ -678,12 +663,12 @@ def test_lpf_is_shown_as_a_rise_over_the_training_loss(made_up: Path) -> None:
 
 
 def test_an_unfinished_comparison_says_so_and_has_no_verdict(made_up: Path) -> None:
-    whole = Results.load(made_up)
+    whole = analysis.Results.load(made_up)
     assert study.missing(whole) == "All runs have ended; those that the plan's departures leave out were not made."
     lost = {"part": "twice", "split": "alpha-0.1", "what": "1 of 15 runs have not finished, or diverged: FedCM-seed4"}
     half = replace(whole, missing=[lost])
     assert "FedCM-seed4" in study.missing(half)
-    said = {(row["split"], row["comparison"]): row[HELD] for row in tables(study.answer(half))[0]}
+    said = {(row["split"], row["comparison"]): row[analysis.HELD] for row in tables(study.answer(half))[0]}
     assert [key for key, text in said.items() if text == "not finished"] == [("alpha = 0.1", "tuned, equal gradients")]
     for text, finished in ((study.gradient_contrasts(half), False), (study.tuned_contrasts(half), True)):
         assert [row["verdict"] != "–" for row in tables(text)[-1]] == [finished] * len(tables(text)[-1])
@@ -696,13 +681,13 @@ def test_an_unfinished_comparison_says_so_and_has_no_verdict(made_up: Path) -> N
 def test_a_winner_at_an_end_of_all_that_was_tried_is_told(best: int, expected: dict[str, str]) -> None:
     first = [row | {"validation_accuracy": float(row["configuration"] == best)} for row in made_up_search(["FedAvg"])
              if row["split"] == "alpha-0" and row["rounds"] == 30 and row["configuration"] != 2]  # fmt: skip
-    found = searched([*first, *(row | {"rounds": 31} for row in first if row["configuration"] == best)])[0]
-    assert (found.winner.number, found.winner.rounds, ends(found)) == (best, 31, expected)
+    found = analysis.searched([*first, *(row | {"rounds": 31} for row in first if row["configuration"] == best)])[0]
+    assert (found.winner.number, found.winner.rounds, analysis.ends(found)) == (best, 31, expected)
 
 
 def test_a_part_alone_fills_what_is_its(made_up: Path) -> None:
-    results = Results.load(made_up)
-    half = Results([row for row in results.runs if row["part"] == "published"], [], [], [])
+    results = analysis.Results.load(made_up)
+    half = analysis.Results([row for row in results.runs if row["part"] == "published"], [], [], [])
     filled = {what for what, content in study.chapters(half).items() if content != "Not measured yet."}
     assert filled == {"missing", "accuracies", "published contrasts", "contrast figure", "cost"}
     assert list(study.figures(half)) == ["contrasts.svg"]
@@ -804,7 +789,7 @@ def test_collected_searches_are_their_ledgers(carried_out: Path) -> None:
     assert ours == [tuple(row[name] for name in names) for row in curves]
     lost = [(row["method"], json.loads(row["settings"])) for row in found.tuning if row["round"] is None]
     assert lost == [("FedAvg", {"client.lr": 1e30}), ("FedSAM", {"client.lr": 1e30, "method.rho": 0.1})]
-    tuned = searched(found.tuning)
+    tuned = analysis.searched(found.tuning)
     assert [(one.label, one.winner.number, one.winner.rounds) for one in tuned] == [("FedAvg", 0, 4), ("FedSAM", 0, 4)]
     scores = [one.winner.score for one in tuning.tune(search(), carried_out / "tune-alpha-0")]
     assert [one.winner.score for one in tuned] == scores
@@ -846,12 +831,16 @@ def test_the_same_runs_give_the_same_bytes_and_a_page(carried_out: Path, tmp_pat
     files = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "other").iterdir()}
     assert files.keys() == {f"{name}.parquet" for name in collect.SCHEMAS}
-    chapters = study.chapters(Results.load(tmp_path / "one"))
+    chapters = study.chapters(analysis.Results.load(tmp_path / "one"))
     sam = tables(chapters["contrasts"])[0][0]
     assert (sam["flat method"], sam["pairs"], sam["verdict"]) == ("FedSAM", "1", "–"), "a run has not finished"
     assert chapters["missing"].count("\n* ") == 9
     assert len(tables(chapters["chosen"])[0]) == 2
-    assert study.figures(Results.load(tmp_path / "one")).keys() >= {"contrasts.svg", "curves-alpha-0.svg", "drift.svg"}
+    assert study.figures(analysis.Results.load(tmp_path / "one")).keys() >= {
+        "contrasts.svg",
+        "curves-alpha-0.svg",
+        "drift.svg",
+    }
 
 
 def with_short_names(file: Path) -> int:

@@ -61,7 +61,9 @@ def output_of(code: str, missing: Iterable[str] = (), folder: Path | None = None
     return ended.stdout
 
 
-def commands(*lines: str, missing: Iterable[str] = (), folder: Path | None = None) -> Iterator[Command]:
+def commands(
+    *lines: str, missing: Iterable[str] = (), folder: Path | None = None, **environment: str
+) -> Iterator[Command]:
     """Run command lines one after another in one new process."""
-    for line in output_of(COMMANDS.format(lines=lines), missing, folder).splitlines():
+    for line in output_of(COMMANDS.format(lines=lines), missing, folder, **environment).splitlines():
         yield Command(*json.loads(line))

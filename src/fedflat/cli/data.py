@@ -8,24 +8,21 @@ from typing import Annotated
 import typer
 
 from ..core.object_references import allow_code
+from ..reports.listing import source_rows
 from .completion import SettingsCommand, source_names
 from .console import Console
+from .flag_names import check_flags
 
 app = typer.Typer(help="List data sets; look at a split before training on it.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_sources() -> None:
-    """The data sets that `--data.name` accepts, and which files each is read from."""
-    from ..data.dataset import FileDataset
-    from ..data.sources import source, source_names, source_summary
-
+    """List the data sets that `--data.name` accepts, and which files each is read from."""
     console = Console()
-    for name in source_names():
-        known = source(name)
-        console.say(f"{name:<14} {source_summary(name)}")
-        hub = f"; on the hub: {known.hub.repository}" if isinstance(known, FileDataset) and known.hub else ""
-        console.say(f"{'':<14} files: {known.where}{hub}", style="dim")
+    for name, summary, files in source_rows():
+        console.say(f"{name:<14} {summary}")
+        console.say(f"{'':<14} files: {files}", style="dim")
 
 
 @app.command("prepare")
@@ -74,6 +71,7 @@ def partition(
 
     fedflat data partition --data.name digits --data.clients 50 --partition.name dirichlet --partition.alpha 0.1
     """
+    check_flags(context.args)
     from ..experiments.spec import RunSpec, federated_data
     from ..reports.partition import description, shade_map, write_partition_map
     from .execution import prepare_data

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from ..core.errors import InputError, printable, shortened
 from ..core.registry import plain
-from .completion import method_names, partition_names, setting_names
+from .completion import Kind, method_names, partition_names, setting_names
 
 LISTS = ("flatness", "methods", "probes")  # of tables with a name
 TABLES = ("client_of", "grid", "participation")  # fields that take a table as one text
@@ -23,15 +23,18 @@ def key_of(word: str) -> str:
     return word[2:].partition("=")[0].replace("-", "_")
 
 
-def check_flags(words: Sequence[str], study: bool = False) -> None:
-    """Raise InputError for a flag that no run, or study, can have; those of classes outside this package may be any."""
-    known = setting_names(study)
+def check_flags(words: Sequence[str], kind: Kind = "run") -> None:
+    """Raise InputError for a flag that no configuration of this kind can have.
+
+    A class outside this package may have any flag.
+    """
+    known = setting_names(kind)
     open_sections = {name for name in ("method", "partition") if _may_be_outside(name, words)}
     for word in filter(lambda word: word.startswith("--"), words):
         key = key_of(word)
         section = key.partition(".")[0]
         if not (is_known(key, known) or key.startswith("model.options.") or section in open_sections):
-            fields = [f"methods.{name[7:]}" for name in setting_names() if study and name.startswith("method.")]
+            fields = [f"methods.{name[7:]}" for name in setting_names() if kind != "run" and name.startswith("method.")]
             raise unknown_flag(word, words, known + fields)
 
 

@@ -17,6 +17,7 @@ from ..experiments.interrupt import Interrupted, signals_handled_by
 from ..reports.literal import literal
 from .completion import SettingsCommand
 from .console import Console
+from .flag_names import check_flags
 
 app = typer.Typer(
     help="Real federations by Flower, each client with its own samples: export a study, try it out, make keys. "
@@ -84,6 +85,7 @@ def export_study(
 
     fedflat flower export run.toml app --method.name scaffold --shape 1x8x8 --classes 10 --clients 5
     """
+    check_flags([str(study), *context.args])
     from ..experiments.spec import RunSpec
     from .flags import resolve
 
@@ -133,6 +135,7 @@ def run_here(
 
     fedflat flower run study.toml --shape 3x32x32 --classes 10 --client north=data/north --client south=data/south
     """
+    check_flags(context.args)
     from ..experiments.spec import RunSpec
     from .execution import prepare_data
     from .flags import resolve

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..reports.listing import method_rows, method_table
 from .completion import method_names
 from .console import Console
 
@@ -22,16 +23,15 @@ def methods(
     ] = None,
 ) -> None:
     """List all methods with their cost and paper, or print one: equations, fields, cost and BibTeX."""
-    from ..core.object_references import allow_code
-    from ..methods import all_methods, find
-    from ..reports.catalogue import describe, overview
-
     console = Console()
-    context.with_resource(allow_code())  # what the user's own command line names
     if name is None:
-        console.show(overview(all_methods(), console.width))
-    else:
-        console.say(*describe(find(name)).split("\n"))
+        return console.show(method_table(method_rows(), console.width))
+    from ..core.object_references import allow_code
+    from ..methods import find
+    from ..reports.catalogue import describe
+
+    context.with_resource(allow_code())  # what the user's own command line names
+    console.say(*describe(find(name)).split("\n"))
 
 
 def doctor(

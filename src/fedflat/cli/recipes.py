@@ -9,8 +9,10 @@ import typer
 
 from ..core.errors import InputError
 from ..core.object_references import allow_code
-from .completion import SettingsCommand, paper_names, recipe_names
+from ..reports.listing import paper_names, recipe_names, recipe_rows, recipe_table
+from .completion import SettingsCommand
 from .console import Console
+from .flag_names import check_flags
 from .run import JobsOption, number_of_jobs
 
 if TYPE_CHECKING:
@@ -36,26 +38,19 @@ def list_recipes(
     ] = None,
     calibrate: CalibrateOption = False,
 ) -> None:
-    """All recipes with what they cover and cost; nothing is run.
+    """List all recipes with what they cover and cost; nothing is run.
 
     Hours appear once a model has been measured on this device: by --calibrate, or by running or showing a recipe.
     """
-    from ..experiments.recipe import all_recipes
-    from ..reports.recipes import overview
-
-    recipes = all_recipes().values()
-    papers = sorted({recipe.paper for recipe in recipes})
-    if paper is not None and paper not in papers:
-        raise InputError(f"there is no paper {paper!r}; known are {', '.join(papers)}")
     console = Console()
     with console.doing("estimating"):
-        table = overview([recipe for recipe in recipes if paper in (None, recipe.paper)], calibrate)
-    console.show(table)
+        rows = recipe_rows(paper, calibrate)
+    console.show(recipe_table(rows))
 
 
 @app.command("show")
 def show_recipe(name: RecipeArgument, cell: CellOption = None, calibrate: CalibrateOption = False) -> None:
-    """One recipe: what it covers, notes, the paper's numbers, and its cells with their cost."""
+    """Show one recipe: what it covers, notes, the paper's numbers, and its cells with their cost."""
     from ..experiments.recipe import find_recipe
     from ..reports.recipes import cell_table, description
 
@@ -84,6 +79,7 @@ def run_recipe(
     Dotted flags change any setting, e.g. `--seeds 0 --device cuda --data.partial true`. Finished runs are
     never computed again, so a recipe that was stopped goes on when it is started again.
     """
+    check_flags(context.args, "study")
     from ..experiments.recipe import check_model_files, find_recipe
     from ..reports.recipes import cell_table, description
     from .execution import carry_out_recipe, prepare_data
@@ -114,7 +110,7 @@ def run_recipe(
 
 
 def _changes(scale: float, flags: list[str]) -> list[str]:
-    """Notes on the settings that the user has changed, and that therefore are not the paper's."""
+    """Return notes on the settings that the user changed, so that they are not the paper's."""
     notes = [] if scale == 1 else [f"Ran {scale:.3g} of the paper's rounds: its numbers are no yardstick for this."]
     return notes + ([f"Changed by flags, so not the recipe's setting: {' '.join(flags)}"] if flags else [])
 

@@ -171,7 +171,7 @@ def compare(
 
     fedflat compare --grid '{"client.lr": [0.05, 0.1, 0.2], "method.rho": [0.02, 0.1]}' --jobs 4 --dry-run
     """
-    check_flags(context.args, study=True)
+    check_flags(context.args, "study")
     from ..experiments.spec import StudySpec
     from ..experiments.studies import default_folder
     from ..experiments.tracking import check_trackers

@@ -11,6 +11,7 @@ import typer
 from ..core.errors import InputError
 from ..core.object_references import allow_code
 from .console import Console
+from .flag_names import check_flags
 from .run import DryRunOption, JobsOption, KeysOption, StrictOption, number_of_jobs
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def tune(
 
     A search that was stopped goes on when the same command is given again.
     """
+    check_flags(context.args, "search")
     from ..experiments import tuning
     from ..experiments.ledger import CURVES, LEDGER
     from ..experiments.tuning_spec import TuningSpec

@@ -34,7 +34,7 @@ from ..data.sources import is_folder
 from ..data.types import Index
 from ..engine.executors.choice import Trial
 from ..engine.simulation import Simulation
-from ..files import cache_folder, make_folder, read_json, write_atomically
+from ..files import SPEEDS, cache_folder, make_folder, read_json, write_atomically
 from ..metrics.accuracy import SAMPLES_AT_ONCE, score
 from ..models import build, parameter_count
 from ..rounds.aggregation import RunningMean
@@ -258,14 +258,9 @@ def speed_of(spec: RunSpec, measure: bool = True) -> Speed | None:
     None if it is not in the cache and `measure` is false.
     """
     device = usable_device(spec.device)
-    batch_size = build_client(spec.client).batch_size
-    name = spec.data.name
-    if is_folder(name):  # of which there are many
-        name = f"{name} {spec.known_data.sample_shape()} {spec.known_data.classes}"
-    model = (name, spec.data.image_size, spec.model.name, batch_size, spec.dtype, *_further_facts(spec))
     machine = (device_name(device), torch.get_num_threads(), torch.__version__)
-    key = " ".join(map(str, (*model, *machine)))
-    file, known = cache_folder() / "speed.json", dict[str, Speed]()
+    key = " ".join(map(str, (timed_model(spec), *machine)))
+    file, known = cache_folder() / SPEEDS, dict[str, Speed]()
     with suppress(InputError, ValidationError):  # missing or damaged: the speeds can be measured again
         known = _SPEEDS.validate_python(read_json(file))
     if key not in known and measure:
@@ -276,10 +271,15 @@ def speed_of(spec: RunSpec, measure: bool = True) -> Speed | None:
     return known.get(key)
 
 
-def _further_facts(spec: RunSpec) -> list[object]:
-    """What else the speed depends on, where it is given."""
-    facts = (spec.data.text_length, spec.model.options, spec.adapter and spec.adapter.values())
-    return [fact for fact in facts if fact]
+def timed_model(spec: RunSpec) -> str:
+    """Return what the speed depends on beside the machine: data set, model, size of a batch, numbers, adapter."""
+    batch_size = build_client(spec.client).batch_size
+    name = spec.data.name
+    if is_folder(name):  # of which there are many
+        name = f"{name} {spec.known_data.sample_shape()} {spec.known_data.classes}"
+    further = (spec.data.text_length, spec.model.options, spec.adapter and spec.adapter.values())
+    facts = (name, spec.data.image_size, spec.model.name, batch_size, spec.dtype, *filter(None, further))
+    return " ".join(map(str, facts))
 
 
 def _measured_speed(spec: RunSpec, device: torch.device) -> Speed:

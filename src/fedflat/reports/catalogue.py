@@ -7,37 +7,22 @@ from dataclasses import Field, fields
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.table import Table
 
 from ..core.hyper import allowed
 from ..core.method import Method
 from ..core.method_check import method_errors_named
 from ..rounds.cost import full_passes_per_round, gradients_per_step, vector_cost
-from .literal import literal
 from .text_table import text_table
 
 if TYPE_CHECKING:
     from ..data.partition import Partition
     from ..metrics.flatness import Measure
 
-COSTS = ("down", "up", "kept", "grads")
-LEGEND = "down, up, kept: model-sized vectors sent to, sent by and kept at each client; grads: gradients per local step"
-IDEA_WIDTH = 200  # characters from which a line has room for the idea of every method
-ARXIV_WIDTH = 100  # characters from which it has room for the arXiv numbers
 
-
-def overview(methods: Mapping[str, type[Method]], width: int) -> Table:
-    """One line per method; a console of few characters (`width`) is shown no idea."""
-    titles = ["method", *(["idea"] if width >= IDEA_WIDTH else []), *COSTS, "paper"]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=LEGEND)
-    for title in titles:
-        table.add_column(title, justify="right" if title in COSTS else "left", no_wrap=True, overflow="ignore")
-    for name, cls in methods.items():
-        idea = [summary(cls)] if width >= IDEA_WIDTH else []
-        paper = str(cls.paper) if width >= ARXIV_WIDTH else cls.paper.short
-        table.add_row(*map(literal, (name, *idea, *map(str, costs(cls)), paper)))
-    return table
+def method_row(cls: type[Method]) -> list[str]:
+    """Return name, idea, vectors down, up and kept, gradients, paper, and paper without its arXiv number, as texts."""
+    return [cls.__name__, summary(cls), *map(str, costs(cls)), str(cls.paper), cls.paper.short]
 
 
 def describe(cls: type[Method]) -> str:

@@ -14,29 +14,27 @@ from .published import line_of
 from .text_table import text_table
 
 UNKNOWN = "–"
-LEGEND = (
-    "at full scale: gradients are minibatch gradients of all clients and methods, GB goes both ways; hours are "
-    "those of gradients and evaluations one after another, from 20 steps measured once per model, batch size and "
-    "device; measures of flatness come on top"
-)
 
 
-def overview(recipes: Iterable[Recipe], measure: bool) -> Table:
-    """One line per recipe: its number of cells, its cost, and hours if the speed here is known or to be measured."""
-    titles = ("recipe", "covers", "cells", "runs", "gradients", "GB sent", "hours here")
-    rows = []
-    for recipe in recipes:
-        cells = recipe.cells()
-        costs = [_cost(recipe, cell.study(), measure) for cell in cells]
-        work = [estimate for estimate, _ in costs if estimate is not None]
-        hours = [some for _, some in costs if some is not None]
-        shown = _cost_texts(total(work) if work else None, sum(hours) if len(hours) == len(cells) else None)
-        rows.append((recipe.name, ", ".join(recipe.item.items), str(len(cells)), *shown))
-    return text_table(titles, rows, ("recipe", "covers"), unbroken=("recipe",), caption=LEGEND)
+def recipe_row(recipe: Recipe, measure: bool) -> list[str]:
+    """Return the cells of a recipe in `listing.recipe_table`.
+
+    Hours are there if the speed of every model is known here; with `measure` unknown speeds are measured.
+    """
+    cells = recipe.cells()
+    costs = [_cost(recipe, cell.study(), measure) for cell in cells]
+    work = [estimate for estimate, _ in costs if estimate is not None]
+    hours = [some for _, some in costs if some is not None]
+    return recipe_texts(recipe, total(work) if work else None, sum(hours) if len(hours) == len(cells) else None)
+
+
+def recipe_texts(recipe: Recipe, work: Budget | None, hours: float | None) -> list[str]:
+    """Return the cells of a recipe in `listing.recipe_table` from its cost; None where it is not known."""
+    return [recipe.name, ", ".join(recipe.item.items), str(len(recipe.cells())), *_cost_texts(work, hours)]
 
 
 def cell_table(recipe: Recipe, cells: Mapping[Cell, StudySpec], measure: bool) -> Table:
-    """One line per cell, with the rounds of its study and its cost; `measure` as for `overview`."""
+    """Return a table with one line per cell: the rounds of its study and its cost; `measure` as for `recipe_row`."""
     titles = ("cell", "rounds", "runs", "gradients", "GB sent", "hours here")
     rows = [
         (cell.name, f"{study.rounds:,}", *_cost_texts(*_cost(recipe, study, measure))) for cell, study in cells.items()
@@ -45,27 +43,27 @@ def cell_table(recipe: Recipe, cells: Mapping[Cell, StudySpec], measure: bool) -
 
 
 def description(recipe: Recipe, cells: Iterable[Cell]) -> list[str]:
-    """What a recipe is, and what the paper prints for these of its cells, as lines."""
+    """Return what a recipe is, and what the paper prints for these of its cells, as lines."""
     base = recipe.base
     first = [f"{recipe.name}: {recipe.item.title}", f"{base.title} ({base.paper}): {', '.join(recipe.item.items)}"]
     return [*first, *details(recipe), *(f"note: {note}" for note in base.notes), *_printed(recipe, cells)]
 
 
 def details(recipe: Recipe) -> list[str]:
-    """What the recipe does not share with the others of its paper: methods and notes."""
+    """Return what the recipe does not share with the others of its paper: methods and notes."""
     methods = [f"methods: {', '.join(recipe.item.use)}"] if recipe.item.use else []
     return methods + [f"note: {note}" for note in recipe.item.notes]
 
 
 def _printed(recipe: Recipe, cells: Iterable[Cell]) -> list[str]:
-    """A line for each block of numbers that the paper prints for one of the cells, or for a mean over some."""
+    """Return a line for each block of numbers that the paper prints for one of the cells, or for a mean over some."""
     options = [set(cell.options) for cell in cells]
     printed = recipe.published.blocks if recipe.published else []
     return [line_of(numbers) for numbers in printed if any(set(numbers.cell) <= some for some in options)]
 
 
 def _cost(recipe: Recipe, study: StudySpec, measure: bool) -> tuple[Budget | None, float | None]:
-    """The work of a cell, and the hours that it takes here, None if they are not known.
+    """Return the work of a cell, and the hours that it takes here; None if they are not known.
 
     The hours of a model that needs a package that is not installed are not known, nor is anything of one whose files
     are not here; its recipe is shown without them.
@@ -85,7 +83,7 @@ def _cost(recipe: Recipe, study: StudySpec, measure: bool) -> tuple[Budget | Non
 
 
 def _cost_texts(work: Budget | None, hours: float | None) -> list[str]:
-    """The cells of a table from `runs` to `hours here`."""
+    """Return the cells of a table from `runs` to `hours here`."""
     if work is None:  # only a partition is shown, or the model is not here
         return [UNKNOWN] * 4
     spent = UNKNOWN if hours is None else f"{hours:,.1f}" if hours >= 0.1 else "< 0.1"
@@ -93,7 +91,7 @@ def _cost_texts(work: Budget | None, hours: float | None) -> list[str]:
 
 
 def _three_digits(number: float) -> str:
-    """A number as three digits and a unit."""
+    """Return a number as three digits and a unit."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g} {unit}"

@@ -6,9 +6,10 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.growth import Cost
-from benchmarks.growth_tables import growth_figure, growth_table, read_growth, write_growth
+from benchmarks.growth_figure import growth_figure, read_growth, write_growth
 from benchmarks.measurement import Spread
 from benchmarks.results import Settings
+from docs.measured_tables import growth_table
 from support.files import refused
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,6 @@ from fedflat.reports.figures import STYLE, line_style, set_logarithmic, svg
 
 from .growth import Cost
 from .results import Settings, described
-from .tables import MISSING, Table, seconds
 
 
 def write_growth(costs: Sequence[Cost], settings: Settings, folder: Path) -> list[Path]:
@@ -30,24 +29,12 @@ def write_growth(costs: Sequence[Cost], settings: Settings, folder: Path) -> lis
 
 
 def read_growth(path: Path) -> list[Cost]:
-    """The costs in a growth.json."""
+    """Return the costs in a growth.json."""
     return [Cost.of(point) for point in json.loads(path.read_text())["points"]]
 
 
-def growth_table(costs: Sequence[Cost]) -> Table:
-    """Every point in numbers."""
-    titles = ("what grows", "value", "method", "executor", "seconds of a round", "peak memory, MB", "set-up")
-    return Table(titles, [_row(cost) for cost in costs])
-
-
-def _row(cost: Cost) -> tuple[str, ...]:
-    memory = MISSING if cost.peak is None else f"{cost.peak / 1e6:.0f}"
-    words = (cost.axis, f"{cost.value:,}", cost.method, cost.executor)
-    return *words, seconds(cost.wall), memory, seconds(cost.setup)
-
-
 def growth_figure(costs: Sequence[Cost]) -> str:
-    """Seconds of a round above, peak memory below, a column for each of what grows."""
+    """Return a figure: seconds of a round above, peak memory below, a column for each of what grows."""
     axes = list(dict.fromkeys(cost.axis for cost in costs))
     with rc_context(STYLE):
         figure = Figure(figsize=(2.8 * len(axes), 5), layout="constrained")
@@ -63,7 +50,7 @@ def growth_figure(costs: Sequence[Cost]) -> str:
 
 
 def _seconds(axes: Axes, costs: Sequence[Cost]) -> None:
-    """Medians by the clock, from the least to the most."""
+    """Draw medians by the clock, from the least to the most."""
     for i, (method, mine) in enumerate(_by_method(costs).items()):
         spreads = [cost.wall for cost in mine]
         below, above = [s.median - s.low for s in spreads], [s.high - s.median for s in spreads]

@@ -52,36 +52,39 @@ class Results:
 
     @classmethod
     def load(cls, folder: Path) -> Results:
-        """The tables in `folder`."""
+        """Return the tables in `folder`."""
         files = [folder / f"{table.name}.parquet" for table in fields(cls)]
         runs, *others = (pq.read_table(file).to_pylist() if file.exists() else [] for file in files)
         return cls([row | rise(row) for row in runs], *others)
 
     def of(self, part: str, split: str) -> list[Row]:
-        """The runs of a part that have an accuracy, by method."""
+        """Return the runs of a part that have an accuracy, by method."""
         return in_order([row for row in _of(self.runs, part, split) if row["accuracy"] is not None])
 
     def curves_of(self, part: str, split: str) -> list[Row]:
-        """The evaluations of a part's runs, by method."""
+        """Return the evaluations of a part's runs, by method."""
         return in_order(_of(self.curves, part, split))
 
     def have_ended(self, split: str, *parts: str) -> bool:
-        """Whether nothing is missing of these parts of a split."""
+        """Tell whether nothing is missing of these parts of a split."""
         return not any(row["split"] == split and row["part"] in parts for row in self.missing)
 
     def splits(self, *parts: str) -> list[str]:
-        """The splits of which there is a run of one of these parts, in order."""
+        """Return the splits of which there is a run of one of these parts, in order."""
         return sorted({row["split"] for row in self.runs if row["part"] in parts})
 
 
 def rise(row: Row) -> Row:
-    """LPF minus the training loss F; F is on all training images, LPF on at most 2,000, and only its error is known."""
+    """Return LPF minus the training loss F.
+
+    F is on all training images, LPF on at most 2,000, and only its error is known.
+    """
     known = row["lpf"] is not None and row["train_loss"] is not None
     return {"lpf_rise": row["lpf"] - row["train_loss"] if known else None, "lpf_rise_error": row["lpf_error"]}
 
 
 def in_order(rows: Sequence[Row]) -> list[Row]:
-    """The rows with methods in the order of the plan, so that a seed that one of them lacks moves none."""
+    """Return the rows with methods in the order of the plan, so that a seed that one of them lacks moves none."""
     return sorted(rows, key=lambda row: METHODS.index(row["method"]))
 
 
@@ -116,7 +119,7 @@ class Correlation:
 
 
 def accuracies(rows: Sequence[Row]) -> dict[str, dict[int, float]]:
-    """Accuracy by method and seed."""
+    """Return accuracy by method and seed."""
     found: dict[str, dict[int, float]] = {}
     for row in rows:
         found.setdefault(row["method"], {})[row["seed"]] = row["accuracy"]
@@ -124,13 +127,13 @@ def accuracies(rows: Sequence[Row]) -> dict[str, dict[int, float]]:
 
 
 def contrasts(flat: Sequence[Row], plain: Sequence[Row], methods: Sequence[str] = tuple(BASES)) -> list[Contrast]:
-    """The contrasts of `methods` with their bases."""
+    """Return the contrasts of `methods` with their bases."""
     ours, theirs = accuracies(flat), accuracies(plain)
     return _contrasts_of({method: (ours.get(method, {}), theirs.get(BASES[method], {})) for method in methods})
 
 
 def contrasts_at_same_settings(flat: Sequence[Row], plain: Sequence[Row]) -> list[Contrast]:
-    """The contrasts of control 3: of each method with its base's runs that have the method's own step size.
+    """Return the contrasts of control 3: of each method with its base's runs that have the method's own step size.
 
     Raises ValueError if a base has runs with that step size and several coefficients: only one is the method's.
     """
@@ -145,7 +148,7 @@ def contrasts_at_same_settings(flat: Sequence[Row], plain: Sequence[Row]) -> lis
 
 
 def _contrasts_of(pairs: Mapping[str, tuple[dict[int, float], dict[int, float]]]) -> list[Contrast]:
-    """The contrasts of pairs by method; Holm's correction is over all of them, also those without runs."""
+    """Return the contrasts of pairs by method; Holm's correction is over all of them, also those without runs."""
     found = [paired_difference(*pair, TEST_SAMPLES) for pair in pairs.values()]
     p = [one and one.p for one in found]
     return [
@@ -155,12 +158,12 @@ def _contrasts_of(pairs: Mapping[str, tuple[dict[int, float], dict[int, float]]]
 
 
 def twice_the_gradients() -> list[str]:
-    """The flat methods that take two gradients a step."""
+    """Return the flat methods that take two gradients a step."""
     return [method for method in BASES if costs(find(method))[-1] == 2]
 
 
 def holm(p: Sequence[float | None]) -> list[float | None]:
-    """Holm's step-down correction of p-values; a missing one counts as a test that rejects nothing."""
+    """Return Holm's step-down correction of p-values; a missing one counts as a test that rejects nothing."""
     known = [1.0 if one is None else one for one in p]
     corrected, highest = list(known), 0.0
     for rank, place in enumerate(sorted(range(len(known)), key=known.__getitem__)):
@@ -170,7 +173,10 @@ def holm(p: Sequence[float | None]) -> list[float | None]:
 
 
 def verdict(difference: Difference, corrected: float | None) -> str:
-    """Held, not held or undecided; a lead that is certain and certainly below the margin is both, and says so."""
+    """Return held, not held or undecided.
+
+    A lead that is certain and certainly below the margin is both, and says so.
+    """
     certain = corrected is not None and corrected < LEVEL
     small = difference.high is not None and difference.high < MARGIN
     if certain and difference.mean > 0:
@@ -179,7 +185,7 @@ def verdict(difference: Difference, corrected: float | None) -> str:
 
 
 def searched(rows: Sequence[Row]) -> list[Tuned]:
-    """The result of the search for every method of one split, from the steps that are complete."""
+    """Return the result of the search for every method of one split, from the steps that are complete."""
     methods = list(dict.fromkeys(row["method"] for row in rows))
     found = []
     for place, method in enumerate(methods):
@@ -191,7 +197,7 @@ def searched(rows: Sequence[Row]) -> list[Tuned]:
 
 
 def _tried(place: int, rows: Sequence[Row], rounds: int) -> list[Tried]:
-    """The configurations of one method in one step."""
+    """Return the configurations of one method in one step."""
     here = [row for row in rows if row["rounds"] == rounds]
     found = []
     for number in dict.fromkeys(row["configuration"] for row in here):
@@ -206,7 +212,7 @@ def _tried(place: int, rows: Sequence[Row], rounds: int) -> list[Tried]:
 
 
 def ends(tuned: Tuned) -> dict[str, str]:
-    """The keys in which the winner has the `least` or the `most` of all values that were tried, with which it is."""
+    """Return the keys in which the winner has an extreme of all values that were tried, with `least` or `most`."""
     found = {}
     for key, value in tuned.winner.values.items():
         tried = [one.values[key] for one in tuned.steps[0]]
@@ -216,7 +222,7 @@ def ends(tuned: Tuned) -> dict[str, str]:
 
 
 def by_method(rows: Sequence[Row], name: str) -> dict[str, MeanEstimate]:
-    """Mean and spread over seeds of one column, for every method that has it."""
+    """Return mean and spread over seeds of one column, for every method that has it."""
     found: dict[str, list[float]] = {}
     for row in rows:
         if row[name] is not None:
@@ -225,17 +231,17 @@ def by_method(rows: Sequence[Row], name: str) -> dict[str, MeanEstimate]:
 
 
 def diverged(tuned: Tuned) -> int:
-    """How many configurations diverged, in whatever step."""
+    """Return how many configurations diverged, in whatever step."""
     return len({one.number for step in tuned.steps for one in step if one.diverged})
 
 
 def near_chance(tuned: Tuned) -> int:
-    """How many configurations did not diverge, and were near chance after the first step, by which most of them end."""
+    """Return how many configurations did not diverge and were near chance after the first step, where most end."""
     return sum(one.score <= NEAR_CHANCE for one in tuned.steps[0] if not one.diverged)
 
 
 def runs_near_chance(rows: Sequence[Row]) -> dict[str, int]:
-    """How many runs of each method ended near chance."""
+    """Return how many runs of each method ended near chance."""
     found = dict.fromkeys((row["method"] for row in rows), 0)
     for row in rows:
         found[row["method"]] += row["accuracy"] <= NEAR_CHANCE
@@ -243,7 +249,7 @@ def runs_near_chance(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def within(rows: Sequence[Row], measure: str, accuracy: str = "accuracy") -> Correlation | None:
-    """Spearman's correlation of a measure with accuracy over the seeds of a method, its mean over methods.
+    """Return Spearman's correlation of a measure with accuracy over the seeds of a method, its mean over methods.
 
     accuracy: the column. Methods that lack a seed of the others, or without spread, have no correlation. All methods
     share the seeds, so that the bootstrap draws seeds and methods (Owen, Annals of Applied Statistics 2007, 386).
@@ -263,7 +269,7 @@ def within(rows: Sequence[Row], measure: str, accuracy: str = "accuracy") -> Cor
 
 
 def _pigeonhole(pairs: Sequence[tuple[np.ndarray, ...]], seeds: int) -> np.ndarray:
-    """The mean correlation, (draws,), of methods that are drawn, over seeds that are drawn once for all of them."""
+    """Return the mean correlation, (draws,), of drawn methods over seeds that are drawn once for all of them."""
     drawn = _draws(seeds, "seeds")
     of_method = np.stack([spearman(x[drawn], y[drawn]) for x, y in pairs], axis=1)
     of_drawn = np.ma.masked_invalid(np.take_along_axis(of_method, _draws(len(pairs), "methods"), axis=1))
@@ -272,7 +278,10 @@ def _pigeonhole(pairs: Sequence[tuple[np.ndarray, ...]], seeds: int) -> np.ndarr
 
 
 def between(rows: Sequence[Row], measure: str, accuracy: str = "accuracy") -> Correlation | None:
-    """Spearman's correlation of the means of methods, over methods, which the bootstrap draws; `accuracy`: column."""
+    """Return Spearman's correlation of the means of methods, over methods, which the bootstrap draws.
+
+    `accuracy`: column.
+    """
     measured = [row for row in rows if row[measure] is not None]
     means = [by_method(measured, name) for name in (measure, accuracy)]
     x, y = (np.array([one.mean for one in estimates.values()]) for estimates in means)
@@ -284,7 +293,7 @@ def between(rows: Sequence[Row], measure: str, accuracy: str = "accuracy") -> Co
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Spearman's correlation of every row of two arrays (rows, n), with mean ranks for ties; NaN if constant."""
+    """Return Spearman's correlation of every row of two arrays (rows, n), with mean ranks for ties; NaN if constant."""
     ranks = [rankdata(values, axis=1) for values in (x, y)]
     a, b = (one - one.mean(axis=1, keepdims=True) for one in ranks)
     with np.errstate(invalid="ignore"):
@@ -293,12 +302,12 @@ def spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _draws(n: int, what: str) -> np.ndarray:
-    """Places of n things drawn with replacement, (draws, n), always the same, and others for another `what`."""
+    """Return places of n things drawn with replacement, (draws, n), always the same, and others for another `what`."""
     return np.random.default_rng([SEED, *what.encode()]).integers(n, size=(DRAWS, n))
 
 
 def _with_interval(value: float, draws: np.ndarray, methods: int) -> Correlation | None:
-    """A correlation with the percentiles of its draws; draws without spread say nothing and are left out."""
+    """Return a correlation with the percentiles of its draws; draws without spread say nothing and are left out."""
     drawn = draws[np.isfinite(draws)]
     if not np.isfinite(value) or not len(drawn):
         return None

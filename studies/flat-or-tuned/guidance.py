@@ -7,12 +7,17 @@ from itertools import pairwise
 from math import log
 from statistics import median
 
-from docs.study import KINDS, NOT_MEASURED, heading, kind_of_contrasts
-from docs.study_analysis import BARELY, CLASSES, HELD, NOT_HELD, UNDECIDED, Contrast, Results, by_method, searched
+from .analysis import BARELY, CLASSES, HELD, NOT_HELD, UNDECIDED, Contrast, Results, by_method, searched
+from .page import KINDS, NOT_MEASURED, heading, kind_of_contrasts
+
+
+def chapters(results: Results) -> dict[str, str]:
+    """Return what stands between the marks of both pages, by mark."""
+    return {"guidance": guidance(results), "reach": reach(results)}
 
 
 def reach(results: Results) -> str:
-    """What these runs cannot tell: how far training and test accuracy lie apart, and how roughly the search chose."""
+    """Return what these runs cannot show: how training and test accuracy differ, and how roughly the search chose."""
     said = [
         sentence
         for split in results.splits("tuned")
@@ -29,7 +34,7 @@ def reach(results: Results) -> str:
 
 
 def _gap(results: Results, split: str) -> str:
-    """How far test accuracies of final models are from training accuracies, and how many losses are above a guess's."""
+    """Return how far test and training accuracies of final models differ, and how many losses are above a guess's."""
     rows = [row for row in results.of("tuned", split) if row["train_accuracy"] is not None]
     if not rows:
         return ""
@@ -44,7 +49,7 @@ def _gap(results: Results, split: str) -> str:
 
 
 def _choice(results: Results, split: str) -> str:
-    """By how much the best of the first step led, and how much accuracy moved between evaluations."""
+    """Return by how much the best of the first step led, and how much accuracy moved between evaluations."""
     found = searched([row for row in results.tuning if (row["part"], row["split"]) == ("tune", split)])
     steps = [one.steps[0] for one in found if len(one.steps[0]) > 1]
     curves = [[accuracy for _, accuracy in curve] for one in found for curve in one.winner.curves.values()]
@@ -60,7 +65,7 @@ def _choice(results: Results, split: str) -> str:
 
 
 def guidance(results: Results) -> str:
-    """A list of sentences, each about comparisons of which all runs have ended."""
+    """Return a list of sentences, each about comparisons of which all runs have ended."""
     sayings = {
         "tuned": tuned_alike, "as published": worth_of_tuning, "tuned, equal gradients": equal_gradients,
         "tuned, same settings": same_settings, "searched again": searched_again,
@@ -75,12 +80,12 @@ def guidance(results: Results) -> str:
 
 
 def tuned_alike(results: Results, split: str) -> str:
-    """How many flat methods are ahead of their bases, and which."""
+    """Return how many flat methods are ahead of their bases, and which."""
     return f"and tuned alike, {_outcomes(kind_of_contrasts(results, split, 'tuned'))}."
 
 
 def worth_of_tuning(results: Results, split: str) -> str:
-    """What tuning changed, beside what flatness did."""
+    """Return what tuning changed, beside what flatness did."""
     tuned, published = (by_method(results.of(part, split), "accuracy") for part in ("tuned", "published"))
     gains = {name: 100 * (tuned[name].mean - published[name].mean) for name in tuned if name in published}
     most = max(gains, key=gains.__getitem__)
@@ -93,32 +98,32 @@ def worth_of_tuning(results: Results, split: str) -> str:
 
 
 def equal_gradients(results: Results, split: str) -> str:
-    """Flat methods with two gradients a step against their bases with as many."""
+    """Return flat methods with two gradients a step against their bases with as many."""
     some = kind_of_contrasts(results, split, "tuned, equal gradients")
     return f"and with twice the rounds for the plain method, so as many gradients as SAM takes, {_with_range(some)}."
 
 
 def same_settings(results: Results, split: str) -> str:
-    """Flat methods against their bases with the flat methods' own settings."""
+    """Return flat methods against their bases with the flat methods' own settings."""
     some = kind_of_contrasts(results, split, "tuned, same settings")
     return f"and with the flat method's own step size and coefficient for its base, {_with_range(some)}."
 
 
 def searched_again(results: Results, split: str) -> str:
-    """The contrasts that second searches have changed."""
+    """Return the contrasts that second searches have changed."""
     some = kind_of_contrasts(results, split, "searched again")
     return f"and where a second search on a fairer range was better, {_with_range(some)}."
 
 
 def _with_range(some: Sequence[Contrast]) -> str:
-    """The outcomes, and how far the differences reach."""
+    """Return the outcomes, and how far the differences reach."""
     leads = [100 * one.difference.mean for one in some if one.difference]
     differences = dict.fromkeys(f"{lead:+.1f}" for lead in (min(leads), max(leads)))
     return f"{_outcomes(some)}: {' to '.join(differences)} points"
 
 
 def _outcomes(some: Sequence[Contrast]) -> str:
-    """How many of the contrasts held, did not and are undecided, and which."""
+    """Return how many of the contrasts held, did not and are undecided, and which."""
     held, not_held, undecided = (_named(some, verdicts) for verdicts in ((HELD, BARELY), (NOT_HELD,), (UNDECIDED,)))
     said = [f"{len(held)} held a lead over its plain base{_list(held)}"]
     said += [f"{len(not_held)} did not{_list(not_held)}"] if not_held else []

@@ -6,7 +6,11 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from benchmarks.tables import MISSING, Table
-from docs.study_analysis import (
+from fedflat.experiments.statistics import Difference, MeanEstimate
+from fedflat.experiments.tuning import Tuned
+from fedflat.metrics.flatness.measure import with_error
+
+from .analysis import (
     BARELY,
     BASES,
     CORRELATED,
@@ -32,10 +36,7 @@ from docs.study_analysis import (
     twice_the_gradients,
     within,
 )
-from docs.study_figures import contrast_figure, curve_figure, drift_figure, flatness_figure
-from fedflat.experiments.statistics import Difference, MeanEstimate
-from fedflat.experiments.tuning import Tuned
-from fedflat.metrics.flatness.measure import with_error
+from .figures import contrast_figure, curve_figure, drift_figure, flatness_figure
 
 FIGURES = "_static/study"  # below docs/
 NOT_MEASURED = "Not measured yet."
@@ -57,7 +58,7 @@ KINDS = {
 
 
 def chapters(results: Results) -> dict[str, str]:
-    """What stands between the marks of the page, by mark."""
+    """Return what stands between the marks of the page, by mark."""
     makers: dict[str, Callable[[Results], str]] = {
         "answer": answer, "missing": missing,
         "chosen": chosen, "chosen again": chosen_again, "switch": switch,
@@ -74,7 +75,7 @@ def chapters(results: Results) -> dict[str, str]:
 
 
 def figures(results: Results) -> dict[str, str]:
-    """The figures of which there is something to draw, by file name."""
+    """Return the figures of which there is something to draw, by file name."""
     by_split = {heading(split): kinds(results, split) for split in results.splits("tuned", "published")}
     found = {"contrasts.svg": contrast_figure(by_split)} if by_split else {}
     for split in results.splits("tuned"):
@@ -85,17 +86,20 @@ def figures(results: Results) -> dict[str, str]:
 
 
 def heading(split: str) -> str:
-    """`alpha = 0.1` for `alpha-0.1`."""
+    """Return `alpha = 0.1` for `alpha-0.1`."""
     return split.replace("-", " = ")
 
 
 def kinds(results: Results, split: str) -> dict[str, list[Contrast]]:
-    """The contrasts of one split by kind of comparison."""
+    """Return the contrasts of one split by kind of comparison."""
     return {kind: kind_of_contrasts(results, split, kind) for kind in KINDS}
 
 
 def kind_of_contrasts(results: Results, split: str, kind: str) -> list[Contrast]:
-    """The contrasts of one kind; those of a second search that was better are returned alone, out of the nine."""
+    """Return the contrasts of one kind.
+
+    Those of a second search that was better are returned alone, out of the nine.
+    """
     flat, plain = (results.of(part, split) for part in KINDS[kind])
     if kind == "tuned, equal gradients":
         return contrasts(flat, plain, twice_the_gradients())
@@ -107,19 +111,19 @@ def kind_of_contrasts(results: Results, split: str, kind: str) -> list[Contrast]
 
 
 def _replaced_contrasts(results: Results, split: str, methods: Sequence[str]) -> list[Contrast]:
-    """The contrasts that change if the second searches of some methods replace the first ones."""
+    """Return the contrasts that change if the second searches of some methods replace the first ones."""
     runs = _with_second_searches(results, split, methods)
     return [one for one in contrasts(runs, runs) if {one.method, one.base} & set(methods)]
 
 
 def _with_second_searches(results: Results, split: str, methods: Sequence[str]) -> list[Row]:
-    """The tuned runs of a split, where the second searches of some methods have replaced the first ones."""
+    """Return the tuned runs of a split, where the second searches of some methods have replaced the first ones."""
     first = [row for row in results.of("tuned", split) if row["method"] not in methods]
     return in_order(first + [row for row in results.of("tuned-again", split) if row["method"] in methods])
 
 
 def _searched_again(results: Results, split: str, better: bool) -> list[str]:
-    """The methods of which a second search found something better by validation accuracy than the first, or did not."""
+    """Return the methods whose second search was `better` by validation accuracy than the first, or the others."""
     first, second = (
         {one.label: one.winner.score for one in searched(_search(results, part, split))}
         for part in ("tune", "tune-again")
@@ -128,12 +132,12 @@ def _searched_again(results: Results, split: str, better: bool) -> list[str]:
 
 
 def _search(results: Results, part: str, split: str) -> list[Row]:
-    """The rows of one search."""
+    """Return the rows of one search."""
     return [row for row in results.tuning if (row["part"], row["split"]) == (part, split)]
 
 
 def answer(results: Results) -> str:
-    """Which methods held, by split and kind of comparison; an unfinished comparison has no verdicts."""
+    """Return which methods held, by split and kind of comparison; an unfinished comparison has no verdicts."""
     rows = [
         (heading(split), kind, *_verdicts(results, split, kind))
         for split in results.splits("tuned")
@@ -154,7 +158,7 @@ def _verdicts(results: Results, split: str, kind: str) -> tuple[str, ...]:
 
 
 def missing(results: Results) -> str:
-    """What of the plan has not finished."""
+    """Return what of the plan has not finished."""
     if not results.runs:
         return ""
     lines = [f"* {row['part']}, {heading(row['split'])}: {row['what']}" for row in results.missing]
@@ -164,12 +168,12 @@ def missing(results: Results) -> str:
 
 
 def chosen(results: Results) -> str:
-    """What the searches have chosen."""
+    """Return what the searches have chosen."""
     return _chosen(results, "tune")
 
 
 def chosen_again(results: Results) -> str:
-    """What the second searches have chosen."""
+    """Return what the second searches have chosen."""
     return _chosen(results, "tune-again")
 
 
@@ -180,12 +184,12 @@ def _chosen(results: Results, part: str) -> str:
 
 
 def again_contrasts(results: Results) -> str:
-    """The contrasts with a method of which the second search was better."""
+    """Return the contrasts with a method of which the second search was better."""
     return _contrast_tables(results, "searched again", results.splits("tuned-again"))
 
 
 def other_contrasts(results: Results) -> str:
-    """What the contrasts would be with the second searches that were not better."""
+    """Return what the contrasts would be with the second searches that were not better."""
     splits = [split for split in results.splits("tuned-again") if results.have_ended(split, "tuned", "tuned-again")]
     found = {
         split: _replaced_contrasts(results, split, _searched_again(results, split, better=False)) for split in splits
@@ -194,7 +198,7 @@ def other_contrasts(results: Results) -> str:
 
 
 def chosen_table(found: Sequence[Tuned]) -> Table:
-    """A row for each method of one search."""
+    """Return a row for each method of one search."""
     titles = ("method", "chosen", "validation", "over the first", "at an end", "near chance", "tie after", "diverged")
     return Table(titles, [_chosen_row(tuned) for tuned in found])
 
@@ -213,7 +217,7 @@ def _chosen_row(tuned: Tuned) -> tuple[str, ...]:
 
 
 def switch(results: Results) -> str:
-    """How far FedGF's c was from 0, where it is FedSAM, in the comparisons of its two searches."""
+    """Return how far FedGF's c was from 0, where it is FedSAM, in the comparisons of its two searches."""
     rows = [
         (heading(split), words, str(len(c)), _range(c))
         for part, words in (("tuned", "as planned"), ("tuned-again", "searched again"))
@@ -224,12 +228,12 @@ def switch(results: Results) -> str:
 
 
 def accuracy_tables(results: Results) -> str:
-    """Mean and spread over seeds of every method in every part."""
+    """Return mean and spread over seeds of every method in every part."""
     return _by_split({split: accuracy_table(results, split) for split in results.splits(*PARTS)})
 
 
 def accuracy_table(results: Results, split: str) -> Table:
-    """A row for each method of one split."""
+    """Return a row for each method of one split."""
     cells = {part: accuracy_cells(results.of(part, split)) for part in PARTS}
     methods = dict.fromkeys(method for some in cells.values() for method in some)
     final = final_cells(results.of("tuned", split))
@@ -241,7 +245,7 @@ def accuracy_table(results: Results, split: str) -> Table:
 
 
 def final_cells(rows: Sequence[Row]) -> dict[str, tuple[str, ...]]:
-    """Training accuracy in per cent, test accuracy minus it in points, and training loss of final models, by method."""
+    """Return of final models: training accuracy in per cent, test accuracy minus it in points, training loss."""
     columns = [by_method([row | {"gap": _gap(row)} for row in rows], name) for name in FINAL]
     return {
         method: (f"{100 * columns[0][method].mean:.2f}", f"{100 * columns[1][method].mean:+.2f}",
@@ -256,7 +260,7 @@ def _gap(row: Row) -> float | None:
 
 
 def accuracy_cells(rows: Sequence[Row]) -> dict[str, str]:
-    """In per cent: mean ± standard deviation (seeds, and how many of them near chance), by method."""
+    """Return by method, in per cent: mean ± standard deviation (seeds, and how many of them near chance)."""
     near_chance_of = runs_near_chance(rows)
     found = {}
     for method, one in by_method(rows, "accuracy").items():
@@ -267,17 +271,17 @@ def accuracy_cells(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def tuned_contrasts(results: Results) -> str:
-    """The nine contrasts of the tuned methods."""
+    """Return the nine contrasts of the tuned methods."""
     return _contrast_tables(results, "tuned", results.splits("tuned"))
 
 
 def published_contrasts(results: Results) -> str:
-    """The nine contrasts of control 1."""
+    """Return the nine contrasts of control 1."""
     return _contrast_tables(results, "as published", results.splits("published"))
 
 
 def gradient_contrasts(results: Results) -> str:
-    """The contrasts of control 2, and methods with one gradient a step against the same bases, for comparison."""
+    """Return the contrasts of control 2, and those of methods with one gradient a step with the same bases."""
     splits = results.splits("twice")
     tables = _contrast_tables(results, "tuned, equal gradients", splits)
     return "\n\n".join(filter(None, [tables, *(_one_gradient(results, split) for split in splits)]))
@@ -296,7 +300,7 @@ def _one_gradient(results: Results, split: str) -> str:
 
 
 def same_contrasts(results: Results) -> str:
-    """The contrasts of control 3, and the accuracies of its runs."""
+    """Return the contrasts of control 3, and the accuracies of its runs."""
     splits = results.splits("same")
     bases = {split: base_table(results.of("same", split)) for split in splits}
     tables = [_contrast_tables(results, "tuned, same settings", splits), _by_split(bases)]
@@ -304,7 +308,7 @@ def same_contrasts(results: Results) -> str:
 
 
 def base_table(rows: Sequence[Row]) -> Table:
-    """A row for each plain base and step size of control 3."""
+    """Return a row for each plain base and step size of control 3."""
     cells = []
     for method, rate in dict.fromkeys((row["method"], row["client.lr"]) for row in rows):
         own = [row for row in rows if (row["method"], row["client.lr"]) == (method, rate)]
@@ -321,13 +325,13 @@ def _contrast_tables(results: Results, kind: str, splits: Sequence[str]) -> str:
 
 
 def contrast_image(results: Results) -> str:
-    """The figure of all contrasts."""
+    """Return the figure of all contrasts."""
     drawn = results.splits("tuned", "published")
     return f"![Flat methods minus their plain bases]({FIGURES}/contrasts.svg)" if drawn else ""
 
 
 def contrast_table(some: Sequence[Contrast], ended: bool = True) -> Table:
-    """A row for each contrast, in points of accuracy; there is no verdict before all runs have `ended`."""
+    """Return a row for each contrast, in points of accuracy; there is no verdict before all runs have `ended`."""
     titles = ("flat method", "plain base", "pairs", "difference", "95 % interval", "p", "p, corrected", "verdict")
     return Table(titles, [_contrast_row(one, ended) for one in some])
 
@@ -344,18 +348,18 @@ def _difference(d: Difference) -> tuple[str, str, str]:
 
 
 def curves(results: Results) -> str:
-    """A figure for each split."""
+    """Return a figure for each split."""
     splits = results.splits("tuned")
     return "\n\n".join(f"![Test accuracy, {heading(split)}]({FIGURES}/curves-{split}.svg)" for split in splits)
 
 
 def flatness_tables(results: Results) -> str:
-    """The measures of the tuned final models."""
+    """Return the measures of the tuned final models."""
     return _by_split({split: flatness_table(rows) for split, rows in _measured_tuned(results).items()})
 
 
 def flatness_table(rows: Sequence[Row]) -> Table:
-    """Mean and spread over seeds of each measure, and in brackets the largest error of a single model's."""
+    """Return mean and spread over seeds of each measure, and in brackets the largest error of a single model's."""
     titles = ("method", "models", *MEASURES.values(), "sigma^2 trace / 2")
     by_name: dict[str, list[Row]] = {}
     for row in rows:
@@ -376,12 +380,12 @@ def _flatness_row(method: str, rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def flatness_image(results: Results) -> str:
-    """The figure of flatness and accuracy."""
+    """Return the figure of flatness and accuracy."""
     return f"![Test accuracy against flatness]({FIGURES}/flatness.svg)" if _measured_tuned(results) else ""
 
 
 def correlation_table(results: Results) -> str:
-    """Spearman's correlations of flatness and accuracy within and between methods."""
+    """Return Spearman's correlations of flatness and accuracy within and between methods."""
     rows = [
         (
             title,
@@ -396,7 +400,7 @@ def correlation_table(results: Results) -> str:
 
 
 def _measured_sets(results: Results) -> dict[str, list[Row]]:
-    """The measured runs of each split, and the same with second searches in place of the first ones, by title."""
+    """Return the measured runs of each split, and those with second searches in place of the first ones, by title."""
     found = {}
     for split, rows in _measured_tuned(results).items():
         found[heading(split)] = rows
@@ -408,7 +412,7 @@ def _measured_sets(results: Results) -> dict[str, list[Row]]:
 
 
 def drift(results: Results) -> str:
-    """FedGF's drift and c, in a table and a figure."""
+    """Return FedGF's drift and c, in a table and a figure."""
     if not results.drift:
         return ""
     image = f"![Drift and interpolation of FedGF]({FIGURES}/drift.svg)"
@@ -416,7 +420,7 @@ def drift(results: Results) -> str:
 
 
 def drift_table(rows: Sequence[Row]) -> Table:
-    """A row for each radius."""
+    """Return a row for each radius."""
     titles = (
         "rho",
         "rounds",
@@ -437,7 +441,7 @@ def _drift_row(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def cost_table(results: Results) -> str:
-    """Hours and gradients of finished runs, and how often they were gone on from."""
+    """Return hours and gradients of finished runs, and how often they were continued."""
     parts = sorted({(row["part"], row["split"]) for row in results.runs}, key=lambda one: (one[1], one[0]))
     rows = [(part, heading(split), *_cost(results.runs, [(part, split)])) for part, split in parts]
     total = ("**all**", "", *_cost(results.runs, parts))
@@ -453,18 +457,18 @@ def _cost(every: Sequence[Row], parts: Sequence[tuple[str, str]]) -> tuple[str, 
 
 
 def _by_split(tables: dict[str, Table]) -> str:
-    """A table for each split, under its name; nothing if there is none."""
+    """Return a table for each split, under its name; nothing if there is none."""
     return "\n\n".join(f"**{heading(split)}**\n\n{table.markdown()}" for split, table in tables.items())
 
 
 def _measured_tuned(results: Results) -> dict[str, list[Row]]:
-    """The measured runs of the tuned methods, by split."""
+    """Return the measured runs of the tuned methods, by split."""
     found = {split: _measured(results.of("tuned", split)) for split in results.splits("tuned")}
     return {split: rows for split, rows in found.items() if rows}
 
 
 def _measured(rows: Sequence[Row]) -> list[Row]:
-    """The runs that have a measure of flatness, by method."""
+    """Return the runs that have a measure of flatness, by method."""
     return in_order([row for row in rows if any(row[measure] is not None for measure in MEASURES)])
 
 
@@ -489,5 +493,5 @@ def _p(p: float | None) -> str:
 
 
 def _short(key: str) -> str:
-    """`rho` for `method.rho`."""
+    """Return `rho` for `method.rho`."""
     return key.rpartition(".")[2]

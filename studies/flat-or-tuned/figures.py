@@ -10,16 +10,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from docs.study_analysis import MARGIN, MEASURES, METHODS, Contrast, Row, by_method
 from fedflat.experiments.statistics import mean_estimate
 from fedflat.reports.figures import COLOURS, INK, STYLE, label_ends, line_style, panel, set_logarithmic, svg
+
+from .analysis import MARGIN, MEASURES, METHODS, Contrast, Row, by_method
 
 MARKERS = "osD"
 SPAN = 0.66  # rows, that the contrasts of one method take
 
 
 def contrast_figure(by_split: Mapping[str, Mapping[str, Sequence[Contrast]]]) -> str:
-    """Differences in points with intervals, a panel for each split, a colour for each kind of comparison.
+    """Return a figure of differences in points with intervals: a panel for each split, a colour for each comparison.
 
     The band is where a lead or a lag is less than the margin.
     """
@@ -41,7 +42,7 @@ def contrast_figure(by_split: Mapping[str, Mapping[str, Sequence[Contrast]]]) ->
 
 
 def _contrasts(axes: Axes, some: Sequence[Contrast], names: Sequence[str], shift: float, colour: str) -> None:
-    """The points of one kind of comparison, with the intervals there are."""
+    """Draw the points of one kind of comparison, with the intervals there are."""
     for one in some:
         if one.difference is None:
             continue
@@ -52,7 +53,7 @@ def _contrasts(axes: Axes, some: Sequence[Contrast], names: Sequence[str], shift
 
 
 def curve_figure(rows: Sequence[Row], title: str) -> str:
-    """Test accuracy by round of the tuned methods of one split, the mean over seeds."""
+    """Return a figure of test accuracy by round of the tuned methods of one split, the mean over seeds."""
     methods = dict.fromkeys(row["method"] for row in rows)
     with rc_context(STYLE):
         figure, axes = panel(len(methods))
@@ -70,7 +71,7 @@ def curve_figure(rows: Sequence[Row], title: str) -> str:
 
 
 def _mean_curve(rows: Sequence[Row]) -> tuple[list[int], list[float]]:
-    """Rounds, and the mean over seeds of the accuracies there in per cent."""
+    """Return rounds, and the mean over seeds of the accuracies there in per cent."""
     at: dict[int, list[float]] = {}
     for row in rows:
         at.setdefault(row["round"], []).append(row["test_accuracy"])
@@ -79,7 +80,10 @@ def _mean_curve(rows: Sequence[Row]) -> tuple[list[int], list[float]]:
 
 
 def flatness_figure(by_split: Mapping[str, Sequence[Row]]) -> str:
-    """Accuracy against each measure: small points are runs with the error of the measure, large ones methods' means."""
+    """Return a figure of accuracy against each measure.
+
+    Small points are runs with the error of the measure, large ones are means of methods.
+    """
     methods = list(dict.fromkeys(row["method"] for rows in by_split.values() for row in rows))
     styles = {method: _point_style(METHODS.index(method)) for method in methods}
     with rc_context(STYLE):
@@ -96,7 +100,7 @@ def flatness_figure(by_split: Mapping[str, Sequence[Row]]) -> str:
 
 
 def _cloud(axes: Axes, rows: Sequence[Row], measure: str, styles: Mapping[str, dict[str, Any]]) -> None:
-    """The runs and the methods in one panel, logarithmic where the measure spans a factor of ten."""
+    """Draw the runs and the methods in one panel, logarithmic where the measure spans a factor of ten."""
     for method in dict.fromkeys(row["method"] for row in rows):
         own = [row for row in rows if row["method"] == method]
         errors = [row[f"{measure}_error"] or 0.0 for row in own]
@@ -115,7 +119,7 @@ def _point_style(i: int) -> dict[str, Any]:
 
 
 def drift_figure(rows: Sequence[Row]) -> str:
-    """FedGF's drift with its threshold above, its interpolation c below, by round, a curve for each radius."""
+    """Return a figure by round: FedGF's drift with its threshold above, its c below, a curve for each radius."""
     with rc_context(STYLE):
         figure = Figure(figsize=(7, 4.6), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True)

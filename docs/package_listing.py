@@ -1,0 +1,52 @@
+"""Make `src/fedflat/reports/listing.json`: what lists and completion show without importing torch."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fedflat.cli.flags import keys
+from fedflat.data.partition import all_partitions
+from fedflat.experiments.budget import budget_of_runs, timed_model, total
+from fedflat.experiments.recipe import Recipe, all_recipes
+from fedflat.experiments.spec import Experiment, RunSpec, StudySpec
+from fedflat.experiments.tuning_spec import TuningSpec
+from fedflat.methods import all_methods
+from fedflat.reports.catalogue import method_row
+from fedflat.reports.listing import modules, source_row
+from fedflat.reports.recipes import recipe_texts
+
+KINDS: dict[str, type[Experiment]] = {"run": RunSpec, "study": StudySpec, "search": TuningSpec}
+
+
+def package_listing() -> str:
+    """Return the text of the file."""
+    content = {
+        "settings": {kind: setting_names(spec) for kind, spec in KINDS.items()},
+        "partitions": list(all_partitions()),
+        "methods": {"modules": modules("methods"), "rows": [method_row(cls) for cls in all_methods().values()]},
+        "sources": [source_row(name) for name in modules("data/sources")],
+        "recipes": [recipe_entry(recipe) for recipe in all_recipes().values()],
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def setting_names(spec: type[Experiment]) -> list[str]:
+    """Return the dotted keys that flags give; a list of sections, such as probes, is one key."""
+    lists = {name for name, info in spec.model_fields.items() if getattr(info.annotation, "__origin__", None) is list}
+    sections = {key: key.partition(".")[0] for key in keys(spec)}
+    return list(dict.fromkeys(section if section in lists else key for key, section in sections.items()))
+
+
+def recipe_entry(recipe: Recipe) -> dict[str, Any]:
+    """Return the row of a recipe without hours, the models that are timed for them, and a model's files that it needs.
+
+    The cost of a recipe whose model is in files is unknown, wherever this runs.
+    """
+    studies = [cell.study() for cell in recipe.cells()]
+    files = next((study.model.options["path"] for study in studies if "path" in study.model.options), None)
+    if recipe.item.kind == "partition" or files is not None:
+        return {"row": recipe_texts(recipe, None, None), "models": [], "files": files}
+    work = total(budget_of_runs(study.runs()) for study in studies)
+    models = list(dict.fromkeys(timed_model(study.runs()[0]) for study in studies))
+    return {"row": recipe_texts(recipe, work, None), "models": models, "files": None}

@@ -1,0 +1,143 @@
+"""What `fedflat methods`, `recipes list`, `data list` and the shell's completion show, read without torch.
+
+`listing.json` is written by docs/generate.py, from docs/package_listing.py, which reads it off the classes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from ..core.errors import InputError
+from ..files import SPEEDS, cache_folder, read_json
+from .literal import literal
+from .text_table import text_table
+
+PACKAGE = Path(__file__).parent.parent
+FILE = Path(__file__).with_name("listing.json")
+COSTS = ("down", "up", "kept", "grads")
+LEGEND = "down, up, kept: model-sized vectors sent to, sent by and kept at each client; grads: gradients per local step"
+IDEA_WIDTH = 200  # characters from which a line has room for the idea of every method
+ARXIV_WIDTH = 100  # characters from which it has room for the arXiv numbers
+RECIPE_LEGEND = (
+    "at full scale: gradients are minibatch gradients of all clients and methods, GB goes both ways; hours are "
+    "those of gradients and evaluations one after another, from 20 steps measured once per model, batch size and "
+    "device; measures of flatness come on top"
+)
+Row = Sequence[str]
+
+
+@cache
+def listing() -> dict[str, Any]:
+    """Return the content of `listing.json`."""
+    content: dict[str, Any] = json.loads(FILE.read_text())
+    return content
+
+
+def modules(folder: str) -> list[str]:
+    """Return the names of the modules in a folder of the package, in alphabetical order."""
+    return sorted(file.stem for file in (PACKAGE / folder).glob("*.py") if file.stem != "__init__")
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the recipes, e.g. fedgf/table1, in the order of their files."""
+    files = sorted((PACKAGE / "experiments" / "recipes").glob("*/*.toml"))
+    return [f"{file.parent.name}/{file.stem}" for file in files if file.stem != "base"]
+
+
+def paper_names() -> list[str]:
+    """Return the names of the papers that recipes are from."""
+    return sorted({name.partition("/")[0] for name in recipe_names()})
+
+
+def method_rows() -> list[Row]:
+    """Return (name, idea, down, up, kept, gradients, paper, paper without its arXiv number) of every method.
+
+    Read off the classes, which takes seconds, while the folder has other files than when `listing.json` was written.
+    """
+    known = listing()["methods"]
+    if modules("methods") != known["modules"]:
+        from ..methods import all_methods
+        from .catalogue import method_row
+
+        return [method_row(cls) for cls in all_methods().values()]
+    rows: list[Row] = known["rows"]
+    return rows
+
+
+def method_table(rows: Sequence[Row], width: int) -> Table:
+    """Return a table with one line per method; a console of few characters (`width`) is shown no idea."""
+    titles = ["method", *(["idea"] if width >= IDEA_WIDTH else []), *COSTS, "paper"]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=LEGEND)
+    for title in titles:
+        table.add_column(title, justify="right" if title in COSTS else "left", no_wrap=True, overflow="ignore")
+    for name, idea, down, up, kept, gradients, paper, short in rows:
+        shown = [name, *([idea] if width >= IDEA_WIDTH else []), down, up, kept, gradients]
+        table.add_row(*map(literal, [*shown, paper if width >= ARXIV_WIDTH else short]))
+    return table
+
+
+def source_rows() -> list[Row]:
+    """Return (name, summary, files) of every data set; one that `listing.json` lacks is read off its module."""
+    known = {row[0]: row for row in listing()["sources"]}
+    return [known[name] if name in known else source_row(name) for name in modules("data/sources")]
+
+
+def source_row(name: str) -> Row:
+    """Return the name of a data set, what it is in one line, and the files that it is read from."""
+    from ..data.dataset import FileDataset
+    from ..data.sources import source, source_summary
+
+    known = source(name)
+    hub = f"; on the hub: {known.hub.repository}" if isinstance(known, FileDataset) and known.hub else ""
+    return [name, source_summary(name), f"{known.where}{hub}"]
+
+
+def recipe_rows(paper: str | None = None, calibrate: bool = False) -> list[Row]:
+    """Return the rows of `recipe_table` for all recipes, or for those of one paper.
+
+    A row is computed, which takes seconds, if this machine may know more than `listing.json`; with `calibrate` all are,
+    and speeds are measured that are not known. Raises InputError for a paper without recipes.
+    """
+    papers = paper_names()
+    if paper is not None and paper not in papers:
+        raise InputError(f"there is no paper {paper!r}; known are {', '.join(papers)}")
+    names = [name for name in recipe_names() if paper in (None, name.partition("/")[0])]
+    known, speeds = {entry["row"][0]: entry for entry in listing()["recipes"]}, _known_speeds()
+    live = {name for name in names if calibrate or name not in known or _is_more_known(known[name], speeds)}
+    if not live:
+        return [entry["row"] for name, entry in known.items() if name in names]
+    from ..experiments.recipe import all_recipes
+    from .recipes import recipe_row
+
+    wanted = {name: recipe for name, recipe in all_recipes().items() if name in names}
+    return [recipe_row(one, calibrate) if name in live else known[name]["row"] for name, one in wanted.items()]
+
+
+def recipe_table(rows: Sequence[Row]) -> Table:
+    """Return a table with one line per recipe: its cells, its cost, and hours if the speed here is known."""
+    titles = ("recipe", "covers", "cells", "runs", "gradients", "GB sent", "hours here")
+    return text_table(titles, rows, ("recipe", "covers"), unbroken=("recipe",), caption=RECIPE_LEGEND)
+
+
+def _known_speeds() -> list[str]:
+    """Return the models, each with its machine, of which the speed was measured; none if the file is damaged."""
+    with suppress(InputError):
+        speeds = read_json(cache_folder() / SPEEDS)
+        return list(speeds) if isinstance(speeds, dict) else []
+    return []
+
+
+def _is_more_known(entry: dict[str, Any], speeds: Sequence[str]) -> bool:
+    """Tell whether this machine may know more of a recipe than `listing.json`: hours, or files of its model."""
+    if entry["files"] is not None:
+        return Path(entry["files"]).expanduser().exists()
+    models = entry["models"]
+    return bool(models) and all(any(one.startswith(f"{model} ") for one in speeds) for model in models)
