@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import fedflat as ff
-from fedflat.core.errors import ChangedWarning, InputError
+from fedflat.core.errors import InputError
 from fedflat.core.method import Method
 from fedflat.core.records import Record, Vector, gradient_scale
 from fedflat.federation.client import FederatedClient
@@ -23,7 +23,6 @@ from fedflat.federation.membership import Membership
 from fedflat.federation.server import FederatedServer, RoundTerms
 from fedflat.federation.update_aggregator import NormBounds
 from fedflat.methods import find
-from fedflat.rounds import checkpoint
 from fedflat.rounds.participation import participation
 from support.attacks import ATTACKER, AttackedFederation, every_number, scaled
 from support.effort import chosen, effort
@@ -136,7 +135,7 @@ def test_large_gradients_with_a_small_step_are_honest(method: Method, tmp_path: 
 
 
 def test_the_bound_is_part_of_the_checkpoint(tmp_path: Path) -> None:
-    """A server that is resumed has the same bounds; from a checkpoint of the first format it starts with new ones."""
+    """A server that is resumed has the same bounds."""
     attacked = AttackedFederation(find("Scaffold")(), tmp_path / "clients")
     attacked.run(2)
     file = tmp_path / "round.safetensors"
@@ -145,12 +144,6 @@ def test_the_bound_is_part_of_the_checkpoint(tmp_path: Path) -> None:
     again.load(file)
     assert again._norms == attacked.server._norms
     assert again._norms.seen.keys() == {"delta", "dc"}
-    tensors, meta = checkpoint.load(file)
-    format_1 = {key: meta[key] for key in ("t", "history", "counted", "settings")}
-    checkpoint.save(file, tensors, format_1)
-    with pytest.warns(ChangedWarning, match="it is of format 1"):
-        again.load(file)
-    assert (again.t, dict(again._norms.seen)) == (2, {})
 
 
 class Fields(Record):

@@ -160,9 +160,8 @@ class FederatedServer(Server):
                 raise InputError(f"checkpoint {path}: {name} was {before.get(name)}, now it is {value}")
         self.restore(self.read(tensors, meta, path, strict=False))
         self._counted = dict(meta["counted"])
-        # Checkpoints of the first releases have neither of these two.
-        self._saved = dict(meta.get("saved", [(self.t, meta["counted"])]))
-        self._norms = replace(self._norms, seen=meta.get("norms", {}))
+        self._saved = dict(meta["saved"])
+        self._norms = replace(self._norms, seen=meta["norms"])
 
     def _settings(self) -> dict[str, Any]:
         members = {name: int(n) for name, n in zip(self.names, self._samples, strict=True)}

@@ -133,7 +133,7 @@ class FederationDirectory:
         """The event of the last round of `state` if the log lacks it, as its writer was killed before; else empty."""
         meta = checkpoint.load(state.path)[1]
         head, event = head_in(meta, state.path), dict(meta.get(ROUND, {}))
-        later = read_events(self.path, 0 if head is None else head.lines)
+        later = read_events(self.path, head.lines)
         known = {found.get("t") for found in later if found["event"] == ROUND}
         return {} if not event or event["t"] in known else event
 
@@ -247,8 +247,7 @@ def _check_state(file: Path, heads: dict[str, LogHead]) -> None:
     """Check a checkpoint, and put into `heads` what it knows of the log."""
     _, meta = checkpoint.load(file)
     _history_in(meta, file)
-    if (head := head_in(meta, file)) is not None:
-        heads[file.name] = head
+    heads[file.name] = head_in(meta, file)
 
 
 def _check_result(path: Path, heads: dict[str, LogHead]) -> None:
@@ -256,8 +255,7 @@ def _check_result(path: Path, heads: dict[str, LogHead]) -> None:
     if not FederationDirectory(path).checksums.check(RESULT).exists():
         return
     _model_digest(path)
-    if (head := head_in(read_json(path / RESULT), path / RESULT)) is not None:
-        heads[RESULT] = head
+    heads[RESULT] = head_in(read_json(path / RESULT), path / RESULT)
 
 
 def _read_history(file: Path) -> list[dict[str, float]]:

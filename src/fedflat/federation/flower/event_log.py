@@ -40,16 +40,10 @@ class LogHead:
         return asdict(self)
 
 
-def head_in(facts: Mapping[str, Any], where: Path) -> LogHead | None:
-    """The head that a checkpoint or a result keeps; None if it was written by an earlier version.
-
-    Raises InputError, naming the file, for what is no head.
-    """
-    found = facts.get(HEAD)
-    if found is None:
-        return None
+def head_in(facts: Mapping[str, Any], where: Path) -> LogHead:
+    """Return the head that a checkpoint or a result keeps. Raises InputError, naming the file, if there is none."""
     try:
-        return LogHead(int(found["lines"]), str(found["sha256"]))
+        return LogHead(int(facts[HEAD]["lines"]), str(facts[HEAD]["sha256"]))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{where}: {HEAD} is not the head of a log") from error
 
@@ -119,21 +113,17 @@ def check_log(path: Path, heads: Mapping[str, LogHead], study: str | None = None
     """Check every line against what it says of the lines before, and the log against `heads`; return its own head.
 
     heads: of this log or of shorter ones, by the name of the file that keeps them. study: the digest of the study.
-    Lines of earlier versions, which have no hash, may stand before the first that has one. Raises InputError, naming
-    the first line that is wrong.
+    Raises InputError, naming the first line that is wrong.
     """
-    before, chained = hashlib.sha256(), False
+    before = hashlib.sha256()
     ends = [before.hexdigest()]  # the SHA-256 of so many lines
     with system_errors(path, "read"), path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             event, where = _checked(line, f"{path}: line {number}"), f"{path}: line {number}"
-            if PREVIOUS in event:
+            if event:
                 if event.get(CHECK) != _check_of(event):
                     raise InputError(f"{where} is not as it was written")
-                _check_place(event, number, ends[-1] if number > 1 else study, chained, where)
-            elif chained and event:
-                raise InputError(f"{where} has no hash, as those before it have")
-            chained = chained or PREVIOUS in event
+                _check_place(event, number, ends[-1] if number > 1 else study, where)
             before.update(line)
             ends.append(before.hexdigest())
     for name, head in heads.items():
@@ -150,16 +140,15 @@ def _check_of(event: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(own).encode()).hexdigest()[:16]
 
 
-def _check_place(event: Mapping[str, Any], number: int, before: str | None, chained: bool, where: str) -> None:
+def _check_place(event: Mapping[str, Any], number: int, before: str | None, where: str) -> None:
     """Raise InputError unless an event says its own number, and the SHA-256 `before` of what stands before it."""
     if event.get(LINE) != number:
         raise InputError(f"{where} was line {str(event.get(LINE))[:20]}: lines were removed, inserted or moved")
-    if before is None or event[PREVIOUS] == before:
+    if before is None or event.get(PREVIOUS) == before:
         return
     if number == 1:
         raise InputError(f"{where} begins the log of another study")
-    changed = f"line {number - 1} as it is now: one of the two was" if chained else "the lines before it: they were"
-    raise InputError(f"{where} does not follow {changed} changed")
+    raise InputError(f"{where} does not follow line {number - 1} as it is now: one of the two was changed")
 
 
 def _checked(line: bytes, where: str) -> dict[str, Any]:

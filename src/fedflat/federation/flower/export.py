@@ -24,7 +24,7 @@ SERVER = '''"""The server of the study in study.toml."""
 
 from pathlib import Path
 
-from fedflat.flower.server import server_app
+from fedflat.federation.flower.server_app import server_app
 
 app = server_app(Path(__file__).parents[1])
 '''
@@ -32,7 +32,7 @@ PARTITION_CLIENT = '''"""A client of the study in study.toml, with part number `
 
 from pathlib import Path
 
-from fedflat.flower.client import client_app
+from fedflat.federation.flower.client_app import client_app
 
 app = client_app(Path(__file__).parents[1])
 '''
@@ -40,8 +40,8 @@ OWN_SAMPLES_CLIENT = '''"""A client of the study in study.toml, with its own sam
 
 from pathlib import Path
 
-from fedflat.flower.client import client_app
-from fedflat.flower.samples import stored
+from fedflat.federation.flower.client_app import client_app
+from fedflat.federation.flower.samples import stored
 
 
 def samples(node):
