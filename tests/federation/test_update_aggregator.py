@@ -128,7 +128,7 @@ def test_drift_that_the_message_does_not_say_is_bounded_as_norms_are(name: str, 
     """The bound is a multiple of the initial model's norm."""
     method, bad = find(name)(**OTHERS[name]), "clinic-03"
     clients = federated_clients(method, tmp_path, CLIENT)
-    largest = 100 * federated_server(method, CLIENT)._norms.start
+    largest = 100 * federated_server(method, CLIENT).guard.start
     for claim, refused in ((1.01 * largest, True), (0.99 * largest, False)):
         transport = InProcessTransport(
             clients, lambda name, reply, claim=claim: replace(reply, drift=claim) if name == bad else reply

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from .codec import RefusedError, pack, unpack
 from .messages import TrainReply, TrainRequest
 from .secure_sum.messages import KeysRequest
 from .secure_sum.summand import summand
-from .update_aggregator import ExpectedReply, NormBounds, UpdateAggregator
+from .update_aggregator import ExpectedReply, UpdateAggregator
 
 
 class FederatedClient:
@@ -106,8 +105,8 @@ class FederatedClient:
         reply = self.train(request)
         expected = {"": ExpectedReply(reply.samples, reply.steps, reply.gradients, request.weight)}
         ctx = self._contexts.of(request.t, request.share, request.sampled)
-        state = None if guard is None else GuardState.new(guard, self._method, self._like)
-        aggregator = UpdateAggregator(self._method, self._like, ctx, expected, NormBounds(inf, 1.0), state)
+        bounds = GuardState.new(guard, self._method, self._like)
+        aggregator = UpdateAggregator(self._method, self._like, ctx, expected, bounds)
         with one_thread(self._like.device):
             aggregator.add("", reply)
         for reason in aggregator.missing.values():

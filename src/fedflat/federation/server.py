@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import ceil, inf
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from ..rounds import checkpoint
 from ..rounds.aggregation import mean_weights
 from ..rounds.cost import gradients_in_round
 from ..rounds.device import one_thread
-from ..rounds.guard import Guard
+from ..rounds.guard import Guard, GuardState
 from ..rounds.local_training import Client
 from ..rounds.participation import Participation
 from ..rounds.randomness import Purpose, generator
@@ -31,7 +31,7 @@ from .codec import pack
 from .membership import Membership, RoundFailedError
 from .messages import TrainRequest, Transport
 from .round_terms import RoundTerms
-from .update_aggregator import ExpectedReply, NormBounds, UpdateAggregator
+from .update_aggregator import ExpectedReply, UpdateAggregator
 
 if TYPE_CHECKING:
     from .secure_sum.aggregator import SecureAggregator
@@ -69,8 +69,8 @@ class FederatedServer(Server):
         guard: Guard | None = None,
     ) -> None:
         """federation: all clients. A client's number is its place among their names, sorted. shape: of a sample.
-        rounds: that are planned, for a method that must know. guard: bounds the whole record in place of the terms'
-        `norm_multiple`, which bounds its fields.
+        rounds: that are planned, for a method that must know. guard: one that bounds norms takes the place of the
+        terms' `norm_multiple`.
         Raises InputError for a client without samples."""
         fix_product_rounding()
         members = federation.members
@@ -83,17 +83,11 @@ class FederatedServer(Server):
         self._terms.check(guard)
         objective = Objective(module)
         w = objective.space.flatten(module)
-        super().__init__(
-            method.fitted(shape), objective, w, client, participation, len(self.names), seed, rounds, guard
-        )
+        super().__init__(method.fitted(shape), objective, w, client, participation, len(self.names), seed, rounds)
+        self.guard = GuardState.new(guard, self.method, w, self._terms.norm_multiple)
         self.ejected: Set[str] = frozenset()  # members that are not asked
         self._counted: dict[str, int] = {}  # the last round in which each client's reply was accepted, if there is one
         self._saved: dict[int, dict[str, int]] = {}  # the same in the checkpoints that are kept, by their `t`
-        with one_thread(w.device):  # or bits of the norm would depend on the number of threads
-            norm = float(torch.linalg.vector_norm(w, dtype=torch.float64))
-        # The norm of an initial model may be zero, and every bound with it.
-        multiple = inf if guard is not None and guard.bounds_norms else self._terms.norm_multiple
-        self._norms = NormBounds(multiple, max(norm, 1.0))
 
     def round(self, transport: Transport) -> RoundReport:
         """One round.
@@ -113,7 +107,6 @@ class FederatedServer(Server):
                 reason = f"{error}; the model is unchanged; the largest numbers came from {aggregator.largest}"
                 raise RoundFailedError(reason) from error
         self.take(state, aggregator.mean, ctx, aggregator.next_guard)
-        self._norms = aggregator.next_bounds
         self._counted |= dict.fromkeys(aggregator.accepted, ctx.t)
         metrics = aggregator.metrics()
         metrics["gradients"] += before
@@ -142,7 +135,7 @@ class FederatedServer(Server):
         known = self._saved | {self.t: dict(self._counted)}
         saved = {t: known[t] for t in sorted(known)[-checkpoint.KEPT :]}
         meta = self.meta() | {
-            "counted": self._counted, "saved": list(saved.items()), "norms": dict(self._norms.seen),
+            "counted": self._counted, "saved": list(saved.items()), "norms": dict(self.guard.field_norms),
             "settings": self._settings(), **(further or {}),
         }  # fmt: skip
         checkpoint.save(path, self.tensors(), meta)
@@ -161,7 +154,7 @@ class FederatedServer(Server):
         self.restore(self.read(tensors, meta, path, strict=False))
         self._counted = dict(meta["counted"])
         self._saved = dict(meta["saved"])
-        self._norms = replace(self._norms, seen=meta["norms"])
+        self.guard = replace(self.guard, field_norms=meta["norms"])
 
     def _settings(self) -> dict[str, Any]:
         members = {name: int(n) for name, n in zip(self.names, self._samples, strict=True)}
@@ -183,8 +176,7 @@ class FederatedServer(Server):
         """What the server knows in advance of the replies of a cohort, by the clients' names."""
         sizes = self._samples[cohort]
         steps = self._participation.steps_taken(self._seed, self.t, cohort, self.client.local_steps(sizes))
-        weights = mean_weights(self._weights, sizes, torch.device("cpu"))
-        weights = weights if self.guard is None else self.guard.guard.limited(weights)
+        weights = self.guard.limited(mean_weights(self._weights, sizes, torch.device("cpu")))
         gradients = gradients_in_round(self.method, steps, self.client.batches_per_epoch(sizes), self.t)
         known = zip(cohort, sizes, steps, gradients, weights, strict=True)
         return {
@@ -194,7 +186,7 @@ class FederatedServer(Server):
 
     def _aggregator(self, cohort: Index, ctx: Context) -> UpdateAggregator | SecureAggregator:
         """What checks and adds up the replies of a cohort."""
-        common = self.method, self.state.w, ctx, self._expected(cohort), self._norms, self.guard
+        common = self.method, self.state.w, ctx, self._expected(cohort), self.guard
         if self._terms.secure_sum is None:
             return UpdateAggregator(*common)
         from .secure_sum.aggregator import SecureAggregator  # imports Flower, which looking at a folder does not need

@@ -6,7 +6,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from math import inf
+from math import inf, isfinite
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +20,7 @@ from ...rounds.guard import GuardState, lower_median
 from ..codec import PackedTensor, RefusedError, quoted
 from ..membership import RoundFailedError
 from ..messages import Failure, TrainRequest, Transport
-from ..update_aggregator import NO_REPLY, ExpectedReply, NormBounds
+from ..update_aggregator import NO_REPLY, ExpectedReply
 from .client import MASK, SELF, SHARE_BYTES, about_round
 from .keys import KEY_BYTES, SEAL_BYTES, agreed_key, derived, digest, new_secret, public_key
 from .masks import WORD, Words, add_mask, sign_of
@@ -40,7 +40,8 @@ from .summand import FIGURES, FIGURES_FIELD, Integers, SummandLayout, figures_su
 
 STEPS = {KeysRequest: "training", SharesRequest: "sharing keys", MaskRequest: "masking", UnmaskRequest: "unmasking"}
 NAMED = 3  # clients in a message
-PLAUSIBLE = 100.0  # how often the initial model's norm an honest client drifts at most, as `RoundTerms.norm_multiple`
+# How often the initial model's norm an honest client drifts at most.
+PLAUSIBLE = 100.0
 ROUNDING = 1e-9  # of the sum of drifts
 T = TypeVar("T")
 
@@ -65,17 +66,17 @@ class SecureAggregator:
     """
 
     def __init__(
-        self, method: Method, like: Tensor, ctx: Context, expected: Mapping[str, ExpectedReply], bounds: NormBounds,
-        guard: GuardState | None, share: float, needed: int, study: str,
+        self, method: Method, like: Tensor, ctx: Context, expected: Mapping[str, ExpectedReply], guard: GuardState,
+        share: float, needed: int, study: str,
     ) -> None:  # fmt: skip
-        """The first six are those of an `UpdateAggregator`. share: see `threshold`; needed: replies of the quorum;
+        """The first five are those of an `UpdateAggregator`. share: see `threshold`; needed: replies of the quorum;
         study: its digest."""
         self._method, self._like, self._ctx, self._expected = method, like, ctx, expected
-        self.next_bounds, self.next_guard, self._study = bounds, guard, study  # no norm is seen, so both stay
+        self.next_guard, self._study = guard, study  # no norm is seen, so the bounds stay
         self._threshold = threshold(share, len(expected))
         self._needed = max(self._threshold, needed)
         # The largest drift of an honest client, who cuts it to the guard's bound.
-        self._longest = guard.bound if guard is not None and guard.guard.bounds_norms else PLAUSIBLE * bounds.start
+        self._longest = guard.bound if isfinite(guard.bound) else PLAUSIBLE * guard.start
         self._layout = SummandLayout(method, like)
         self.mean = RunningMean(method, like)
         self._figures = figures_sum()
@@ -120,7 +121,7 @@ class SecureAggregator:
         }  # fmt: skip
         if 0 <= sums["drift"] <= number * self._longest * (1 + ROUNDING):
             found["drift"] = sums["drift"] / number
-        if self.next_guard is not None:
+        if self.next_guard.guard is not None:
             found |= {"clipped": sums["clipped"]} if sums["clipped"] in range(number + 1) else {}
             found["refused"] = 0.0
         return found
