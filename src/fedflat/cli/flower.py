@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -14,6 +16,7 @@ import typer
 from ..core.errors import InputError, MissingPackageError, shortened
 from ..core.object_references import allow_code
 from ..experiments.interrupt import Interrupted, signals_handled_by
+from ..federation.terms import SETTINGS, key_of
 from ..reports.literal import literal
 from .completion import SettingsCommand
 from .console import Console
@@ -24,27 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 MOST_NODES = 16  # on one machine; each is several processes with torch
-ShapeOption = Annotated[str | None, typer.Option(help="Of a client's own samples, e.g. 3x32x32; with --classes.")]
-ClassesOption = Annotated[int | None, typer.Option(help="Number of classes of clients' own samples.")]
-NumbersOption = Annotated[str, typer.Option(help="What own samples are: floats, pixels (uint8), or tokens.")]
 ClientsOption = Annotated[int | None, typer.Option(help="Clients to begin with; for a named set, its data.clients.")]
-DeadlineOption = Annotated[float, typer.Option(help="Seconds for a round; whoever answers later does not count.")]
-QuorumOption = Annotated[float, typer.Option(help="Share of a round's clients that must answer.")]
-WaitOption = Annotated[float, typer.Option(help="Seconds until all clients must have come.")]
-MembersOption = Annotated[
-    str,
-    typer.Option(help="Who may take part, with how many samples: 'clinic-a=1200 clinic-b=800'; else who comes first."),
-]
-MaxSamplesOption = Annotated[
-    int, typer.Option(help="Samples that a client may say it has, where --members does not say it.")
-]
-NormMultipleOption = Annotated[
-    float, typer.Option(help="Of the largest norm seen before, which no client's vector may be beyond.")
-]
-SecureSumOption = Annotated[
-    float | None,
-    typer.Option(help="Let the server see sums alone: share of a round's clients needed to unmask one, e.g. 0.6."),
-]
 FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The server's folder of a federation.")]
 MemberArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of a member.")]
 OutOption = Annotated[
@@ -58,22 +41,32 @@ InsecureOption = Annotated[
 ]
 
 
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give `command` a flag for each of the `SETTINGS`; it receives their values, by their keys, as `settings`."""
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        command(settings={key_of(name): given.pop(name) for name in SETTINGS}, **given)
+
+    flags = []
+    for name, setting in SETTINGS.items():
+        option = typer.Option(help=f"{setting.meaning[0].upper()}{setting.meaning[1:]}.")
+        kind = Annotated[setting.kind, option]
+        flags.append(Parameter(name, Parameter.KEYWORD_ONLY, default=setting.default, annotation=kind))
+    own = [one for one in signature(command, eval_str=True).parameters.values() if one.name != "settings"]
+    called.__signature__ = Signature([*own, *flags])  # type: ignore[attr-defined]
+    return called
+
+
 @app.command("export", cls=SettingsCommand, options_metavar="[OPTIONS] [--KEY VALUE]...")
+@with_settings
 def export_study(
     context: typer.Context,
     study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="One run, as for `fedflat run`.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for the app.")],
-    shape: ShapeOption = None,
-    classes: ClassesOption = None,
-    numbers: NumbersOption = "floats",
     clients: ClientsOption = None,
-    deadline: DeadlineOption = 600.0,
-    quorum: QuorumOption = 0.5,
-    wait: WaitOption = 600.0,
-    members: MembersOption = "",
-    max_samples: MaxSamplesOption = 1_000_000,
-    norm_multiple: NormMultipleOption = 100.0,
-    secure_sum: SecureSumOption = None,
+    *,
+    settings: dict[str, Any],
 ) -> None:
     r"""Write a Flower app that carries out one run, for `flwr run`.
 
@@ -92,37 +85,28 @@ def export_study(
         from ..federation.flower.settings import RunSettings
     context.with_resource(allow_code())  # what the user's own command line and file name
     spec = resolve(RunSpec, [str(study), *context.args])
-    terms = _terms(deadline, quorum, wait, members, max_samples, norm_multiple, secure_sum)
-    given = {"shape": shape, "classes": classes, "numbers": numbers, **terms}
-    known = len(members.split()) or (spec.data.clients if shape is None else None)
+    known = len(settings["members"].split()) or (spec.data.clients if settings["shape"] is None else None)
     number = known if clients is None else clients
     if number is None:
         raise InputError("--clients is missing: with how many clients of their own samples the federation begins")
-    settings = RunSettings.parse("flower export", {**given, "clients": number, "out": f"runs/{spec.label}-federation"})
-    export(spec, settings, folder)
+    settings |= {"clients": number, "out": f"runs/{spec.label}-federation"}
+    export(spec, RunSettings.parse("flower export", settings), folder)
     Console().say(f"app in {folder}; start it with `flwr run {folder} LINK`",
                   f"nodes that run no other app need its digest: `fedflat flower digest {folder}`")  # fmt: skip
 
 
 @app.command("run", cls=SettingsCommand, options_metavar="[STUDY.toml] [--KEY VALUE]...")
+@with_settings
 def run_here(
     context: typer.Context,
     out: OutOption = None,
     insecure: InsecureOption = False,
-    deadline: DeadlineOption = 600.0,
-    quorum: QuorumOption = 0.5,
-    wait: WaitOption = 600.0,
-    members: MembersOption = "",
-    max_samples: MaxSamplesOption = 1_000_000,
-    norm_multiple: NormMultipleOption = 100.0,
-    secure_sum: SecureSumOption = None,
-    shape: ShapeOption = None,
-    classes: ClassesOption = None,
-    numbers: NumbersOption = "floats",
     own: Annotated[
         list[str] | None,
         typer.Option("--client", help="NAME=FOLDER with a client's own x.npy and y.npy, with --shape; several times."),
     ] = None,
+    *,
+    settings: dict[str, Any],
 ) -> None:
     """Try a study out as a whole federation on this machine: SuperLink, a SuperNode for each client, and the app.
 
@@ -140,7 +124,7 @@ def run_here(
     context.with_resource(allow_code())  # what the user's own command line and file name
     spec, console = resolve(RunSpec, context.args), Console()
     folders = _folders(own or [])
-    if bool(folders) != (shape is not None):
+    if bool(folders) != (settings["shape"] is not None):
         raise InputError("--shape, --classes and --client NAME=FOLDER go together: all for clients' own samples")
     clients = len(folders) or spec.data.clients
     if clients > MOST_NODES:
@@ -151,8 +135,6 @@ def run_here(
     if not folders:
         prepare_data(console, spec)
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}-federation"
-    settings = _terms(deadline, quorum, wait, members, max_samples, norm_multiple, secure_sum)
-    settings |= {"shape": shape, "classes": classes, "numbers": numbers} if folders else {}
     with (
         signals_handled_by(_stop),
         local_deployment(spec, path, settings, not insecure, folders) as events,
@@ -326,15 +308,6 @@ def write_unit_files(
     from ..federation.launch.unit_files import write_units
 
     Console().say(*map(str, write_units(folder)))
-
-
-def _terms(
-    deadline: float, quorum: float, wait: float, members: str, max_samples: int, norm_multiple: float,
-    secure_sum: float | None,
-) -> dict[str, Any]:  # fmt: skip
-    """The settings that both commands have, by their keys."""
-    terms = {"deadline": deadline, "quorum": quorum, "wait": wait, "members": members}
-    return {**terms, "max-samples": max_samples, "norm-multiple": norm_multiple, "secure-sum": secure_sum}
 
 
 def _folders(texts: list[str]) -> dict[str, Path]:

@@ -30,7 +30,7 @@ from ..rounds.server import Server
 from .codec import pack
 from .membership import Membership, RoundFailedError
 from .messages import TrainRequest, Transport
-from .round_terms import RoundTerms
+from .terms import RoundTerms
 from .update_aggregator import ExpectedReply, UpdateAggregator
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from fedflat.core.errors import InputError
 from fedflat.core.method import Method
 from fedflat.experiments import runner
 from fedflat.federation.flower.client_app import client_app
-from fedflat.federation.flower.settings import MAX_SAMPLES
 from fedflat.federation.flower.transport import GatheringError
 from fedflat.federation.server import RoundFailedError
+from fedflat.federation.terms import SETTINGS
 from fedflat.methods import find
 from support.effort import FEW_ROUNDS
 from support.flower_fixtures import OWN_SAMPLES, GridFederation, failing, own_clients, own_study, simulated, study_of
@@ -243,7 +243,7 @@ def test_a_claim_of_a_thousand_million_samples_is_refused(tmp_path: Path) -> Non
     federation, nodes = federation_with(tmp_path / "few", {"clinic-a": 9, "clinic-b": 4}, **{"max-samples": 8})
     with failing(GatheringError, "clinic-a: says 9 samples, max-samples is 8"):
         federation.serve(nodes)
-    assert MAX_SAMPLES == 10**6
+    assert SETTINGS["max_samples"].default == 10**6
 
 
 def test_a_federation_that_has_begun_keeps_its_members(tmp_path: Path) -> None:

@@ -16,10 +16,8 @@ from ...experiments.config_errors import validated
 from ...experiments.schema import Section
 from ...files import read_toml
 from ..membership import CLIENT_NAME, checked_name
+from ..terms import SETTINGS, key_of
 
-# More than a client of any of the package's data sets has. Where the run-config does not list the members, this limits
-# the weight that a client can claim with `weights = "samples"`.
-MAX_SAMPLES = 1_000_000
 SHAPE = re.compile(r"\d{1,6}(x\d{1,6}){0,3}")
 SAMPLES = re.compile(r"[1-9]\d{0,14}")
 
@@ -27,7 +25,7 @@ SAMPLES = re.compile(r"[1-9]\d{0,14}")
 class FlowerSection(Section):
     """A section of Flower's configuration: keys have dashes where Python's names have underscores."""
 
-    model_config = ConfigDict(alias_generator=lambda name: name.replace("_", "-"), populate_by_name=True)
+    model_config = ConfigDict(alias_generator=key_of, populate_by_name=True)
 
     @classmethod
     def parse(cls, where: str, table: Mapping[str, Any]) -> Self:
@@ -38,50 +36,36 @@ class FlowerSection(Section):
             raise InputError(f"{where}: {error}") from error
 
 
+def _setting(name: str) -> Any:
+    """Return pydantic's declaration of one of the `SETTINGS`."""
+    declared = SETTINGS[name]
+    return Field(declared.default, description=declared.meaning, **declared.limits)
+
+
 class RunSettings(FlowerSection):
     """`[tool.flwr.app.config]` of an exported app, and `flwr run --run-config`."""
 
     out: str = Field("runs/federation", min_length=1, description="the server's folder; a federation in it is resumed")
     clients: int = Field(1, ge=1, description="number of clients with which the federation begins")
-    wait: float = Field(600.0, gt=0, description="seconds until all clients must have registered")
-    deadline: float = Field(
-        600.0, gt=0, description="seconds for a round; with `secure-sum` for each of its four steps"
-    )
-    quorum: float = Field(0.5, gt=0, le=1, description="share of a round's clients that must reply")
-    members: str = Field(
-        "",
-        description="who may take part, with how many samples: clinic-a=1200 clinic-b=800; "
-        "if empty, the clients that register first",
-    )
+    wait: float = _setting("wait")
+    deadline: float = _setting("deadline")
+    quorum: float = _setting("quorum")
+    members: str = _setting("members")
     registry: str = Field(
         "", description="the server's TOML file of members with samples and public keys, in place of `members`"
     )
-    max_samples: int = Field(
-        MAX_SAMPLES, ge=1, lt=2**53, description="samples that a client may claim where `members` does not list it"
-    )
-    norm_multiple: float = Field(
-        100.0,
-        ge=1,
-        description="largest allowed norm of a client's vector, as a multiple of the largest norm seen before",
-    )
-    secure_sum: float | None = Field(
-        None,
-        gt=0.5,
-        le=1,
-        description="share of a round's clients, such as 0.6, without whose help the server can unmask nothing: it "
-        "then sees the sum of their records alone; without it, each record",
-    )
+    max_samples: int = _setting("max_samples")
+    norm_multiple: float = _setting("norm_multiple")
+    secure_sum: float | None = _setting("secure_sum")
     unmask_again: int = Field(
         0,
         ge=0,
         description="rounds before this one may be unmasked a second time, for other clients than the first; the "
         "difference of both sums is what these clients sent",
     )
-    shape: str | None = Field(None, description="shape of clients' own samples, such as 3x32x32")
-    classes: int | None = Field(None, ge=1, description="number of classes of clients' own samples")
-    numbers: NumberKind = Field(
-        "floats", description="what clients' own samples are: floats, pixels (uint8), or other whole numbers as tokens"
-    )
+    shape: str | None = _setting("shape")
+    classes: int | None = _setting("classes")
+    numbers: NumberKind = _setting("numbers")
     test: str = Field("", description="the server's folder with own test samples, x.npy and y.npy; none if empty")
 
     @model_validator(mode="after")

@@ -18,7 +18,7 @@ from ...data.sources import is_folder
 from ...experiments.spec import RunSpec, build_adapter, build_guard, build_method, participation_of
 from ...rounds.device import usable_device
 from ...rounds.segments import versions
-from ..round_terms import RoundTerms
+from ..terms import RoundTerms
 from .settings import RunSettings
 
 FILE = "study.toml"

@@ -20,6 +20,7 @@ from ...rounds.guard import GuardState, lower_median
 from ..codec import PackedTensor, RefusedError, quoted
 from ..membership import RoundFailedError
 from ..messages import Failure, TrainRequest, Transport
+from ..terms import SETTINGS
 from ..update_aggregator import NO_REPLY, ExpectedReply
 from .client import MASK, SELF, SHARE_BYTES, about_round
 from .keys import KEY_BYTES, SEAL_BYTES, agreed_key, derived, digest, new_secret, public_key
@@ -41,7 +42,7 @@ from .summand import FIGURES, FIGURES_FIELD, Integers, SummandLayout, figures_su
 STEPS = {KeysRequest: "training", SharesRequest: "sharing keys", MaskRequest: "masking", UnmaskRequest: "unmasking"}
 NAMED = 3  # clients in a message
 # How often the initial model's norm an honest client drifts at most.
-PLAUSIBLE = 100.0
+PLAUSIBLE: float = SETTINGS["norm_multiple"].default
 ROUNDING = 1e-9  # of the sum of drifts
 T = TypeVar("T")
 
