@@ -18,8 +18,8 @@ from fedflat.core.errors import InputError
 from fedflat.core.method import Method
 from fedflat.core.records import Record, Vector, gradient_scale
 from fedflat.federation.client import FederatedClient
-from fedflat.federation.codec import RefusedError
 from fedflat.federation.membership import Membership
+from fedflat.federation.messages import RefusedError
 from fedflat.federation.server import FederatedServer, RoundTerms
 from fedflat.federation.update_aggregator import checked_norms
 from fedflat.methods import find

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 import fedflat as ff
-from fedflat.federation.codec import pack
-from fedflat.federation.messages import TrainReply
+from fedflat.federation.messages import TrainReply, pack
 from fedflat.federation.server import RoundFailedError, RoundTerms
 from fedflat.methods import all_methods, find
 from fedflat.rounds.cost import sends_move

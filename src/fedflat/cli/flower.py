@@ -131,7 +131,7 @@ def run_here(
         asked = "--client" if folders else "data.clients"
         raise InputError(f"{asked} = {clients}: each is a SuperNode here, and {MOST_NODES} are the most to try out")
     with _flower_imports():
-        from ..federation.launch.local_deployment import local_deployment
+        from ..federation.launch.local_federation import local_deployment
     if not folders:
         prepare_data(console, spec)
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}-federation"
@@ -155,7 +155,7 @@ def show_digest(folder: Annotated[Path, typer.Argument(metavar="APP", help="The 
     fedflat flower digest app
     """
     with _flower_imports():
-        from ..federation.flower.approved_app import app_digest
+        from ..federation.flower.programs import app_digest
     Console().say(app_digest(folder))
 
 
@@ -172,7 +172,7 @@ def run_node(
     fedflat flower node --app-digest sha256:1a2b... --superlink fl.example.org:8443 --root-certificates ca.crt
     """
     with _flower_imports():
-        from ..federation.flower.approved_app import run_supernode
+        from ..federation.flower.programs import run_supernode
     run_supernode(app_digest, context.args)
 
 
@@ -190,8 +190,8 @@ def run_superlink(
     fedflat flower superlink --control-secret-file control.secret --host 127.0.0.1 --port 8000 --isolation process
     """
     with _flower_imports():
-        from ..federation.flower import control_access
-    control_access.run_superlink(control_secret_file, context.args)
+        from ..federation.flower import programs
+    programs.run_superlink(control_secret_file, context.args)
 
 
 @app.command("superexec", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -201,9 +201,8 @@ def run_superexec(context: typer.Context, app_digest: DigestOption) -> None:
     fedflat flower superexec --app-digest sha256:1a2b... --runtime-api-address 127.0.0.1:8000 --root-certificates ca.crt
     """
     with _flower_imports():
-        from ..federation.flower import task_executor
-        from ..federation.flower.approved_app import checked_digests
-    task_executor.run_superexec(checked_digests(app_digest), context.args)
+        from ..federation.flower import programs
+    programs.run_superexec(programs.checked_digests(app_digest), context.args)
 
 
 @app.command("login")
@@ -218,8 +217,8 @@ def log_in(
     fedflat flower login 127.0.0.1:8000 --control-secret-file /etc/fedflat/control.secret
     """
     with _flower_imports():
-        from ..federation.flower import control_access
-    Console().say(f"stored in {control_access.log_in(address, control_access.read_secret(control_secret_file))}")
+        from ..federation.flower.programs import log_in, read_secret
+    Console().say(f"stored in {log_in(address, read_secret(control_secret_file))}")
 
 
 @app.command("rollback")

@@ -26,8 +26,7 @@ from ..rounds.memory_layout import aligned
 from ..rounds.participation import Participation
 from ..rounds.sequential import Sequential
 from .client_state import ClientState
-from .codec import RefusedError, pack, unpack
-from .messages import TrainReply, TrainRequest
+from .messages import RefusedError, TrainReply, TrainRequest, pack, unpack
 from .secure_sum.messages import KeysRequest
 from .secure_sum.summand import summand
 from .update_aggregator import ExpectedReply, UpdateAggregator

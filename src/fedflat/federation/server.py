@@ -27,9 +27,8 @@ from ..rounds.local_training import Client
 from ..rounds.participation import Participation
 from ..rounds.randomness import Purpose, generator
 from ..rounds.server import Server
-from .codec import pack
 from .membership import Membership, RoundFailedError
-from .messages import TrainRequest, Transport
+from .messages import TrainRequest, Transport, pack
 from .terms import RoundTerms
 from .update_aggregator import ExpectedReply, UpdateAggregator
 
@@ -52,6 +51,8 @@ class RoundReport:
 
 class FederatedServer(Server):
     """The `Server` of a run whose clients are elsewhere; the same cohorts, sums and bits as in one process."""
+
+    guard: GuardState  # type: ignore[assignment]  # never None: without a guard it bounds fields
 
     def __init__(
         self,
@@ -189,7 +190,9 @@ class FederatedServer(Server):
         common = self.method, self.state.w, ctx, self._expected(cohort), self.guard
         if self._terms.secure_sum is None:
             return UpdateAggregator(*common)
-        from .secure_sum.aggregator import SecureAggregator  # imports Flower, which looking at a folder does not need
+        from .secure_sum.aggregator import (
+            SecureAggregator,  # needs the extra flower, which looking at a folder does not
+        )
 
         return SecureAggregator(*common, self._terms.secure_sum, self._quorum(len(cohort)), self._digest)
 

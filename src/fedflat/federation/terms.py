@@ -28,7 +28,7 @@ class Setting:
     meaning: str
     limits: Mapping[str, float] = field(default_factory=dict)  # by the keys of `LIMITS`
 
-    def check(self, name: str, value: float | None) -> None:
+    def check(self, name: str, value: Any) -> None:
         """Raise InputError, naming the key, for a value beyond the limits; None is within them if it is the default."""
         if value is None and self.default is None:
             return

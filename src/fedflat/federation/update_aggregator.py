@@ -16,8 +16,7 @@ from ..metrics.drift import drift
 from ..rounds.aggregation import RunningMean
 from ..rounds.cost import sends_move
 from ..rounds.guard import GuardState, Screened
-from .codec import RefusedError, quoted, unpack
-from .messages import Failure, Reply, TrainReply, TrainRequest, Transport
+from .messages import Failure, RefusedError, Reply, TrainReply, TrainRequest, Transport, quoted, unpack
 
 NO_REPLY = "no answer before the deadline"
 MAX_DRIFT = 1e150  # the sum of as many drifts as there can be clients is still finite

@@ -13,10 +13,10 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 import fedflat as ff
-from fedflat.federation.client_registry import ClientRegistry
-from fedflat.federation.flower.limits import array_limit
+from fedflat.federation.flower.message_queue import array_limit
 from fedflat.federation.flower.records import to_records
 from fedflat.federation.flower.transport import FlowerTransport
+from fedflat.federation.membership import ClientRegistry
 from fedflat.federation.messages import ClientInfo, Failure, TrainReply, TrainRequest
 from fedflat.federation.server import FederatedServer, RoundFailedError, RoundTerms
 from fedflat.methods import find

@@ -11,13 +11,12 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from fedflat.core.errors import InputError
-from fedflat.federation.codec import PackedTensor, RefusedError
 from fedflat.federation.flower.client_app import client_app
 from fedflat.federation.flower.export import export
 from fedflat.federation.flower.records import RECORD, read_reply, read_sum_request, to_records
 from fedflat.federation.flower.settings import NodeSettings, RunSettings
 from fedflat.federation.membership import RoundFailedError
-from fedflat.federation.messages import Failure, TrainRequest
+from fedflat.federation.messages import Failure, PackedTensor, RefusedError, TrainRequest
 from fedflat.federation.secure_sum.messages import (
     KeysReply,
     KeysRequest,

@@ -18,7 +18,7 @@ from fedflat.core.method import Method
 from fedflat.federation.messages import TrainReply
 from fedflat.federation.secure_sum.aggregator import MaskedSum
 from fedflat.federation.secure_sum.client import SumClient
-from fedflat.federation.secure_sum.masks import WORD
+from fedflat.federation.secure_sum.keys import WORD
 from fedflat.federation.secure_sum.messages import (
     KeysReply,
     KeysRequest,

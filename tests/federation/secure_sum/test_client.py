@@ -13,11 +13,10 @@ import pytest
 import torch
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares
 
-from fedflat.federation.codec import PackedTensor, RefusedError
+from fedflat.federation.messages import PackedTensor, RefusedError
 from fedflat.federation.secure_sum import client as sum_client
 from fedflat.federation.secure_sum.client import CHANNEL, MASK, SELF, SHARE_BYTES, SumClient
-from fedflat.federation.secure_sum.keys import agreed_key, derived, opened, public_key
-from fedflat.federation.secure_sum.masks import add_mask
+from fedflat.federation.secure_sum.keys import add_mask, agreed_key, derived, opened, public_key
 from fedflat.federation.secure_sum.messages import (
     KeysRequest,
     MaskRequest,

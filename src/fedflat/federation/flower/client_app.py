@@ -14,15 +14,13 @@ from ...core.object_references import allow_code
 from ...data import FederatedData
 from ...experiments.spec import build_client, build_guard, participation_of
 from ..client import FederatedClient
-from ..codec import RefusedError
 from ..membership import checked_federation
-from ..messages import ClientInfo, Failure, TrainReply, TrainRequest
+from ..messages import ClientInfo, Failure, RefusedError, TrainReply, TrainRequest
 from ..secure_sum.client import SumClient
 from ..secure_sum.messages import KeysReply, KeysRequest, LaterReply
 from .records import read_sum_request, read_train_request, to_records
-from .samples import SampleLoader, own_samples, partition_samples, stored
 from .settings import NodeSettings, RunSettings, app_settings
-from .study import Study, version
+from .study import SampleLoader, Study, own_samples, partition_samples, stored, version
 
 UNMASKED = "unmasked"  # the folder of what was unmasked, beside the folders of federations
 log = logging.getLogger("flwr")

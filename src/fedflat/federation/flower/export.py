@@ -41,7 +41,7 @@ OWN_SAMPLES_CLIENT = '''"""A client of the study in study.toml, with its own sam
 from pathlib import Path
 
 from fedflat.federation.flower.client_app import client_app
-from fedflat.federation.flower.samples import stored
+from fedflat.federation.flower.study import stored
 
 
 def samples(node):

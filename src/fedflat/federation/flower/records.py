@@ -8,8 +8,7 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from ..codec import PackedTensor, RefusedError, cut
-from ..messages import ClientInfo, Failure, Reply, TrainReply, TrainRequest
+from ..messages import ClientInfo, Failure, PackedTensor, RefusedError, Reply, TrainReply, TrainRequest, cut
 from ..secure_sum.messages import (
     REPLIES,
     KeysReply,

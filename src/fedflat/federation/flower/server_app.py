@@ -16,17 +16,14 @@ from ...data import FederatedData
 from ...experiments.run_directory import difference
 from ...experiments.spec import build_client, build_guard, participation_of
 from ...metrics.accuracy import score
-from ..client_registry import ClientRegistry
-from ..membership import Membership
+from ..membership import ClientRegistry, Membership
 from ..server import FederatedServer, RoundFailedError, RoundReport
 from .directory import ROUND, FederationDirectory, log_problem
 from .ejections import Ejections
 from .event_log import EventLog
-from .limits import array_limit
-from .operator_registry import OperatorRegistry
-from .samples import evaluation_data
-from .settings import RunSettings
-from .study import Study, version
+from .message_queue import array_limit
+from .settings import OperatorRegistry, RunSettings
+from .study import Study, evaluation_data, version
 from .transport import FlowerTransport
 
 ATTEMPTS = 3  # at a round to which too few clients reply

@@ -1,9 +1,13 @@
-"""The configuration of an exported app, of a run of it, and of a node, in Flower's form: keys have dashes."""
+"""The configuration of an exported app, of a run of it and of a node, and the operator's registry of members.
+
+Keys of Flower's configuration have dashes.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,7 +43,8 @@ class FlowerSection(Section):
 def _setting(name: str) -> Any:
     """Return pydantic's declaration of one of the `SETTINGS`."""
     declared = SETTINGS[name]
-    return Field(declared.default, description=declared.meaning, **declared.limits)
+    limits: dict[str, Any] = dict(declared.limits)
+    return Field(declared.default, description=declared.meaning, **limits)
 
 
 class RunSettings(FlowerSection):
@@ -163,3 +168,50 @@ class NodeSettings(FlowerSection):
         if self.num_partitions not in (None, clients):
             raise InputError(f"node-config: num-partitions is {self.num_partitions}, the study has {clients} clients")
         return f"client-{self.partition_id:0{len(str(clients - 1))}d}"
+
+
+class Member(Section):
+    """A client in the registry."""
+
+    samples: int = Field(ge=1, lt=2**53, description="number of samples, which the client must have")
+    keys: list[str] = Field(min_length=1, description="public keys, each the line of a .pub file")
+
+
+@dataclass(frozen=True)
+class OperatorRegistry:
+    """A file that is read anew for every question, so that keys can be renewed while a federation runs."""
+
+    path: Path
+
+    def samples(self) -> dict[str, int]:
+        """Numbers of samples by client. Raises InputError, naming the file and the key."""
+        return {name: member.samples for name, member in self._members().items()}
+
+    def keys_of(self, name: str) -> set[bytes]:
+        """A client's public keys in the form in which Flower has them. Raises InputError if it is not listed."""
+        members = self._members()
+        if name not in members:
+            raise InputError(f"{name} is not in {self.path}")
+        return {self._pem(name, line) for line in members[name].keys}
+
+    def _members(self) -> dict[str, Member]:
+        found = {}
+        for name, table in read_toml(self.path).items():
+            try:
+                found[checked_name(name)] = validated(Member, table if isinstance(table, dict) else {"samples": table})
+            except InputError as error:
+                raise InputError(f"{self.path}: {name[:64]!r}: {error}") from error
+        if not found:
+            raise InputError(f"{self.path} lists no client")
+        return found
+
+    def _pem(self, name: str, line: str) -> bytes:
+        # Needs the extra flower, which looking at a federation's folder does not.
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives import serialization as form
+
+        try:
+            key = form.load_ssh_public_key(line.encode())
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise InputError(f"{self.path}: {name}: keys: {line[:40]!r} is not the line of a .pub file") from error
+        return key.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)

@@ -11,10 +11,8 @@ from typing import Any
 from flwr.app import MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from ..client_registry import ClientRegistry, NodeKey
-from ..codec import RefusedError
-from ..membership import FederationError
-from ..messages import Failure, TrainRequest
+from ..membership import ClientRegistry, FederationError, NodeKey
+from ..messages import Failure, RefusedError, TrainRequest
 from .message_queue import NODE_GONE, MessageQueue, SentMessage
 from .records import SumRequest, read_client_info, read_reply, to_records
 

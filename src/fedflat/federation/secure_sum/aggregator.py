@@ -17,14 +17,25 @@ from ...core.local import lr_factors_of
 from ...core.method import Context, Method
 from ...rounds.aggregation import RunningMean
 from ...rounds.guard import GuardState, lower_median
-from ..codec import PackedTensor, RefusedError, quoted
 from ..membership import RoundFailedError
-from ..messages import Failure, TrainRequest, Transport
+from ..messages import Failure, PackedTensor, RefusedError, TrainRequest, Transport, quoted
 from ..terms import SETTINGS
 from ..update_aggregator import NO_REPLY, ExpectedReply
 from .client import MASK, SELF, SHARE_BYTES, about_round
-from .keys import KEY_BYTES, SEAL_BYTES, agreed_key, derived, digest, new_secret, public_key
-from .masks import WORD, Words, add_mask, sign_of
+from .keys import (
+    KEY_BYTES,
+    SEAL_BYTES,
+    WORD,
+    SecretCombiner,
+    Words,
+    add_mask,
+    agreed_key,
+    derived,
+    digest,
+    new_secret,
+    public_key,
+    sign_of,
+)
 from .messages import (
     KeysReply,
     KeysRequest,
@@ -36,7 +47,6 @@ from .messages import (
     UnmaskRequest,
     threshold,
 )
-from .shares import SecretCombiner
 from .summand import FIGURES, FIGURES_FIELD, Integers, SummandLayout, figures_sum, separated
 
 STEPS = {KeysRequest: "training", SharesRequest: "sharing keys", MaskRequest: "masking", UnmaskRequest: "unmasking"}

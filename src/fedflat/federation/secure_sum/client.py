@@ -8,12 +8,22 @@ from dataclasses import replace
 from hmac import compare_digest
 from pathlib import Path
 
-from flwr.common.secure_aggregation.crypto.shamir import create_shares
-
 from ...rounds.exact_sum import ExactSum
-from ..codec import PackedTensor, RefusedError
-from .keys import KEY_BYTES, agreed_key, derived, digest, new_secret, opened, public_key, sealed
-from .masks import WORD, add_mask, sign_of
+from ..messages import PackedTensor, RefusedError
+from .keys import (
+    KEY_BYTES,
+    WORD,
+    add_mask,
+    agreed_key,
+    create_shares,
+    derived,
+    digest,
+    new_secret,
+    opened,
+    public_key,
+    sealed,
+    sign_of,
+)
 from .messages import (
     KeysReply,
     KeysRequest,

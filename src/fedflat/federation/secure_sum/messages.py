@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
-from ..codec import PackedTensor, RefusedError, quoted
-from ..messages import TrainRequest
+from ..messages import PackedTensor, RefusedError, TrainRequest, quoted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from ...files import (
     write_atomically,
 )
 from ...rounds.checked_json import read_checked, write_checked
-from ..codec import RefusedError
+from ..messages import RefusedError
 from .messages import MaskRequest, SharesRequest, typed
 from .summand import Integers
 

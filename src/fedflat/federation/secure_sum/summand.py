@@ -12,7 +12,7 @@ from torch import Tensor
 from ...core.method import Method
 from ...rounds.aggregation import RunningMean
 from ...rounds.exact_sum import ExactSum, Grid, grid_of
-from .masks import WORD, Words
+from .keys import WORD, Words
 
 FIGURES = ("drift", "clipped")  # of a client's round, which are summed besides
 FIGURES_FIELD = "figures"
