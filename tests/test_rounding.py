@@ -92,7 +92,7 @@ def test_a_quorum_is_the_least_number_whose_share_is_reached(quorum: float, aske
     )  # fmt: skip
     with pytest.raises(RoundFailedError) as told:
         server.round(Silent())
-    needed = int(re.search(r"0 of \d+ clients have answered, (\d+) must", str(told.value))[1])
+    needed = int(re.search(r"0 of \d+ clients replied, (\d+) must", str(told.value))[1])
     share = Fraction(str(quorum))
     assert Fraction(needed, asked) >= share
     assert Fraction(needed - 1, asked) < share

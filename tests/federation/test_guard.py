@@ -101,7 +101,7 @@ def test_if_all_are_refused_the_round_fails_in_one_line(tmp_path: Path) -> None:
     guard = ff.Guard(bound=1e-9, action="refuse")
     server, transport = federation(ff.methods.FedAvg(), tmp_path, set(), guard=guard)
     before = server.w
-    with pytest.raises(RoundFailedError, match=r"0 of 4 clients have answered, 1 must \(clinic-\d+: guard: norm is"):
+    with pytest.raises(RoundFailedError, match=r"0 of 4 clients replied, 1 must \(clinic-\d+: guard: norm is"):
         server.round(transport)
     assert torch.equal(server.w, before)
 

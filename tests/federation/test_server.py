@@ -97,7 +97,7 @@ def test_below_the_quorum_nothing_changes(tmp_path: Path) -> None:
     )
     server = federated_server(Scaffold(), CLIENT, terms=RoundTerms(quorum=0.5))
     before = server.w.clone()
-    with pytest.raises(RoundFailedError, match=r"round 0: 0 of 3 clients have answered, 2 must \(clinic-\d\d: out"):
+    with pytest.raises(RoundFailedError, match=r"round 0: 0 of 3 clients replied, 2 must \(clinic-\d\d: out"):
         server.round(transport)
     assert server.t == 0
     assert torch.equal(server.w, before)

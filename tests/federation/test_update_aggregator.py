@@ -69,7 +69,7 @@ def test_every_kind_alone_fails_the_round_and_leaves_the_model(kind: str, tmp_pa
     clients = federated_clients(FedSMOO(), tmp_path, CLIENT)
     server = federated_server(FedSMOO(), CLIENT)
     before = {name: x.clone() for name, x in server.state.tensors().items()}
-    with pytest.raises(RoundFailedError, match="0 of 3 clients have answered"):
+    with pytest.raises(RoundFailedError, match="0 of 3 clients replied"):
         server.round(InProcessTransport(clients, lambda name, reply: MUTATIONS[kind](rng, reply)))
     assert all(torch.equal(getattr(server.state, name), x) for name, x in before.items())
 

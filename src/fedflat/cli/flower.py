@@ -50,9 +50,8 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
     flags = []
     for name, setting in SETTINGS.items():
-        option = typer.Option(help=f"{setting.meaning[0].upper()}{setting.meaning[1:]}.")
-        kind = Annotated[setting.kind, option]
-        flags.append(Parameter(name, Parameter.KEYWORD_ONLY, default=setting.default, annotation=kind))
+        option = typer.Option(setting.default, help=f"{setting.meaning[0].upper()}{setting.meaning[1:]}.")
+        flags.append(Parameter(name, Parameter.KEYWORD_ONLY, default=option, annotation=setting.kind))
     own = [one for one in signature(command, eval_str=True).parameters.values() if one.name != "settings"]
     called.__signature__ = Signature([*own, *flags])  # type: ignore[attr-defined]
     return called
@@ -70,8 +69,8 @@ def export_study(
 ) -> None:
     r"""Write a Flower app that carries out one run, for `flwr run`.
 
-    Clients have parts of the study's data set, by their node's partition-id, or samples of their own, of which --shape
-    and --classes say what they are. All machines have fedflat\[flower] installed; the app brings no dependency.
+    Clients have parts of the study's data set, by their node's partition-id, or samples of their own, described by
+    --shape and --classes. All machines have fedflat\[flower] installed; the app brings no dependency.
 
     fedflat flower export run.toml app
 
@@ -110,8 +109,8 @@ def run_here(
 ) -> None:
     """Try a study out as a whole federation on this machine: SuperLink, a SuperNode for each client, and the app.
 
-    Everything is started on the loopback, with TLS and keys, and ended with the command. A federation that was stopped
-    goes on from its last round when started again with the same settings.
+    Everything is started on the loopback, with TLS and keys, and ended with the command. The same command resumes a
+    federation that was stopped, from its last completed round.
 
     fedflat flower run --data.name digits --data.clients 3 --method.name fedsmoo --rounds 3 --out runs/tried
 
@@ -164,10 +163,10 @@ def run_node(
     context: typer.Context,
     app_digest: DigestOption,
 ) -> None:
-    """Be a SuperNode that runs only approved apps, whatever the server sends. Other arguments are flower-supernode's.
+    """Run a SuperNode that runs only approved apps, whatever the server sends. Other arguments: flower-supernode's.
 
-    Another app is neither unpacked nor stored, and the server is told so. What may run is decided here: the digest is
-    of the app as `fedflat flower digest` reads it from its folder.
+    Another app is neither unpacked nor stored, and the server receives an error. The node's operator decides what may
+    run: the digest is that of the app's folder, by `fedflat flower digest`.
 
     fedflat flower node --app-digest sha256:1a2b... --superlink fl.example.org:8443 --root-certificates ca.crt
     """
@@ -183,9 +182,9 @@ def run_superlink(
         Path, typer.Option(help="File with the secret that `fedflat flower login` stores for `flwr`.")
     ],
 ) -> None:
-    """Be a SuperLink whose control API asks for a secret. Other arguments are flower-superlink's.
+    """Run a SuperLink whose control API requires a secret. Other arguments are flower-superlink's.
 
-    Flower's own SuperLink starts a run for whoever reaches its port, every user of the machine among them.
+    Flower's own SuperLink starts a run for anybody who reaches its port, including every user of the machine.
 
     fedflat flower superlink --control-secret-file control.secret --host 127.0.0.1 --port 8000 --isolation process
     """
@@ -196,7 +195,7 @@ def run_superlink(
 
 @app.command("superexec", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def run_superexec(context: typer.Context, app_digest: DigestOption) -> None:
-    """Be a SuperExec that runs the server's part of approved apps only. Other arguments are flower-superexec's.
+    """Run a SuperExec that runs the server's part of approved apps only. Other arguments are flower-superexec's.
 
     fedflat flower superexec --app-digest sha256:1a2b... --runtime-api-address 127.0.0.1:8000 --root-certificates ca.crt
     """
@@ -210,7 +209,7 @@ def log_in(
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="As `flwr` has it, such as 127.0.0.1:8000.")],
     control_secret_file: Annotated[Path, typer.Option(help="The file that the SuperLink has been given.")],
 ) -> None:
-    """Let the `flwr` commands of this user use a SuperLink's control API, which asks for a secret.
+    """Let the `flwr` commands of this user use a SuperLink's control API, which requires a secret.
 
     The secret is stored in $FLWR_HOME, in a file that this user alone can read.
 
@@ -224,14 +223,12 @@ def log_in(
 @app.command("rollback")
 def roll_back(
     folder: FolderArgument,
-    to_round: Annotated[
-        int, typer.Option(min=1, help="Rounds that are kept; the last three states can be gone back to.")
-    ],
+    to_round: Annotated[int, typer.Option(min=1, help="Round to return to: one of the last three checkpoints.")],
 ) -> None:
-    """Go back to an earlier state of a federation that is not running, such as before a client spoilt the model.
+    """Return a stopped federation to an earlier checkpoint, such as before a client spoilt the model.
 
-    Later states, the model and its result are renamed and no longer count; nothing is deleted. The same command as
-    before then goes on from there, and clients with it: they keep their records as of each of these states.
+    Later checkpoints, the model and its result are renamed and no longer count; nothing is deleted. The same command as
+    before resumes from there. So do the clients, which keep their records of each of these checkpoints.
 
     fedflat flower rollback runs/first --to-round 12
     """
@@ -247,10 +244,10 @@ def eject_member(
     name: MemberArgument,
     reason: Annotated[str, typer.Option(help="Why, for the log.")] = "",
 ) -> None:
-    """Ask no more of a member from the next round on, while the federation runs or before it goes on.
+    """Stop sending training requests to a member, from the next round, also while the federation runs.
 
-    It keeps its number and its record, and is as if it were never drawn; what it has sent stays in the model unless
-    `fedflat flower rollback` goes back before it. Revoke its key, too: docs/deploy.md.
+    It keeps its number and its record, like a client that is never sampled. What it has sent stays in the model unless
+    `fedflat flower rollback` returns to an earlier round. Revoke its key, too: docs/deploy.md.
 
     fedflat flower eject runs/first clinic-b --reason "scanner replaced"
     """
@@ -262,7 +259,7 @@ def eject_member(
 
 @app.command("admit")
 def admit_member(folder: FolderArgument, name: MemberArgument) -> None:
-    """Ask an ejected member again from the next round on; nobody else can join a federation that has begun.
+    """Send training requests to an ejected member again, from the next round; nobody else can join later.
 
     fedflat flower admit runs/first clinic-b
     """
@@ -279,12 +276,12 @@ def make_certificates(
         list[str] | None, typer.Option(help="A name or address by which nodes reach the server; several times.")
     ] = None,
     node: Annotated[list[str] | None, typer.Option(help="A client's name, for its key; several times.")] = None,
-    days: Annotated[int, typer.Option(help="For which the server's certificate is valid.")] = 365,
+    days: Annotated[int, typer.Option(help="Days for which the server's certificate is valid.")] = 365,
 ) -> None:
     """Make what TLS and node authentication need: an authority, the server's certificate, a key for every node.
 
-    What is there is never written over, so further nodes can be added later. Whoever has `ca.key` can pretend to be
-    the server: take it offline. A node's key goes to its machine, and only its `.pub` to the server.
+    Existing files are never overwritten, so nodes can be added later. Whoever has `ca.key` can pretend to be the
+    server: take it offline. A node's key goes to its machine, and only its `.pub` to the server.
 
     fedflat flower certs keys --host fl.example.org --node clinic-a --node clinic-b
     """
@@ -323,10 +320,10 @@ def _folders(texts: list[str]) -> dict[str, Path]:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """A signal handler that raises Interrupted, once: after it, the processes that were started must be ended."""
+    """Raise Interrupted, as a signal handler, and ignore further signals: started processes must be ended after it."""
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)
-    raise Interrupted(number, "started again with the same settings, it goes on from the last full round")
+    raise Interrupted(number, "started again with the same settings, it resumes from the last completed round")
 
 
 @contextmanager
@@ -341,7 +338,7 @@ def _flower_imports() -> Iterator[None]:
 
 
 def event_lines(event: dict[str, Any]) -> list[str]:
-    """An event as a line, and a line for every client that is missing or waited for."""
+    """Return an event as a line, and a line for every client that is missing or waited for."""
     words = [f"{event['time'][11:19]} {event['event']}"]
     for key, value in event.items():
         if key not in ("time", "event", "missing", "waiting", "counted"):
@@ -351,7 +348,7 @@ def event_lines(event: dict[str, Any]) -> list[str]:
 
 
 def _activity(event: dict[str, Any], rounds: int) -> str:
-    """What the federation does after `event`."""
+    """Describe what the federation does after `event`."""
     if event["event"] in ("begun", "round"):
         done = event.get("done", event.get("t", -1) + 1)
         return "saving the model" if done == rounds else f"round {done + 1} of {rounds}"

@@ -33,7 +33,7 @@ from .update_aggregator import ExpectedReply, UpdateAggregator
 
 
 class FederatedClient:
-    """Trains when it is asked to, as the simulator would train this client: the same loop, batches and bits."""
+    """Trains on request as the simulator would train this client: the same loop, batches and bits."""
 
     def __init__(
         self,
@@ -48,10 +48,12 @@ class FederatedClient:
         participation: Participation | None = None,
         rounds: int = 0,
     ) -> None:
-        """`data` is one client's, with its number in the federation (`FederatedData.alone`); `folder` keeps its
-        records; `digest` is that of the study it takes part in; with `bf16` gradients are bfloat16; `participation`
-        says who is slow; `rounds` are planned, for a method that must know. Raises InputError for data whose labels
-        are not classes."""
+        """Raise InputError for data whose labels are not classes.
+
+        data: one client's, with its number in the federation (`FederatedData.alone`). folder: keeps its records.
+        digest: of the study. bf16: whether gradients are bfloat16. participation: says who is slow. rounds: planned,
+        for a method that depends on their number.
+        """
         fix_product_rounding()
         method.check_rounds(rounds)
         self._method, self._digest = method.fitted(data.shape), digest
@@ -96,7 +98,7 @@ class FederatedClient:
     def summand(
         self, request: KeysRequest, guard: Guard | None, weights: Weights
     ) -> tuple[TrainReply, dict[str, ExactSum]]:
-        """Train, and make of the reply what the server would add of it, shortened to the bound of `guard`.
+        """Train; return the reply and the sums that the server would add for it, clipped to the bound of `guard`.
 
         weights: of clients in the mean. Raises what `train` does, and RefusedError for a weight that cannot be its own.
         """
@@ -121,7 +123,7 @@ class FederatedClient:
 
 
 def _check_weight(weight: float, samples: int, guard: Guard | None, weights: Weights) -> None:
-    """Raise RefusedError for a weight that a client with so many samples cannot have; the others' might be nothing."""
+    """Raise RefusedError for a weight that a client with `samples` cannot have: a low one would expose the others."""
     highest = 1 if weights == "uniform" else samples
     limited = guard is not None and guard.max_weight is not None  # to a multiple of a median, which nobody here knows
     if not (1 if limited else highest) <= weight <= highest:

@@ -38,7 +38,7 @@ class ClientState:
         self._folder, self._per_round = folder, record.marked("per_round")
 
     def load(self, t: int, initial: R) -> R:
-        """The record after round `t`, or `initial` if `t` is -1.
+        """Return the record after round `t`, or `initial` if `t` is -1.
 
         Raises InputError, naming the file, if it is missing, damaged or another study's.
         """
@@ -69,7 +69,7 @@ class ClientState:
                     path.unlink(missing_ok=True)
 
     def _read(self, t: int, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The fields in the file of round `t`, in newly allocated memory."""
+        """Read the fields in the file of round `t` into newly allocated memory."""
         path = self._file(t)
         limit = HEADER + sum(x.nbytes for x in expected.values())
         try:

@@ -33,7 +33,7 @@ class Membership:
 
     @classmethod
     def new(cls, members: Mapping[str, int]) -> Membership:
-        """The membership of a federation that begins now."""
+        """Return the membership of a federation that begins now."""
         return cls(dict(members), secrets.token_hex(8))
 
     @classmethod
@@ -46,17 +46,17 @@ class Membership:
 
 
 def checked_name(name: object) -> str:
-    """`name`, if it is allowed as the name of a client. Raises InputError if not."""
+    """Return `name` if it is allowed as the name of a client. Raises InputError if not."""
     if not isinstance(name, str) or not CLIENT_NAME.fullmatch(name):
         raise InputError(
             f"name {str(name)[:64]!r} must be up to 64 letters, digits, '.', '-' and '_', "
-            "of which the first is a letter or a digit"
+            "beginning with a letter or a digit"
         )
     return name
 
 
 def checked_federation(name: object) -> str:
-    """`name`, if it is allowed as the name of a federation. Raises InputError if not."""
+    """Return `name` if it is allowed as the name of a federation. Raises InputError if not."""
     if not isinstance(name, str) or not FEDERATION_NAME.fullmatch(name):
         raise InputError(f"federation {str(name)[:64]!r} must be sixteen hexadecimal digits")
     return name
@@ -64,9 +64,9 @@ def checked_federation(name: object) -> str:
 
 @dataclass(frozen=True)
 class NodeKey:
-    """What a node has proved by its key."""
+    """The identity that a node has proved by its key."""
 
-    name: str | None = None  # with which the key was registered, if with one
+    name: str | None = None  # under which the key was registered, if under any
     public: bytes = b""  # the public key; empty if nodes have none
 
 
@@ -121,7 +121,7 @@ class ClientRegistry:
         self.refused[node] = printable(reason)
 
     def disconnect_others(self, connected: set[int]) -> list[str]:
-        """Forget the nodes that are not among the connected ones; return the clients that were there, sorted."""
+        """Forget the nodes that are not connected; return the clients that were at them, sorted."""
         lost = sorted(client for client, node in self.nodes.items() if node not in connected)
         self.nodes = {client: node for client, node in self.nodes.items() if node in connected}
         self.refused = {node: reason for node, reason in self.refused.items() if node in connected}

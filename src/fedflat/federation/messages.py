@@ -48,7 +48,7 @@ def pack(record: Record) -> dict[str, PackedTensor]:
 
 
 def unpack(record: type[R], widths: Mapping[str, int], dtype: torch.dtype, packed: Mapping[str, PackedTensor]) -> R:
-    """The record (width,) that was given to `pack`, in newly allocated memory.
+    """Return the record (width,) that was given to `pack`, in newly allocated memory.
 
     widths: of each field, see `Record.widths`. Raises RefusedError, naming the field, unless `packed` has exactly the
     fields whose width is not 0, and each one has the expected dtype, shape and number of bytes and only finite numbers.
@@ -76,12 +76,12 @@ def _unpack_tensor(name: str, width: int, dtype: torch.dtype, packed: PackedTens
 
 
 def quoted(value: object) -> str:
-    """The repr of a received value for an error message: on one line, and at most `QUOTED` characters."""
+    """Return the repr of a received value for an error message: one line of at most `QUOTED` characters."""
     return cut(repr(value), QUOTED)
 
 
 def cut(text: str, limit: int) -> str:
-    """Received text for an error message: on one line, and at most `limit` characters, however long it is."""
+    """Cut received text of any length to one line of at most `limit` characters, for an error message."""
     text = printable(text[: limit + 1])
     return text if len(text) <= limit else f"{text[:limit]}..."
 
@@ -91,8 +91,8 @@ class TrainRequest:
     """The server asks a client to train in round `t`."""
 
     t: int
-    since: int  # last round in which the server accepted this client's update, -1 if none; the client starts from there
-    safe: tuple[int, ...]  # the same for each checkpoint that the server may go back to; the client keeps these states
+    since: int  # last round in which the server accepted this client's update, -1 if none; its record is used
+    safe: tuple[int, ...]  # the same for each checkpoint that the server may restore; the client keeps these records
     number: int  # of the client: its position among all names, sorted
     share: float  # sampled clients / all clients
     sampled: int  # clients that take part in the round
@@ -135,7 +135,7 @@ Reply = TrainReply | Failure
 
 
 class Request(Protocol):
-    """What a client is asked in a round: to train, or a step of a secure sum."""
+    """A request to a client in a round: to train, or to carry out a step of a secure sum."""
 
     @property
     def t(self) -> int:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .secure_sum.aggregator import SecureAggregator
 
 NAMED = 3  # clients in a message
-DRAWS = 10_000  # of a cohort, until somebody is in it who is not ejected
+DRAWS = 10_000  # of a cohort, until it has a client that is not ejected
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class RoundReport:
 class FederatedServer(Server):
     """The `Server` of a run whose clients are elsewhere; the same cohorts, sums and bits as in one process."""
 
-    guard: GuardState  # type: ignore[assignment]  # never None: without a guard it bounds fields
+    guard: GuardState  # never None: without a guard it bounds fields
 
     def __init__(
         self,
@@ -69,10 +69,12 @@ class FederatedServer(Server):
         rounds: int = 0,
         guard: Guard | None = None,
     ) -> None:
-        """federation: all clients. A client's number is its place among their names, sorted. shape: of a sample.
-        rounds: that are planned, for a method that must know. guard: one that bounds norms takes the place of the
-        terms' `norm_multiple`.
-        Raises InputError for a client without samples."""
+        """Raise InputError for a client without samples.
+
+        federation: all clients. A client's number is its place among their names, sorted. shape: of a sample. rounds:
+        planned, for a method that depends on their number. guard: one that bounds norms takes the place of the terms'
+        `norm_multiple`.
+        """
         fix_product_rounding()
         members = federation.members
         self.names, self._federation = sorted(members), federation.name
@@ -91,7 +93,7 @@ class FederatedServer(Server):
         self._saved: dict[int, dict[str, int]] = {}  # the same in the checkpoints that are kept, by their `t`
 
     def round(self, transport: Transport) -> RoundReport:
-        """One round.
+        """Carry out one round.
 
         Raises RoundFailedError, and changes nothing, if fewer clients reply than the quorum, or if the next model is
         not finite.
@@ -115,10 +117,10 @@ class FederatedServer(Server):
         return RoundReport(ctx.t, metrics, aggregator.missing, aggregator.accepted)
 
     def cohort(self, t: int) -> Index:
-        """The clients of round `t` that are not ejected, in rising order; if that is nobody, it is drawn again.
+        """Return the clients of round `t` that are not ejected, in rising order; if all are, it is drawn again.
 
-        So whoever is not ejected takes part in the rounds in which it would have. Raises RoundFailedError if nobody is
-        found, such as when cohorts are listed by hand.
+        So the rounds of a client do not depend on who else is ejected. Raises RoundFailedError if no draw has a client
+        left, such as when cohorts are listed by hand.
         """
         random = generator(self._seed, Purpose.COHORT, t)
         for _ in range(DRAWS):
@@ -129,7 +131,7 @@ class FederatedServer(Server):
         raise RoundFailedError(f"round {t}: all clients that may be drawn are ejected")
 
     def save(self, path: Path, further: Mapping[str, Any] | None = None) -> None:
-        """Write all that the next round depends on to `path`, atomically, and `further` JSON-able facts.
+        """Write everything the next round depends on to `path`, atomically, and `further` JSON-able facts.
 
         Raises InputError if it cannot be written.
         """
@@ -143,7 +145,7 @@ class FederatedServer(Server):
         self._saved = saved
 
     def load(self, path: Path) -> None:
-        """Go on from `path`. With other versions than it was written with, that is a ChangedWarning.
+        """Resume from `path`. Warns with a ChangedWarning if it was written with other versions.
 
         Raises InputError if it is damaged, or another federation's.
         """
@@ -174,7 +176,7 @@ class FederatedServer(Server):
         }  # fmt: skip
 
     def _expected(self, cohort: Index) -> dict[str, ExpectedReply]:
-        """What the server knows in advance of the replies of a cohort, by the clients' names."""
+        """Return what the server knows in advance of the replies of a cohort, by the clients' names."""
         sizes = self._samples[cohort]
         steps = self._participation.steps_taken(self._seed, self.t, cohort, self.client.local_steps(sizes))
         weights = self.guard.limited(mean_weights(self._weights, sizes, torch.device("cpu")))
@@ -186,7 +188,7 @@ class FederatedServer(Server):
         }
 
     def _aggregator(self, cohort: Index, ctx: Context) -> UpdateAggregator | SecureAggregator:
-        """What checks and adds up the replies of a cohort."""
+        """Return the aggregator that checks and adds up the replies of a cohort."""
         common = self.method, self.state.w, ctx, self._expected(cohort), self.guard
         if self._terms.secure_sum is None:
             return UpdateAggregator(*common)
@@ -197,7 +199,7 @@ class FederatedServer(Server):
         return SecureAggregator(*common, self._terms.secure_sum, self._quorum(len(cohort)), self._digest)
 
     def _quorum(self, asked: int) -> int:
-        """How many of the clients that were asked must have replies that are accepted."""
+        """Return how many of the `asked` clients must have accepted replies."""
         return ceil(Fraction(str(self._terms.quorum)) * asked)  # as written: the float 0.55 * 20 is more than 11
 
     def _check_quorum(self, aggregator: UpdateAggregator | SecureAggregator, asked: int) -> None:
@@ -205,4 +207,4 @@ class FederatedServer(Server):
         counted, needed = len(aggregator.accepted), self._quorum(asked)
         if counted < needed:
             why = "; ".join(f"{name}: {reason}" for name, reason in list(aggregator.missing.items())[:NAMED])
-            raise RoundFailedError(f"round {self.t}: {counted} of {asked} clients have answered, {needed} must ({why})")
+            raise RoundFailedError(f"round {self.t}: {counted} of {asked} clients replied, {needed} must ({why})")

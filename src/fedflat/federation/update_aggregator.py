@@ -1,4 +1,4 @@
-"""Checks the replies of a round and computes the mean of those that are accepted."""
+"""Checks the replies of a round and computes the mean of the accepted ones."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .messages import Failure, RefusedError, Reply, TrainReply, TrainRequest, Tr
 
 NO_REPLY = "no answer before the deadline"
 MAX_DRIFT = 1e150  # the sum of as many drifts as there can be clients is still finite
-CLAIMED_DRIFT = "claimed drift"  # of methods whose message does not say it
+CLAIMED_DRIFT = "claimed drift"  # of methods whose message does not have the move
 
 
 @dataclass(frozen=True)
 class ExpectedReply:
-    """What the server knows of a client's reply in advance."""
+    """The numbers of a client's reply that the server knows in advance."""
 
     samples: int
     steps: int  # local steps in this round
@@ -35,7 +35,7 @@ class ExpectedReply:
 
 @dataclass(frozen=True)
 class AcceptedReply:
-    """What the server keeps of a reply after adding its vectors to the sums."""
+    """The numbers of a reply that the server keeps after adding its vectors to the sums."""
 
     drift: float
     norms: Mapping[str, float]  # of each field that is averaged
@@ -53,8 +53,10 @@ class UpdateAggregator:
     def __init__(
         self, method: Method, like: Tensor, ctx: Context, expected: Mapping[str, ExpectedReply], guard: GuardState
     ) -> None:
-        """`like` (d,) gives size, precision and device; `expected` lists the clients that were asked, by name;
-        `guard` has the bounds at the beginning of the round, so that no reply depends on another.
+        """Begin a round.
+
+        like: (d,), gives size, precision and device. expected: the clients that were asked, by name. guard: the bounds
+        at the beginning of the round, so that no reply depends on another.
         """
         self._method, self._like, self._ctx, self._expected, self._guard = method, like, ctx, expected, guard
         self._widths, self._sends_move = method.up.widths(like.shape[-1], method), sends_move(method)
@@ -104,7 +106,7 @@ class UpdateAggregator:
         return replace(accepted, norm=float(screened.norms), clipped=bool(screened.clipped))
 
     def _screened(self, received: Record, lr_sum: Tensor) -> Screened | None:
-        """What the guard makes of one client's record (1, width). Raises RefusedError if it refuses that."""
+        """Apply the guard to one client's record (1, width). Raises RefusedError if it refuses the record."""
         if self._guard.guard is None:
             return None
         found = self._guard.screen(received, lr_sum)
@@ -114,7 +116,7 @@ class UpdateAggregator:
         return found
 
     def _drift(self, reply: TrainReply, up: Record) -> float:
-        """How far a client has moved, by its message where that says it; no more than a guard lets anybody move."""
+        """Return how far a client has moved, from its message where that has the move; at most the guard's bound."""
         moved = reply.drift
         if self._sends_move:
             delta, zero = up.tensors()["delta"], torch.zeros(1)
@@ -159,7 +161,7 @@ class UpdateAggregator:
         return f"{client} ({self._accepted[client].largest:.3g})"
 
     def metrics(self) -> dict[str, float]:
-        """The round's row in the history; `gradients` are those of this round alone."""
+        """Return the round's row in the history; `gradients` are those of this round alone."""
         replies = [self._accepted[client] for client in self.accepted]
         clipped = float(sum(reply.clipped for reply in replies))
         guarded = {} if self._guard.guard is None else {"clipped": clipped, "refused": float(self._refused)}

@@ -1,4 +1,4 @@
-"""A bound on what one client can do to the mean: on the norm of its whole record, and on its weight."""
+"""Bounds on what one client can do to the mean: on the norm of its record or of each field, and on its weight."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REMEMBERED = 9  # rounds whose norms the running median is of: it is an honest c
 @by_name
 @dataclass(frozen=True, kw_only=True)
 class Guard:
-    """What the server does about a client's record that is too long, and about a client that has too much weight.
+    """Bounds the norm of a client's record, and the weight of a client.
 
     The norm is that of all fields together. A record with NaN or infinity is refused in any case.
     """
@@ -44,7 +44,7 @@ class Guard:
     )
 
     def __post_init__(self) -> None:
-        """Raises InputError, naming the field, for what bounds nothing."""
+        """Raise InputError, naming the field, for a guard that bounds nothing."""
         try:
             check(self)
         except InputError as error:
@@ -60,7 +60,7 @@ class Guard:
         return any(value is not None and isfinite(value) for value in (self.bound, self.multiple))
 
     def limited(self, weights: Tensor) -> Tensor:
-        """The weights (c, 1) of all clients of a round, none above `max_weight` times their lower median.
+        """Limit the weights (c, 1) of all clients of a round to `max_weight` times their lower median.
 
         They stay whole numbers, with which products are exact.
         """
@@ -72,7 +72,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class Screened:
-    """What the guard makes of the records of some clients; rows are clients."""
+    """The records of some clients after the guard has bounded them; rows are clients."""
 
     record: Any  # (c, width), of which only the rows that are accepted may be used
     accepted: Tensor  # (c,) bool
@@ -168,7 +168,7 @@ class GuardState:
         return replace(self, medians=medians, field_norms=field_norms)
 
     def restored(self, medians: Any) -> Self:
-        """The guard with what a checkpoint has kept of it. Raises ValueError or TypeError for what is no such thing."""
+        """Return the guard with the medians of a checkpoint. Raises ValueError or TypeError for malformed ones."""
         found = tuple(float(one) for one in medians)
         if not all(0 <= one < inf for one in found):
             raise ValueError("a norm is negative or not finite")
@@ -176,5 +176,5 @@ class GuardState:
 
 
 def lower_median(numbers: Sequence[float]) -> float:
-    """The largest number that more than half of `numbers` reach or are above."""
+    """Return the largest number that more than half of `numbers` reach or exceed."""
     return sorted(numbers)[(len(numbers) - 1) // 2]

@@ -187,7 +187,7 @@ def test_every_kind_alone_fails_the_round_and_leaves_the_model(kind: str, honest
     network = nodes(replies)
     for one in network.values() if kind in BYTES else ():
         one.tamper = only_replies(BYTES[kind], rng)
-    with pytest.raises(RoundFailedError, match="0 of 6 clients have answered"):
+    with pytest.raises(RoundFailedError, match="0 of 6 clients replied"):
         round_of(LocalGrid(network, {}))
 
 

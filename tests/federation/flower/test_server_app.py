@@ -110,7 +110,7 @@ def test_the_server_goes_on_from_its_last_round(tmp_path: Path) -> None:
 def test_below_the_quorum_a_round_is_tried_again_and_then_the_federation_stops(tmp_path: Path) -> None:
     federation = GridFederation(study_of(participation=1.0), tmp_path / "federation", deadline=3.0, quorum=1.0)
     federation.nodes[103].tamper = lambda number, contents: None if federation.events("begun") else contents
-    with pytest.raises(RoundFailedError, match=r"round 0: 4 of 5 clients have answered, 5 must \(client-3: no answer"):
+    with pytest.raises(RoundFailedError, match=r"round 0: 4 of 5 clients replied, 5 must \(client-3: no answer"):
         federation.serve()
     assert [event["attempt"] for event in federation.events("round failed")] == [1, 2, 3]
     federation.nodes[103] = federation.node(3, 5)

@@ -1,8 +1,7 @@
-"""The log of a federation: one JSON object a line, each with the SHA-256 of all that stands before it, and a check.
+"""The log of a federation: one JSON object a line, each with the SHA-256 of all lines before it, and a check.
 
-So a line that is changed, removed, inserted or moved is found, as are lines cut off the end if a checkpoint has the
-head of a longer log. Who may write the folder can write all of it anew; against that helps only a head that is kept
-elsewhere.
+So a line that is changed, removed, inserted or moved is found, and so are lines cut off the end if a checkpoint has the
+head of a longer log. Whoever may write the folder can write a new log; only a head that is kept elsewhere reveals it.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from ...files import flush_folder, system_errors
 log = logging.getLogger("flwr")
 EVENTS = "events.jsonl"  # the events of the federation, for people and programs that follow it
 LINE, PREVIOUS = "line", "previous"  # the number of a line, and the SHA-256 of all bytes before it
-CHECK = "check"  # 16 digits of the SHA-256 of a line without them: of the last line nothing else knows
+CHECK = "check"  # 16 digits of the SHA-256 of the line without them; nothing else covers the last line
 HEAD = "log"  # under which checkpoints and the result keep the head
 
 
 @dataclass(frozen=True)
 class LogHead:
-    """How far a log has come."""
+    """The length of a log and its digest."""
 
     lines: int
     sha256: str  # of their bytes: `head -n LINES events.jsonl | sha256sum`
 
     def facts(self) -> dict[str, Any]:
-        """The head as JSON-able values."""
+        """Return the head as JSON-able values."""
         return asdict(self)
 
 
@@ -100,8 +99,10 @@ class EventLog:
 
 
 def read_events(folder: Path, after: int = 0) -> Iterator[dict[str, Any]]:
-    """The events in a federation's folder so far, those after so many lines, without numbers and hashes; incomplete
-    lines are skipped."""
+    """Yield the events in a federation's folder after the first `after` lines, without line numbers and hashes.
+
+    Incomplete lines are skipped.
+    """
     path = folder / EVENTS
     for line in path.read_bytes().split(b"\n")[after:] if path.exists() else ():
         event = _parsed(line)
@@ -110,13 +111,13 @@ def read_events(folder: Path, after: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def check_log(path: Path, heads: Mapping[str, LogHead], study: str | None = None) -> LogHead:
-    """Check every line against what it says of the lines before, and the log against `heads`; return its own head.
+    """Check the hashes of every line, and the log against `heads`; return its own head.
 
     heads: of this log or of shorter ones, by the name of the file that keeps them. study: the digest of the study.
     Raises InputError, naming the first line that is wrong.
     """
     before = hashlib.sha256()
-    ends = [before.hexdigest()]  # the SHA-256 of so many lines
+    ends = [before.hexdigest()]  # ends[n] is the SHA-256 of the first n lines
     with system_errors(path, "read"), path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             event, where = _checked(line, f"{path}: line {number}"), f"{path}: line {number}"
@@ -135,13 +136,13 @@ def check_log(path: Path, heads: Mapping[str, LogHead], study: str | None = None
 
 
 def _check_of(event: Mapping[str, Any]) -> str:
-    """What a line says of itself; it finds accidents, and nobody who can compute it."""
+    """Return the check of a line by itself; it finds accidents, not an attacker, who can compute it."""
     own = {key: value for key, value in event.items() if key != CHECK}
     return hashlib.sha256(json.dumps(own).encode()).hexdigest()[:16]
 
 
 def _check_place(event: Mapping[str, Any], number: int, before: str | None, where: str) -> None:
-    """Raise InputError unless an event says its own number, and the SHA-256 `before` of what stands before it."""
+    """Raise InputError unless an event has its line's number and `before`, the SHA-256 of the lines before."""
     if event.get(LINE) != number:
         raise InputError(f"{where} was line {str(event.get(LINE))[:20]}: lines were removed, inserted or moved")
     if before is None or event.get(PREVIOUS) == before:
@@ -152,7 +153,7 @@ def _check_place(event: Mapping[str, Any], number: int, before: str | None, wher
 
 
 def _checked(line: bytes, where: str) -> dict[str, Any]:
-    """The event in a line; nothing for one that was being written when a machine stopped. Raises InputError."""
+    """Return the event in a line; empty for one that a crash has cut short. Raises InputError for no event."""
     event = _parsed(line)
     if event is None and not (line.startswith(b"{") and not line.endswith(b"}\n")):
         raise InputError(f"{where} is not an event")
@@ -160,7 +161,7 @@ def _checked(line: bytes, where: str) -> dict[str, Any]:
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """The event in a line; None if there is none."""
+    """Return the event in a line; None if there is none."""
     with suppress(ValueError, RecursionError):
         event = json.loads(line)
         if isinstance(event, dict) and {"time", "event"} <= event.keys():

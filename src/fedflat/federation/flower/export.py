@@ -91,7 +91,7 @@ def export(spec: RunSpec, settings: RunSettings, folder: Path, replace: bool = F
 
 
 def _with_code_inside(spec: RunSpec) -> tuple[str, list[Path]]:
-    """The TOML of `spec` with the files of the user's code in the app's folder `code`, and these files.
+    """Return the TOML of `spec` with the files of the user's code in the app's folder `code`, and these files.
 
     Raises InputError for two files of one name.
     """
@@ -128,7 +128,7 @@ def _is_exported(path: Path, folder: Path) -> bool:
 
 
 def _project(study: Study) -> dict[str, Any]:
-    """The app's pyproject.toml."""
+    """Return the app's pyproject.toml as a table."""
     return {
         "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
         "project": {

@@ -118,7 +118,7 @@ class MessageQueue:
         self._pulls: list[tuple[SentMessage, Future[list[Message]]]] = []  # running threads, also for closed messages
 
     def nodes(self) -> dict[int, NodeKey]:
-        """The connected nodes with their keys."""
+        """List the connected nodes with their keys."""
         return {
             node.node_id: NodeKey(node.name if node.HasField("name") else None, node.public_key)
             for node in self._grid.get_nodes()
@@ -176,7 +176,7 @@ class MessageQueue:
             self._received.pop(message_id, None)
 
     def _pull(self, message_id: str, sent: SentMessage) -> list[Message]:
-        """The complete reply to a message in a list, or an empty list. Raises what reading the reply raises.
+        """Return the complete reply to a message in a list, or an empty list. Raises what reading the reply raises.
 
         Flower blocks until a reply that was announced has arrived completely. So a thread pulls it, for which this
         method waits a few seconds once, and afterwards only asks whether it has ended.
@@ -196,7 +196,7 @@ class MessageQueue:
     def _may_start_thread(self, sent: SentMessage) -> bool:
         """Limit the threads: one for each node, and `UNKNOWN_SENDERS` for nodes without a registered client.
 
-        A node that announces replies and never sends them can therefore neither use up threads nor delay others.
+        So a node that announces replies and never sends them neither uses up threads nor delays others.
         """
         self._pulls = [(other, pull) for other, pull in self._pulls if not pull.done()]
         waiting = [other for other, _ in self._pulls]
@@ -217,7 +217,7 @@ class MessageQueue:
 
 
 def _content(reply: Message, node: int) -> RecordDict | Failure:
-    """The records in a reply, or the error that the network or the client app put there; `node` must be its sender."""
+    """Return the records in a reply, or the error of network or client app; `node` must be its sender."""
     if reply.has_error():
         if reply.error.code in _UNAVAILABLE:
             return NODE_GONE

@@ -72,7 +72,7 @@ PullMessage = Callable[..., int | None]
 
 
 class SecretAccess(ControlAuthnPlugin):
-    """Flower's check of who calls the control API: whoever sends the secret is the one account."""
+    """Flower's check of who calls the control API; whoever sends the secret is the only account."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret.encode()
@@ -94,7 +94,7 @@ class SecretAccess(ControlAuthnPlugin):
 
 
 def read_secret(path: Path) -> str:
-    """The secret in a file. Raises InputError if it is short, or other users of the machine can read it."""
+    """Read the secret in a file. Raises InputError if it is short, or other users of the machine can read it."""
     secret = read_text(path).strip()
     with system_errors(path, "read"):
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -106,9 +106,9 @@ def read_secret(path: Path) -> str:
 
 
 def run_superlink(secret_file: Path, arguments: Sequence[str]) -> None:
-    """Be `flower-superlink` with these arguments, whose control API asks for the secret; it ends the process.
+    """Run `flower-superlink` with these arguments and a control API that asks for the secret; it ends the process.
 
-    Raises InputError for a secret that is none, and if this version of Flower cannot be given the check.
+    Raises InputError for an invalid secret, and if this version of Flower has no place for the check.
     """
     access = SecretAccess(read_secret(secret_file))
     program = import_module("flwr.superlink.cli.flower_superlink")
@@ -140,7 +140,7 @@ def log_in(address: str, secret: str, home: Path | None = None) -> Path:
 
 
 class ApprovedExecutor(SubprocessExecutor):
-    """Flower's executor, for approved apps. Which app a client's task is of, its SuperNode has checked."""
+    """Flower's executor, for approved apps; the app of a client's task was checked by its SuperNode."""
 
     def __init__(self, approved: frozenset[str]) -> None:
         """approved: digests of apps whose server's part may run."""
@@ -165,7 +165,7 @@ class ApprovedExecutor(SubprocessExecutor):
 
 
 def _program(spec: ExecutionSpec) -> list[str]:
-    """The command of a task, without its token."""
+    """Return the command of a task, without its token."""
     name = TASK_TYPE_TO_COMMAND[spec.task_type]
     path = Path(sysconfig.get_path("scripts")) / name
     words = [str(path) if path.exists() else name, TASK_TYPE_TO_APPIO_API_ADDRESS_ARG[spec.task_type]]
@@ -177,7 +177,7 @@ def _program(spec: ExecutionSpec) -> list[str]:
 
 @contextmanager
 def private_file(content: bytes) -> Iterator[int]:
-    """A file without a name, as the handle by which a process that is started with it reads it once, /dev/fd/N."""
+    """Open a file without a name, which a process that inherits the handle N reads once, as /dev/fd/N."""
     with tempfile.TemporaryFile() as file:
         file.write(content)
         file.seek(0)
@@ -185,9 +185,9 @@ def private_file(content: bytes) -> Iterator[int]:
 
 
 def run_superexec(approved: frozenset[str], arguments: Sequence[str]) -> None:
-    """Be `flower-superexec` with these arguments, for approved apps; it ends the process.
+    """Run `flower-superexec` with these arguments, for approved apps; it ends the process.
 
-    Raises InputError if this version of Flower cannot be given the executor.
+    Raises InputError if this version of Flower has no place for the executor.
     """
     program = import_module("flwr.supercore.superexec.run_superexec")
     if not hasattr(program, MAKER):
@@ -203,12 +203,12 @@ class AppRefusedError(Exception):
 
 
 def app_digest(folder: Path) -> str:
-    """The digest of an exported app: "sha256:" and 64 digits. Raises InputError for a folder that is no app."""
+    """Return the digest of an exported app: "sha256:" and 64 digits. Raises InputError for another folder."""
     return _digest_of(archive(folder))
 
 
 def archive(folder: Path) -> bytes:
-    """What `flwr run` makes of an app and sends. Raises InputError for a folder that is no app."""
+    """Build the archive of an app that `flwr run` sends. Raises InputError for a folder that is no app."""
     with system_errors(folder, "read"):
         if not (folder / "pyproject.toml").is_file():
             raise InputError(f"{folder} is no app: it has no pyproject.toml")
@@ -221,7 +221,7 @@ def archive(folder: Path) -> bytes:
 
 
 def checked_digests(approved: Sequence[str]) -> frozenset[str]:
-    """The digests of apps, at least one. Raises InputError for what is no digest."""
+    """Return the digests of apps, at least one. Raises InputError for a malformed one."""
     if not approved:
         raise InputError("--app-digest is missing: `fedflat flower digest APP` prints it")
     for digest in approved:
@@ -231,10 +231,10 @@ def checked_digests(approved: Sequence[str]) -> frozenset[str]:
 
 
 def run_supernode(approved: Sequence[str], arguments: Sequence[str]) -> None:
-    """Be `flower-supernode` with these arguments; it ends the process. approved: digests of apps, at least one.
+    """Run `flower-supernode` with these arguments; it ends the process. approved: digests of apps, at least one.
 
-    Raises InputError for what is no digest, for arguments that are the node's own, and if this version of Flower cannot
-    be checked.
+    Raises InputError for a malformed digest, for arguments that the node sets itself, and if this version of Flower has
+    no place for the check.
     """
     digests = checked_digests(approved)
     original = start_client_internal._pull_and_store_message
@@ -269,9 +269,9 @@ def _start_superexec(approved: Sequence[str], arguments: Sequence[str], secret: 
 
 
 def only_approved(pull: PullMessage, approved: frozenset[str]) -> PullMessage:
-    """Flower's function that takes a message, and gets its run's app first, for approved apps only.
+    """Wrap Flower's function that receives a message after its run's app, so that only approved apps pass.
 
-    A message of another app is answered with an error that says so.
+    A message of another app is answered with an error that names it.
     """
 
     def checked(

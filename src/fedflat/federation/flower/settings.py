@@ -33,7 +33,7 @@ class FlowerSection(Section):
 
     @classmethod
     def parse(cls, where: str, table: Mapping[str, Any]) -> Self:
-        """The section that `table` describes. Raises InputError, naming `where` and the key."""
+        """Return the section in `table`. Raises InputError, naming `where` and the key."""
         try:
             return validated(cls, dict(table))
         except InputError as error:
@@ -101,7 +101,7 @@ class RunSettings(FlowerSection):
 
 
 def app_settings(folder: Path) -> RunSettings | None:
-    """The settings in an app's own pyproject.toml, None if there is none. Raises InputError for a damaged one."""
+    """Read the settings in an app's own pyproject.toml, None if there is none. Raises InputError if damaged."""
     path = folder / "pyproject.toml"
     table: Any = read_toml(path) if path.exists() else None
     for key in ("tool", "flwr", "app", "config"):
@@ -123,7 +123,8 @@ class NodeSettings(FlowerSection):
 
     secure_sum: float | None = Field(
         None, gt=0.5, le=1,
-        description="the least `secure-sum` of a run; no record is sent in the open then. That of the app counts, too",
+        description="the least `secure-sum` of a run; with it no record is sent unmasked. The app's own value is a "
+        "minimum, too",
     )  # fmt: skip
     min_clients: int = Field(3, ge=2, description="fewest clients whose records a sum may be of, with `secure-sum`")
     unmask_again: int = Field(
@@ -151,7 +152,7 @@ class NodeSettings(FlowerSection):
         return Path(self.state).expanduser() if self.state else user_data_path("fedflat") / "federations"
 
     def client_name(self, clients: int, own_samples: bool) -> str:
-        """The client's name in a federation of so many clients.
+        """Return the client's name in a federation of `clients`.
 
         A client with own samples is named in the configuration; parts of a named set are numbered, and the names sort
         like the numbers. Raises InputError, naming the key, for a configuration of the other kind.
@@ -179,16 +180,23 @@ class Member(Section):
 
 @dataclass(frozen=True)
 class OperatorRegistry:
-    """A file that is read anew for every question, so that keys can be renewed while a federation runs."""
+    """The operator's TOML file with every client's number of samples and public keys.
+
+    It is read anew for every question, so that keys can be renewed while a federation runs. A client's table:
+
+    [clinic-a]
+    samples = 1200
+    keys = ["ecdsa-sha2-nistp384 AAAAE2VjZHNh..."]    # the line of clinic-a.pub; two while a key is renewed
+    """
 
     path: Path
 
     def samples(self) -> dict[str, int]:
-        """Numbers of samples by client. Raises InputError, naming the file and the key."""
+        """Return the numbers of samples by client. Raises InputError, naming the file and the key."""
         return {name: member.samples for name, member in self._members().items()}
 
     def keys_of(self, name: str) -> set[bytes]:
-        """A client's public keys in the form in which Flower has them. Raises InputError if it is not listed."""
+        """Return a client's public keys in Flower's form, PEM. Raises InputError if it is not listed."""
         members = self._members()
         if name not in members:
             raise InputError(f"{name} is not in {self.path}")

@@ -32,7 +32,7 @@ SampleLoader = Callable[[Mapping[str, Any]], tuple[Any, Any]]  # the node's conf
 
 
 def version() -> str:
-    """The version of fedflat on this machine."""
+    """Return the version of fedflat on this machine."""
     return str(versions(("fedflat",))["fedflat"])
 
 
@@ -44,7 +44,7 @@ class Study:
     settings: RunSettings
 
     def __post_init__(self) -> None:
-        """Raises InputError, naming the key, for a study that no federation can carry out."""
+        """Raise InputError, naming the key, for a study that no federation can carry out."""
         if not self.own_samples and self.settings.clients != self.spec.data.clients:
             raise InputError(
                 f"clients is {self.settings.clients}, and the study's data.clients {self.spec.data.clients}: not equal"
@@ -117,17 +117,17 @@ class Study:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
     def module(self) -> nn.Module:
-        """The initial model, on this machine's device; its weights depend on nothing but the study's seed."""
+        """Build the initial model on this machine's device; its weights depend on the study's seed alone."""
         return self.spec.module_for(self.classes, self.shape).to(usable_device(self.spec.device))
 
     def method(self, module: nn.Module) -> Method:
-        """The method for `module`, whose adapters may be trained by turns."""
+        """Return the method for `module`, whose adapters may be trained in turns."""
         device = next(module.parameters()).device
         return by_turns(build_method(self.spec.method), build_adapter(self.spec.adapter), Space(module), device)
 
 
 def stored(node: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The samples in the folder that the node's configuration calls `data`. Raises InputError, naming the file."""
+    """Read the samples in the folder `data` of the node's configuration. Raises InputError, naming the file."""
     folder = node.get("data")
     if folder is None:
         raise InputError("node-config: data is missing: the folder with this client's x.npy and y.npy")
@@ -135,7 +135,7 @@ def stored(node: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def own_samples(study: Study, samples: tuple[Any, Any], number: int) -> FederatedData:
-    """A client's own samples, with its number in the federation. Raises InputError if they do not fit the study."""
+    """Return a client's own samples, with its number in the federation. Raises InputError if they do not fit."""
     how = study.spec.data
     data = FederatedData.from_clients([samples], classes=study.classes, labels=how.labels, class_names=how.class_names)
     if data.class_names and not how.class_names:
@@ -150,14 +150,14 @@ def own_samples(study: Study, samples: tuple[Any, Any], number: int) -> Federate
 
 
 def partition_samples(study: Study, node: NodeSettings) -> FederatedData:
-    """A client's part of the study's data set, with its number. Raises InputError, naming the field."""
+    """Return a client's part of the study's data set, with its number. Raises InputError, naming the field."""
     spec = study.spec.model_copy(update={"data_dir": node.data_dir or study.spec.data_dir})
     assert node.partition_id is not None  # noqa: S101 (`client_name` has checked it)
     return federated_data(spec).alone(node.partition_id)
 
 
 def evaluation_data(study: Study) -> FederatedData | None:
-    """The data whose test samples the server uses, or None. Raises InputError if they do not fit the study."""
+    """Return the data whose test samples the server uses, or None. Raises InputError if they do not fit."""
     if not study.own_samples:
         return federated_data(study.spec)
     if not study.settings.test:

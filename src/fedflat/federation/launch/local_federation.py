@@ -174,7 +174,7 @@ class LocalFederation:
     def events(self, run: SubmittedRun, seconds: float = float("inf")) -> Iterator[dict[str, Any]]:
         """Yield the events of a run as they happen, from its beginning until it is finished.
 
-        Raises FederationError if the run fails, a program of the federation ends, or so many seconds have passed.
+        Raises FederationError if the run fails, a program of the federation ends, or `seconds` have passed.
         """
         seen, end, asked = run.events_before, monotonic() + seconds, monotonic()
         while monotonic() < end:
@@ -205,7 +205,7 @@ def _flags(digests: Sequence[str]) -> list[str]:
 
 
 def _json(output: str) -> dict[str, Any]:
-    """The JSON object in the output of Flower's command, which may print other lines before it."""
+    """Parse the JSON object in the output of Flower's command, which may print other lines before it."""
     try:
         content: dict[str, Any] = json.loads(output[output.find("{") :])
     except ValueError as error:

@@ -25,7 +25,7 @@ from ..messages import RefusedError
 
 KEY_BYTES = 32  # of every key, public or secret, of a seed and of its digest
 NONCE_BYTES = 12
-SEAL_BYTES = NONCE_BYTES + 16  # that a sealed message is longer than what is in it
+SEAL_BYTES = NONCE_BYTES + 16  # by which a sealed message is longer than its content
 Words = NDArray[np.uint64]
 WORD = np.dtype("<u8")
 AT_ONCE = 2**17  # words; they stay in the processor's cache
@@ -34,27 +34,27 @@ Element: Any = _Element  # of GF(2**128); the library's annotations are not thos
 
 
 def new_secret() -> bytes:
-    """A new secret, from the operating system's randomness: an X25519 key, or a seed."""
+    """Return a new secret, from the operating system's randomness: an X25519 key, or a seed."""
     return secrets.token_bytes(KEY_BYTES)
 
 
 def public_key(secret: bytes) -> bytes:
-    """The public key of an X25519 key."""
+    """Return the public key of an X25519 key."""
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
 def digest(seed: bytes) -> bytes:
-    """What commits a client to its seed, and tells nothing of it."""
+    """Return the SHA-256 of a seed, which commits a client to it without revealing it."""
     return hashlib.sha256(seed).digest()
 
 
 def derived(secret: bytes, purpose: str, publics: bytes = b"") -> bytes:
-    """A key for one purpose, and the public keys that it comes from, if it does (HKDF-SHA256)."""
+    """Derive a key for one purpose, bound to the public keys that it comes from, if any (HKDF-SHA256)."""
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=purpose.encode() + publics).derive(secret)
 
 
 def agreed_key(secret: bytes, public: bytes, purpose: str) -> bytes:
-    """The key that the owners of `secret` and of `public` have in common. Raises RefusedError for a weak public key."""
+    """Return the key that the owners of `secret` and `public` share. Raises RefusedError for a weak public key."""
     try:
         shared = X25519PrivateKey.from_private_bytes(secret).exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:  # of another length, or one with which all keys in common are zero
@@ -63,13 +63,13 @@ def agreed_key(secret: bytes, public: bytes, purpose: str) -> bytes:
 
 
 def sealed(key: bytes, content: bytes, about: str) -> bytes:
-    """`content`, readable with `key` alone and tied to `about` (AES-256-GCM)."""
+    """Encrypt `content` with `key`, bound to `about` (AES-256-GCM)."""
     nonce = secrets.token_bytes(NONCE_BYTES)
     return nonce + AESGCM(key).encrypt(nonce, content, about.encode())
 
 
 def opened(key: bytes, message: bytes, about: str) -> bytes:
-    """What was given to `sealed`. Raises RefusedError if it was with another key or `about`, or is changed."""
+    """Return what was given to `sealed`. Raises RefusedError for another key or `about`, or a changed message."""
     try:
         return AESGCM(key).decrypt(message[:NONCE_BYTES], message[NONCE_BYTES:], about.encode())
     except (InvalidTag, ValueError) as error:
@@ -79,7 +79,7 @@ def opened(key: bytes, message: bytes, about: str) -> bytes:
 def add_mask(words: Words, key: bytes, sign: Literal[1, -1]) -> None:
     """Add the mask of `key`, 32 bytes that are used for nothing else, to `words` (n,) in place, or subtract it.
 
-    It is the key stream of AES-256 in counter mode, which nobody without the key can tell from random words.
+    It is the key stream of AES-256 in counter mode, which without the key looks like random words.
     """
     stream = Cipher(AES256(key), CTR(bytes(16))).encryptor()
     zeros = bytes(AT_ONCE * WORD.itemsize)
@@ -93,7 +93,7 @@ def add_mask(words: Words, key: bytes, sign: Literal[1, -1]) -> None:
 
 
 def sign_of(mine: int, other: int) -> Literal[1, -1]:
-    """Of two clients with a mask in common the one with the lower number adds it, and the other one subtracts it."""
+    """Return the sign of a mask that two clients share: the one with the lower number adds it."""
     return 1 if mine < other else -1
 
 
@@ -104,7 +104,7 @@ def create_shares(secret: bytes, threshold: int, number: int) -> list[bytes]:
     """
     padded, shares = pad(secret, BLOCK), [index.to_bytes(INDEX_BYTES, "little") for index in range(1, number + 1)]
     for start in range(0, len(padded), BLOCK):
-        for index, share in Shamir.split(threshold, number, padded[start : start + BLOCK]):
+        for index, share in Shamir.split(threshold, number, padded[start : start + BLOCK], ssss=False):
             shares[index - 1] += share
     return shares
 
@@ -120,7 +120,7 @@ class SecretCombiner:
         self._factors = cache(_factors)
 
     def combined(self, shares: Sequence[bytes]) -> bytes:
-        """The secret, from as many of its shares as are needed. Raises ValueError if they do not fit together."""
+        """Return the secret from `threshold` of its shares. Raises ValueError if they do not fit together."""
         if len({len(share) for share in shares}) != 1:
             raise ValueError("shares are of several lengths")
         factors = self._factors(tuple(int.from_bytes(share[:INDEX_BYTES], "little") for share in shares))
@@ -129,7 +129,7 @@ class SecretCombiner:
 
 
 def _block(shares: Sequence[bytes], factors: Sequence[Any], start: int) -> bytes:
-    """One block of a secret: the sum of its shares, each times its factor."""
+    """Return one block of a secret: the sum of its shares, each times its factor."""
     total = Element(0)
     for share, factor in zip(shares, factors, strict=True):
         total += Element(share[start : start + BLOCK]) * factor
@@ -138,7 +138,7 @@ def _block(shares: Sequence[bytes], factors: Sequence[Any], start: int) -> bytes
 
 
 def _factors(indices: tuple[int, ...]) -> tuple[Any, ...]:
-    """Lagrange's: of the values of a polynomial at `indices`, each times its factor, the sum is the value at zero.
+    """Return Lagrange's factors: a polynomial's value at zero is the sum of its values at `indices` times these.
 
     Raises ValueError if two indices are equal, or one is zero.
     """
