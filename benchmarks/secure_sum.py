@@ -27,10 +27,9 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from benchmarks import federation
 from benchmarks.results import machine
 from fedflat.core.method import Context
-from fedflat.federation.codec import pack
 from fedflat.federation.flower.records import to_records
 from fedflat.federation.membership import FederationError
-from fedflat.federation.messages import TrainReply, TrainRequest
+from fedflat.federation.messages import TrainReply, TrainRequest, pack
 from fedflat.federation.secure_sum.aggregator import SecureAggregator
 from fedflat.federation.secure_sum.client import SumClient
 from fedflat.federation.secure_sum.messages import KeysRequest, MaskRequest

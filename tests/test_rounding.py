@@ -32,11 +32,11 @@ from fedflat.experiments.recipe import find_recipe
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.federation.membership import Membership
 from fedflat.federation.server import FederatedServer, RoundFailedError, RoundTerms
-from fedflat.federation.update_aggregator import NormBounds
 from fedflat.methods import find
 from fedflat.metrics.flatness import all_measures
 from fedflat.metrics.flatness.subject import Subject
 from fedflat.rounds.checkpoint import AT_ONCE, rows_at_once
+from fedflat.rounds.guard import GuardState
 from fedflat.rounds.memory_layout import ALIGNED
 from fedflat.rounds.participation import Number, Share
 from support.federation import federation, simulation
@@ -92,7 +92,7 @@ def test_a_quorum_is_the_least_number_whose_share_is_reached(quorum: float, aske
     )  # fmt: skip
     with pytest.raises(RoundFailedError) as told:
         server.round(Silent())
-    needed = int(re.search(r"0 of \d+ clients have answered, (\d+) must", str(told.value))[1])
+    needed = int(re.search(r"0 of \d+ clients replied, (\d+) must", str(told.value))[1])
     share = Fraction(str(quorum))
     assert Fraction(needed, asked) >= share
     assert Fraction(needed - 1, asked) < share
@@ -104,7 +104,9 @@ class Message(Record):
 
 @given(norms=st.lists(st.integers(1, 1000), min_size=1, max_size=15, unique=True))
 def test_a_rounds_norm_is_the_largest_that_more_than_half_of_its_clients_have_reached(norms: list[int]) -> None:
-    seen = NormBounds(2.0, 1e-9).updated({"w": float(norm)} for norm in norms).seen["w"]
+    seen = (
+        GuardState(None, 1e-9, field_multiple=2.0).updated([], [{"w": float(norm)} for norm in norms]).field_norms["w"]
+    )
     assert 2 * sum(norm >= seen for norm in norms) > len(norms)
     assert 2 * sum(norm > seen for norm in norms) <= len(norms)
 

@@ -24,7 +24,7 @@ DANGEROUS = {
     "np.load": (
         "data/cache.py",
         "data/sources/digits.py",
-        "federation/flower/samples.py",
+        "federation/flower/study.py",
         "metrics/flatness/surface.py",
     ),  # allow_pickle=False, see below
     "yaml.load": (),

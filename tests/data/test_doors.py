@@ -24,9 +24,8 @@ from fedflat.data.readers.npz import read_npz
 from fedflat.data.sample_kind import SampleKind
 from fedflat.experiments.config_errors import validated
 from fedflat.experiments.spec import RunSpec
-from fedflat.federation.flower.samples import own_samples, stored
 from fedflat.federation.flower.settings import RunSettings
-from fedflat.federation.flower.study import Study
+from fedflat.federation.flower.study import Study, own_samples, stored
 from support.effort import chosen
 from support.files import refused
 

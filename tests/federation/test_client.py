@@ -10,7 +10,7 @@ import pytest
 
 import fedflat as ff
 from fedflat.core.errors import InputError
-from fedflat.federation.codec import RefusedError
+from fedflat.federation.messages import RefusedError
 from fedflat.federation.secure_sum.messages import KeysRequest
 from fedflat.federation.server import RoundFailedError
 from fedflat.methods import find

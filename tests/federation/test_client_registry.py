@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from fedflat.federation.client_registry import ClientRegistry, NodeKey
+from fedflat.federation.membership import ClientRegistry, NodeKey
 from fedflat.federation.messages import ClientInfo
 from support.transports import DIGEST
 

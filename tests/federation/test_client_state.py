@@ -97,11 +97,11 @@ def reports_damage(state: ClientState, record: Kept, file: Path) -> bool:
     return bool(reason)
 
 
-def test_records_of_the_first_releases_can_be_read(tmp_path: Path) -> None:
-    """They have no digest."""
+def test_a_record_without_a_digest_is_refused(tmp_path: Path) -> None:
     record = kept(4)
     save_file({"c": record.c, "mu": record.mu}, file_of(tmp_path, 3))
-    assert torch.equal(ClientState(tmp_path, Kept).load(3, FIRST).mu, record.mu)
+    with pytest.raises(InputError, match="is damaged: it is not what was written after round 3"):
+        ClientState(tmp_path, Kept).load(3, FIRST)
 
 
 def test_a_file_of_any_size_takes_no_more_memory_than_a_record(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_headers_of_other_kinds_are_reported_in_one_line(content, tmp_path: Path
 
 
 def test_only_the_owner_can_read_them(tmp_path: Path) -> None:
-    """Whatever the umask is; folders that the first releases made are closed too."""
+    """Whatever the umask is; a folder that exists already is closed too."""
     before = os.umask(0o000)
     try:
         old = tmp_path / "state" / "name" / "old"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedflat.core.records import Record, Vector
-from fedflat.federation.codec import PackedTensor, RefusedError, pack, unpack
+from fedflat.federation.messages import PackedTensor, RefusedError, pack, unpack
 
 
 class Pair(Record):

@@ -14,16 +14,16 @@ import pytest
 import torch
 
 import fedflat as ff
-from fedflat.core.errors import ChangedWarning, InputError
+from fedflat.core.errors import InputError
 from fedflat.core.method import Method
 from fedflat.core.records import Record, Vector, gradient_scale
 from fedflat.federation.client import FederatedClient
-from fedflat.federation.codec import RefusedError
 from fedflat.federation.membership import Membership
+from fedflat.federation.messages import RefusedError
 from fedflat.federation.server import FederatedServer, RoundTerms
-from fedflat.federation.update_aggregator import NormBounds
+from fedflat.federation.update_aggregator import checked_norms
 from fedflat.methods import find
-from fedflat.rounds import checkpoint
+from fedflat.rounds.guard import GuardState
 from fedflat.rounds.participation import participation
 from support.attacks import ATTACKER, AttackedFederation, every_number, scaled
 from support.effort import chosen, effort
@@ -93,8 +93,8 @@ def test_a_client_cannot_raise_the_bound_by_sending_as_much_as_it_may(tmp_path: 
     sent = []
 
     def greedy(request, reply):
-        bounds = attacked.server._norms
-        largest = 2.9 * max(bounds.start, bounds.seen.get("delta", 0.0))
+        bounds = attacked.server.guard
+        largest = 2.9 * max(bounds.start, bounds.field_norms.get("delta", 0.0))
         sent.append(largest)
         delta = np.zeros(reply.up["delta"].shape, "<f4")
         delta[0] = largest
@@ -136,21 +136,15 @@ def test_large_gradients_with_a_small_step_are_honest(method: Method, tmp_path: 
 
 
 def test_the_bound_is_part_of_the_checkpoint(tmp_path: Path) -> None:
-    """A server that is resumed has the same bounds; from a checkpoint of the first format it starts with new ones."""
+    """A server that is resumed has the same bounds."""
     attacked = AttackedFederation(find("Scaffold")(), tmp_path / "clients")
     attacked.run(2)
     file = tmp_path / "round.safetensors"
     attacked.server.save(file)
     again = AttackedFederation(find("Scaffold")(), tmp_path / "clients").server
     again.load(file)
-    assert again._norms == attacked.server._norms
-    assert again._norms.seen.keys() == {"delta", "dc"}
-    tensors, meta = checkpoint.load(file)
-    format_1 = {key: meta[key] for key in ("t", "history", "counted", "settings")}
-    checkpoint.save(file, tensors, format_1)
-    with pytest.warns(ChangedWarning, match="it is of format 1"):
-        again.load(file)
-    assert (again.t, dict(again._norms.seen)) == (2, {})
+    assert again.guard == attacked.server.guard
+    assert again.guard.field_norms.keys() == {"delta", "dc"}
 
 
 class Fields(Record):
@@ -164,19 +158,19 @@ def fields(a: float, b: float) -> Fields:
 
 def test_the_bound_by_hand() -> None:
     """For parameters 10 x 3, then 10 x 5; for gradients 10 x 3 / 0.5, as long as smaller ones were seen."""
-    bounds = NormBounds(10.0, 3.0)
-    assert bounds.check(fields(29.9, 59.9), lr_sum=0.5) == pytest.approx({"a": 29.9, "b": 59.9})
+    bounds = GuardState(None, 3.0, field_multiple=10.0)
+    assert checked_norms(bounds, fields(29.9, 59.9), lr_sum=0.5) == pytest.approx({"a": 29.9, "b": 59.9})
     with pytest.raises(RefusedError, match=r"a: norm is 30.2, at most 30 is allowed, norm-multiple = 10 times"):
-        bounds.check(fields(30.2, 0), lr_sum=0.5)
+        checked_norms(bounds, fields(30.2, 0), lr_sum=0.5)
     with pytest.raises(RefusedError, match=r"b: norm is 60.2, at most 60"):
-        bounds.check(fields(0, 60.2), lr_sum=0.5)
-    after = bounds.updated([{"a": x, "b": 2.0} for x in (1.0, 900.0, 5.0)])
-    assert after.seen == {"a": 5.0, "b": 2.0}, "the lower median"
-    assert bounds.updated([{"a": 1.0}, {"a": 900.0}]).seen == {"a": 1.0}, "more than half of two are both"
-    assert after.updated([{"a": 4.0, "b": 3.0}]).seen == {"a": 5.0, "b": 3.0}, "the largest of all rounds"
-    assert after.check(fields(49.9, 59.9), lr_sum=0.5)
+        checked_norms(bounds, fields(0, 60.2), lr_sum=0.5)
+    after = bounds.updated([], [{"a": x, "b": 2.0} for x in (1.0, 900.0, 5.0)])
+    assert after.field_norms == {"a": 5.0, "b": 2.0}, "the lower median"
+    assert bounds.updated([], [{"a": 1.0}, {"a": 900.0}]).field_norms == {"a": 1.0}, "more than half of two are both"
+    assert after.updated([], [{"a": 4.0, "b": 3.0}]).field_norms == {"a": 5.0, "b": 3.0}, "the largest of all rounds"
+    assert checked_norms(after, fields(49.9, 59.9), lr_sum=0.5)
     with pytest.raises(RefusedError, match=r"a: norm is 50.2, at most 50"):
-        after.check(fields(50.2, 0), lr_sum=0.5)
+        checked_norms(after, fields(50.2, 0), lr_sum=0.5)
 
 
 @pytest.mark.parametrize("number", [nan, inf, 1e200])
@@ -184,7 +178,7 @@ def test_the_bound_is_on_what_the_server_receives(number: float) -> None:
     """A small message divided by a smaller step may be infinite; the square of a large number is."""
     huge = Fields(torch.zeros(1, 4, dtype=torch.float64), torch.full((1, 4), number, dtype=torch.float64))
     with pytest.raises(RefusedError, match="b: norm is"):
-        NormBounds(100.0, 1.0).check(huge, lr_sum=1.0)
+        checked_norms(GuardState(None, 1.0, field_multiple=100.0), huge, lr_sum=1.0)
 
 
 @pytest.mark.parametrize("multiple", [0.0, 0.5, -1.0, nan])

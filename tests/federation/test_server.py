@@ -97,7 +97,7 @@ def test_below_the_quorum_nothing_changes(tmp_path: Path) -> None:
     )
     server = federated_server(Scaffold(), CLIENT, terms=RoundTerms(quorum=0.5))
     before = server.w.clone()
-    with pytest.raises(RoundFailedError, match=r"round 0: 0 of 3 clients have answered, 2 must \(clinic-\d\d: out"):
+    with pytest.raises(RoundFailedError, match=r"round 0: 0 of 3 clients replied, 2 must \(clinic-\d\d: out"):
         server.round(transport)
     assert server.t == 0
     assert torch.equal(server.w, before)
@@ -176,7 +176,7 @@ def test_a_checkpoint_of_another_federation_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "line"),
-    [({"quorum": 0.0}, "quorum must be in"), ({"quorum": 1.5}, "quorum must be in"),
+    [({"quorum": 0.0}, "quorum must be more than 0 and at most 1, got 0.0"), ({"quorum": 1.5}, "at most 1, got 1.5"),
      ({"deadline": 0.0}, "deadline must be more than 0"), ({"deadline": float("nan")}, "deadline must be more than 0")],
 )  # fmt: skip
 def test_terms_that_make_no_sense(arguments: dict[str, float], line: str) -> None:

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 import fedflat as ff
-from fedflat.federation.codec import pack
-from fedflat.federation.messages import TrainReply
+from fedflat.federation.messages import TrainReply, pack
 from fedflat.federation.server import RoundFailedError, RoundTerms
 from fedflat.methods import all_methods, find
 from fedflat.rounds.cost import sends_move
@@ -70,7 +69,7 @@ def test_every_kind_alone_fails_the_round_and_leaves_the_model(kind: str, tmp_pa
     clients = federated_clients(FedSMOO(), tmp_path, CLIENT)
     server = federated_server(FedSMOO(), CLIENT)
     before = {name: x.clone() for name, x in server.state.tensors().items()}
-    with pytest.raises(RoundFailedError, match="0 of 3 clients have answered"):
+    with pytest.raises(RoundFailedError, match="0 of 3 clients replied"):
         server.round(InProcessTransport(clients, lambda name, reply: MUTATIONS[kind](rng, reply)))
     assert all(torch.equal(getattr(server.state, name), x) for name, x in before.items())
 
@@ -128,7 +127,7 @@ def test_drift_that_the_message_does_not_say_is_bounded_as_norms_are(name: str, 
     """The bound is a multiple of the initial model's norm."""
     method, bad = find(name)(**OTHERS[name]), "clinic-03"
     clients = federated_clients(method, tmp_path, CLIENT)
-    largest = 100 * federated_server(method, CLIENT)._norms.start
+    largest = 100 * federated_server(method, CLIENT).guard.start
     for claim, refused in ((1.01 * largest, True), (0.99 * largest, False)):
         transport = InProcessTransport(
             clients, lambda name, reply, claim=claim: replace(reply, drift=claim) if name == bad else reply

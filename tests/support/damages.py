@@ -30,8 +30,8 @@ from fedflat.experiments.spec import RunSpec, StudySpec
 from fedflat.experiments.tracking import TrackingObserver
 from fedflat.experiments.tuning_spec import TuningSpec
 from fedflat.federation.client_state import ClientState
-from fedflat.federation.codec import RefusedError
 from fedflat.federation.flower.ejections import Ejections
+from fedflat.federation.messages import RefusedError
 from fedflat.federation.secure_sum.session import Session, SessionFolder, UnmaskedRounds
 from fedflat.methods.scaffold import Control
 from fedflat.reports.comparison import compare

@@ -13,8 +13,7 @@ import torch
 import fedflat as ff
 from fedflat.core.method import Method
 from fedflat.federation.client import FederatedClient
-from fedflat.federation.codec import RefusedError
-from fedflat.federation.messages import Failure
+from fedflat.federation.messages import Failure, RefusedError
 from fedflat.federation.secure_sum.client import SumClient
 from fedflat.federation.secure_sum.messages import KeysRequest
 from fedflat.federation.server import FederatedServer, RoundTerms

@@ -30,17 +30,15 @@ from flwr.app import Message, RecordDict
 from safetensors.torch import load_file
 
 from fedflat.federation.client_state import ClientState
-from fedflat.federation.codec import RefusedError
 from fedflat.federation.flower import client_app
 from fedflat.federation.flower.directory import FederationDirectory, check, log_problem
 from fedflat.federation.flower.ejections import Ejections
 from fedflat.federation.flower.event_log import read_events
 from fedflat.federation.flower.records import read_train_reply, to_records
-from fedflat.federation.flower.samples import own_samples
 from fedflat.federation.flower.settings import RunSettings
-from fedflat.federation.flower.study import FILE, Study
+from fedflat.federation.flower.study import FILE, Study, own_samples
 from fedflat.federation.membership import FederationError
-from fedflat.federation.messages import TrainReply
+from fedflat.federation.messages import RefusedError, TrainReply
 from fedflat.federation.update_aggregator import NO_REPLY
 from fedflat.rounds import checkpoint
 from support.flower_fixtures import study_of

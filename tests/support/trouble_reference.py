@@ -12,8 +12,7 @@ import torch
 
 from fedflat.experiments.spec import build_client, participation_of
 from fedflat.federation.client import FederatedClient
-from fedflat.federation.flower.samples import own_samples
-from fedflat.federation.flower.study import Study
+from fedflat.federation.flower.study import Study, own_samples
 from fedflat.federation.membership import Membership
 from fedflat.federation.messages import TrainReply, TrainRequest
 from fedflat.federation.server import FederatedServer

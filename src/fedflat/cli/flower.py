@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -14,6 +16,7 @@ import typer
 from ..core.errors import InputError, MissingPackageError, shortened
 from ..core.object_references import allow_code
 from ..experiments.interrupt import Interrupted, signals_handled_by
+from ..federation.terms import SETTINGS, key_of
 from ..reports.literal import literal
 from .completion import SettingsCommand
 from .console import Console
@@ -25,27 +28,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 MOST_NODES = 16  # on one machine; each is several processes with torch
-ShapeOption = Annotated[str | None, typer.Option(help="Of a client's own samples, e.g. 3x32x32; with --classes.")]
-ClassesOption = Annotated[int | None, typer.Option(help="Number of classes of clients' own samples.")]
-NumbersOption = Annotated[str, typer.Option(help="What own samples are: floats, pixels (uint8), or tokens.")]
 ClientsOption = Annotated[int | None, typer.Option(help="Clients to begin with; for a named set, its data.clients.")]
-DeadlineOption = Annotated[float, typer.Option(help="Seconds for a round; whoever answers later does not count.")]
-QuorumOption = Annotated[float, typer.Option(help="Share of a round's clients that must answer.")]
-WaitOption = Annotated[float, typer.Option(help="Seconds until all clients must have come.")]
-MembersOption = Annotated[
-    str,
-    typer.Option(help="Who may take part, with how many samples: 'clinic-a=1200 clinic-b=800'; else who comes first."),
-]
-MaxSamplesOption = Annotated[
-    int, typer.Option(help="Samples that a client may say it has, where --members does not say it.")
-]
-NormMultipleOption = Annotated[
-    float, typer.Option(help="Of the largest norm seen before, which no client's vector may be beyond.")
-]
-SecureSumOption = Annotated[
-    float | None,
-    typer.Option(help="Let the server see sums alone: share of a round's clients needed to unmask one, e.g. 0.6."),
-]
 FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The server's folder of a federation.")]
 MemberArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of a member.")]
 OutOption = Annotated[
@@ -59,27 +42,36 @@ InsecureOption = Annotated[
 ]
 
 
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give `command` a flag for each of the `SETTINGS`; it receives their values, by their keys, as `settings`."""
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        command(settings={key_of(name): given.pop(name) for name in SETTINGS}, **given)
+
+    flags = []
+    for name, setting in SETTINGS.items():
+        option = typer.Option(setting.default, help=f"{setting.meaning[0].upper()}{setting.meaning[1:]}.")
+        flags.append(Parameter(name, Parameter.KEYWORD_ONLY, default=option, annotation=setting.kind))
+    own = [one for one in signature(command, eval_str=True).parameters.values() if one.name != "settings"]
+    called.__signature__ = Signature([*own, *flags])  # type: ignore[attr-defined]
+    return called
+
+
 @app.command("export", cls=SettingsCommand, options_metavar="[OPTIONS] [--KEY VALUE]...")
+@with_settings
 def export_study(
     context: typer.Context,
     study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="One run, as for `fedflat run`.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for the app.")],
-    shape: ShapeOption = None,
-    classes: ClassesOption = None,
-    numbers: NumbersOption = "floats",
     clients: ClientsOption = None,
-    deadline: DeadlineOption = 600.0,
-    quorum: QuorumOption = 0.5,
-    wait: WaitOption = 600.0,
-    members: MembersOption = "",
-    max_samples: MaxSamplesOption = 1_000_000,
-    norm_multiple: NormMultipleOption = 100.0,
-    secure_sum: SecureSumOption = None,
+    *,
+    settings: dict[str, Any],
 ) -> None:
     r"""Write a Flower app that carries out one run, for `flwr run`.
 
-    Clients have parts of the study's data set, by their node's partition-id, or samples of their own, of which --shape
-    and --classes say what they are. All machines have fedflat\[flower] installed; the app brings no dependency.
+    Clients have parts of the study's data set, by their node's partition-id, or samples of their own, described by
+    --shape and --classes. All machines have fedflat\[flower] installed; the app brings no dependency.
 
     fedflat flower export run.toml app
 
@@ -94,42 +86,33 @@ def export_study(
         from ..federation.flower.settings import RunSettings
     context.with_resource(allow_code())  # what the user's own command line and file name
     spec = resolve(RunSpec, [str(study), *context.args])
-    terms = _terms(deadline, quorum, wait, members, max_samples, norm_multiple, secure_sum)
-    given = {"shape": shape, "classes": classes, "numbers": numbers, **terms}
-    known = len(members.split()) or (spec.data.clients if shape is None else None)
+    known = len(settings["members"].split()) or (spec.data.clients if settings["shape"] is None else None)
     number = known if clients is None else clients
     if number is None:
         raise InputError("--clients is missing: with how many clients of their own samples the federation begins")
-    settings = RunSettings.parse("flower export", {**given, "clients": number, "out": f"runs/{spec.label}-federation"})
-    export(spec, settings, folder)
+    settings |= {"clients": number, "out": f"runs/{spec.label}-federation"}
+    export(spec, RunSettings.parse("flower export", settings), folder)
     Console().say(f"app in {folder}; start it with `flwr run {folder} LINK`",
                   f"nodes that run no other app need its digest: `fedflat flower digest {folder}`")  # fmt: skip
 
 
 @app.command("run", cls=SettingsCommand, options_metavar="[STUDY.toml] [--KEY VALUE]...")
+@with_settings
 def run_here(
     context: typer.Context,
     out: OutOption = None,
     insecure: InsecureOption = False,
-    deadline: DeadlineOption = 600.0,
-    quorum: QuorumOption = 0.5,
-    wait: WaitOption = 600.0,
-    members: MembersOption = "",
-    max_samples: MaxSamplesOption = 1_000_000,
-    norm_multiple: NormMultipleOption = 100.0,
-    secure_sum: SecureSumOption = None,
-    shape: ShapeOption = None,
-    classes: ClassesOption = None,
-    numbers: NumbersOption = "floats",
     own: Annotated[
         list[str] | None,
         typer.Option("--client", help="NAME=FOLDER with a client's own x.npy and y.npy, with --shape; several times."),
     ] = None,
+    *,
+    settings: dict[str, Any],
 ) -> None:
     """Try a study out as a whole federation on this machine: SuperLink, a SuperNode for each client, and the app.
 
-    Everything is started on the loopback, with TLS and keys, and ended with the command. A federation that was stopped
-    goes on from its last round when started again with the same settings.
+    Everything is started on the loopback, with TLS and keys, and ended with the command. The same command resumes a
+    federation that was stopped, from its last completed round.
 
     fedflat flower run --data.name digits --data.clients 3 --method.name fedsmoo --rounds 3 --out runs/tried
 
@@ -143,19 +126,17 @@ def run_here(
     context.with_resource(allow_code())  # what the user's own command line and file name
     spec, console = resolve(RunSpec, context.args), Console()
     folders = _folders(own or [])
-    if bool(folders) != (shape is not None):
+    if bool(folders) != (settings["shape"] is not None):
         raise InputError("--shape, --classes and --client NAME=FOLDER go together: all for clients' own samples")
     clients = len(folders) or spec.data.clients
     if clients > MOST_NODES:
         asked = "--client" if folders else "data.clients"
         raise InputError(f"{asked} = {clients}: each is a SuperNode here, and {MOST_NODES} are the most to try out")
     with _flower_imports():
-        from ..federation.launch.local_deployment import local_deployment
+        from ..federation.launch.local_federation import local_deployment
     if not folders:
         prepare_data(console, spec)
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}-federation"
-    settings = _terms(deadline, quorum, wait, members, max_samples, norm_multiple, secure_sum)
-    settings |= {"shape": shape, "classes": classes, "numbers": numbers} if folders else {}
     with (
         signals_handled_by(_stop),
         local_deployment(spec, path, settings, not insecure, folders) as events,
@@ -176,7 +157,7 @@ def show_digest(folder: Annotated[Path, typer.Argument(metavar="APP", help="The 
     fedflat flower digest app
     """
     with _flower_imports():
-        from ..federation.flower.approved_app import app_digest
+        from ..federation.flower.programs import app_digest
     Console().say(app_digest(folder))
 
 
@@ -185,15 +166,15 @@ def run_node(
     context: typer.Context,
     app_digest: DigestOption,
 ) -> None:
-    """Be a SuperNode that runs only approved apps, whatever the server sends. Other arguments are flower-supernode's.
+    """Run a SuperNode that runs only approved apps, whatever the server sends. Other arguments: flower-supernode's.
 
-    Another app is neither unpacked nor stored, and the server is told so. What may run is decided here: the digest is
-    of the app as `fedflat flower digest` reads it from its folder.
+    Another app is neither unpacked nor stored, and the server receives an error. The node's operator decides what may
+    run: the digest is that of the app's folder, by `fedflat flower digest`.
 
     fedflat flower node --app-digest sha256:1a2b... --superlink fl.example.org:8443 --root-certificates ca.crt
     """
     with _flower_imports():
-        from ..federation.flower.approved_app import run_supernode
+        from ..federation.flower.programs import run_supernode
     run_supernode(app_digest, context.args)
 
 
@@ -204,27 +185,26 @@ def run_superlink(
         Path, typer.Option(help="File with the secret that `fedflat flower login` stores for `flwr`.")
     ],
 ) -> None:
-    """Be a SuperLink whose control API asks for a secret. Other arguments are flower-superlink's.
+    """Run a SuperLink whose control API requires a secret. Other arguments are flower-superlink's.
 
-    Flower's own SuperLink starts a run for whoever reaches its port, every user of the machine among them.
+    Flower's own SuperLink starts a run for anybody who reaches its port, including every user of the machine.
 
     fedflat flower superlink --control-secret-file control.secret --host 127.0.0.1 --port 8000 --isolation process
     """
     with _flower_imports():
-        from ..federation.flower import control_access
-    control_access.run_superlink(control_secret_file, context.args)
+        from ..federation.flower import programs
+    programs.run_superlink(control_secret_file, context.args)
 
 
 @app.command("superexec", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def run_superexec(context: typer.Context, app_digest: DigestOption) -> None:
-    """Be a SuperExec that runs the server's part of approved apps only. Other arguments are flower-superexec's.
+    """Run a SuperExec that runs the server's part of approved apps only. Other arguments are flower-superexec's.
 
     fedflat flower superexec --app-digest sha256:1a2b... --runtime-api-address 127.0.0.1:8000 --root-certificates ca.crt
     """
     with _flower_imports():
-        from ..federation.flower import task_executor
-        from ..federation.flower.approved_app import checked_digests
-    task_executor.run_superexec(checked_digests(app_digest), context.args)
+        from ..federation.flower import programs
+    programs.run_superexec(programs.checked_digests(app_digest), context.args)
 
 
 @app.command("login")
@@ -232,28 +212,26 @@ def log_in(
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="As `flwr` has it, such as 127.0.0.1:8000.")],
     control_secret_file: Annotated[Path, typer.Option(help="The file that the SuperLink has been given.")],
 ) -> None:
-    """Let the `flwr` commands of this user use a SuperLink's control API, which asks for a secret.
+    """Let the `flwr` commands of this user use a SuperLink's control API, which requires a secret.
 
     The secret is stored in $FLWR_HOME, in a file that this user alone can read.
 
     fedflat flower login 127.0.0.1:8000 --control-secret-file /etc/fedflat/control.secret
     """
     with _flower_imports():
-        from ..federation.flower import control_access
-    Console().say(f"stored in {control_access.log_in(address, control_access.read_secret(control_secret_file))}")
+        from ..federation.flower.programs import log_in, read_secret
+    Console().say(f"stored in {log_in(address, read_secret(control_secret_file))}")
 
 
 @app.command("rollback")
 def roll_back(
     folder: FolderArgument,
-    to_round: Annotated[
-        int, typer.Option(min=1, help="Rounds that are kept; the last three states can be gone back to.")
-    ],
+    to_round: Annotated[int, typer.Option(min=1, help="Round to return to: one of the last three checkpoints.")],
 ) -> None:
-    """Go back to an earlier state of a federation that is not running, such as before a client spoilt the model.
+    """Return a stopped federation to an earlier checkpoint, such as before a client spoilt the model.
 
-    Later states, the model and its result are renamed and no longer count; nothing is deleted. The same command as
-    before then goes on from there, and clients with it: they keep their records as of each of these states.
+    Later checkpoints, the model and its result are renamed and no longer count; nothing is deleted. The same command as
+    before resumes from there. So do the clients, which keep their records of each of these checkpoints.
 
     fedflat flower rollback runs/first --to-round 12
     """
@@ -269,10 +247,10 @@ def eject_member(
     name: MemberArgument,
     reason: Annotated[str, typer.Option(help="Why, for the log.")] = "",
 ) -> None:
-    """Ask no more of a member from the next round on, while the federation runs or before it goes on.
+    """Stop sending training requests to a member, from the next round, also while the federation runs.
 
-    It keeps its number and its record, and is as if it were never drawn; what it has sent stays in the model unless
-    `fedflat flower rollback` goes back before it. Revoke its key, too: docs/deploy.md.
+    It keeps its number and its record, like a client that is never sampled. What it has sent stays in the model unless
+    `fedflat flower rollback` returns to an earlier round. Revoke its key, too: docs/deploy.md.
 
     fedflat flower eject runs/first clinic-b --reason "scanner replaced"
     """
@@ -284,7 +262,7 @@ def eject_member(
 
 @app.command("admit")
 def admit_member(folder: FolderArgument, name: MemberArgument) -> None:
-    """Ask an ejected member again from the next round on; nobody else can join a federation that has begun.
+    """Send training requests to an ejected member again, from the next round; nobody else can join later.
 
     fedflat flower admit runs/first clinic-b
     """
@@ -301,12 +279,12 @@ def make_certificates(
         list[str] | None, typer.Option(help="A name or address by which nodes reach the server; several times.")
     ] = None,
     node: Annotated[list[str] | None, typer.Option(help="A client's name, for its key; several times.")] = None,
-    days: Annotated[int, typer.Option(help="For which the server's certificate is valid.")] = 365,
+    days: Annotated[int, typer.Option(help="Days for which the server's certificate is valid.")] = 365,
 ) -> None:
     """Make what TLS and node authentication need: an authority, the server's certificate, a key for every node.
 
-    What is there is never written over, so further nodes can be added later. Whoever has `ca.key` can pretend to be
-    the server: take it offline. A node's key goes to its machine, and only its `.pub` to the server.
+    Existing files are never overwritten, so nodes can be added later. Whoever has `ca.key` can pretend to be the
+    server: take it offline. A node's key goes to its machine, and only its `.pub` to the server.
 
     fedflat flower certs keys --host fl.example.org --node clinic-a --node clinic-b
     """
@@ -331,15 +309,6 @@ def write_unit_files(
     Console().say(*map(str, write_units(folder)))
 
 
-def _terms(
-    deadline: float, quorum: float, wait: float, members: str, max_samples: int, norm_multiple: float,
-    secure_sum: float | None,
-) -> dict[str, Any]:  # fmt: skip
-    """The settings that both commands have, by their keys."""
-    terms = {"deadline": deadline, "quorum": quorum, "wait": wait, "members": members}
-    return {**terms, "max-samples": max_samples, "norm-multiple": norm_multiple, "secure-sum": secure_sum}
-
-
 def _folders(texts: list[str]) -> dict[str, Path]:
     """Parse `--client NAME=FOLDER`. Raises InputError for a folder that is missing, or a name that is given twice."""
     found: dict[str, Path] = {}
@@ -354,10 +323,10 @@ def _folders(texts: list[str]) -> dict[str, Path]:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """A signal handler that raises Interrupted, once: after it, the processes that were started must be ended."""
+    """Raise Interrupted, as a signal handler, and ignore further signals: started processes must be ended after it."""
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)
-    raise Interrupted(number, "started again with the same settings, it goes on from the last full round")
+    raise Interrupted(number, "started again with the same settings, it resumes from the last completed round")
 
 
 @contextmanager
@@ -372,7 +341,7 @@ def _flower_imports() -> Iterator[None]:
 
 
 def event_lines(event: dict[str, Any]) -> list[str]:
-    """An event as a line, and a line for every client that is missing or waited for."""
+    """Return an event as a line, and a line for every client that is missing or waited for."""
     words = [f"{event['time'][11:19]} {event['event']}"]
     for key, value in event.items():
         if key not in ("time", "event", "missing", "waiting", "counted"):
@@ -382,7 +351,7 @@ def event_lines(event: dict[str, Any]) -> list[str]:
 
 
 def _activity(event: dict[str, Any], rounds: int) -> str:
-    """What the federation does after `event`."""
+    """Describe what the federation does after `event`."""
     if event["event"] in ("begun", "round"):
         done = event.get("done", event.get("t", -1) + 1)
         return "saving the model" if done == rounds else f"round {done + 1} of {rounds}"

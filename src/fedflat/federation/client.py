@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +26,14 @@ from ..rounds.memory_layout import aligned
 from ..rounds.participation import Participation
 from ..rounds.sequential import Sequential
 from .client_state import ClientState
-from .codec import RefusedError, pack, unpack
-from .messages import TrainReply, TrainRequest
+from .messages import RefusedError, TrainReply, TrainRequest, pack, unpack
 from .secure_sum.messages import KeysRequest
 from .secure_sum.summand import summand
-from .update_aggregator import ExpectedReply, NormBounds, UpdateAggregator
+from .update_aggregator import ExpectedReply, UpdateAggregator
 
 
 class FederatedClient:
-    """Trains when it is asked to, as the simulator would train this client: the same loop, batches and bits."""
+    """Trains on request as the simulator would train this client: the same loop, batches and bits."""
 
     def __init__(
         self,
@@ -50,10 +48,12 @@ class FederatedClient:
         participation: Participation | None = None,
         rounds: int = 0,
     ) -> None:
-        """`data` is one client's, with its number in the federation (`FederatedData.alone`); `folder` keeps its
-        records; `digest` is that of the study it takes part in; with `bf16` gradients are bfloat16; `participation`
-        says who is slow; `rounds` are planned, for a method that must know. Raises InputError for data whose labels
-        are not classes."""
+        """Raise InputError for data whose labels are not classes.
+
+        data: one client's, with its number in the federation (`FederatedData.alone`). folder: keeps its records.
+        digest: of the study. bf16: whether gradients are bfloat16. participation: says who is slow. rounds: planned,
+        for a method that depends on their number.
+        """
         fix_product_rounding()
         method.check_rounds(rounds)
         self._method, self._digest = method.fitted(data.shape), digest
@@ -98,7 +98,7 @@ class FederatedClient:
     def summand(
         self, request: KeysRequest, guard: Guard | None, weights: Weights
     ) -> tuple[TrainReply, dict[str, ExactSum]]:
-        """Train, and make of the reply what the server would add of it, shortened to the bound of `guard`.
+        """Train; return the reply and the sums that the server would add for it, clipped to the bound of `guard`.
 
         weights: of clients in the mean. Raises what `train` does, and RefusedError for a weight that cannot be its own.
         """
@@ -106,8 +106,8 @@ class FederatedClient:
         reply = self.train(request)
         expected = {"": ExpectedReply(reply.samples, reply.steps, reply.gradients, request.weight)}
         ctx = self._contexts.of(request.t, request.share, request.sampled)
-        state = None if guard is None else GuardState.new(guard, self._method, self._like)
-        aggregator = UpdateAggregator(self._method, self._like, ctx, expected, NormBounds(inf, 1.0), state)
+        bounds = GuardState.new(guard, self._method, self._like)
+        aggregator = UpdateAggregator(self._method, self._like, ctx, expected, bounds)
         with one_thread(self._like.device):
             aggregator.add("", reply)
         for reason in aggregator.missing.values():
@@ -123,7 +123,7 @@ class FederatedClient:
 
 
 def _check_weight(weight: float, samples: int, guard: Guard | None, weights: Weights) -> None:
-    """Raise RefusedError for a weight that a client with so many samples cannot have; the others' might be nothing."""
+    """Raise RefusedError for a weight that a client with `samples` cannot have: a low one would expose the others."""
     highest = 1 if weights == "uniform" else samples
     limited = guard is not None and guard.max_weight is not None  # to a multiple of a median, which nobody here knows
     if not (1 if limited else highest) <= weight <= highest:

@@ -19,7 +19,7 @@ from ..files import create_folder, read_bytes, sweep, system_errors, write_atomi
 
 R = TypeVar("R", bound=Record)
 _FILE = re.compile(r"round-(\d{8})\.safetensors")
-DIGEST = "sha256"  # name of an additional tensor (32,), the SHA-256 of the content; the first releases wrote none
+DIGEST = "sha256"  # name of an additional tensor (32,), the SHA-256 of the content
 HEADER = 64 * 2**10  # bytes that a file may have in addition to its numbers
 READ_ERRORS = (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError)
 OWNER_ONLY = 0o700
@@ -38,7 +38,7 @@ class ClientState:
         self._folder, self._per_round = folder, record.marked("per_round")
 
     def load(self, t: int, initial: R) -> R:
-        """The record after round `t`, or `initial` if `t` is -1.
+        """Return the record after round `t`, or `initial` if `t` is -1.
 
         Raises InputError, naming the file, if it is missing, damaged or another study's.
         """
@@ -60,7 +60,7 @@ class ClientState:
         content = {**tensors, DIGEST: _digest(t, tensors)}
         with system_errors(self._folder, "written"):
             create_folder(self._folder, OWNER_ONLY)
-            self._folder.chmod(OWNER_ONLY)  # the first releases created it with the user's umask
+            self._folder.chmod(OWNER_ONLY)  # also a folder that exists already
             sweep(self._folder)  # temporary files of a process that was killed; nobody waits for its reply any more
             write_atomically(self._file(t), lambda path: path.write_bytes(save(content)), private=True)
             for path in list(self._folder.glob("round-*")):
@@ -69,7 +69,7 @@ class ClientState:
                     path.unlink(missing_ok=True)
 
     def _read(self, t: int, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The fields in the file of round `t`, in newly allocated memory."""
+        """Read the fields in the file of round `t` into newly allocated memory."""
         path = self._file(t)
         limit = HEADER + sum(x.nbytes for x in expected.values())
         try:
@@ -82,7 +82,7 @@ class ClientState:
         found, needed = ({name: (x.shape, x.dtype) for name, x in one.items()} for one in (kept, expected))
         if found != needed:
             raise InputError(f"client record {path} does not fit the method or the model")
-        if digest is not None and not torch.equal(digest, _digest(t, kept)):
+        if digest is None or not torch.equal(digest, _digest(t, kept)):
             raise InputError(f"client record {path} is damaged: it is not what was written after round {t}")
         return kept
 

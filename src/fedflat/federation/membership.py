@@ -1,15 +1,16 @@
-"""The clients of a federation, which are fixed when it begins, and checks of the names of clients and federations."""
+"""The clients of a federation, which are fixed when it begins, and the network nodes they are at."""
 
 from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.errors import InputError
+from ..core.errors import InputError, printable
 from ..rounds import checkpoint
+from .messages import ClientInfo
 
 CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # also safe as the name of a folder
 FEDERATION_NAME = re.compile(r"[0-9a-f]{16}")
@@ -32,7 +33,7 @@ class Membership:
 
     @classmethod
     def new(cls, members: Mapping[str, int]) -> Membership:
-        """The membership of a federation that begins now."""
+        """Return the membership of a federation that begins now."""
         return cls(dict(members), secrets.token_hex(8))
 
     @classmethod
@@ -45,17 +46,107 @@ class Membership:
 
 
 def checked_name(name: object) -> str:
-    """`name`, if it is allowed as the name of a client. Raises InputError if not."""
+    """Return `name` if it is allowed as the name of a client. Raises InputError if not."""
     if not isinstance(name, str) or not CLIENT_NAME.fullmatch(name):
         raise InputError(
             f"name {str(name)[:64]!r} must be up to 64 letters, digits, '.', '-' and '_', "
-            "of which the first is a letter or a digit"
+            "beginning with a letter or a digit"
         )
     return name
 
 
 def checked_federation(name: object) -> str:
-    """`name`, if it is allowed as the name of a federation. Raises InputError if not."""
+    """Return `name` if it is allowed as the name of a federation. Raises InputError if not."""
     if not isinstance(name, str) or not FEDERATION_NAME.fullmatch(name):
         raise InputError(f"federation {str(name)[:64]!r} must be sixteen hexadecimal digits")
     return name
+
+
+@dataclass(frozen=True)
+class NodeKey:
+    """The identity that a node has proved by its key."""
+
+    name: str | None = None  # under which the key was registered, if under any
+    public: bytes = b""  # the public key; empty if nodes have none
+
+
+class ClientRegistry:
+    """Registers clients by name if they fit the federation, and remembers the node of each one."""
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        digest: str,
+        version: str,
+        members: Mapping[str, int] | None = None,
+        max_clients: int | None = None,
+        begun: bool = True,
+        max_samples: int = 2**53,
+        keys_of: Callable[[str], Collection[bytes]] | None = None,
+    ) -> None:
+        """shape, digest, version: all clients must have these.
+
+        members: samples by name if it is known who may register; otherwise the first `max_clients` may. begun: whether
+        `members` are those of a federation that has begun; otherwise the run-config names them. max_samples: limit for
+        clients that `members` does not list. keys_of: the public keys that the operator lists for a client, if any do.
+        """
+        self._keys_of = keys_of
+        self._common = {"shape": shape, "digest": digest, "version": version}
+        self._members, self._max_clients, self._begun, self._max_samples = members, max_clients, begun, max_samples
+        self.nodes: dict[str, int] = {}  # of the registered clients that are connected, by name
+        self._samples: dict[str, int] = {}
+        self.refused: dict[int, str] = {}  # nodes that could not be registered, with the reason
+
+    @property
+    def members(self) -> dict[str, int]:
+        """Numbers of samples of all clients that have registered, by name, whether their nodes are connected or not."""
+        return dict(self._samples)
+
+    def register(self, node: int, info: ClientInfo, key: NodeKey | None = None) -> bool:
+        """Register the client at a node, or record in `refused` why not. True if it was registered."""
+        try:
+            self._check(node, info, key or NodeKey())
+        except InputError as error:
+            self.refuse(node, str(error))
+            return False
+        self.refused.pop(node, None)
+        self.nodes = {client: other for client, other in self.nodes.items() if other != node}
+        self.nodes[info.name], self._samples[info.name] = node, info.samples
+        if self._members is None and len(self._samples) == self._max_clients:
+            self._members, self._begun = self.members, True
+        return True
+
+    def refuse(self, node: int, reason: str) -> None:
+        """Record why a node is not registered; the reason may repeat what the node sent, so it is put on one line."""
+        self.refused[node] = printable(reason)
+
+    def disconnect_others(self, connected: set[int]) -> list[str]:
+        """Forget the nodes that are not connected; return the clients that were at them, sorted."""
+        lost = sorted(client for client, node in self.nodes.items() if node not in connected)
+        self.nodes = {client: node for client, node in self.nodes.items() if node in connected}
+        self.refused = {node: reason for node, reason in self.refused.items() if node in connected}
+        return lost
+
+    def _check(self, node: int, info: ClientInfo, key: NodeKey) -> None:
+        name = checked_name(info.name)
+        if key.name not in (None, name):
+            raise InputError(f"{name}: its key was registered with the name {key.name}")
+        for field, value in self._common.items():
+            if getattr(info, field) != value:
+                raise InputError(f"{name}: {field} is {str(getattr(info, field))[:64]}, the server's {value}")
+        if type(info.samples) is not int or not 1 <= info.samples < 2**53:
+            raise InputError(f"{name}: has {str(info.samples)[:20]} samples, at least one is needed")
+        if self.nodes.get(name, node) != node:
+            raise InputError(f"{name}: another node has this name")
+        members = {name: info.samples} if self._members is None else self._members
+        if name not in members:
+            reason = "came after the federation had begun, and waits for the next"
+            raise InputError(f"{name}: {reason if self._begun else 'is not one of the run-config members'}")
+        if members[name] != info.samples:
+            known = f"had {members[name]} when the federation began"
+            known = known if self._begun else f"the run-config members say {members[name]}"
+            raise InputError(f"{name}: has {info.samples} samples, and {known}")
+        if self._keys_of is not None and key.public not in self._keys_of(name):
+            raise InputError(f"{name}: its key is not one that the registry lists for it")
+        if self._members is None and info.samples > self._max_samples:
+            raise InputError(f"{name}: says {info.samples} samples, max-samples is {self._max_samples}")

@@ -1,15 +1,89 @@
-"""The messages between server and clients, and the interface of what exchanges them.
+"""The messages between server and clients, their bytes, and the interface of what exchanges them.
 
-The fields' names are sent over the network: nodes of another version read them too, so they must not change.
+A receiver does not trust the sender. The usual formats (npy, safetensors, pickle) begin with a header by the sender,
+which the receiver would have to believe; here it knows dtype and shape beforehand and only compares. The names of
+fields are sent over the network.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from .codec import PackedTensor
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.errors import printable
+from ..core.records import Record
+
+DTYPES = {torch.float32: "<f4", torch.float64: "<f8"}  # in numpy's notation: little-endian
+QUOTED = 60  # characters of a received value that an error message repeats
+R = TypeVar("R", bound=Record)
+
+
+class RefusedError(ValueError):
+    """A received message is not what was expected; the error names the field."""
+
+
+@dataclass(frozen=True)
+class PackedTensor:
+    """A tensor as bytes: its numbers one after another, without a header."""
+
+    dtype: str  # one of `DTYPES`
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def pack(record: Record) -> dict[str, PackedTensor]:
+    """Convert the fields of a record (width,). Fields of width 0, which the method does not use, are left out."""
+    packed = {}
+    for name, x in record.tensors().items():
+        if x.numel():
+            dtype = DTYPES[x.dtype]
+            numbers = x.detach().cpu().contiguous().numpy().astype(dtype, copy=False)
+            packed[name] = PackedTensor(dtype, tuple(x.shape), numbers.tobytes())
+    return packed
+
+
+def unpack(record: type[R], widths: Mapping[str, int], dtype: torch.dtype, packed: Mapping[str, PackedTensor]) -> R:
+    """Return the record (width,) that was given to `pack`, in newly allocated memory.
+
+    widths: of each field, see `Record.widths`. Raises RefusedError, naming the field, unless `packed` has exactly the
+    fields whose width is not 0, and each one has the expected dtype, shape and number of bytes and only finite numbers.
+    Memory for a field is allocated only after these comparisons.
+    """
+    expected = {name for name, width in widths.items() if width}
+    if packed.keys() != expected:
+        raise RefusedError(f"the fields are {quoted(sorted(map(str, packed)))}, expected {quoted(sorted(expected))}")
+    empty = torch.empty(0, dtype=dtype)
+    return record(**{n: _unpack_tensor(n, width, dtype, packed[n]) if width else empty for n, width in widths.items()})
+
+
+def _unpack_tensor(name: str, width: int, dtype: torch.dtype, packed: PackedTensor) -> Tensor:
+    expected = {"dtype": DTYPES[dtype], "shape": (width,), "bytes": width * dtype.itemsize}
+    found = {"dtype": packed.dtype, "shape": tuple(packed.shape), "bytes": len(packed.data)}
+    for what, value in expected.items():
+        if found[what] != value:
+            raise RefusedError(f"{name}: {what} is {quoted(found[what])}, expected {value}")
+    # Copied: what was received is read-only, and may not be aligned.
+    x = torch.from_numpy(np.frombuffer(packed.data, DTYPES[dtype]).astype(DTYPES[dtype][1:]))
+    broken = int((~torch.isfinite(x)).sum())
+    if broken:
+        raise RefusedError(f"{name}: {broken:,} of {width:,} numbers are NaN or infinite")
+    return x
+
+
+def quoted(value: object) -> str:
+    """Return the repr of a received value for an error message: one line of at most `QUOTED` characters."""
+    return cut(repr(value), QUOTED)
+
+
+def cut(text: str, limit: int) -> str:
+    """Cut received text of any length to one line of at most `limit` characters, for an error message."""
+    text = printable(text[: limit + 1])
+    return text if len(text) <= limit else f"{text[:limit]}..."
 
 
 @dataclass(frozen=True)
@@ -17,8 +91,8 @@ class TrainRequest:
     """The server asks a client to train in round `t`."""
 
     t: int
-    since: int  # last round in which the server accepted this client's update, -1 if none; the client starts from there
-    safe: tuple[int, ...]  # the same for each checkpoint that the server may go back to; the client keeps these states
+    since: int  # last round in which the server accepted this client's update, -1 if none; its record is used
+    safe: tuple[int, ...]  # the same for each checkpoint that the server may restore; the client keeps these records
     number: int  # of the client: its position among all names, sorted
     share: float  # sampled clients / all clients
     sampled: int  # clients that take part in the round
@@ -61,7 +135,7 @@ Reply = TrainReply | Failure
 
 
 class Request(Protocol):
-    """What a client is asked in a round: to train, or a step of a secure sum."""
+    """A request to a client in a round: to train, or to carry out a step of a secure sum."""
 
     @property
     def t(self) -> int:

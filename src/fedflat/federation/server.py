@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import ceil, inf
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,22 +22,21 @@ from ..rounds import checkpoint
 from ..rounds.aggregation import mean_weights
 from ..rounds.cost import gradients_in_round
 from ..rounds.device import one_thread
-from ..rounds.guard import Guard
+from ..rounds.guard import Guard, GuardState
 from ..rounds.local_training import Client
 from ..rounds.participation import Participation
 from ..rounds.randomness import Purpose, generator
 from ..rounds.server import Server
-from .codec import pack
 from .membership import Membership, RoundFailedError
-from .messages import TrainRequest, Transport
-from .round_terms import RoundTerms
-from .update_aggregator import ExpectedReply, NormBounds, UpdateAggregator
+from .messages import TrainRequest, Transport, pack
+from .terms import RoundTerms
+from .update_aggregator import ExpectedReply, UpdateAggregator
 
 if TYPE_CHECKING:
     from .secure_sum.aggregator import SecureAggregator
 
 NAMED = 3  # clients in a message
-DRAWS = 10_000  # of a cohort, until somebody is in it who is not ejected
+DRAWS = 10_000  # of a cohort, until it has a client that is not ejected
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,8 @@ class RoundReport:
 
 class FederatedServer(Server):
     """The `Server` of a run whose clients are elsewhere; the same cohorts, sums and bits as in one process."""
+
+    guard: GuardState  # never None: without a guard it bounds fields
 
     def __init__(
         self,
@@ -68,10 +69,12 @@ class FederatedServer(Server):
         rounds: int = 0,
         guard: Guard | None = None,
     ) -> None:
-        """federation: all clients. A client's number is its place among their names, sorted. shape: of a sample.
-        rounds: that are planned, for a method that must know. guard: bounds the whole record in place of the terms'
-        `norm_multiple`, which bounds its fields.
-        Raises InputError for a client without samples."""
+        """Raise InputError for a client without samples.
+
+        federation: all clients. A client's number is its place among their names, sorted. shape: of a sample. rounds:
+        planned, for a method that depends on their number. guard: one that bounds norms takes the place of the terms'
+        `norm_multiple`.
+        """
         fix_product_rounding()
         members = federation.members
         self.names, self._federation = sorted(members), federation.name
@@ -83,20 +86,14 @@ class FederatedServer(Server):
         self._terms.check(guard)
         objective = Objective(module)
         w = objective.space.flatten(module)
-        super().__init__(
-            method.fitted(shape), objective, w, client, participation, len(self.names), seed, rounds, guard
-        )
+        super().__init__(method.fitted(shape), objective, w, client, participation, len(self.names), seed, rounds)
+        self.guard = GuardState.new(guard, self.method, w, self._terms.norm_multiple)
         self.ejected: Set[str] = frozenset()  # members that are not asked
         self._counted: dict[str, int] = {}  # the last round in which each client's reply was accepted, if there is one
         self._saved: dict[int, dict[str, int]] = {}  # the same in the checkpoints that are kept, by their `t`
-        with one_thread(w.device):  # or bits of the norm would depend on the number of threads
-            norm = float(torch.linalg.vector_norm(w, dtype=torch.float64))
-        # The norm of an initial model may be zero, and every bound with it.
-        multiple = inf if guard is not None and guard.bounds_norms else self._terms.norm_multiple
-        self._norms = NormBounds(multiple, max(norm, 1.0))
 
     def round(self, transport: Transport) -> RoundReport:
-        """One round.
+        """Carry out one round.
 
         Raises RoundFailedError, and changes nothing, if fewer clients reply than the quorum, or if the next model is
         not finite.
@@ -113,7 +110,6 @@ class FederatedServer(Server):
                 reason = f"{error}; the model is unchanged; the largest numbers came from {aggregator.largest}"
                 raise RoundFailedError(reason) from error
         self.take(state, aggregator.mean, ctx, aggregator.next_guard)
-        self._norms = aggregator.next_bounds
         self._counted |= dict.fromkeys(aggregator.accepted, ctx.t)
         metrics = aggregator.metrics()
         metrics["gradients"] += before
@@ -121,10 +117,10 @@ class FederatedServer(Server):
         return RoundReport(ctx.t, metrics, aggregator.missing, aggregator.accepted)
 
     def cohort(self, t: int) -> Index:
-        """The clients of round `t` that are not ejected, in rising order; if that is nobody, it is drawn again.
+        """Return the clients of round `t` that are not ejected, in rising order; if all are, it is drawn again.
 
-        So whoever is not ejected takes part in the rounds in which it would have. Raises RoundFailedError if nobody is
-        found, such as when cohorts are listed by hand.
+        So the rounds of a client do not depend on who else is ejected. Raises RoundFailedError if no draw has a client
+        left, such as when cohorts are listed by hand.
         """
         random = generator(self._seed, Purpose.COHORT, t)
         for _ in range(DRAWS):
@@ -135,21 +131,21 @@ class FederatedServer(Server):
         raise RoundFailedError(f"round {t}: all clients that may be drawn are ejected")
 
     def save(self, path: Path, further: Mapping[str, Any] | None = None) -> None:
-        """Write all that the next round depends on to `path`, atomically, and `further` JSON-able facts.
+        """Write everything the next round depends on to `path`, atomically, and `further` JSON-able facts.
 
         Raises InputError if it cannot be written.
         """
         known = self._saved | {self.t: dict(self._counted)}
         saved = {t: known[t] for t in sorted(known)[-checkpoint.KEPT :]}
         meta = self.meta() | {
-            "counted": self._counted, "saved": list(saved.items()), "norms": dict(self._norms.seen),
+            "counted": self._counted, "saved": list(saved.items()), "norms": dict(self.guard.field_norms),
             "settings": self._settings(), **(further or {}),
         }  # fmt: skip
         checkpoint.save(path, self.tensors(), meta)
         self._saved = saved
 
     def load(self, path: Path) -> None:
-        """Go on from `path`. With other versions than it was written with, that is a ChangedWarning.
+        """Resume from `path`. Warns with a ChangedWarning if it was written with other versions.
 
         Raises InputError if it is damaged, or another federation's.
         """
@@ -160,9 +156,8 @@ class FederatedServer(Server):
                 raise InputError(f"checkpoint {path}: {name} was {before.get(name)}, now it is {value}")
         self.restore(self.read(tensors, meta, path, strict=False))
         self._counted = dict(meta["counted"])
-        # Checkpoints of the first releases have neither of these two.
-        self._saved = dict(meta.get("saved", [(self.t, meta["counted"])]))
-        self._norms = replace(self._norms, seen=meta.get("norms", {}))
+        self._saved = dict(meta["saved"])
+        self.guard = replace(self.guard, field_norms=meta["norms"])
 
     def _settings(self) -> dict[str, Any]:
         members = {name: int(n) for name, n in zip(self.names, self._samples, strict=True)}
@@ -181,11 +176,10 @@ class FederatedServer(Server):
         }  # fmt: skip
 
     def _expected(self, cohort: Index) -> dict[str, ExpectedReply]:
-        """What the server knows in advance of the replies of a cohort, by the clients' names."""
+        """Return what the server knows in advance of the replies of a cohort, by the clients' names."""
         sizes = self._samples[cohort]
         steps = self._participation.steps_taken(self._seed, self.t, cohort, self.client.local_steps(sizes))
-        weights = mean_weights(self._weights, sizes, torch.device("cpu"))
-        weights = weights if self.guard is None else self.guard.guard.limited(weights)
+        weights = self.guard.limited(mean_weights(self._weights, sizes, torch.device("cpu")))
         gradients = gradients_in_round(self.method, steps, self.client.batches_per_epoch(sizes), self.t)
         known = zip(cohort, sizes, steps, gradients, weights, strict=True)
         return {
@@ -194,16 +188,18 @@ class FederatedServer(Server):
         }
 
     def _aggregator(self, cohort: Index, ctx: Context) -> UpdateAggregator | SecureAggregator:
-        """What checks and adds up the replies of a cohort."""
-        common = self.method, self.state.w, ctx, self._expected(cohort), self._norms, self.guard
+        """Return the aggregator that checks and adds up the replies of a cohort."""
+        common = self.method, self.state.w, ctx, self._expected(cohort), self.guard
         if self._terms.secure_sum is None:
             return UpdateAggregator(*common)
-        from .secure_sum.aggregator import SecureAggregator  # imports Flower, which looking at a folder does not need
+        from .secure_sum.aggregator import (
+            SecureAggregator,  # needs the extra flower, which looking at a folder does not
+        )
 
         return SecureAggregator(*common, self._terms.secure_sum, self._quorum(len(cohort)), self._digest)
 
     def _quorum(self, asked: int) -> int:
-        """How many of the clients that were asked must have replies that are accepted."""
+        """Return how many of the `asked` clients must have accepted replies."""
         return ceil(Fraction(str(self._terms.quorum)) * asked)  # as written: the float 0.55 * 20 is more than 11
 
     def _check_quorum(self, aggregator: UpdateAggregator | SecureAggregator, asked: int) -> None:
@@ -211,4 +207,4 @@ class FederatedServer(Server):
         counted, needed = len(aggregator.accepted), self._quorum(asked)
         if counted < needed:
             why = "; ".join(f"{name}: {reason}" for name, reason in list(aggregator.missing.items())[:NAMED])
-            raise RoundFailedError(f"round {self.t}: {counted} of {asked} clients have answered, {needed} must ({why})")
+            raise RoundFailedError(f"round {self.t}: {counted} of {asked} clients replied, {needed} must ({why})")

@@ -1,11 +1,10 @@
-"""Checks the replies of a round and computes the mean of those that are accepted."""
+"""Checks the replies of a round and computes the mean of the accepted ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -17,17 +16,16 @@ from ..metrics.drift import drift
 from ..rounds.aggregation import RunningMean
 from ..rounds.cost import sends_move
 from ..rounds.guard import GuardState, Screened
-from .codec import RefusedError, quoted, unpack
-from .messages import Failure, Reply, TrainReply, TrainRequest, Transport
+from .messages import Failure, RefusedError, Reply, TrainReply, TrainRequest, Transport, quoted, unpack
 
 NO_REPLY = "no answer before the deadline"
 MAX_DRIFT = 1e150  # the sum of as many drifts as there can be clients is still finite
-CLAIMED_DRIFT = "claimed drift"  # of methods whose message does not say it
+CLAIMED_DRIFT = "claimed drift"  # of methods whose message does not have the move
 
 
 @dataclass(frozen=True)
 class ExpectedReply:
-    """What the server knows of a client's reply in advance."""
+    """The numbers of a client's reply that the server knows in advance."""
 
     samples: int
     steps: int  # local steps in this round
@@ -37,60 +35,13 @@ class ExpectedReply:
 
 @dataclass(frozen=True)
 class AcceptedReply:
-    """What the server keeps of a reply after adding its vectors to the sums."""
+    """The numbers of a reply that the server keeps after adding its vectors to the sums."""
 
     drift: float
     norms: Mapping[str, float]  # of each field that is averaged
     largest: float  # absolute value of the largest number sent
     norm: float = 0.0  # of the whole record as it is averaged, where there is a guard
     clipped: bool = False  # whether the guard has shortened it
-
-
-@dataclass(frozen=True)
-class NormBounds:
-    """A bound for each field that the server averages: a multiple of the largest norm seen in earlier rounds.
-
-    The server's mean obeys the same bound: weights are positive and divided by their sum, so the mean is a convex
-    combination, whose norm is at most the largest norm in it.
-    """
-
-    multiple: float  # at least 1; infinity means no bound
-    start: float  # norm of the initial model, in parameter units; used where no larger norm was seen
-    seen: Mapping[str, float] = field(default_factory=dict)  # the largest norm of earlier rounds, by field
-
-    def check(self, received: Record, lr_sum: float, claimed: Mapping[str, float] | None = None) -> dict[str, float]:
-        """The norm of each field of one client's record (1, width); `lr_sum` is the sum of its local step sizes.
-
-        claimed: further lengths, in parameter units, by name. Raises RefusedError, naming the field, if a norm is above
-        its bound.
-        """
-        norms = {
-            name: float(torch.linalg.vector_norm(x, dtype=torch.float64)) for name, x in received.tensors().items()
-        } | dict(claimed or {})
-        gradients = received.marked("gradient_scale")
-        for name, norm in norms.items():
-            # A gradient of norm `start / lr_sum` moves the model by `start` in the client's local steps.
-            start = self.start / lr_sum if name in gradients else self.start
-            bound = self.multiple * max(self.seen.get(name, 0.0), start)
-            if not norm <= bound:
-                raise RefusedError(
-                    f"{name}: norm is {norm:.3g}, at most {bound:.3g} is allowed, "
-                    f"norm-multiple = {self.multiple:g} times the largest seen before"
-                )
-        return norms
-
-    def updated(self, accepted: Iterable[Mapping[str, float]]) -> Self:
-        """The bounds after a round, from the norms of each accepted reply.
-
-        A round contributes the lower median of its clients' norms, which more than half of them reach. With the
-        maximum, a single client could send the largest norm allowed in every round and so raise the bound
-        exponentially.
-        """
-        replies, seen = list(accepted), dict(self.seen)
-        for name in replies[0]:
-            median = sorted(norms[name] for norms in replies)[(len(replies) - 1) // 2]
-            seen[name] = max(seen.get(name, 0.0), median)
-        return replace(self, seen=seen)
 
 
 class UpdateAggregator:
@@ -100,14 +51,14 @@ class UpdateAggregator:
     """
 
     def __init__(
-        self, method: Method, like: Tensor, ctx: Context, expected: Mapping[str, ExpectedReply], bounds: NormBounds,
-        guard: GuardState | None = None,
-    ) -> None:  # fmt: skip
-        """`like` (d,) gives size, precision and device; `expected` lists the clients that were asked, by name;
-        `bounds` and `guard` are those at the beginning of the round, so that no reply depends on another.
+        self, method: Method, like: Tensor, ctx: Context, expected: Mapping[str, ExpectedReply], guard: GuardState
+    ) -> None:
+        """Begin a round.
+
+        like: (d,), gives size, precision and device. expected: the clients that were asked, by name. guard: the bounds
+        at the beginning of the round, so that no reply depends on another.
         """
-        self._method, self._like, self._ctx, self._expected, self._bounds = method, like, ctx, expected, bounds
-        self._guard = guard
+        self._method, self._like, self._ctx, self._expected, self._guard = method, like, ctx, expected, guard
         self._widths, self._sends_move = method.up.widths(like.shape[-1], method), sends_move(method)
         self.mean = RunningMean(method, like)  # of the accepted replies
         self._accepted: dict[str, AcceptedReply] = {}
@@ -143,7 +94,7 @@ class UpdateAggregator:
         received = self._method.receive(up.map(lambda x: x[None].to(self._like.device)), ctx)
         received = received.map(lambda x: x.to(self._like.dtype))
         claimed = {} if self._sends_move else {CLAIMED_DRIFT: reply.drift}
-        norms = self._bounds.check(received, float(factors) * self._ctx.lr, claimed)
+        norms = checked_norms(self._guard, received, float(factors) * self._ctx.lr, claimed)
         screened = self._screened(received, factors * self._ctx.lr)
         moved = self._drift(reply, up)
         largest = max(float(x.abs().max()) for x in up.tensors().values() if x.numel())
@@ -155,8 +106,8 @@ class UpdateAggregator:
         return replace(accepted, norm=float(screened.norms), clipped=bool(screened.clipped))
 
     def _screened(self, received: Record, lr_sum: Tensor) -> Screened | None:
-        """What the guard makes of one client's record (1, width). Raises RefusedError if it refuses that."""
-        if self._guard is None:
+        """Apply the guard to one client's record (1, width). Raises RefusedError if it refuses the record."""
+        if self._guard.guard is None:
             return None
         found = self._guard.screen(received, lr_sum)
         if not bool(found.accepted):
@@ -165,14 +116,14 @@ class UpdateAggregator:
         return found
 
     def _drift(self, reply: TrainReply, up: Record) -> float:
-        """How far a client has moved, by its message where that says it; no more than a guard lets anybody move."""
+        """Return how far a client has moved, from its message where that has the move; at most the guard's bound."""
         moved = reply.drift
         if self._sends_move:
             delta, zero = up.tensors()["delta"], torch.zeros(1)
             moved = float(drift(delta, zero))
             if not isfinite(moved):  # squares of 1e30 overflow single precision
                 moved = float(drift(delta.double(), zero))
-        moved = moved if self._guard is None else min(moved, self._guard.bound)
+        moved = min(moved, self._guard.bound)
         _check_drift(moved)
         return moved
 
@@ -198,15 +149,10 @@ class UpdateAggregator:
         return dict(sorted((unanswered | self._rejected).items()))
 
     @property
-    def next_bounds(self) -> NormBounds:
+    def next_guard(self) -> GuardState:
         """The bounds for the next round."""
-        return self._bounds.updated(reply.norms for reply in self._accepted.values())
-
-    @property
-    def next_guard(self) -> GuardState | None:
-        """The guard for the next round."""
-        accepted = [reply.norm for reply in self._accepted.values()]
-        return None if self._guard is None else self._guard.updated(accepted)
+        accepted = self._accepted.values()
+        return self._guard.updated([reply.norm for reply in accepted], [reply.norms for reply in accepted])
 
     @property
     def largest(self) -> str:
@@ -215,16 +161,31 @@ class UpdateAggregator:
         return f"{client} ({self._accepted[client].largest:.3g})"
 
     def metrics(self) -> dict[str, float]:
-        """The round's row in the history; `gradients` are those of this round alone."""
+        """Return the round's row in the history; `gradients` are those of this round alone."""
         replies = [self._accepted[client] for client in self.accepted]
         clipped = float(sum(reply.clipped for reply in replies))
-        guarded = {} if self._guard is None else {"clipped": clipped, "refused": float(self._refused)}
+        guarded = {} if self._guard.guard is None else {"clipped": clipped, "refused": float(self._refused)}
         return {
             "lr": self._ctx.lr,
             "clients": float(len(replies)),
             "drift": sum(reply.drift for reply in replies) / len(replies),
             "gradients": float(sum(self._expected[client].gradients for client in self.accepted)),
         } | guarded
+
+
+def checked_norms(
+    guard: GuardState, received: Record, lr_sum: float, claimed: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Return the norm of each field of one client's record (1, width); `lr_sum` is the sum of its local step sizes.
+
+    claimed: further lengths, in parameter units, by name. Raises RefusedError, naming the field, if a norm is above its
+    bound.
+    """
+    norms = {name: float(torch.linalg.vector_norm(x, dtype=torch.float64)) for name, x in received.tensors().items()}
+    norms |= claimed or {}
+    if excess := guard.excess(norms, received.marked("gradient_scale"), lr_sum):
+        raise RefusedError(excess)
+    return norms
 
 
 def _check_drift(found: object) -> None:

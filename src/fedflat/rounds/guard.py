@@ -1,9 +1,9 @@
-"""A bound on what one client can do to the mean: on the norm of its whole record, and on its weight."""
+"""Bounds on what one client can do to the mean: on the norm of its record or of each field, and on its weight."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from typing import Any, Literal, Self
 
@@ -23,7 +23,7 @@ REMEMBERED = 9  # rounds whose norms the running median is of: it is an honest c
 @by_name
 @dataclass(frozen=True, kw_only=True)
 class Guard:
-    """What the server does about a client's record that is too long, and about a client that has too much weight.
+    """Bounds the norm of a client's record, and the weight of a client.
 
     The norm is that of all fields together. A record with NaN or infinity is refused in any case.
     """
@@ -44,7 +44,7 @@ class Guard:
     )
 
     def __post_init__(self) -> None:
-        """Raises InputError, naming the field, for what bounds nothing."""
+        """Raise InputError, naming the field, for a guard that bounds nothing."""
         try:
             check(self)
         except InputError as error:
@@ -60,7 +60,7 @@ class Guard:
         return any(value is not None and isfinite(value) for value in (self.bound, self.multiple))
 
     def limited(self, weights: Tensor) -> Tensor:
-        """The weights (c, 1) of all clients of a round, none above `max_weight` times their lower median.
+        """Limit the weights (c, 1) of all clients of a round to `max_weight` times their lower median.
 
         They stay whole numbers, with which products are exact.
         """
@@ -72,7 +72,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class Screened:
-    """What the guard makes of the records of some clients; rows are clients."""
+    """The records of some clients after the guard has bounded them; rows are clients."""
 
     record: Any  # (c, width), of which only the rows that are accepted may be used
     accepted: Tensor  # (c,) bool
@@ -83,33 +83,64 @@ class Screened:
 
 @dataclass(frozen=True)
 class GuardState:
-    """A guard in the course of a run."""
+    """The bounds of a run in its course: a guard on whole records and, in a federation, a bound on each field."""
 
-    guard: Guard
-    start: float  # norm of the initial model, at least 1: stands for the median before there is one
+    guard: Guard | None
+    start: float  # norm of the initial model, at least 1: stands for norms before there are any
     medians: tuple[float, ...] = ()  # of the accepted norms of the last rounds, the newest last
+    field_multiple: float | None = None  # bound of each field, as a multiple of `field_norms`; inf is no bound
+    field_norms: Mapping[str, float] = field(default_factory=dict)  # the largest median of a round's norms, by field
 
     @classmethod
-    def new(cls, guard: Guard, method: Method, w: Tensor) -> Self:
-        """The guard of a run of `method` that begins at `w` (d,). Raises InputError if nothing is sent there."""
-        if not isinstance(guard, Guard):
+    def new(cls, guard: Guard | None, method: Method, w: Tensor, field_multiple: float | None = None) -> Self:
+        """Return the bounds of a run of `method` that begins at `w` (d,).
+
+        A guard that bounds norms takes the place of `field_multiple`. Raises InputError if clients send nothing.
+        """
+        if guard is not None and not isinstance(guard, Guard):
             raise InputError(f"guard must be a Guard such as Guard(multiple=3.0), got {guard!r}")
-        if method.training != "federated":
+        if guard is not None and method.training != "federated":
             raise InputError(f"guard: {type(method).__name__} is {method.training} training, in which no client sends")
         with one_thread(w.device):  # or bits of the norm would depend on the number of threads
             norm = float(torch.linalg.vector_norm(w, dtype=torch.float64))
-        return cls(guard, max(norm, 1.0))
+        bounded = guard is not None and guard.bounds_norms
+        return cls(guard, max(norm, 1.0), field_multiple=None if bounded else field_multiple)
 
     @property
     def bound(self) -> float:
-        """The largest norm in the next round."""
+        """The largest norm of a record in the next round."""
+        if self.guard is None:
+            return inf
         fixed = inf if self.guard.bound is None else self.guard.bound
         if self.guard.multiple is None or (self.guard.bound is not None and not self.medians):
             return fixed
         return min(fixed, self.guard.multiple * (lower_median(self.medians) if self.medians else self.start))
 
+    def limited(self, weights: Tensor) -> Tensor:
+        """Return the weights (c, 1) of all clients of a round as the guard limits them."""
+        return weights if self.guard is None else self.guard.limited(weights)
+
+    def excess(self, norms: Mapping[str, float], gradients: Collection[str], lr_sum: float) -> str:
+        """Say which of one client's fields is above its bound, and by how much; "" if none is.
+
+        norms: of each field. gradients: those with the scale of gradients; `lr_sum` is the sum of the client's step
+        sizes. The server's mean obeys the same bounds: weights are positive and divided by their sum, so it is a convex
+        combination, whose norm is at most the largest norm in it.
+        """
+        if self.field_multiple is None:
+            return ""
+        for name, norm in norms.items():
+            # A gradient of norm `start / lr_sum` moves the model by `start` in the client's local steps.
+            start = self.start / lr_sum if name in gradients else self.start
+            bound = self.field_multiple * max(self.field_norms.get(name, 0.0), start)
+            if not norm <= bound:
+                return (f"{name}: norm is {norm:.3g}, at most {bound:.3g} is allowed, "
+                        f"norm-multiple = {self.field_multiple:g} times the largest seen before")  # fmt: skip
+        return ""
+
     def screen(self, received: Record, lr_sum: Tensor) -> Screened:
-        """Bound the records (c, width) of clients whose step sizes sum to `lr_sum` (c, 1)."""
+        """Bound the records (c, width) of clients whose step sizes sum to `lr_sum` (c, 1). Needs a guard."""
+        assert self.guard is not None  # noqa: S101
         ranges, bound = received.ranges(), self.bound
         squared = received.marked("squared_length")
         sent = record_norm(received, lr_sum, frozenset(ranges), squared)
@@ -122,18 +153,22 @@ class GuardState:
         short = shortened_to(received, sent, bound, squared) if bound < inf else received
         return Screened(replace(short, **clamped), finite, finite & wrong, sent[:, 0], sent[:, 0].clamp(max=bound))
 
-    def updated(self, norms: Sequence[float]) -> Self:
-        """The guard after a round whose accepted clients have these `norms`, at least one.
+    def updated(self, norms: Sequence[float], fields: Sequence[Mapping[str, float]] = ()) -> Self:
+        """Return the bounds after a round whose accepted clients have these `norms`, at least one.
 
-        A round counts with its lower median, which more than half of its clients reach, and of the last rounds the
-        lower median counts: so whoever sends as much as is allowed does not raise the bound.
+        fields: the norms of each client's fields, by name. A round counts with its lower median, which more than half
+        of its clients reach: so whoever sends as much as is allowed does not raise the bound. Of whole records the
+        lower median of the last rounds counts, of fields the largest of all rounds.
         """
-        if self.guard.multiple is None:
-            return self
-        return replace(self, medians=(*self.medians, lower_median(norms))[-REMEMBERED:])
+        medians, field_norms = self.medians, dict(self.field_norms)
+        if self.guard is not None and self.guard.multiple is not None:
+            medians = (*medians, lower_median(norms))[-REMEMBERED:]
+        for name in fields[0] if fields and self.field_multiple is not None else ():
+            field_norms[name] = max(field_norms.get(name, 0.0), lower_median([one[name] for one in fields]))
+        return replace(self, medians=medians, field_norms=field_norms)
 
     def restored(self, medians: Any) -> Self:
-        """The guard with what a checkpoint has kept of it. Raises ValueError or TypeError for what is no such thing."""
+        """Return the guard with the medians of a checkpoint. Raises ValueError or TypeError for malformed ones."""
         found = tuple(float(one) for one in medians)
         if not all(0 <= one < inf for one in found):
             raise ValueError("a norm is negative or not finite")
@@ -141,5 +176,5 @@ class GuardState:
 
 
 def lower_median(numbers: Sequence[float]) -> float:
-    """The largest number that more than half of `numbers` reach or are above."""
+    """Return the largest number that more than half of `numbers` reach or exceed."""
     return sorted(numbers)[(len(numbers) - 1) // 2]

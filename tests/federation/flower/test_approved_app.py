@@ -20,8 +20,8 @@ from flwr.supernode import start_client_internal
 from flwr.supernode.nodestate import NodeStateFactory
 
 from fedflat.core.errors import InputError
-from fedflat.federation.flower.approved_app import app_digest, archive, only_approved, run_supernode
 from fedflat.federation.flower.export import export
+from fedflat.federation.flower.programs import app_digest, archive, only_approved, run_supernode
 from fedflat.federation.flower.settings import RunSettings
 from support.flower_fixtures import failing, study_of
 

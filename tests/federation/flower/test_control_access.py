@@ -11,7 +11,7 @@ from flwr.common.constant import ACCESS_TOKEN_KEY
 from flwr.supercore.credential_store.file_credential_store import FileCredentialStore
 
 from fedflat.core.errors import InputError
-from fedflat.federation.flower.control_access import SecretAccess, log_in, read_secret, run_superlink
+from fedflat.federation.flower.programs import SecretAccess, log_in, read_secret, run_superlink
 from support.flower_fixtures import failing
 
 SECRET = "0123456789abcdef" * 4

@@ -161,17 +161,11 @@ def test_the_log_of_another_study_is_found(tmp_path: Path) -> None:
         check_log(path, {}, "fedcba9876543210")
 
 
-def test_a_log_of_an_earlier_version_goes_on_with_hashes(tmp_path: Path) -> None:
-    """Its lines have none, and are covered by the first line that has one."""
-    old = [b'{"time": "2026-01-01", "event": "begun"}\n', b'{"time": "2026-01-02", "event": "round"}\n']
+def test_a_line_without_a_hash_is_found_wherever_it_stands(tmp_path: Path) -> None:
     path = tmp_path / EVENTS
-    path.write_bytes(b"".join(old))
-    check_log(path, {}, STUDY)
+    path.write_bytes(b'{"time": "2026-01-01", "event": "begun"}\n')
     written(tmp_path, [{"client": "a"}])
-    check_log(path, {}, STUDY)
-    assert json.loads(path.read_bytes().splitlines()[2])["previous"] == sha256_of(old)
-    path.write_bytes(path.read_bytes().replace(b"2026-01-01", b"2025-01-01"))
-    assert "line 3 does not follow the lines before it: they were changed" in problem(path)
+    assert "line 1 is not as it was written" in problem(path)
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,7 @@ from flwr.superlink.grid import http_grid
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from fedflat.federation.flower import message_queue
-from fedflat.federation.flower.limits import array_limit, pull_deadline
-from fedflat.federation.flower.message_queue import MessageQueue, SentMessage
+from fedflat.federation.flower.message_queue import MessageQueue, SentMessage, array_limit, pull_deadline
 from support.flower_fixtures import GridFederation, study_of, wait_for
 from support.local_grid import Node
 
@@ -119,7 +118,7 @@ def test_without_a_deadline_flower_waits_as_usual(monkeypatch: pytest.MonkeyPatc
     """Outside the block, and in other threads."""
     given = []
     monkeypatch.setattr(
-        "fedflat.federation.flower.limits._flower_pull_objects", lambda *_, **named: given.append(named) or {}
+        "fedflat.federation.flower.message_queue._flower_pull_objects", lambda *_, **named: given.append(named) or {}
     )
     with pull_deadline(time.monotonic() + 1.0):
         http_grid.pull_objects(["a"], None)

@@ -9,7 +9,7 @@ import tomli_w
 from cryptography.hazmat.primitives import serialization as form
 
 from fedflat.core.errors import InputError
-from fedflat.federation.flower.operator_registry import OperatorRegistry
+from fedflat.federation.flower.settings import OperatorRegistry
 from fedflat.federation.flower.transport import GatheringError
 from fedflat.federation.launch.certificates import Certificates
 from support.flower_fixtures import OWN_SAMPLES, GridFederation, failing, own_clients, own_study

@@ -13,10 +13,10 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 import fedflat as ff
-from fedflat.federation.client_registry import ClientRegistry
-from fedflat.federation.flower.limits import array_limit
+from fedflat.federation.flower.message_queue import array_limit
 from fedflat.federation.flower.records import to_records
 from fedflat.federation.flower.transport import FlowerTransport
+from fedflat.federation.membership import ClientRegistry
 from fedflat.federation.messages import ClientInfo, Failure, TrainReply, TrainRequest
 from fedflat.federation.server import FederatedServer, RoundFailedError, RoundTerms
 from fedflat.methods import find
@@ -187,7 +187,7 @@ def test_every_kind_alone_fails_the_round_and_leaves_the_model(kind: str, honest
     network = nodes(replies)
     for one in network.values() if kind in BYTES else ():
         one.tamper = only_replies(BYTES[kind], rng)
-    with pytest.raises(RoundFailedError, match="0 of 6 clients have answered"):
+    with pytest.raises(RoundFailedError, match="0 of 6 clients replied"):
         round_of(LocalGrid(network, {}))
 
 

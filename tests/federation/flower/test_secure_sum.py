@@ -11,13 +11,12 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from fedflat.core.errors import InputError
-from fedflat.federation.codec import PackedTensor, RefusedError
 from fedflat.federation.flower.client_app import client_app
 from fedflat.federation.flower.export import export
 from fedflat.federation.flower.records import RECORD, read_reply, read_sum_request, to_records
 from fedflat.federation.flower.settings import NodeSettings, RunSettings
 from fedflat.federation.membership import RoundFailedError
-from fedflat.federation.messages import Failure, TrainRequest
+from fedflat.federation.messages import Failure, PackedTensor, RefusedError, TrainRequest
 from fedflat.federation.secure_sum.messages import (
     KeysReply,
     KeysRequest,
@@ -112,11 +111,11 @@ def test_a_round_that_was_unmasked_goes_on_with_others_only_if_the_operator_says
         with failing(RoundFailedError, "set unmask-again = 2, see docs/secure_sum.md (client-4: "):
             federation.serve(now)
     first, *others = [event["reason"] for event in federation.events("round failed")]
-    assert first.startswith("round 1: 2 of 5 clients have answered, 3 must (client-1: unmasking: ")
-    line = "round 1: shares were told for a sum over 5 clients, of which 4 are here, and the difference to another sum"
+    assert first.startswith("round 1: 2 of 5 clients replied, 3 must (client-1: unmasking: ")
+    line = "round 1: shares were disclosed for a sum over 5 clients, 4 of them are here, and the difference to another"
     assert [reason.startswith(line) for reason in others] == [True] * 5
     federation.config["unmask-again"] = 2
-    with failing(RoundFailedError, "round 1: 0 of 5 clients have answered"):
+    with failing(RoundFailedError, "round 1: 0 of 5 clients replied"):
         federation.serve(nodes)
     refused = {event["reason"] for event in federation.events("node refused")}
     assert refused == {"run-config: unmask-again is 2, and node-config or app say at most 0"}

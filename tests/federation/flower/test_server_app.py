@@ -16,9 +16,9 @@ from fedflat.core.errors import InputError
 from fedflat.core.method import Method
 from fedflat.experiments import runner
 from fedflat.federation.flower.client_app import client_app
-from fedflat.federation.flower.settings import MAX_SAMPLES
 from fedflat.federation.flower.transport import GatheringError
 from fedflat.federation.server import RoundFailedError
+from fedflat.federation.terms import SETTINGS
 from fedflat.methods import find
 from support.effort import FEW_ROUNDS
 from support.flower_fixtures import OWN_SAMPLES, GridFederation, failing, own_clients, own_study, simulated, study_of
@@ -110,7 +110,7 @@ def test_the_server_goes_on_from_its_last_round(tmp_path: Path) -> None:
 def test_below_the_quorum_a_round_is_tried_again_and_then_the_federation_stops(tmp_path: Path) -> None:
     federation = GridFederation(study_of(participation=1.0), tmp_path / "federation", deadline=3.0, quorum=1.0)
     federation.nodes[103].tamper = lambda number, contents: None if federation.events("begun") else contents
-    with pytest.raises(RoundFailedError, match=r"round 0: 4 of 5 clients have answered, 5 must \(client-3: no answer"):
+    with pytest.raises(RoundFailedError, match=r"round 0: 4 of 5 clients replied, 5 must \(client-3: no answer"):
         federation.serve()
     assert [event["attempt"] for event in federation.events("round failed")] == [1, 2, 3]
     federation.nodes[103] = federation.node(3, 5)
@@ -243,7 +243,7 @@ def test_a_claim_of_a_thousand_million_samples_is_refused(tmp_path: Path) -> Non
     federation, nodes = federation_with(tmp_path / "few", {"clinic-a": 9, "clinic-b": 4}, **{"max-samples": 8})
     with failing(GatheringError, "clinic-a: says 9 samples, max-samples is 8"):
         federation.serve(nodes)
-    assert MAX_SAMPLES == 10**6
+    assert SETTINGS["max_samples"].default == 10**6
 
 
 def test_a_federation_that_has_begun_keeps_its_members(tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ import pytest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResultStatus
 
-from fedflat.federation.flower import task_executor
-from fedflat.federation.flower.approved_app import checked_digests, run_supernode
-from fedflat.federation.flower.task_executor import ApprovedExecutor, private_file
+from fedflat.federation.flower import programs
+from fedflat.federation.flower.programs import ApprovedExecutor, checked_digests, private_file, run_supernode
 from support.flower_fixtures import failing
 
 APPROVED = "a" * 64
@@ -29,7 +28,7 @@ SPEC = ExecutionSpec(
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The commands that are started; nothing is."""
     commands: list[list[str]] = []
-    monkeypatch.setattr(task_executor.subprocess, "Popen", lambda words, **_: commands.append(words))
+    monkeypatch.setattr(programs.subprocess, "Popen", lambda words, **_: commands.append(words))
     return commands
 
 

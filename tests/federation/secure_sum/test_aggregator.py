@@ -18,7 +18,7 @@ from fedflat.core.method import Method
 from fedflat.federation.messages import TrainReply
 from fedflat.federation.secure_sum.aggregator import MaskedSum
 from fedflat.federation.secure_sum.client import SumClient
-from fedflat.federation.secure_sum.masks import WORD
+from fedflat.federation.secure_sum.keys import WORD
 from fedflat.federation.secure_sum.messages import (
     KeysReply,
     KeysRequest,
@@ -105,10 +105,10 @@ def test_a_third_may_drop_out_at_any_step(
 @pytest.mark.parametrize(
     ("step", "line"),
     [
-        (KeysRequest, "3 of 6 clients have answered, 4 must (clinic-00: training: no answer before"),
-        (SharesRequest, "3 of 6 clients have answered, 4 must (clinic-00: sharing keys: no answer"),
-        (MaskRequest, "3 of 6 clients have answered, 4 must (clinic-00: masking: no answer before"),
-        (UnmaskRequest, "3 of 6 clients have answered, 4 must (clinic-00: unmasking: no answer"),
+        (KeysRequest, "3 of 6 clients replied, 4 must (clinic-00: training: no answer before"),
+        (SharesRequest, "3 of 6 clients replied, 4 must (clinic-00: sharing keys: no answer"),
+        (MaskRequest, "3 of 6 clients replied, 4 must (clinic-00: masking: no answer before"),
+        (UnmaskRequest, "3 of 6 clients replied, 4 must (clinic-00: unmasking: no answer"),
     ],
 )
 def test_if_more_drop_out_the_round_fails_and_may_be_tried_again(
@@ -232,7 +232,7 @@ def told_too_late(tmp_path: Path) -> Path:
     A server that keeps what comes late knows the sum.
     """
     server, transport = summing_federation(FedAvg(), tmp_path, change=dropping(UnmaskRequest, *NAMES[:3]))
-    with pytest.raises(RoundFailedError, match="3 of 6 clients have answered, 4 must"):
+    with pytest.raises(RoundFailedError, match="3 of 6 clients replied, 4 must"):
         server.round(transport)
     return tmp_path
 
@@ -246,7 +246,7 @@ def test_a_round_that_was_unmasked_is_not_unmasked_for_others(step: type[Any], t
     server, transport = summing_federation(FedAvg(), told_too_late, change=dropping(step, NAMES[5]))
     with pytest.raises(RoundFailedError) as e:
         server.round(transport)
-    line = "round 0: shares were told for a sum over 6 clients, of which 5 are here, and the difference to another sum"
+    line = "round 0: shares were disclosed for a sum over 6 clients, 5 of them are here, and the difference to another"
     assert str(e.value).startswith(line)
     assert "set unmask-again = 1, see docs/secure_sum.md (clinic-05: " in str(e.value)
     assert asked(transport, UnmaskRequest) == set()
@@ -295,7 +295,7 @@ def test_as_long_as_too_few_have_told_shares_others_may_be_summed(tmp_path: Path
     server, transport = summing_federation(FedAvg(), tmp_path / "sum")
     answer = transport.reply
     transport.reply = unreached
-    with pytest.raises(RoundFailedError, match="2 of 6 clients have answered, 4 must"):
+    with pytest.raises(RoundFailedError, match="2 of 6 clients replied, 4 must"):
         server.round(transport)
     server, transport = summing_federation(FedAvg(), tmp_path / "sum", change=dropping(KeysRequest, NAMES[0]))
     assert list(server.round(transport).missing) == [NAMES[0]]
@@ -442,7 +442,7 @@ def test_a_record_that_is_not_finite_does_not_leave_its_client(tmp_path: Path) -
 
 def test_a_round_of_one_client_is_no_sum(tmp_path: Path) -> None:
     server, transport = summing_federation(FedAvg(), tmp_path, rule=1)
-    with pytest.raises(RoundFailedError, match="1 of 1 clients have answered, 2 must"):
+    with pytest.raises(RoundFailedError, match="1 of 1 clients replied, 2 must"):
         server.round(transport)
 
 

@@ -13,11 +13,10 @@ import pytest
 import torch
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares
 
-from fedflat.federation.codec import PackedTensor, RefusedError
+from fedflat.federation.messages import PackedTensor, RefusedError
 from fedflat.federation.secure_sum import client as sum_client
 from fedflat.federation.secure_sum.client import CHANNEL, MASK, SELF, SHARE_BYTES, SumClient
-from fedflat.federation.secure_sum.keys import agreed_key, derived, opened, public_key
-from fedflat.federation.secure_sum.masks import add_mask
+from fedflat.federation.secure_sum.keys import add_mask, agreed_key, derived, opened, public_key
 from fedflat.federation.secure_sum.messages import (
     KeysRequest,
     MaskRequest,
@@ -296,7 +295,7 @@ def split(folder: Path, what: str) -> Clients:
 def test_nobody_unmasks_a_client_that_was_told_something_else(what: str, tmp_path: Path) -> None:
     """Without its seed the mask that it has alone stays; and it unmasks nobody, being alone with what it was told."""
     clients = split(tmp_path, what)
-    line = r"1 of \d survivors were told the same as this client, 3 must be"
+    line = r"1 of \d survivors received the same as this client, 3 must be"
     with pytest.raises(RefusedError, match=line):
         clients[3].answer(asking(clients, 3, (0, 1, 3)))
     for i in (0, 1, 2, 4):
@@ -310,7 +309,7 @@ def test_confirmations_of_others_or_of_another_client_are_none(tmp_path: Path) -
     good = asking(clients, 0, (0, 1, 2))
     tags = clients.confirmations
     for wrong in (tags[1, 2], tags[0, 1], tags[2, 0], b"", bytes(32)):
-        with pytest.raises(RefusedError, match="2 of 3 survivors were told the same as this client, 3 must be"):
+        with pytest.raises(RefusedError, match="2 of 3 survivors received the same as this client, 3 must be"):
             clients[0].answer(replace(good, confirmations=(b"", wrong, good.confirmations[2])))
     with pytest.raises(RefusedError, match="there is not one confirmation for each survivor"):
         clients[0].answer(replace(good, confirmations=good.confirmations[:2]))

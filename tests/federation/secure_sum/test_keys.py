@@ -7,13 +7,14 @@ from itertools import combinations
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_shares
+from flwr.common.secure_aggregation.crypto.shamir import combine_shares
 
-from fedflat.federation.codec import RefusedError
+from fedflat.federation.messages import RefusedError
 from fedflat.federation.secure_sum.client import SHARE_BYTES
 from fedflat.federation.secure_sum.keys import (
     SEAL_BYTES,
     agreed_key,
+    create_shares,
     derived,
     new_secret,
     opened,

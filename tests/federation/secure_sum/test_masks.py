@@ -8,8 +8,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 
-from fedflat.federation.secure_sum import masks
-from fedflat.federation.secure_sum.masks import add_mask, sign_of
+from fedflat.federation.secure_sum import keys
+from fedflat.federation.secure_sum.keys import add_mask, sign_of
 
 KEY = bytes(range(32))
 
@@ -25,7 +25,7 @@ def test_a_mask_is_aes_of_0_1_2_and_so_on() -> None:
 def test_it_does_not_depend_on_how_much_is_added_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, parts = np.zeros(1000, "<u8"), np.zeros(1000, "<u8")
     add_mask(whole, KEY, 1)
-    monkeypatch.setattr(masks, "AT_ONCE", 64)
+    monkeypatch.setattr(keys, "AT_ONCE", 64)
     add_mask(parts, KEY, 1)
     assert np.array_equal(whole, parts)
 

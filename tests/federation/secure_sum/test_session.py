@@ -13,7 +13,7 @@ import pytest
 
 from fedflat import files
 from fedflat.core.errors import InputError
-from fedflat.federation.codec import RefusedError
+from fedflat.federation.messages import RefusedError
 from fedflat.federation.secure_sum.messages import MaskRequest, SharesRequest
 from fedflat.federation.secure_sum.session import (
     LOCK,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_shares
+from flwr.common.secure_aggregation.crypto.shamir import combine_shares
 
-from fedflat.federation.secure_sum import shares
-from fedflat.federation.secure_sum.keys import new_secret
-from fedflat.federation.secure_sum.shares import SecretCombiner
+from fedflat.federation.secure_sum import keys
+from fedflat.federation.secure_sum.keys import SecretCombiner, create_shares, new_secret
 
 
 def test_it_finds_what_flower_finds_of_any_clients() -> None:
@@ -23,8 +22,8 @@ def test_it_finds_what_flower_finds_of_any_clients() -> None:
 
 def test_factors_are_computed_once_for_the_same_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take the square of the number of clients, and there is a secret for each of them."""
-    computed, factors = [], shares._factors
-    monkeypatch.setattr(shares, "_factors", lambda indices: computed.append(indices) or factors(indices))
+    computed, factors = [], keys._factors
+    monkeypatch.setattr(keys, "_factors", lambda indices: computed.append(indices) or factors(indices))
     combiner, secrets = SecretCombiner(), [new_secret() for _ in range(5)]
     split = [create_shares(secret, 3, 5) for secret in secrets]
     assert [combiner.combined(one[1:4]) for one in split] == secrets

@@ -14,15 +14,13 @@ from ...core.object_references import allow_code
 from ...data import FederatedData
 from ...experiments.spec import build_client, build_guard, participation_of
 from ..client import FederatedClient
-from ..codec import RefusedError
 from ..membership import checked_federation
-from ..messages import ClientInfo, Failure, TrainReply, TrainRequest
+from ..messages import ClientInfo, Failure, RefusedError, TrainReply, TrainRequest
 from ..secure_sum.client import SumClient
 from ..secure_sum.messages import KeysReply, KeysRequest, LaterReply
 from .records import read_sum_request, read_train_request, to_records
-from .samples import SampleLoader, own_samples, partition_samples, stored
 from .settings import NodeSettings, RunSettings, app_settings
-from .study import Study, version
+from .study import SampleLoader, Study, own_samples, partition_samples, stored, version
 
 UNMASKED = "unmasked"  # the folder of what was unmasked, beside the folders of federations
 log = logging.getLogger("flwr")
@@ -30,7 +28,7 @@ ClientMessage = ClientInfo | TrainReply | KeysReply | LaterReply
 
 
 def client_app(folder: Path, samples: SampleLoader = stored) -> ClientApp:
-    """The `ClientApp` of the study in `folder`.
+    """Return the `ClientApp` of the study in `folder`.
 
     samples: returns a client's own samples, x (n, *shape) and y (n,), from the configuration of its node; by default
     those in its folder `data`. Flower starts a process for every message, and each one calls it.
@@ -52,7 +50,7 @@ class ClientSession:
     """A client while it processes one message."""
 
     def __init__(self, folder: Path, context: Context, samples: SampleLoader) -> None:
-        """Raises InputError, naming the key, for a configuration that cannot work."""
+        """Raise InputError, naming the key, for a configuration that cannot work."""
         self._node = NodeSettings.parse("node-config", context.node_config)
         settings = RunSettings.parse("run-config", context.run_config)
         self._node.check_run(settings, app_settings(folder))
@@ -61,12 +59,12 @@ class ClientSession:
         self._samples, self._node_config = samples, context.node_config
 
     def info(self) -> ClientInfo:
-        """The client's name, and what the server compares before it registers the client."""
+        """Return the client's name, and what the server compares before it registers the client."""
         data = self._data(0)
         return ClientInfo(self._name, len(data.y), data.shape, self._study.digest, version())
 
     def train(self, message: Message) -> ClientMessage:
-        """Train, or do a step of a secure sum, as the request in `message` says.
+        """Train, or carry out a step of a secure sum, as requested by `message`.
 
         Raises what `FederatedClient.train` and `SumClient.answer` do.
         """
@@ -108,7 +106,7 @@ class ClientSession:
         )
 
     def _data(self, number: int) -> FederatedData:
-        """This client's samples. Own samples get `number`, which the server assigns; parts of a named set have one."""
+        """Return this client's samples. Own samples get `number`; parts of a named set have one."""
         if self._study.own_samples:
             return own_samples(self._study, self._samples(self._node_config), number)
         return partition_samples(self._study, self._node)

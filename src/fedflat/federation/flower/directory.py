@@ -65,7 +65,7 @@ class FederationDirectory:
         return {checkpoint.round_of(path) or 0: path for path in files}
 
     def newest(self) -> SavedState | None:
-        """The newest undamaged checkpoint; None if there is no checkpoint.
+        """Return the newest undamaged checkpoint; None if there is no checkpoint.
 
         Raises InputError if there are checkpoints and all are damaged.
         """
@@ -81,7 +81,7 @@ class FederationDirectory:
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything has happened in it."""
+        """Whether the federation has a log or a checkpoint."""
         return (self.path / EVENTS).exists() or bool(self.states)
 
     @property
@@ -106,7 +106,7 @@ class FederationDirectory:
             raise InputError(f"out {self.path} holds another federation: {found}")
 
     def spec(self) -> RunSpec:
-        """The study. Raises InputError if it is missing or damaged."""
+        """Read the study. Raises InputError if it is missing or damaged."""
         return RunSpec.load(self.checksums.check(STUDY))
 
     @contextmanager
@@ -130,10 +130,10 @@ class FederationDirectory:
         checkpoint.retire(folder, server.t)
 
     def unlogged_event(self, state: SavedState) -> dict[str, Any]:
-        """The event of the last round of `state` if the log lacks it, as its writer was killed before; else empty."""
+        """Return the event of the last round of `state` if its writer was killed before logging it; else empty."""
         meta = checkpoint.load(state.path)[1]
         head, event = head_in(meta, state.path), dict(meta.get(ROUND, {}))
-        later = read_events(self.path, 0 if head is None else head.lines)
+        later = read_events(self.path, head.lines)
         known = {found.get("t") for found in later if found["event"] == ROUND}
         return {} if not event or event["t"] in known else event
 
@@ -153,9 +153,9 @@ class FederationDirectory:
         return digest
 
     def roll_back(self, rounds: int) -> list[str]:
-        """Make the checkpoint after so many rounds the newest one; return the new names of the files set aside.
+        """Make the checkpoint after `rounds` the newest one; return the new names of the files set aside.
 
-        Killed in between, it can be called again. Raises InputError if there is no federation, if a process is writing
+        If it is killed, it can be called again. Raises InputError if there is no federation, if a process is writing
         it, or if there is no such checkpoint.
         """
         if not (self.path / STUDY).exists():
@@ -186,11 +186,11 @@ class FederationDirectory:
 
 
 def check(path: Path) -> list[tuple[str, str]]:
-    """The files of a federation's folder, each with what is wrong with it, or "" if nothing is.
+    """List the files of a federation's folder, each with what is wrong with it, or "" if nothing is.
 
     Each checkpoint is checked by itself, metrics against the newest undamaged checkpoint, the model against the result,
-    and the log by its own hashes, and against what checkpoints and the result know of it. Where something is wrong, all
-    is looked at a second time: a server that is running may have been between two files.
+    and the log by its own hashes, and against its heads in checkpoints and the result. If something is wrong, all of it
+    is checked a second time: a running server may have been between two files.
     """
     found = _check_once(path)
     if any(problem for _, problem in found):
@@ -225,10 +225,10 @@ def _check_once(path: Path) -> list[tuple[str, str]]:
 
 
 def log_problem(path: Path, study: str) -> str:
-    """What is wrong with the log of the folder of a federation, or "" if nothing is. study: its digest."""
+    """Describe what is wrong with the log in the folder of a federation, "" if nothing is. study: its digest."""
     heads = dict[str, LogHead]()
     for file in FederationDirectory(path).states.values():
-        with suppress(InputError):  # a damaged checkpoint knows nothing
+        with suppress(InputError):  # a damaged checkpoint has no head
             _check_state(file, heads)
     try:
         if heads or (path / EVENTS).exists():
@@ -239,34 +239,32 @@ def log_problem(path: Path, study: str) -> str:
 
 
 def log_head(path: Path) -> LogHead:
-    """How far the log of a federation's folder has come. Raises InputError if a line is wrong."""
+    """Return the head of the log in a federation's folder. Raises InputError if a line is wrong."""
     return check_log(path / EVENTS, {})
 
 
 def _check_state(file: Path, heads: dict[str, LogHead]) -> None:
-    """Check a checkpoint, and put into `heads` what it knows of the log."""
+    """Check a checkpoint, and put its head of the log into `heads`."""
     _, meta = checkpoint.load(file)
     _history_in(meta, file)
-    if (head := head_in(meta, file)) is not None:
-        heads[file.name] = head
+    heads[file.name] = head_in(meta, file)
 
 
 def _check_result(path: Path, heads: dict[str, LogHead]) -> None:
-    """Check the result, unless it is being written, and put into `heads` what it knows of the log."""
+    """Check the result, unless it is being written, and put its head of the log into `heads`."""
     if not FederationDirectory(path).checksums.check(RESULT).exists():
         return
     _model_digest(path)
-    if (head := head_in(read_json(path / RESULT), path / RESULT)) is not None:
-        heads[RESULT] = head
+    heads[RESULT] = head_in(read_json(path / RESULT), path / RESULT)
 
 
 def _read_history(file: Path) -> list[dict[str, float]]:
-    """The history in a checkpoint. Raises InputError if it is damaged, not a federation's, or of another round."""
+    """Read the history in a checkpoint. Raises InputError if damaged, not a federation's, or of another round."""
     return _history_in(checkpoint.load(file)[1], file)
 
 
 def _history_in(meta: Mapping[str, Any], file: Path) -> list[dict[str, float]]:
-    """The history in what the checkpoint `file` says."""
+    """Return the history in the metadata of the checkpoint `file`."""
     history, rounds = meta.get("history"), meta.get("t")
     named = checkpoint.round_of(file)
     if not isinstance(history, list) or "members" not in meta.get("settings", {}):
@@ -290,7 +288,7 @@ def _check_model(path: Path) -> None:
 
 
 def _model_digest(path: Path) -> str:
-    """The SHA-256 of the model according to the result."""
+    """Return the SHA-256 of the model according to the result."""
     result = read_json(path / RESULT)
     digest = result.get("model_sha256") if isinstance(result, dict) else None
     if not isinstance(digest, str):
@@ -299,7 +297,7 @@ def _model_digest(path: Path) -> str:
 
 
 def _available(rounds: Sequence[int]) -> str:
-    """The checkpoints that can be gone back to, for a message."""
+    """List the checkpoints that can be restored, for a message."""
     if not rounds:
         return "none is kept"
     if len(rounds) == 1:

@@ -1,7 +1,7 @@
 """The members that the operator has ejected: a file in the server's folder, which the server reads before each round.
 
 A federation's members and their numbers are fixed when it begins, and so is the N of its method. An ejected one keeps
-its number and is never asked, like a client that is never drawn; admitted again, it goes on with its record.
+its number and is never asked, like a client that is never sampled; admitted again, it continues with its record.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ REASON_LENGTH = 300  # characters
 class Ejections:
     """Who is ejected from the federation in a folder; several processes may read and write it.
 
-    The file is there from the beginning of a federation on: one that is missing is not taken for an empty one.
+    The file exists from the beginning of a federation: a missing one is an error, not an empty list.
     """
 
     path: Path
 
     def read(self) -> dict[str, str]:
-        """The ejected members, with the operator's reasons. Raises InputError if the file is damaged or missing."""
+        """Read the ejected members and the reasons. Raises InputError if the file is damaged or missing."""
         file = self.path / FILE
         if not file.exists() and FederationDirectory(self.path).has_begun:
             known = ", ".join(self._known_to_the_log()) or "nobody"
@@ -50,7 +50,7 @@ class Ejections:
             self._write({})
 
     def _known_to_the_log(self) -> dict[str, str]:
-        """The members that the server has taken note of as ejected, with the reasons."""
+        """Return the members that are ejected according to the log, with the reasons."""
         found: dict[str, str] = {}
         for event in read_events(self.path):
             if event["event"] == "ejected":
@@ -60,12 +60,12 @@ class Ejections:
         return found
 
     def _restore(self) -> None:
-        """Write a list that is missing again, from the log."""
+        """Write a missing list again, from the log."""
         if not (self.path / FILE).exists():
             self._write(self._known_to_the_log())
 
     def eject(self, name: str, reason: str = "") -> None:
-        """Ask no more of a member from the next round on.
+        """Stop sending training requests to a member, from the next round.
 
         Raises InputError if it is no member or ejected already, or if nobody would be left.
         """
@@ -80,7 +80,7 @@ class Ejections:
             self._write({**ejected, name: printable(reason)[:REASON_LENGTH]})
 
     def admit(self, name: str) -> None:
-        """Ask an ejected member again from the next round on. Raises InputError if it is no member or not ejected."""
+        """Send requests to an ejected member again, from the next round. Raises InputError if it is not ejected."""
         self._members(name)
         with locked(self.path / LOCK, f"{self.path}: somebody else is ejecting or admitting a member"):
             self._restore()

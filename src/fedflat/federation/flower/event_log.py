@@ -1,8 +1,7 @@
-"""The log of a federation: one JSON object a line, each with the SHA-256 of all that stands before it, and a check.
+"""The log of a federation: one JSON object a line, each with the SHA-256 of all lines before it, and a check.
 
-So a line that is changed, removed, inserted or moved is found, as are lines cut off the end if a checkpoint has the
-head of a longer log. Who may write the folder can write all of it anew; against that helps only a head that is kept
-elsewhere.
+So a line that is changed, removed, inserted or moved is found, and so are lines cut off the end if a checkpoint has the
+head of a longer log. Whoever may write the folder can write a new log; only a head that is kept elsewhere reveals it.
 """
 
 from __future__ import annotations
@@ -24,32 +23,26 @@ from ...files import flush_folder, system_errors
 log = logging.getLogger("flwr")
 EVENTS = "events.jsonl"  # the events of the federation, for people and programs that follow it
 LINE, PREVIOUS = "line", "previous"  # the number of a line, and the SHA-256 of all bytes before it
-CHECK = "check"  # 16 digits of the SHA-256 of a line without them: of the last line nothing else knows
+CHECK = "check"  # 16 digits of the SHA-256 of the line without them; nothing else covers the last line
 HEAD = "log"  # under which checkpoints and the result keep the head
 
 
 @dataclass(frozen=True)
 class LogHead:
-    """How far a log has come."""
+    """The length of a log and its digest."""
 
     lines: int
     sha256: str  # of their bytes: `head -n LINES events.jsonl | sha256sum`
 
     def facts(self) -> dict[str, Any]:
-        """The head as JSON-able values."""
+        """Return the head as JSON-able values."""
         return asdict(self)
 
 
-def head_in(facts: Mapping[str, Any], where: Path) -> LogHead | None:
-    """The head that a checkpoint or a result keeps; None if it was written by an earlier version.
-
-    Raises InputError, naming the file, for what is no head.
-    """
-    found = facts.get(HEAD)
-    if found is None:
-        return None
+def head_in(facts: Mapping[str, Any], where: Path) -> LogHead:
+    """Return the head that a checkpoint or a result keeps. Raises InputError, naming the file, if there is none."""
     try:
-        return LogHead(int(found["lines"]), str(found["sha256"]))
+        return LogHead(int(facts[HEAD]["lines"]), str(facts[HEAD]["sha256"]))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{where}: {HEAD} is not the head of a log") from error
 
@@ -106,8 +99,10 @@ class EventLog:
 
 
 def read_events(folder: Path, after: int = 0) -> Iterator[dict[str, Any]]:
-    """The events in a federation's folder so far, those after so many lines, without numbers and hashes; incomplete
-    lines are skipped."""
+    """Yield the events in a federation's folder after the first `after` lines, without line numbers and hashes.
+
+    Incomplete lines are skipped.
+    """
     path = folder / EVENTS
     for line in path.read_bytes().split(b"\n")[after:] if path.exists() else ():
         event = _parsed(line)
@@ -116,24 +111,20 @@ def read_events(folder: Path, after: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def check_log(path: Path, heads: Mapping[str, LogHead], study: str | None = None) -> LogHead:
-    """Check every line against what it says of the lines before, and the log against `heads`; return its own head.
+    """Check the hashes of every line, and the log against `heads`; return its own head.
 
     heads: of this log or of shorter ones, by the name of the file that keeps them. study: the digest of the study.
-    Lines of earlier versions, which have no hash, may stand before the first that has one. Raises InputError, naming
-    the first line that is wrong.
+    Raises InputError, naming the first line that is wrong.
     """
-    before, chained = hashlib.sha256(), False
-    ends = [before.hexdigest()]  # the SHA-256 of so many lines
+    before = hashlib.sha256()
+    ends = [before.hexdigest()]  # ends[n] is the SHA-256 of the first n lines
     with system_errors(path, "read"), path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             event, where = _checked(line, f"{path}: line {number}"), f"{path}: line {number}"
-            if PREVIOUS in event:
+            if event:
                 if event.get(CHECK) != _check_of(event):
                     raise InputError(f"{where} is not as it was written")
-                _check_place(event, number, ends[-1] if number > 1 else study, chained, where)
-            elif chained and event:
-                raise InputError(f"{where} has no hash, as those before it have")
-            chained = chained or PREVIOUS in event
+                _check_place(event, number, ends[-1] if number > 1 else study, where)
             before.update(line)
             ends.append(before.hexdigest())
     for name, head in heads.items():
@@ -145,25 +136,24 @@ def check_log(path: Path, heads: Mapping[str, LogHead], study: str | None = None
 
 
 def _check_of(event: Mapping[str, Any]) -> str:
-    """What a line says of itself; it finds accidents, and nobody who can compute it."""
+    """Return the check of a line by itself; it finds accidents, not an attacker, who can compute it."""
     own = {key: value for key, value in event.items() if key != CHECK}
     return hashlib.sha256(json.dumps(own).encode()).hexdigest()[:16]
 
 
-def _check_place(event: Mapping[str, Any], number: int, before: str | None, chained: bool, where: str) -> None:
-    """Raise InputError unless an event says its own number, and the SHA-256 `before` of what stands before it."""
+def _check_place(event: Mapping[str, Any], number: int, before: str | None, where: str) -> None:
+    """Raise InputError unless an event has its line's number and `before`, the SHA-256 of the lines before."""
     if event.get(LINE) != number:
         raise InputError(f"{where} was line {str(event.get(LINE))[:20]}: lines were removed, inserted or moved")
-    if before is None or event[PREVIOUS] == before:
+    if before is None or event.get(PREVIOUS) == before:
         return
     if number == 1:
         raise InputError(f"{where} begins the log of another study")
-    changed = f"line {number - 1} as it is now: one of the two was" if chained else "the lines before it: they were"
-    raise InputError(f"{where} does not follow {changed} changed")
+    raise InputError(f"{where} does not follow line {number - 1} as it is now: one of the two was changed")
 
 
 def _checked(line: bytes, where: str) -> dict[str, Any]:
-    """The event in a line; nothing for one that was being written when a machine stopped. Raises InputError."""
+    """Return the event in a line; empty for one that a crash has cut short. Raises InputError for no event."""
     event = _parsed(line)
     if event is None and not (line.startswith(b"{") and not line.endswith(b"}\n")):
         raise InputError(f"{where} is not an event")
@@ -171,7 +161,7 @@ def _checked(line: bytes, where: str) -> dict[str, Any]:
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """The event in a line; None if there is none."""
+    """Return the event in a line; None if there is none."""
     with suppress(ValueError, RecursionError):
         event = json.loads(line)
         if isinstance(event, dict) and {"time", "event"} <= event.keys():

@@ -24,7 +24,7 @@ SERVER = '''"""The server of the study in study.toml."""
 
 from pathlib import Path
 
-from fedflat.flower.server import server_app
+from fedflat.federation.flower.server_app import server_app
 
 app = server_app(Path(__file__).parents[1])
 '''
@@ -32,7 +32,7 @@ PARTITION_CLIENT = '''"""A client of the study in study.toml, with part number `
 
 from pathlib import Path
 
-from fedflat.flower.client import client_app
+from fedflat.federation.flower.client_app import client_app
 
 app = client_app(Path(__file__).parents[1])
 '''
@@ -40,8 +40,8 @@ OWN_SAMPLES_CLIENT = '''"""A client of the study in study.toml, with its own sam
 
 from pathlib import Path
 
-from fedflat.flower.client import client_app
-from fedflat.flower.samples import stored
+from fedflat.federation.flower.client_app import client_app
+from fedflat.federation.flower.study import stored
 
 
 def samples(node):
@@ -91,7 +91,7 @@ def export(spec: RunSpec, settings: RunSettings, folder: Path, replace: bool = F
 
 
 def _with_code_inside(spec: RunSpec) -> tuple[str, list[Path]]:
-    """The TOML of `spec` with the files of the user's code in the app's folder `code`, and these files.
+    """Return the TOML of `spec` with the files of the user's code in the app's folder `code`, and these files.
 
     Raises InputError for two files of one name.
     """
@@ -128,7 +128,7 @@ def _is_exported(path: Path, folder: Path) -> bool:
 
 
 def _project(study: Study) -> dict[str, Any]:
-    """The app's pyproject.toml."""
+    """Return the app's pyproject.toml as a table."""
     return {
         "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
         "project": {

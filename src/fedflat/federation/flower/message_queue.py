@@ -1,31 +1,98 @@
-"""Sends messages to nodes and collects their replies; an unreadable or slow reply affects only its sender."""
+"""Sends messages to nodes and collects their replies; an unreadable or slow reply affects only its sender.
+
+Limits on the size of received arrays and on the time that Flower waits for them, which Flower itself lacks, replace
+functions of Flower 1.41.
+"""
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
+from typing import Any
 
 import httpx
-from flwr.app import Message, RecordDict
+from flwr.app import Array, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
+from flwr.superlink.grid import http_grid
 
 from ...core.errors import printable
-from ..client_registry import NodeKey
+from ..membership import NodeKey
 from ..messages import Failure
-from .limits import pull_deadline
 
+_thread = threading.local()
+_flower_pull_objects = http_grid.pull_objects
 NODE_GONE = Failure("its node has gone")  # the network's answer for a node, a message or a reply that it has lost
 _UNAVAILABLE = (3, 4, 5)  # Flower's error codes for these three
 ERROR_LENGTH = 200  # characters of an error
 THREAD = "fedflat reply"
 PULL_SECONDS = 5.0  # for one reply, until the next one is tried while a thread waits for the rest of this one
 UNKNOWN_SENDERS = 16  # threads that may wait for replies of nodes at which no client is registered
+
+
+def _pull_objects(*arguments: Any, **named: Any) -> dict[str, bytes]:
+    deadline, count = getattr(_thread, "deadline", None), getattr(_thread, "count", None)
+    if deadline is not None:
+        named["max_time"] = max(deadline - monotonic(), 0.0)
+    if count is not None and "pull_object_fn" in named:
+        named["pull_object_fn"] = _counting(named["pull_object_fn"], count)
+    return _flower_pull_objects(*arguments, **named)
+
+
+def _counting(pull: Callable[[str], bytes], count: Callable[[int], None]) -> Callable[[str], bytes]:
+    def pull_and_count(object_id: str) -> bytes:
+        content = pull(object_id)
+        count(len(content))
+        return content
+
+    return pull_and_count
+
+
+@contextmanager
+def pull_deadline(deadline: float, count: Callable[[int], None] = lambda size: None) -> Iterator[None]:
+    """Inside the block, in this thread, Flower stops waiting for the rest of a reply at `deadline` (monotonic clock).
+
+    It looks every few seconds, so it may stop that much later. Without the block it waits for two hours. count: called
+    with the bytes of each part of the reply that has come, in several threads.
+    """
+    # Flower's `pull_objects` has an argument for this, which its grid does not pass on.
+    http_grid.pull_objects = _pull_objects
+    _thread.deadline, _thread.count = deadline, count
+    try:
+        yield
+    finally:
+        del _thread.deadline, _thread.count
+
+
+@contextmanager
+def array_limit(limit: int) -> Iterator[None]:
+    """Inside the block, a received array of more than `limit` bytes raises ValueError before it is assembled.
+
+    Flower sends an array as chunks and a list of their order. Such a list needs few bytes to name the same chunk a
+    million times.
+    """
+    original = Array.inflate
+
+    def inflate(object_content: bytes, children: dict[str, Any] | None = None) -> Array:
+        sizes = [len(chunk.data) for chunk in (children or {}).values()]
+        _, _, body = object_content.partition(b"\x00")
+        size = sum(sizes[chunk] for chunk in json.loads(body)["arraychunk_ids"])
+        if size > limit:
+            raise ValueError(f"an array has {size:,} bytes, {limit:,} are the most")
+        return original(object_content, children)
+
+    Array.inflate = inflate  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Array.inflate = original  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
@@ -51,7 +118,7 @@ class MessageQueue:
         self._pulls: list[tuple[SentMessage, Future[list[Message]]]] = []  # running threads, also for closed messages
 
     def nodes(self) -> dict[int, NodeKey]:
-        """The connected nodes with their keys."""
+        """List the connected nodes with their keys."""
         return {
             node.node_id: NodeKey(node.name if node.HasField("name") else None, node.public_key)
             for node in self._grid.get_nodes()
@@ -109,7 +176,7 @@ class MessageQueue:
             self._received.pop(message_id, None)
 
     def _pull(self, message_id: str, sent: SentMessage) -> list[Message]:
-        """The complete reply to a message in a list, or an empty list. Raises what reading the reply raises.
+        """Return the complete reply to a message in a list, or an empty list. Raises what reading the reply raises.
 
         Flower blocks until a reply that was announced has arrived completely. So a thread pulls it, for which this
         method waits a few seconds once, and afterwards only asks whether it has ended.
@@ -129,7 +196,7 @@ class MessageQueue:
     def _may_start_thread(self, sent: SentMessage) -> bool:
         """Limit the threads: one for each node, and `UNKNOWN_SENDERS` for nodes without a registered client.
 
-        A node that announces replies and never sends them can therefore neither use up threads nor delay others.
+        So a node that announces replies and never sends them neither uses up threads nor delays others.
         """
         self._pulls = [(other, pull) for other, pull in self._pulls if not pull.done()]
         waiting = [other for other, _ in self._pulls]
@@ -150,7 +217,7 @@ class MessageQueue:
 
 
 def _content(reply: Message, node: int) -> RecordDict | Failure:
-    """The records in a reply, or the error that the network or the client app put there; `node` must be its sender."""
+    """Return the records in a reply, or the error of network or client app; `node` must be its sender."""
     if reply.has_error():
         if reply.error.code in _UNAVAILABLE:
             return NODE_GONE

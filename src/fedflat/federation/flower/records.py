@@ -8,8 +8,7 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from ..codec import PackedTensor, RefusedError, cut
-from ..messages import ClientInfo, Failure, Reply, TrainReply, TrainRequest
+from ..messages import ClientInfo, Failure, PackedTensor, RefusedError, Reply, TrainReply, TrainRequest, cut
 from ..secure_sum.messages import (
     REPLIES,
     KeysReply,
@@ -27,8 +26,8 @@ from ..secure_sum.messages import (
 
 SumRequest = KeysRequest | LaterRequest
 AnyMessage = TrainRequest | TrainReply | Failure | ClientInfo | SumRequest | KeysReply | LaterReply
-# What the record with a message's plain fields is called. All versions use these names, so that a node of another
-# version can read that its version does not fit.
+# The name of the record with a message's plain fields. It must not change: a node with another version of fedflat reads
+# them to report that its version does not fit.
 RECORD: dict[type[Any], str] = {
     TrainRequest: "order", TrainReply: "answer", Failure: "failure", ClientInfo: "introduction",
     KeysRequest: "keys-order", KeysReply: "keys-answer", SharesRequest: "shares-order", SharesReply: "shares-answer",
@@ -54,7 +53,7 @@ def to_records(message: AnyMessage) -> RecordDict:
 
 
 def read_train_request(content: RecordDict) -> TrainRequest:
-    """The request in a message. Raises RefusedError if there is none."""
+    """Return the request in a message. Raises RefusedError if there is none."""
     request: TrainRequest = _read(content, TrainRequest)
     safe: Any = request.safe
     if not isinstance(safe, list) or not all(type(t) is int for t in safe):
@@ -63,7 +62,7 @@ def read_train_request(content: RecordDict) -> TrainRequest:
 
 
 def read_sum_request(content: RecordDict) -> SumRequest | None:
-    """The request for a step of a secure sum, None for any other message. Raises RefusedError for a malformed one."""
+    """Return the request for a step of a secure sum, None for another message. Raises RefusedError if malformed."""
     for kind in REPLIES:
         if RECORD[kind] in content:
             found: SumRequest = _typed(_read(content, kind))
@@ -72,7 +71,7 @@ def read_sum_request(content: RecordDict) -> SumRequest | None:
 
 
 def read_reply(content: RecordDict, request: object) -> Any:
-    """The reply to `request` in a message, or a Failure. Raises RefusedError."""
+    """Return the reply to `request` in a message, or a Failure. Raises RefusedError if malformed."""
     kind = REPLIES.get(type(request))
     if kind is None or RECORD[Failure] in content:
         return read_train_reply(content)
@@ -80,7 +79,7 @@ def read_reply(content: RecordDict, request: object) -> Any:
 
 
 def read_train_reply(content: RecordDict) -> Reply:
-    """The reply in a message; only the names of its fields are checked. Raises RefusedError."""
+    """Return the reply in a message; only the names of its fields are checked. Raises RefusedError."""
     if RECORD[Failure] in content:
         return Failure(_quoted(_read(content, Failure).reason))
     reply: TrainReply = _read(content, TrainReply)
@@ -88,7 +87,7 @@ def read_train_reply(content: RecordDict) -> Reply:
 
 
 def read_client_info(content: RecordDict) -> ClientInfo:
-    """What a client sends about itself. Raises RefusedError; if the client gives a reason, with that."""
+    """Return a client's information in a message. Raises RefusedError, with the client's reason if it sent one."""
     if RECORD[Failure] in content:
         raise RefusedError(_quoted(_read(content, Failure).reason))
     info: ClientInfo = _read(content, ClientInfo)
@@ -96,13 +95,13 @@ def read_client_info(content: RecordDict) -> ClientInfo:
 
 
 def _typed(message: Any) -> Any:
-    """A message with its plain fields checked. Raises RefusedError."""
+    """Return a message with its plain fields checked. Raises RefusedError."""
     plain = {f.name: getattr(message, f.name) for f in fields(message) if f.name != VECTORS.get(type(message))}
     return replace(message, **typed(type(message), plain))
 
 
 def _read(content: RecordDict, kind: type[Any]) -> Any:
-    """A message of this kind, with its plain fields as they came. Raises RefusedError for other records or fields."""
+    """Read a message of this kind, with unchecked plain fields. Raises RefusedError for other records or fields."""
     record, vectors = RECORD[kind], VECTORS.get(kind)
     expected = {record, vectors} - {None}
     if set(content) != expected:
@@ -114,7 +113,7 @@ def _read(content: RecordDict, kind: type[Any]) -> Any:
 
 
 def _packed(arrays: object) -> dict[str, PackedTensor]:
-    """A message's vectors as they came, by name. Raises RefusedError for anything but arrays of plain numbers."""
+    """Return a message's unchecked vectors by name. Raises RefusedError for anything but arrays of plain numbers."""
     if not isinstance(arrays, ArrayRecord):
         raise RefusedError(f"the vectors are a {type(arrays).__name__}, expected an ArrayRecord")
     other = sorted({array.stype for array in arrays.values()} - {SERIALIZATION})

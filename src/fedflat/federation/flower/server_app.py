@@ -16,17 +16,14 @@ from ...data import FederatedData
 from ...experiments.run_directory import difference
 from ...experiments.spec import build_client, build_guard, participation_of
 from ...metrics.accuracy import score
-from ..client_registry import ClientRegistry
-from ..membership import Membership
+from ..membership import ClientRegistry, Membership
 from ..server import FederatedServer, RoundFailedError, RoundReport
 from .directory import ROUND, FederationDirectory, log_problem
 from .ejections import Ejections
 from .event_log import EventLog
-from .limits import array_limit
-from .operator_registry import OperatorRegistry
-from .samples import evaluation_data
-from .settings import RunSettings
-from .study import Study, version
+from .message_queue import array_limit
+from .settings import OperatorRegistry, RunSettings
+from .study import Study, evaluation_data, version
 from .transport import FlowerTransport
 
 ATTEMPTS = 3  # at a round to which too few clients reply
@@ -35,7 +32,7 @@ SUM_FACTOR = 5  # the same with secure-sum: at least 16 bytes for each number
 
 
 def server_app(folder: Path) -> ServerApp:
-    """The `ServerApp` of the study in `folder`."""
+    """Return the `ServerApp` of the study in `folder`."""
     app = ServerApp()
 
     @app.main()
@@ -47,7 +44,7 @@ def server_app(folder: Path) -> ServerApp:
 
 
 def serve(study: Study, grid: Grid) -> None:
-    """Carry out the federation of `study`, or the rounds that are left of it.
+    """Carry out the federation of `study`, or its remaining rounds.
 
     Raises InputError for what cannot work, GatheringError if too few clients register, and RoundFailedError if too few
     of them reply in three attempts at a round.
@@ -70,7 +67,7 @@ class FederationRun:
     """One process's work on a federation: it begins one, or resumes it from the newest checkpoint."""
 
     def __init__(self, study: Study, grid: Grid, directory: FederationDirectory, events: EventLog) -> None:
-        """Raises InputError for a checkpoint or test samples that cannot be used."""
+        """Raise InputError for a checkpoint or test samples that cannot be used."""
         self._study, self._directory, self._events = study, directory, events
         self._state = directory.newest()
         for reason in self._state.damaged if self._state else ():
@@ -81,7 +78,7 @@ class FederationRun:
         self._evaluation_data = self._load_evaluation_data()
 
     def run(self) -> None:
-        """Carry out all rounds that are left, and write the model."""
+        """Carry out all remaining rounds, and write the model."""
         rounds = self._study.spec.rounds
         server = self._server(self._membership or self._gather_clients())
         if self._state:
@@ -110,7 +107,7 @@ class FederationRun:
         self._events.append("finished", rounds=rounds, model_sha256=digest)
 
     def _client_registry(self) -> ClientRegistry:
-        """Raises InputError if the federation has begun with other members than the run-config names."""
+        """Return the registry of clients. Raises InputError if the federation has begun with other members."""
         study, settings = self._study, self._study.settings
         registry = OperatorRegistry(Path(settings.registry).expanduser()) if settings.registry else None
         named = registry.samples() if registry else settings.named_members
@@ -126,7 +123,7 @@ class FederationRun:
         )  # fmt: skip
 
     def _load_evaluation_data(self) -> FederatedData | None:
-        """A named data set that is not on this machine is no reason to stop; an event says so."""
+        """Return the data with test samples; log an event if a named set is not on this machine."""
         try:
             return evaluation_data(self._study)
         except InputError as error:
@@ -174,7 +171,7 @@ class FederationRun:
         raise AssertionError("the last attempt returns or raises")
 
     def _take_up_ejections(self, server: FederatedServer) -> None:
-        """Do what the operator has said since the last round about members. Raises InputError for a damaged file."""
+        """Eject and admit the members that the operator has named. Raises InputError for a damaged file."""
         ejected = {name: why for name, why in Ejections(self._directory.path).read().items() if name in server.names}
         for name in sorted(ejected.keys() - server.ejected):
             self._events.append("ejected", client=name, t=server.t, reason=ejected[name])

@@ -1,9 +1,13 @@
-"""The configuration of an exported app, of a run of it, and of a node, in Flower's form: keys have dashes."""
+"""The configuration of an exported app, of a run of it and of a node, and the operator's registry of members.
+
+Keys of Flower's configuration have dashes.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,10 +20,8 @@ from ...experiments.config_errors import validated
 from ...experiments.schema import Section
 from ...files import read_toml
 from ..membership import CLIENT_NAME, checked_name
+from ..terms import SETTINGS, key_of
 
-# More than a client of any of the package's data sets has. Where the run-config does not list the members, this limits
-# the weight that a client can claim with `weights = "samples"`.
-MAX_SAMPLES = 1_000_000
 SHAPE = re.compile(r"\d{1,6}(x\d{1,6}){0,3}")
 SAMPLES = re.compile(r"[1-9]\d{0,14}")
 
@@ -27,15 +29,22 @@ SAMPLES = re.compile(r"[1-9]\d{0,14}")
 class FlowerSection(Section):
     """A section of Flower's configuration: keys have dashes where Python's names have underscores."""
 
-    model_config = ConfigDict(alias_generator=lambda name: name.replace("_", "-"), populate_by_name=True)
+    model_config = ConfigDict(alias_generator=key_of, populate_by_name=True)
 
     @classmethod
     def parse(cls, where: str, table: Mapping[str, Any]) -> Self:
-        """The section that `table` describes. Raises InputError, naming `where` and the key."""
+        """Return the section in `table`. Raises InputError, naming `where` and the key."""
         try:
             return validated(cls, dict(table))
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
+
+
+def _setting(name: str) -> Any:
+    """Return pydantic's declaration of one of the `SETTINGS`."""
+    declared = SETTINGS[name]
+    limits: dict[str, Any] = dict(declared.limits)
+    return Field(declared.default, description=declared.meaning, **limits)
 
 
 class RunSettings(FlowerSection):
@@ -43,45 +52,25 @@ class RunSettings(FlowerSection):
 
     out: str = Field("runs/federation", min_length=1, description="the server's folder; a federation in it is resumed")
     clients: int = Field(1, ge=1, description="number of clients with which the federation begins")
-    wait: float = Field(600.0, gt=0, description="seconds until all clients must have registered")
-    deadline: float = Field(
-        600.0, gt=0, description="seconds for a round; with `secure-sum` for each of its four steps"
-    )
-    quorum: float = Field(0.5, gt=0, le=1, description="share of a round's clients that must reply")
-    members: str = Field(
-        "",
-        description="who may take part, with how many samples: clinic-a=1200 clinic-b=800; "
-        "if empty, the clients that register first",
-    )
+    wait: float = _setting("wait")
+    deadline: float = _setting("deadline")
+    quorum: float = _setting("quorum")
+    members: str = _setting("members")
     registry: str = Field(
         "", description="the server's TOML file of members with samples and public keys, in place of `members`"
     )
-    max_samples: int = Field(
-        MAX_SAMPLES, ge=1, lt=2**53, description="samples that a client may claim where `members` does not list it"
-    )
-    norm_multiple: float = Field(
-        100.0,
-        ge=1,
-        description="largest allowed norm of a client's vector, as a multiple of the largest norm seen before",
-    )
-    secure_sum: float | None = Field(
-        None,
-        gt=0.5,
-        le=1,
-        description="share of a round's clients, such as 0.6, without whose help the server can unmask nothing: it "
-        "then sees the sum of their records alone; without it, each record",
-    )
+    max_samples: int = _setting("max_samples")
+    norm_multiple: float = _setting("norm_multiple")
+    secure_sum: float | None = _setting("secure_sum")
     unmask_again: int = Field(
         0,
         ge=0,
         description="rounds before this one may be unmasked a second time, for other clients than the first; the "
         "difference of both sums is what these clients sent",
     )
-    shape: str | None = Field(None, description="shape of clients' own samples, such as 3x32x32")
-    classes: int | None = Field(None, ge=1, description="number of classes of clients' own samples")
-    numbers: NumberKind = Field(
-        "floats", description="what clients' own samples are: floats, pixels (uint8), or other whole numbers as tokens"
-    )
+    shape: str | None = _setting("shape")
+    classes: int | None = _setting("classes")
+    numbers: NumberKind = _setting("numbers")
     test: str = Field("", description="the server's folder with own test samples, x.npy and y.npy; none if empty")
 
     @model_validator(mode="after")
@@ -112,7 +101,7 @@ class RunSettings(FlowerSection):
 
 
 def app_settings(folder: Path) -> RunSettings | None:
-    """The settings in an app's own pyproject.toml, None if there is none. Raises InputError for a damaged one."""
+    """Read the settings in an app's own pyproject.toml, None if there is none. Raises InputError if damaged."""
     path = folder / "pyproject.toml"
     table: Any = read_toml(path) if path.exists() else None
     for key in ("tool", "flwr", "app", "config"):
@@ -134,7 +123,8 @@ class NodeSettings(FlowerSection):
 
     secure_sum: float | None = Field(
         None, gt=0.5, le=1,
-        description="the least `secure-sum` of a run; no record is sent in the open then. That of the app counts, too",
+        description="the least `secure-sum` of a run; with it no record is sent unmasked. The app's own value is a "
+        "minimum, too",
     )  # fmt: skip
     min_clients: int = Field(3, ge=2, description="fewest clients whose records a sum may be of, with `secure-sum`")
     unmask_again: int = Field(
@@ -162,7 +152,7 @@ class NodeSettings(FlowerSection):
         return Path(self.state).expanduser() if self.state else user_data_path("fedflat") / "federations"
 
     def client_name(self, clients: int, own_samples: bool) -> str:
-        """The client's name in a federation of so many clients.
+        """Return the client's name in a federation of `clients`.
 
         A client with own samples is named in the configuration; parts of a named set are numbered, and the names sort
         like the numbers. Raises InputError, naming the key, for a configuration of the other kind.
@@ -179,3 +169,57 @@ class NodeSettings(FlowerSection):
         if self.num_partitions not in (None, clients):
             raise InputError(f"node-config: num-partitions is {self.num_partitions}, the study has {clients} clients")
         return f"client-{self.partition_id:0{len(str(clients - 1))}d}"
+
+
+class Member(Section):
+    """A client in the registry."""
+
+    samples: int = Field(ge=1, lt=2**53, description="number of samples, which the client must have")
+    keys: list[str] = Field(min_length=1, description="public keys, each the line of a .pub file")
+
+
+@dataclass(frozen=True)
+class OperatorRegistry:
+    """The operator's TOML file with every client's number of samples and public keys.
+
+    It is read anew for every question, so that keys can be renewed while a federation runs. A client's table:
+
+    [clinic-a]
+    samples = 1200
+    keys = ["ecdsa-sha2-nistp384 AAAAE2VjZHNh..."]    # the line of clinic-a.pub; two while a key is renewed
+    """
+
+    path: Path
+
+    def samples(self) -> dict[str, int]:
+        """Return the numbers of samples by client. Raises InputError, naming the file and the key."""
+        return {name: member.samples for name, member in self._members().items()}
+
+    def keys_of(self, name: str) -> set[bytes]:
+        """Return a client's public keys in Flower's form, PEM. Raises InputError if it is not listed."""
+        members = self._members()
+        if name not in members:
+            raise InputError(f"{name} is not in {self.path}")
+        return {self._pem(name, line) for line in members[name].keys}
+
+    def _members(self) -> dict[str, Member]:
+        found = {}
+        for name, table in read_toml(self.path).items():
+            try:
+                found[checked_name(name)] = validated(Member, table if isinstance(table, dict) else {"samples": table})
+            except InputError as error:
+                raise InputError(f"{self.path}: {name[:64]!r}: {error}") from error
+        if not found:
+            raise InputError(f"{self.path} lists no client")
+        return found
+
+    def _pem(self, name: str, line: str) -> bytes:
+        # Needs the extra flower, which looking at a federation's folder does not.
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives import serialization as form
+
+        try:
+            key = form.load_ssh_public_key(line.encode())
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise InputError(f"{self.path}: {name}: keys: {line[:40]!r} is not the line of a .pub file") from error
+        return key.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)

@@ -1,12 +1,15 @@
-"""The study of an exported app: what the server and all clients must have in common."""
+"""The study of an exported app, which the server and all clients must have in common, and the samples of each."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from torch import nn
 
 from ...adapters import by_turns
@@ -14,18 +17,22 @@ from ...core.errors import InputError
 from ...core.method import Method
 from ...core.object_references import allow_code
 from ...core.space import Space
+from ...data import FederatedData
+from ...data.numbers import kind_of
+from ...data.preparation import AUGMENTATIONS
 from ...data.sources import is_folder
-from ...experiments.spec import RunSpec, build_adapter, build_guard, build_method, participation_of
+from ...experiments.spec import RunSpec, build_adapter, build_guard, build_method, federated_data, participation_of
 from ...rounds.device import usable_device
 from ...rounds.segments import versions
-from ..round_terms import RoundTerms
-from .settings import RunSettings
+from ..terms import RoundTerms
+from .settings import NodeSettings, RunSettings
 
 FILE = "study.toml"
+SampleLoader = Callable[[Mapping[str, Any]], tuple[Any, Any]]  # the node's configuration -> x (n, *shape), y (n,)
 
 
 def version() -> str:
-    """The version of fedflat on this machine."""
+    """Return the version of fedflat on this machine."""
     return str(versions(("fedflat",))["fedflat"])
 
 
@@ -37,7 +44,7 @@ class Study:
     settings: RunSettings
 
     def __post_init__(self) -> None:
-        """Raises InputError, naming the key, for a study that no federation can carry out."""
+        """Raise InputError, naming the key, for a study that no federation can carry out."""
         if not self.own_samples and self.settings.clients != self.spec.data.clients:
             raise InputError(
                 f"clients is {self.settings.clients}, and the study's data.clients {self.spec.data.clients}: not equal"
@@ -110,10 +117,66 @@ class Study:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
     def module(self) -> nn.Module:
-        """The initial model, on this machine's device; its weights depend on nothing but the study's seed."""
+        """Build the initial model on this machine's device; its weights depend on the study's seed alone."""
         return self.spec.module_for(self.classes, self.shape).to(usable_device(self.spec.device))
 
     def method(self, module: nn.Module) -> Method:
-        """The method for `module`, whose adapters may be trained by turns."""
+        """Return the method for `module`, whose adapters may be trained in turns."""
         device = next(module.parameters()).device
         return by_turns(build_method(self.spec.method), build_adapter(self.spec.adapter), Space(module), device)
+
+
+def stored(node: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Read the samples in the folder `data` of the node's configuration. Raises InputError, naming the file."""
+    folder = node.get("data")
+    if folder is None:
+        raise InputError("node-config: data is missing: the folder with this client's x.npy and y.npy")
+    return _read(Path(str(folder)).expanduser())
+
+
+def own_samples(study: Study, samples: tuple[Any, Any], number: int) -> FederatedData:
+    """Return a client's own samples, with its number in the federation. Raises InputError if they do not fit."""
+    how = study.spec.data
+    data = FederatedData.from_clients([samples], classes=study.classes, labels=how.labels, class_names=how.class_names)
+    if data.class_names and not how.class_names:
+        raise InputError("y names classes: set data.class_names in the study, so that all clients number them alike")
+    if kind_of(data.x) != study.settings.numbers:
+        raise InputError(f"samples are {kind_of(data.x)} ({str(data.x.dtype).removeprefix('torch.')}), and the study's "
+                         f"{study.settings.numbers}, so that all clients' reach the model alike: convert x, or set "
+                         "numbers (--numbers)")  # fmt: skip
+    if data.shape != study.shape:
+        raise InputError(f"samples have shape {data.shape}, the study's {study.shape}")
+    return replace(data, first=number, augmentation=AUGMENTATIONS[study.spec.data.augment])
+
+
+def partition_samples(study: Study, node: NodeSettings) -> FederatedData:
+    """Return a client's part of the study's data set, with its number. Raises InputError, naming the field."""
+    spec = study.spec.model_copy(update={"data_dir": node.data_dir or study.spec.data_dir})
+    assert node.partition_id is not None  # noqa: S101 (`client_name` has checked it)
+    return federated_data(spec).alone(node.partition_id)
+
+
+def evaluation_data(study: Study) -> FederatedData | None:
+    """Return the data whose test samples the server uses, or None. Raises InputError if they do not fit."""
+    if not study.own_samples:
+        return federated_data(study.spec)
+    if not study.settings.test:
+        return None
+    data = own_samples(study, _read(Path(study.settings.test).expanduser()), 0)
+    return replace(data, test=data.client(0))
+
+
+def _read(folder: Path) -> tuple[Any, Any]:
+    """Map `x.npy`, samples (n, *shape), and `y.npy`, class indices or names of classes (n,), into memory.
+
+    Raises InputError, naming the file.
+    """
+    arrays: list[Any] = []
+    for path in (folder / "x.npy", folder / "y.npy"):
+        try:
+            arrays.append(np.load(path, mmap_mode="c", allow_pickle=False))
+        except (OSError, ValueError, EOFError) as error:
+            raise InputError(f"{path} cannot be read as an array: {error}") from error
+        if not isinstance(arrays[-1], np.ndarray):
+            raise InputError(f"{path} is an archive of arrays, expected one array")
+    return arrays[0], arrays[1]

@@ -11,10 +11,8 @@ from typing import Any
 from flwr.app import MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from ..client_registry import ClientRegistry, NodeKey
-from ..codec import RefusedError
-from ..membership import FederationError
-from ..messages import Failure, TrainRequest
+from ..membership import ClientRegistry, FederationError, NodeKey
+from ..messages import Failure, RefusedError, TrainRequest
 from .message_queue import NODE_GONE, MessageQueue, SentMessage
 from .records import SumRequest, read_client_info, read_reply, to_records
 
@@ -43,13 +41,13 @@ class PendingRequest:
 
 
 class StallClock:
-    """Says when it is time to log who is waited for: after a minute, and then each time twice as late."""
+    """Decides when to log the missing clients: after a minute, and then after twice the time each time."""
 
     def __init__(self) -> None:
         self._begin, self._due = monotonic(), STALL_SECONDS
 
     def is_due(self) -> bool:
-        """Whether it is time; if so, the next time is twice as far from the beginning."""
+        """Return whether it is time; if so, the next time is twice as far from the beginning."""
         due = monotonic() - self._begin >= self._due
         self._due *= 2 if due else 1
         return due
@@ -117,7 +115,7 @@ class FlowerTransport:
                     self._last_scan = -SCAN_SECONDS
 
     def _log_waiting(self, pending: Mapping[str, PendingRequest], asked: int) -> None:
-        """Log who has not answered, since when, and how much of each answer has come."""
+        """Log the clients that have not replied, since when, and the bytes received from each."""
         waiting = {
             client: f"since {request.sent_at}, {self._queue.received(client):,} bytes have come"
             if client in self._registry.nodes and request.sent_at
@@ -128,8 +126,11 @@ class FlowerTransport:
         self._log_event("waiting for answers", t=t, asked=asked, answered=asked - len(pending), waiting=waiting)
 
     def _reply(self, sent: SentMessage, content: RecordDict | Failure, request: PendingRequest | None) -> Any:
-        """The reply of a client, or None if it does not count: the request was sent elsewhere meanwhile, or the node
-        has gone and the request will be sent again."""
+        """Return the reply of a client, or None if it does not count.
+
+        It does not if the request was sent to another node meanwhile, or if the node has gone and the request will be
+        sent again.
+        """
         if request is None or request.node != sent.node:
             return None
         if content is NODE_GONE and request.sends < MAX_SENDS:
@@ -142,7 +143,7 @@ class FlowerTransport:
             return Failure(str(error))
 
     def _absent(self, pending: Mapping[str, PendingRequest]) -> list[str]:
-        """The clients that have had no node for too long."""
+        """List the clients without a node for more than `ABSENT_SECONDS`."""
         now, registry, absent = monotonic(), self._registry, list[str]()
         # A node that has not replied with its ClientInfo may be busy with a request of an earlier server process.
         nodes = (node for node in self._nodes if node not in registry.nodes.values() and node not in registry.refused)

@@ -30,7 +30,7 @@ class Certificates:
         self.server, self.server_key = folder / "server.crt", folder / "server.key"
 
     def node_key(self, name: str) -> Path:
-        """The private key of a node; the public key is next to it, with the suffix `.pub`."""
+        """Return the path of a node's private key; the public key is next to it, with the suffix `.pub`."""
         return self.folder / "nodes" / name
 
     def make(self, hosts: Sequence[str], nodes: Sequence[str], days: int = 365) -> list[Path]:
@@ -59,7 +59,7 @@ class Certificates:
             raise InputError(f"{self.folder} cannot be written: {error.strerror}") from error
 
     def _issuer(self) -> Issuer:
-        """The authority's name and key."""
+        """Read the authority's name and key. Raises InputError if the key is missing."""
         if not self.authority_key.exists():
             raise InputError(f"{self.authority_key} is missing, which signs the server's certificate; bring it back")
         key = form.load_pem_private_key(self.authority_key.read_bytes(), None)

@@ -7,7 +7,7 @@ import secrets
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -16,9 +16,14 @@ from typing import Any, Self
 import httpx
 import tomli_w
 
+from ...experiments.spec import RunSpec
 from ...files import locked, system_errors, write_atomically
-from ..flower.control_access import log_in
+from ..flower.directory import FederationDirectory
 from ..flower.event_log import read_events
+from ..flower.export import export
+from ..flower.programs import app_digest, log_in
+from ..flower.settings import NodeSettings, RunSettings
+from ..flower.study import Study
 from ..membership import FederationError
 from .certificates import Certificates
 from .processes import Processes
@@ -169,7 +174,7 @@ class LocalFederation:
     def events(self, run: SubmittedRun, seconds: float = float("inf")) -> Iterator[dict[str, Any]]:
         """Yield the events of a run as they happen, from its beginning until it is finished.
 
-        Raises FederationError if the run fails, a program of the federation ends, or so many seconds have passed.
+        Raises FederationError if the run fails, a program of the federation ends, or `seconds` have passed.
         """
         seen, end, asked = run.events_before, monotonic() + seconds, monotonic()
         while monotonic() < end:
@@ -200,9 +205,47 @@ def _flags(digests: Sequence[str]) -> list[str]:
 
 
 def _json(output: str) -> dict[str, Any]:
-    """The JSON object in the output of Flower's command, which may print other lines before it."""
+    """Parse the JSON object in the output of Flower's command, which may print other lines before it."""
     try:
         content: dict[str, Any] = json.loads(output[output.find("{") :])
     except ValueError as error:
         raise FederationError(f"flwr said {output.strip()[:200]!r}") from error
     return content
+
+
+@contextmanager
+def local_deployment(
+    spec: RunSpec, path: Path, settings: Mapping[str, Any], secure: bool, folders: Mapping[str, Path] | None = None
+) -> Iterator[Iterator[dict[str, Any]]]:
+    """Export a study, start a `LocalFederation`, and run the study on it; inside the block, the events as they happen.
+
+    path: the folder of the federation; Flower's files are in its folder `flower`. folders: clients' own samples, by
+    their names; without, they have the parts of the study's data set.
+
+    Raises InputError for a study that no federation can carry out, and for a folder that holds anything else; the
+    events raise FederationError if the federation fails.
+    """
+    path, number = path.absolute(), len(folders or ()) or spec.data.clients
+    study = Study(spec, RunSettings.parse("flower run", {**settings, "clients": number, "out": str(path)}))
+    directory = FederationDirectory(path)
+    directory.refuse_other(study)  # before anything is written to it
+    nodes = {}
+    for config in _node_configs(spec, number, folders):
+        config["state"] = str(path / "clients")
+        nodes[NodeSettings.parse("node-config", config).client_name(number, study.own_samples)] = config
+
+    def exported_app() -> list[str]:  # each time: the app in the folder may be another version's
+        with directory.writing(study):
+            export(spec, study.settings, path / "app", replace=True)
+        return [app_digest(path / "app")]
+
+    with LocalFederation(path / "flower", nodes, secure, approved=exported_app) as federation:
+        yield federation.events(federation.submit(path / "app", path))
+
+
+def _node_configs(spec: RunSpec, number: int, folders: Mapping[str, Path] | None) -> Iterator[dict[str, Any]]:
+    if folders:
+        yield from ({"name": name, "data": str(folder.absolute())} for name, folder in folders.items())
+        return
+    data = {"data-dir": str(Path(spec.data_dir).absolute())} if spec.data_dir else {}
+    yield from ({"partition-id": i, "num-partitions": number, **data} for i in range(number))

@@ -20,7 +20,7 @@ LIMIT_SECONDS = 30.0  # until this gives up
 
 
 def find_processes(*variables: str) -> list[int]:
-    """The ids of the processes with all of these variables, "NAME=value" or "NAME=" for any value; Linux only."""
+    """List the ids of the processes with all of these variables, "NAME=value" or "NAME=" for any; Linux only."""
     proc = Path("/proc")
     ids = [int(path.name) for path in proc.iterdir() if path.name.isdigit()] if proc.is_dir() else []
     return [process for process in ids if _has_variables(process, variables)]

@@ -46,7 +46,7 @@ class Processes:
         self.environment = {**os.environ, **OFFLINE, "FLWR_HOME": str(self.home), "PATH": path, name: value}
 
     def prepare(self) -> None:
-        """Make the folders, end what an earlier process with this home has left, and start the reaper.
+        """Make the folders, end the processes left by an earlier one with this home, and start the reaper.
 
         The caller holds the folder's lock, so no other process uses this home.
         """
@@ -130,7 +130,7 @@ class Processes:
             self._reaper = None
 
     def remaining(self) -> list[int]:
-        """The ids of the running processes that were started here, or by those; Linux only."""
+        """List the ids of the running processes that were started here, or by those; Linux only."""
         return orphan_reaper.find_processes(self._token)
 
 

@@ -12,7 +12,7 @@ NAMES = ("fedflat-superlink.service", "fedflat-superexec.service", "fedflat-supe
 
 
 def unit_text(name: str) -> str:
-    """The unit with this file name."""
+    """Return the text of the unit with this file name."""
     return (files(__package__) / "units" / name).read_text()
 
 

@@ -1,1 +1,1 @@
-"""The sum of clients' records without the records: the server sees what they add up to (Bonawitz et al., CCS 2017)."""
+"""Secure aggregation: the server learns the sum of clients' records and no single one (Bonawitz et al., CCS 2017)."""

@@ -1,4 +1,4 @@
-"""The server's part in a secure sum: it passes on what clients tell each other, and takes the masks off the sum."""
+"""The server's part in a secure sum: it relays the messages between clients, and removes the masks from the sum."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from math import inf
+from math import inf, isfinite
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,13 +17,25 @@ from ...core.local import lr_factors_of
 from ...core.method import Context, Method
 from ...rounds.aggregation import RunningMean
 from ...rounds.guard import GuardState, lower_median
-from ..codec import PackedTensor, RefusedError, quoted
 from ..membership import RoundFailedError
-from ..messages import Failure, TrainRequest, Transport
-from ..update_aggregator import NO_REPLY, ExpectedReply, NormBounds
+from ..messages import Failure, PackedTensor, RefusedError, TrainRequest, Transport, quoted
+from ..terms import SETTINGS
+from ..update_aggregator import NO_REPLY, ExpectedReply
 from .client import MASK, SELF, SHARE_BYTES, about_round
-from .keys import KEY_BYTES, SEAL_BYTES, agreed_key, derived, digest, new_secret, public_key
-from .masks import WORD, Words, add_mask, sign_of
+from .keys import (
+    KEY_BYTES,
+    SEAL_BYTES,
+    WORD,
+    SecretCombiner,
+    Words,
+    add_mask,
+    agreed_key,
+    derived,
+    digest,
+    new_secret,
+    public_key,
+    sign_of,
+)
 from .messages import (
     KeysReply,
     KeysRequest,
@@ -35,19 +47,19 @@ from .messages import (
     UnmaskRequest,
     threshold,
 )
-from .shares import SecretCombiner
 from .summand import FIGURES, FIGURES_FIELD, Integers, SummandLayout, figures_sum, separated
 
 STEPS = {KeysRequest: "training", SharesRequest: "sharing keys", MaskRequest: "masking", UnmaskRequest: "unmasking"}
 NAMED = 3  # clients in a message
-PLAUSIBLE = 100.0  # how often the initial model's norm an honest client drifts at most, as `RoundTerms.norm_multiple`
+# How often the initial model's norm an honest client drifts at most.
+PLAUSIBLE: float = SETTINGS["norm_multiple"].default
 ROUNDING = 1e-9  # of the sum of drifts
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class MaskedSum:
-    """What the server knows of an attempt before the masks are taken off."""
+    """An attempt at a sum before the masks are removed, as the server knows it."""
 
     session: str
     keys: Mapping[str, KeysReply]  # of the participants
@@ -58,24 +70,26 @@ class MaskedSum:
 
 
 class SecureAggregator:
-    """What an `UpdateAggregator` is, without seeing replies: it knows the mean over the clients that stayed, alone.
+    """Does what an `UpdateAggregator` does without seeing a reply: it learns only the mean over the surviving clients.
 
-    The model has the same bits as without masks: sums are whole numbers at the places of the clients that stayed. So
-    is the sum of drifts, which an `UpdateAggregator` rounds in another order.
+    The model has the same bits as without masks: sums are whole numbers at the places of the surviving clients. So is
+    the sum of drifts, which an `UpdateAggregator` rounds in another order.
     """
 
     def __init__(
-        self, method: Method, like: Tensor, ctx: Context, expected: Mapping[str, ExpectedReply], bounds: NormBounds,
-        guard: GuardState | None, share: float, needed: int, study: str,
+        self, method: Method, like: Tensor, ctx: Context, expected: Mapping[str, ExpectedReply], guard: GuardState,
+        share: float, needed: int, study: str,
     ) -> None:  # fmt: skip
-        """The first six are those of an `UpdateAggregator`. share: see `threshold`; needed: replies of the quorum;
-        study: its digest."""
+        """Begin a round; the first five arguments are those of an `UpdateAggregator`.
+
+        share: see `threshold`. needed: replies of the quorum. study: its digest.
+        """
         self._method, self._like, self._ctx, self._expected = method, like, ctx, expected
-        self.next_bounds, self.next_guard, self._study = bounds, guard, study  # no norm is seen, so both stay
+        self.next_guard, self._study = guard, study  # no norm is seen, so the bounds stay
         self._threshold = threshold(share, len(expected))
         self._needed = max(self._threshold, needed)
         # The largest drift of an honest client, who cuts it to the guard's bound.
-        self._longest = guard.bound if guard is not None and guard.guard.bounds_norms else PLAUSIBLE * bounds.start
+        self._longest = guard.bound if isfinite(guard.bound) else PLAUSIBLE * guard.start
         self._layout = SummandLayout(method, like)
         self.mean = RunningMean(method, like)
         self._figures = figures_sum()
@@ -85,16 +99,16 @@ class SecureAggregator:
 
     @property
     def largest(self) -> str:
-        """For a message: unlike an `UpdateAggregator`, it has not seen who sent the largest number."""
+        """The sender of the largest number, for a message; unlike an `UpdateAggregator`, this one cannot know it."""
         return "a client that the secure sum hides"
 
     def collect(self, transport: Transport, requests: Mapping[str, TrainRequest], deadline: float) -> None:
         """Carry out the steps, each within `deadline` seconds; `requests` are those to train, by the clients' names.
 
-        If a client that drops out was the only one with numbers at the highest place, the others' sums have been cut
-        too high: they begin again without it, and nothing is unmasked before. A round that clients have unmasked in an
-        earlier attempt is repeated with the same ones. Raises RoundFailedError if fewer clients stay than are needed,
-        if they are others than those, or if the sum cannot be unmasked.
+        If the only client with numbers at the highest place drops out, the others' sums have been cut too high: they
+        begin again without it, before anything is unmasked. A round that clients have unmasked in an earlier attempt is
+        repeated with the same clients. Raises RoundFailedError if too few clients or other ones survive, or if the sum
+        cannot be unmasked.
         """
         asked, self._numbers = dict(requests), {request.number for request in requests.values()}
         while True:
@@ -108,9 +122,9 @@ class SecureAggregator:
         self.missing = dict(sorted((name, why) for name, why in self.missing.items() if name not in found.survivors))
 
     def metrics(self) -> dict[str, float]:
-        """The round's row in the history; `gradients` are those of this round alone.
+        """Return the round's row in the history; `gradients` are those of this round alone.
 
-        Nobody knows who has sent what to a sum: one that honest clients cannot have is left out.
+        The sender of a part of a sum is unknown: a sum that honest clients cannot have is left out.
         """
         sums = dict(zip(FIGURES, self._figures.value().tolist(), strict=True))
         number = len(self.accepted)
@@ -120,13 +134,13 @@ class SecureAggregator:
         }  # fmt: skip
         if 0 <= sums["drift"] <= number * self._longest * (1 + ROUNDING):
             found["drift"] = sums["drift"] / number
-        if self.next_guard is not None:
+        if self.next_guard.guard is not None:
             found |= {"clipped": sums["clipped"]} if sums["clipped"] in range(number + 1) else {}
             found["refused"] = 0.0
         return found
 
     def _masked_sum(self, transport: Transport, requests: Mapping[str, TrainRequest], deadline: float) -> MaskedSum:
-        """Steps 1 to 3, in a session of its own."""
+        """Carry out steps 1 to 3, in a session of its own."""
         session = secrets.token_hex(16)
         first = {name: self._keys_request(name, request, session) for name, request in requests.items()}
         known: set[bytes] = set()
@@ -154,48 +168,49 @@ class SecureAggregator:
             return dict(zip(shares, reply.confirmations, strict=True))
 
         survivors = self._step(transport, masks, deadline, check_masked, session)
-        if told := self._told_for(requests, {name: keys[name] for name in survivors}):
-            raise self._other_sum(told, sum(number[name] in told for name in survivors))
+        if unmasked := self._unmasked_for_others(requests, {name: keys[name] for name in survivors}):
+            raise self._other_sum(unmasked, sum(number[name] in unmasked for name in survivors))
         return MaskedSum(session, keys, participants.places, tuple(shares), survivors, words)
 
-    def _told_for(self, requests: Mapping[str, TrainRequest], keys: Mapping[str, KeysReply]) -> set[int]:
-        """Clients' numbers for whose sum shares of this round were told; empty if the sum over `keys` can be unmasked.
+    def _unmasked_for_others(self, requests: Mapping[str, TrainRequest], keys: Mapping[str, KeysReply]) -> set[int]:
+        """Return the numbers of the clients whose sum was unmasked in this round; empty if that over `keys` can be.
 
-        That clients remember it, and not the server, holds after a crash and after a rollback as well. A client that
-        says what cannot be keeps nobody from the sum: if it is true after all, it will not help to unmask.
+        Clients remember it, not the server, so it holds after a crash and after a rollback. An impossible claim of one
+        client does not stop the sum: if it is true after all, that client will not help to unmask.
         """
         numbers = tuple(requests[name].number for name in keys)
-        told = [one.unmasked for name, one in keys.items() if self._can_have_told(requests[name].number, one.unmasked)]
-        others = [one for one in told if one != numbers]
+        claims = {requests[name].number: one.unmasked for name, one in keys.items()}
+        possible = [survivors for number, survivors in claims.items() if self._can_have_unmasked(number, survivors)]
+        others = [survivors for survivors in possible if survivors != numbers]
         if len(keys) - len(others) >= self._threshold:
             return set()
         return set(Counter(others).most_common(1)[0][0])
 
-    def _can_have_told(self, number: int, survivors: tuple[int, ...]) -> bool:
-        """Whether the client of this number can have told shares for these survivors in this round."""
+    def _can_have_unmasked(self, number: int, survivors: tuple[int, ...]) -> bool:
+        """Return whether the client of this number can have disclosed shares for these survivors in this round."""
         possible = list(survivors) == sorted(set(survivors)) and set(survivors) <= self._numbers
         return possible and number in survivors and len(survivors) >= self._threshold
 
     def _as_before(self, requests: Mapping[str, TrainRequest], keys: dict[str, KeysReply]) -> dict[str, KeysReply]:
-        """Those of the clients that can be summed. Raises RoundFailedError if one of them is not there."""
-        told = self._told_for(requests, keys)
-        if not told:
+        """Return the clients that can be summed. Raises RoundFailedError if one of them is missing."""
+        unmasked = self._unmasked_for_others(requests, keys)
+        if not unmasked:
             return keys
-        same = {name: one for name, one in keys.items() if requests[name].number in told}
+        same = {name: one for name, one in keys.items() if requests[name].number in unmasked}
         self.missing |= dict.fromkeys(keys.keys() - same.keys(), "the round is repeated as it was, without it")
-        if len(same) < len(told):
-            raise self._other_sum(told, len(same))
+        if len(same) < len(unmasked):
+            raise self._other_sum(unmasked, len(same))
         return same
 
-    def _other_sum(self, told: set[int], here: int) -> RoundFailedError:
+    def _other_sum(self, unmasked: set[int], here: int) -> RoundFailedError:
         return self._failure(
-            f"shares were told for a sum over {len(told)} clients, of which {here} are here, and the difference to "
-            f"another sum is what single clients sent: go on when all are here, or set unmask-again = "
+            f"shares were disclosed for a sum over {len(unmasked)} clients, {here} of them are here, and the "
+            f"difference to another sum is what single clients sent: continue when all are here, or set unmask-again = "
             f"{self._ctx.t + 1}, see docs/secure_sum.md ({self._why()})"
         )
 
     def _without_far_places(self, keys: dict[str, KeysReply]) -> dict[str, KeysReply]:
-        """All but those with a place so high that nothing would be left of what most of the others send.
+        """Leave out clients with a place so high that nothing would be left of what most of the others send.
 
         Raises RoundFailedError if too few are left.
         """
@@ -225,7 +240,7 @@ class SecureAggregator:
     def _unmask(
         self, transport: Transport, requests: Mapping[str, TrainRequest], found: MaskedSum, deadline: float
     ) -> None:
-        """Step 4, and the masks off `found.words`."""
+        """Carry out step 4, and remove the masks from `found.words`."""
         number = {name: requests[name].number for name in found.keys}
         survivors = tuple(number[name] for name in found.survivors)
         common = self._ctx.t, _federation(requests), found.session, survivors
@@ -239,10 +254,10 @@ class SecureAggregator:
             index = (1 + list(found.keys).index(name)).to_bytes(4, "little")  # Flower's, the place among participants
             return [share if share.startswith(index) else b"" for share in reply.shares]
 
-        told = self._step(transport, asked, deadline, check, found.session)
+        disclosed = self._step(transport, asked, deadline, check, found.session)
         about = about_round(self._study, _federation(requests), self._ctx.t, found.session)
         for place, name in enumerate(found.senders):
-            secret = self._combined(name, [shares[place] for shares in told.values() if shares[place]])
+            secret = self._combined(name, [shares[place] for shares in disclosed.values() if shares[place]])
             keys = found.keys[name]
             if name in found.survivors:
                 self._check_secret(name, digest(secret) == keys.seed_digest)
@@ -254,7 +269,7 @@ class SecureAggregator:
                 add_mask(found.words, key, sign_of(number[name], number[other]))
 
     def _combined(self, name: str, shares: list[bytes]) -> bytes:
-        """A secret of the client `name` from shares of it; empty if they do not fit together."""
+        """Combine a secret of the client `name` from its shares; empty if they do not fit together."""
         if len(shares) < self._threshold:
             raise self._failure(f"{len(shares)} shares of {name}'s secret are known, {self._threshold} must be")
         try:
@@ -267,7 +282,7 @@ class SecureAggregator:
             raise self._failure(f"the shares of {name}'s secret are not what it was split into: a client sent others")
 
     def _add(self, found: MaskedSum) -> None:
-        """Add the sums, now without masks, to the mean, with what the server knows of the survivors itself."""
+        """Add the unmasked sums to the mean, with the survivors' steps and weights, which the server knows."""
         sums = {f"mean.{name}": one for name, one in self.mean.record_sums.items()} | {FIGURES_FIELD: self._figures}
         totals = separated(found.words, self._layout.shapes)
         for (name, (grid, _)), place in zip(self._layout.sums.items(), found.places, strict=True):
@@ -286,7 +301,7 @@ class SecureAggregator:
         self, transport: Transport, requests: Mapping[str, Any], deadline: float, check: Callable[[str, Any], T],
         session: str | None = None,
     ) -> dict[str, T]:  # fmt: skip
-        """Send the requests of one step; what `check` makes of each good reply, by name, in the order of `requests`.
+        """Send the requests of one step; return the results of `check` for good replies, by name, in the same order.
 
         Raises RoundFailedError if there are too few.
         """
@@ -312,13 +327,13 @@ class SecureAggregator:
 
     def _check_number(self, found: int, needed: int) -> None:
         if found < needed:
-            raise self._failure(
-                f"{found} of {len(self._expected)} clients have answered, {needed} must ({self._why()})"
-            )
+            raise self._failure(f"{found} of {len(self._expected)} clients replied, {needed} must ({self._why()})")
 
     def _check_keys(self, name: str, reply: KeysReply, known: set[bytes]) -> KeysReply:
-        """Raises RefusedError, naming the field, for anything that other clients would stumble over; `known` are the
-        keys that have come, to which these are added."""
+        """Return a reply that no other client would refuse, and add its keys to `known`, those of earlier replies.
+
+        Raises RefusedError, naming the field.
+        """
         expected = self._expected[name]
         for field, value in {"t": self._ctx.t, "samples": expected.samples, "steps": expected.steps}.items():
             if getattr(reply, field) != value:
@@ -339,7 +354,7 @@ class SecureAggregator:
         return reply
 
     def _why(self) -> str:
-        """Who is missing, for a message."""
+        """Describe the missing clients, for a message."""
         return "; ".join(f"{name}: {reason}" for name, reason in list(self.missing.items())[:NAMED])
 
     def _failure(self, reason: str) -> RoundFailedError:
@@ -347,7 +362,7 @@ class SecureAggregator:
 
 
 def _highest(keys: Iterable[KeysReply]) -> tuple[int, ...]:
-    """The highest place of each sum among some clients."""
+    """Return the highest place of each sum among some clients."""
     return tuple(map(max, zip(*(one.places for one in keys), strict=True)))
 
 
@@ -356,6 +371,6 @@ def _federation(requests: Mapping[str, TrainRequest]) -> str:
 
 
 def _check_lengths(found: tuple[bytes, ...], number: int, lengths: set[int]) -> None:
-    """Raise RefusedError unless there are `number` of them, each with one of these lengths."""
+    """Raise RefusedError unless there are `number` shares or keys, each with one of these lengths."""
     if len(found) != number or not {len(one) for one in found} <= lengths:
         raise RefusedError(f"there are {len(found)} shares or keys, expected {number} of {sorted(lengths)} bytes")

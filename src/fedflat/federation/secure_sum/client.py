@@ -1,4 +1,4 @@
-"""A client's part in a secure sum. It believes the server's order of events, and checks what would unmask it."""
+"""A client's part in a secure sum. It trusts the server's order of events, and checks what would unmask it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,22 @@ from dataclasses import replace
 from hmac import compare_digest
 from pathlib import Path
 
-from flwr.common.secure_aggregation.crypto.shamir import create_shares
-
 from ...rounds.exact_sum import ExactSum
-from ..codec import PackedTensor, RefusedError
-from .keys import KEY_BYTES, agreed_key, derived, digest, new_secret, opened, public_key, sealed
-from .masks import WORD, add_mask, sign_of
+from ..messages import PackedTensor, RefusedError
+from .keys import (
+    KEY_BYTES,
+    WORD,
+    add_mask,
+    agreed_key,
+    create_shares,
+    derived,
+    digest,
+    new_secret,
+    opened,
+    public_key,
+    sealed,
+    sign_of,
+)
 from .messages import (
     KeysReply,
     KeysRequest,
@@ -38,29 +48,32 @@ VIEW = "fedflat secure sum: view"
 
 
 def about_round(study: str, federation: str, t: int, session: str) -> str:
-    """What everything that clients tell each other in a session is tied to."""
+    """Return the context to which all messages between the clients of a session are bound."""
     return f"{study}/{federation}/{t}/{session}"
 
 
 class SumClient:
-    """Answers the steps of a session; what it must remember is in its folder.
+    """Answers the steps of a session; its state between them is in a folder.
 
     Each step is answered for one request only, so that nothing is masked twice with the same masks, and nobody learns
-    of one client both a share of its seed and one of its key. A round of a study is unmasked for one set of clients of
-    one federation only, in all sessions: the difference of two sums would be what single clients sent.
+    both a share of a client's seed and one of its key. A round of a study is unmasked for one set of clients of one
+    federation only, in all sessions: the difference of two sums would be what single clients sent.
 
-    With its masked sums it confirms to each other sender what it was told in this session: the model, how many take
-    part, who, their keys, the places and the senders. It unmasks nobody who was told anything else, and nothing at all
-    unless as many as the threshold were told the same.
+    With its masked sums it confirms to each other sender what it received in this session: the model, the number of
+    participants, who they are, their keys, the places and the senders. It unmasks nobody who received anything else,
+    and nothing at all unless at least the threshold received the same.
     """
 
     def __init__(
         self, folder: Path, share: float, study: str, unmask_again: int = 0, memory: Path | None = None,
         min_clients: int = 2,
     ) -> None:  # fmt: skip
-        """share: of a round's clients without whose help nothing is unmasked; study: its digest; unmask_again: rounds
-        before this one are unmasked for whomever the server names; memory: the folder of what has been unmasked in all
-        federations of the study, by default one in `folder`; min_clients: fewest that are summed, whatever is asked."""
+        """Answer steps with the state in `folder`.
+
+        share: of a round's clients without whose help nothing is unmasked. study: its digest. unmask_again: rounds
+        before this one are unmasked for any clients that the server names. memory: the folder of the rounds that were
+        unmasked in all federations of the study, by default one in `folder`. min_clients: fewest clients of a sum.
+        """
         self._folder, self._share, self._study = SessionFolder(folder), share, study
         self._unmask_again, self._unmasked, self._min_clients = (
             unmask_again,
@@ -69,7 +82,7 @@ class SumClient:
         )
 
     def check(self, request: KeysRequest) -> tuple[int, ...]:
-        """The survivors for whom the round was unmasked before, empty if it was not.
+        """Return the survivors for whom the round was unmasked before, empty if it was not.
 
         Raises RefusedError if a sum would be over too few clients, or if it was unmasked in another federation.
         """
@@ -80,7 +93,7 @@ class SumClient:
         return self._unmasked_for(request.t, request.federation)
 
     def begin(self, request: KeysRequest, samples: int, steps: int, summand: Mapping[str, ExactSum]) -> KeysReply:
-        """Step 1, after training: keep the client's sums, and make keys for them.
+        """Carry out step 1, after training: keep the client's sums, and make keys for them.
 
         Raises RefusedError for sums that cannot be added to others' exactly.
         """
@@ -107,7 +120,7 @@ class SumClient:
         )  # fmt: skip
 
     def answer(self, request: LaterRequest) -> LaterReply:
-        """Steps 2 to 4. Raises RefusedError, and tells nothing, for a request that does not fit the session."""
+        """Carry out steps 2 to 4. Raises RefusedError, and discloses nothing, if a request does not fit the session."""
         with self._folder.locked():
             session = self._folder.load(request.session)
             if about_round(self._study, request.federation, request.t, request.session) != session.about:
@@ -160,7 +173,7 @@ class SumClient:
         return MaskReply(session.name, tags, masked)
 
     def _unmask(self, session: Session, request: UnmaskRequest) -> UnmaskReply:
-        """The session ends here: its secrets are removed before anything is told."""
+        """End the session: remove its secrets before anything is disclosed."""
         agreed, masked = session.shares_request, session.mask_request
         if agreed is None or masked is None:
             raise RefusedError("unmasking comes after masked sums")
@@ -182,14 +195,14 @@ class SumClient:
             except RefusedError:
                 both = b""  # its sender's fault; others may have theirs
             survived = sender in request.survivors
-            told = both[:SHARE_BYTES] if survived else both[SHARE_BYTES : 2 * SHARE_BYTES]
-            shares.append(told if sender in alike or not survived else b"")
+            disclosed = both[:SHARE_BYTES] if survived else both[SHARE_BYTES : 2 * SHARE_BYTES]
+            shares.append(disclosed if sender in alike or not survived else b"")
         return UnmaskReply(session.name, tuple(shares))
 
     def _alike(
         self, session: Session, agreed: SharesRequest, senders: tuple[int, ...], request: UnmaskRequest
     ) -> set[int]:
-        """The survivors that were told the same as this client, which is one of them.
+        """Return the survivors that received the same as this client, which is one of them.
 
         Raises RefusedError if they are fewer than must take part.
         """
@@ -202,17 +215,17 @@ class SumClient:
             if compare_digest(tag, _confirmation(session, keys[other], other, session.number, view))
         } | {session.number}
         if len(found) < session.threshold:
-            raise RefusedError(f"{len(found)} of {len(request.survivors)} survivors were told the same as this client, "
+            raise RefusedError(f"{len(found)} of {len(request.survivors)} survivors received the same as this client, "
                                f"{session.threshold} must be")  # fmt: skip
         return found
 
     def _unmasked_for(self, t: int, federation: str) -> tuple[int, ...]:
-        """The only survivors for whom round `t` is unmasked; empty if they may be any."""
+        """Return the only survivors for whom round `t` is unmasked; empty if they may be any."""
         return () if t < self._unmask_again else self._unmasked.of(t, federation, self._study)
 
 
 def _integers(name: str, one: ExactSum) -> Integers:
-    """A client's sum in whole numbers. Raises RefusedError if they are beyond what one vector can have."""
+    """Return a client's sum in whole numbers. Raises RefusedError if they exceed what one vector can have."""
     try:
         found: Integers = one.integers().cpu().numpy()
     except ValueError as error:
@@ -223,19 +236,19 @@ def _integers(name: str, one: ExactSum) -> Integers:
 
 
 def digest_of_model(down: Mapping[str, PackedTensor]) -> bytes:
-    """SHA-256 of the server's message, so that clients can compare what they were sent."""
+    """Return the SHA-256 of the server's message, so that clients can compare what they received."""
     return digest(b"".join(name.encode() + b"\0" + digest(x.data) for name, x in sorted(down.items())))
 
 
 def _view(session: Session, agreed: SharesRequest, senders: tuple[int, ...]) -> bytes:
-    """SHA-256 of all that the clients of a session must have been told alike."""
+    """Return the SHA-256 of everything that all clients of a session must have received alike."""
     common = [session.about, session.threshold, agreed.participants, agreed.places, senders]
     keys = b"".join((session.model, *agreed.channel_keys, *agreed.mask_keys))
     return digest(json.dumps(common).encode() + keys)
 
 
 def _confirmation(session: Session, public: bytes, sender: int, receiver: int, view: bytes) -> bytes:
-    """What `sender` tells `receiver` of its view, for one of the two in `session` and the other's public key."""
+    """Return what `sender` confirms to `receiver` of its view; `public` is the key of the one not in `session`."""
     key = agreed_key(session.channel_secret, public, CHANNEL)
     return derived(key, f"{VIEW} {_tied(session.about, sender, receiver)}", view)
 

@@ -1,45 +1,60 @@
-"""Keys that two clients have in common, and messages that only one of them can read; all of it is `cryptography`'s."""
+"""The cryptography of a secure sum: keys, sealed messages, masks, and secrets that are combined from shares."""
 
 from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Literal
 
+import numpy as np
+from Crypto.Protocol.SecretSharing import Shamir, _Element
+from Crypto.Util.Padding import pad, unpad
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
 
-from ..codec import RefusedError
+from ..messages import RefusedError
 
 KEY_BYTES = 32  # of every key, public or secret, of a seed and of its digest
 NONCE_BYTES = 12
-SEAL_BYTES = NONCE_BYTES + 16  # that a sealed message is longer than what is in it
+SEAL_BYTES = NONCE_BYTES + 16  # by which a sealed message is longer than its content
+Words = NDArray[np.uint64]
+WORD = np.dtype("<u8")
+AT_ONCE = 2**17  # words; they stay in the processor's cache
+INDEX_BYTES, BLOCK = 4, 16  # of a share: its index, then a number of the field for each block of the secret
+Element: Any = _Element  # of GF(2**128); the library's annotations are not those of its code
 
 
 def new_secret() -> bytes:
-    """A new secret, from the operating system's randomness: an X25519 key, or a seed."""
+    """Return a new secret, from the operating system's randomness: an X25519 key, or a seed."""
     return secrets.token_bytes(KEY_BYTES)
 
 
 def public_key(secret: bytes) -> bytes:
-    """The public key of an X25519 key."""
+    """Return the public key of an X25519 key."""
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
 def digest(seed: bytes) -> bytes:
-    """What commits a client to its seed, and tells nothing of it."""
+    """Return the SHA-256 of a seed, which commits a client to it without revealing it."""
     return hashlib.sha256(seed).digest()
 
 
 def derived(secret: bytes, purpose: str, publics: bytes = b"") -> bytes:
-    """A key for one purpose, and the public keys that it comes from, if it does (HKDF-SHA256)."""
+    """Derive a key for one purpose, bound to the public keys that it comes from, if any (HKDF-SHA256)."""
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=purpose.encode() + publics).derive(secret)
 
 
 def agreed_key(secret: bytes, public: bytes, purpose: str) -> bytes:
-    """The key that the owners of `secret` and of `public` have in common. Raises RefusedError for a weak public key."""
+    """Return the key that the owners of `secret` and `public` share. Raises RefusedError for a weak public key."""
     try:
         shared = X25519PrivateKey.from_private_bytes(secret).exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:  # of another length, or one with which all keys in common are zero
@@ -48,14 +63,93 @@ def agreed_key(secret: bytes, public: bytes, purpose: str) -> bytes:
 
 
 def sealed(key: bytes, content: bytes, about: str) -> bytes:
-    """`content`, readable with `key` alone and tied to `about` (AES-256-GCM)."""
+    """Encrypt `content` with `key`, bound to `about` (AES-256-GCM)."""
     nonce = secrets.token_bytes(NONCE_BYTES)
     return nonce + AESGCM(key).encrypt(nonce, content, about.encode())
 
 
 def opened(key: bytes, message: bytes, about: str) -> bytes:
-    """What was given to `sealed`. Raises RefusedError if it was with another key or `about`, or is changed."""
+    """Return what was given to `sealed`. Raises RefusedError for another key or `about`, or a changed message."""
     try:
         return AESGCM(key).decrypt(message[:NONCE_BYTES], message[NONCE_BYTES:], about.encode())
     except (InvalidTag, ValueError) as error:
         raise RefusedError("a sealed message cannot be opened") from error
+
+
+def add_mask(words: Words, key: bytes, sign: Literal[1, -1]) -> None:
+    """Add the mask of `key`, 32 bytes that are used for nothing else, to `words` (n,) in place, or subtract it.
+
+    It is the key stream of AES-256 in counter mode, which without the key looks like random words.
+    """
+    stream = Cipher(AES256(key), CTR(bytes(16))).encryptor()
+    zeros = bytes(AT_ONCE * WORD.itemsize)
+    for start in range(0, len(words), AT_ONCE):
+        part = words[start : start + AT_ONCE]
+        mask = np.frombuffer(stream.update(zeros[: len(part) * WORD.itemsize]), WORD)
+        if sign > 0:
+            part += mask
+        else:
+            part -= mask
+
+
+def sign_of(mine: int, other: int) -> Literal[1, -1]:
+    """Return the sign of a mask that two clients share: the one with the lower number adds it."""
+    return 1 if mine < other else -1
+
+
+def create_shares(secret: bytes, threshold: int, number: int) -> list[bytes]:
+    """Split a secret into `number` shares, any `threshold` of which give it back (Shamir 1979).
+
+    A share is its index from 1, 4 bytes, and the share of each block of the padded secret, as Flower writes them.
+    """
+    padded, shares = pad(secret, BLOCK), [index.to_bytes(INDEX_BYTES, "little") for index in range(1, number + 1)]
+    for start in range(0, len(padded), BLOCK):
+        for index, share in Shamir.split(threshold, number, padded[start : start + BLOCK], ssss=False):
+            shares[index - 1] += share
+    return shares
+
+
+class SecretCombiner:
+    """Combines many secrets that were split alike.
+
+    pycryptodome's `Shamir.combine` computes the same, with factors that are the same for all secrets of which shares
+    are known from the same clients: for n clients they cost the square of n, and each secret n.
+    """
+
+    def __init__(self) -> None:
+        self._factors = cache(_factors)
+
+    def combined(self, shares: Sequence[bytes]) -> bytes:
+        """Return the secret from `threshold` of its shares. Raises ValueError if they do not fit together."""
+        if len({len(share) for share in shares}) != 1:
+            raise ValueError("shares are of several lengths")
+        factors = self._factors(tuple(int.from_bytes(share[:INDEX_BYTES], "little") for share in shares))
+        blocks = range(INDEX_BYTES, len(shares[0]), BLOCK)
+        return unpad(b"".join(_block(shares, factors, start) for start in blocks), BLOCK)
+
+
+def _block(shares: Sequence[bytes], factors: Sequence[Any], start: int) -> bytes:
+    """Return one block of a secret: the sum of its shares, each times its factor."""
+    total = Element(0)
+    for share, factor in zip(shares, factors, strict=True):
+        total += Element(share[start : start + BLOCK]) * factor
+    found: bytes = total.encode()
+    return found
+
+
+def _factors(indices: tuple[int, ...]) -> tuple[Any, ...]:
+    """Return Lagrange's factors: a polynomial's value at zero is the sum of its values at `indices` times these.
+
+    Raises ValueError if two indices are equal, or one is zero.
+    """
+    if len({0, *indices}) != len(indices) + 1:
+        raise ValueError("two shares have one index, or one has none")
+    points, found = [Element(index) for index in indices], []
+    for mine in points:
+        above, below = Element(1), Element(1)
+        for other in points:
+            if other is not mine:
+                above *= other
+                below *= mine + other
+        found.append(above * below.inverse())
+    return tuple(found)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
-from ..codec import PackedTensor, RefusedError, quoted
-from ..messages import TrainRequest
+from ..messages import PackedTensor, RefusedError, TrainRequest, quoted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +33,7 @@ class KeysReply:
     mask_key: bytes  # X25519, of the masks that it shares with each of them
     seed_digest: bytes  # SHA-256 of the seed of the mask that it has alone
     places: tuple[int, ...]  # the highest place of each of its sums, see `ExactSum`
-    unmasked: tuple[int, ...]  # the survivors of this round for whom it has told shares, and tells no others; or empty
+    unmasked: tuple[int, ...]  # the only survivors of this round for whom it discloses shares; empty if undecided
 
 
 @dataclass(frozen=True)
@@ -74,13 +73,13 @@ class MaskReply:
     """A client's sums, modulo 2**64, under masks."""
 
     session: str
-    confirmations: tuple[bytes, ...]  # for each sender what it alone can check, see `SumClient`
+    confirmations: tuple[bytes, ...]  # for each sender, which alone can check it; see `SumClient`
     masked: Mapping[str, PackedTensor] = field(repr=False, default_factory=dict)
 
 
 @dataclass(frozen=True)
 class UnmaskRequest:
-    """Step 4: send what takes the masks off the sum over the survivors."""
+    """Step 4: send the shares that remove the masks from the sum over the survivors."""
 
     t: int
     federation: str
@@ -106,12 +105,12 @@ TYPES = {"int": int, "str": str, "bytes": bytes, "float": float}
 
 
 def threshold(share: float, asked: int) -> int:
-    """How many of the clients that were asked in a round must take the masks off: a `share` of them, at least two."""
+    """Return how many of a round's `asked` clients must help to remove the masks: a `share` of them, at least two."""
     return max(2, math.ceil(Fraction(str(share)) * asked))
 
 
 def typed(kind: type[Any], plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Received fields of a message of this kind, lists as tuples. Raises RefusedError for a value of another type."""
+    """Return the received fields of a message, lists as tuples. Raises RefusedError for a value of another type."""
     found = dict(plain)
     for one in fields(kind):
         if one.name not in found:

@@ -1,4 +1,4 @@
-"""What a client remembers between the steps of a secure sum, each of which is a process of its own."""
+"""The state of a client between the steps of a secure sum, each of which runs in a process of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ...files import (
     write_atomically,
 )
 from ...rounds.checked_json import read_checked, write_checked
-from ..codec import RefusedError
+from ..messages import RefusedError
 from .messages import MaskRequest, SharesRequest, typed
 from .summand import Integers
 
@@ -38,10 +38,10 @@ MOST = 2**26  # bytes of a session, or of all survivors
 
 @dataclass(frozen=True)
 class Session:
-    """A client's part in one attempt at a sum. Whoever reads it can take this client's masks off."""
+    """A client's part in one attempt at a sum. Whoever reads it can remove this client's masks."""
 
     name: str
-    about: str  # study, federation and round, to which everything that is sent is tied
+    about: str  # study, federation and round, to which every message is bound
     number: int  # of the client
     threshold: int  # clients that must take part
     channel_secret: bytes
@@ -59,16 +59,16 @@ class Session:
 
     @classmethod
     def from_json(cls, table: Mapping[str, Any]) -> Self:
-        """Raises ValueError, TypeError or KeyError for anything that `to_json` does not write."""
+        """Parse what `to_json` wrote. Raises ValueError, TypeError or KeyError for anything else."""
         plain = dict(table)
         kinds: dict[str, type[Any]] = {"shares_request": SharesRequest, "mask_request": MaskRequest}
-        requests = {name: _revived(kind, plain.pop(name)) for name, kind in kinds.items()}
-        session: Self = _revived(cls, plain, requests)
+        requests = {name: _from_table(kind, plain.pop(name)) for name, kind in kinds.items()}
+        session: Self = _from_table(cls, plain, requests)
         return session
 
 
-def _revived(kind: type[Any], table: Any, others: Mapping[str, Any] | None = None) -> Any:
-    """A dataclass in which bytes were written as hexadecimal digits, with `others` as they are; None stays None."""
+def _from_table(kind: type[Any], table: Any, others: Mapping[str, Any] | None = None) -> Any:
+    """Build a dataclass from a table with bytes as hexadecimal digits, and from `others`; None stays None."""
     if table is None:
         return None
     found = dict(table)
@@ -82,7 +82,7 @@ def _revived(kind: type[Any], table: Any, others: Mapping[str, Any] | None = Non
 class SessionFolder:
     """The files of a client's session, at most one; their owner alone can read them.
 
-    What writes or removes, but `begin`, is to be called under `locked`.
+    Methods that write or remove, except `begin`, must be called under `locked`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -91,14 +91,14 @@ class SessionFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One step at a time. Raises InputError if another process is in one, or if there is no session."""
+        """Hold the lock of a step. Raises InputError if another process holds it, or if there is no session."""
         if not self._folder.is_dir():
             raise InputError("there is no session of a secure sum")
         with locked(self._folder / LOCK, f"{self._folder} is in use by another process"):
             yield
 
     def begin(self, session: Session, summand: Mapping[str, Integers]) -> None:
-        """Replace whatever session there was.
+        """Begin a session in place of any earlier one.
 
         Raises InputError if it cannot be written, or if another process is in a step of the old one.
         """
@@ -117,7 +117,7 @@ class SessionFolder:
         write_checked(self._folder / SESSION, json.loads(session.to_json()), private=True)
 
     def load(self, name: str) -> Session:
-        """The session of this name. Raises RefusedError if it is over or has never been, InputError if damaged."""
+        """Read the session of this name. Raises RefusedError if it has ended or never began, InputError if damaged."""
         path = self._folder / SESSION
         if not path.exists():
             raise RefusedError("this session of a secure sum is over")
@@ -131,7 +131,7 @@ class SessionFolder:
         return session
 
     def summand(self, session: Session) -> dict[str, Integers]:
-        """The client's sums (places, width), in the session's order. Raises InputError if they are damaged."""
+        """Read the client's sums (places, width), in the session's order. Raises InputError if they are damaged."""
         path = self._folder / SUMMAND
         content = read_bytes(path, HEADER + 8 * session.numbers)
         try:
@@ -154,14 +154,14 @@ class SessionFolder:
 
 
 class UnmaskedRounds:
-    """For whom a client has told shares, in every round of a study: a file that all federations of it share."""
+    """The survivors whose shares a client has disclosed, by round of a study: one file for all its federations."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` is created at the first `claim`."""
         self._folder = folder
 
     def of(self, t: int, federation: str, study: str) -> tuple[int, ...]:
-        """The survivors of round `t` for whom this client has told shares; empty if it has told none.
+        """Return the survivors of round `t` for whom this client has disclosed shares; empty if for none.
 
         Raises RefusedError if that was in a federation of another name, and InputError if the file is damaged.
         """
@@ -174,12 +174,12 @@ class UnmaskedRounds:
         return survivors
 
     def claim(self, t: int, federation: str, survivors: tuple[int, ...]) -> None:
-        """Keep for good for whom shares are told. Raises InputError if it cannot."""
+        """Record the survivors whose shares are disclosed, permanently. Raises InputError if it cannot be written."""
         write_checked(self._folder / UNMASKED, self._rounds() | {str(t): (federation, survivors)}, private=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One process at a time. Raises InputError if another one is in it."""
+        """Hold the lock of the file. Raises InputError if another process holds it."""
         with system_errors(self._folder, "written"):
             create_folder(self._folder, OWNER_ONLY)
             self._folder.chmod(OWNER_ONLY)
@@ -202,7 +202,7 @@ class UnmaskedRounds:
 
 
 def _with_digest(arrays: Mapping[str, Integers]) -> bytes:
-    """The file of some arrays, in which the SHA-256 of a file without it is one more array."""
+    """Return a file of some arrays and, as one more array, the SHA-256 of a file of these."""
     digest = np.frombuffer(hashlib.sha256(save(dict(arrays))).digest(), dtype=np.uint8)
     return save({**arrays, DIGEST: digest})
 

@@ -1,4 +1,4 @@
-"""What one client brings to the sum: whole numbers at places, of each field of its record and of its own figures."""
+"""A client's summand: whole numbers at places, of each field of its record and of its own figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from ...core.method import Method
 from ...rounds.aggregation import RunningMean
 from ...rounds.exact_sum import ExactSum, Grid, grid_of
-from .masks import WORD, Words
+from .keys import WORD, Words
 
 FIGURES = ("drift", "clipped")  # of a client's round, which are summed besides
 FIGURES_FIELD = "figures"
@@ -37,7 +37,7 @@ class SummandLayout:
 
 
 def summand(mean: RunningMean, figures: Mapping[str, float]) -> dict[str, ExactSum]:
-    """The sums of `SummandLayout` of one client, whose weighted record is in `mean`."""
+    """Return the sums of `SummandLayout` of one client, whose weighted record is in `mean`."""
     found = {f"mean.{name}": one for name, one in mean.record_sums.items() if one.sums.shape[-1]}
     found[FIGURES_FIELD] = figures_sum()
     row = torch.tensor([[figures.get(name, 0.0) for name in FIGURES]], dtype=torch.float64)
@@ -46,12 +46,12 @@ def summand(mean: RunningMean, figures: Mapping[str, float]) -> dict[str, ExactS
 
 
 def figures_sum() -> ExactSum:
-    """An empty sum of figures."""
+    """Return an empty sum of figures."""
     return ExactSum(torch.empty(1, len(FIGURES), dtype=torch.float64))
 
 
 def lowered(integers: Integers, up: int) -> Integers:
-    """Whole numbers (places, width) as they are if the highest place is `up` places higher, as `ExactSum.raise_to`."""
+    """Return whole numbers (places, width) with the highest place `up` places higher, as `ExactSum.raise_to`."""
     found = np.zeros_like(integers)
     if up < len(integers):
         found[up:] = integers[: len(integers) - up]
@@ -59,12 +59,12 @@ def lowered(integers: Integers, up: int) -> Integers:
 
 
 def joined(parts: Sequence[Integers]) -> Words:
-    """All sums in one vector of words modulo 2**64."""
+    """Return all sums in one vector of words modulo 2**64."""
     return np.concatenate([np.ascontiguousarray(part).reshape(-1) for part in parts]).astype("<i8").view(WORD)
 
 
 def separated(words: Words, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Words]:
-    """The inverse of `joined`: each sum (places, width), by name; views of `words`."""
+    """Return each sum (places, width) by name, the inverse of `joined`; views of `words`."""
     found, start = {}, 0
     for name, (places, width) in shapes.items():
         found[name] = words[start : start + places * width].reshape(places, width)

@@ -1,1 +1,0 @@
-"""The names that exported Flower apps import; the code is in `fedflat.federation.flower`."""
