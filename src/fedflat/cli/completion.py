@@ -26,8 +26,8 @@ def method_names(incomplete: str = "") -> list[str]:
 
 
 def source_names() -> list[str]:
-    """The data sets."""
-    return [file.stem for file in _modules("data/sources")]
+    """The data sets: the keys of their table."""
+    return re.findall(r'^    "(\w+)": \w+\(', _text("data/sources"), re.MULTILINE)
 
 
 def model_names() -> list[str]:

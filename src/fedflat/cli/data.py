@@ -18,12 +18,12 @@ app = typer.Typer(help="List data sets; look at a split before training on it.",
 def list_sources() -> None:
     """The data sets that `--data.name` accepts, and which files each is read from."""
     from ..data.dataset import FileDataset
-    from ..data.sources import source, source_names, source_summary
+    from ..data.sources import source, source_names
 
     console = Console()
     for name in source_names():
         known = source(name)
-        console.say(f"{name:<14} {source_summary(name)}")
+        console.say(f"{name:<14} {known.summary}")
         hub = f"; on the hub: {known.hub.repository}" if isinstance(known, FileDataset) and known.hub else ""
         console.say(f"{'':<14} files: {known.where}{hub}", style="dim")
 

@@ -6,7 +6,10 @@ as Hugging Face's `datasets.Dataset` does; one with a length and numbered items 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Number
 from typing import Any
 
@@ -17,11 +20,12 @@ from torch.utils.data import IterableDataset
 
 from ..core.errors import InputError, printable, shortened
 from ..core.task import Kind
-from .labels import Labelling, checked_names, named, raw_labels, task_labels, values_of
+from .labels import Labelling, named, numbered, raw_labels, task_labels, values_of
 from .numbers import Array, alike, check_kind, is_table, sample_tensor
-from .repeatability import warn_if_random
+from .types import Index
 
 AXES: dict[Kind, tuple[int, ...]] = {"classification": (1,), "multi-label": (2,), "regression": (1, 2)}
+ITEMS = 64  # at most are read again, 33 at least: a transform that changes one in ten is missed once in 600 times
 Columns = tuple[str, str]  # the names of the samples' and the labels' columns
 
 
@@ -185,8 +189,8 @@ def stacked(samples: Sequence[Any], who: str) -> Tensor:
     return torch.stack(alike({f"sample {i}": sample for i, sample in enumerate(found)})) if found else torch.empty(0, 1)
 
 
-def groups(values: Any, what: str, number: int) -> tuple[np.ndarray[Any, np.dtype[np.int64]], tuple[str, ...]]:
-    """The domain or the user of each of `number` samples as numbers, and their names in the order of the numbers.
+def groups(values: Any, what: str, number: int) -> tuple[Index, tuple[str, ...]]:
+    """Return the domain or user of each of `number` samples as a number, and the names in the order of the numbers.
 
     Raises InputError, naming `what`, for another number of values, or a name that is not printable.
     """
@@ -194,10 +198,8 @@ def groups(values: Any, what: str, number: int) -> tuple[np.ndarray[Any, np.dtyp
     if found.shape != (number,):
         raise InputError(f"data: {what} must have one name or number for each of the {number} samples, "
                          f"has {found.shape}")  # fmt: skip
-    names, ids = np.unique(found, return_inverse=True)
-    texts = tuple(map(str, names.tolist()))
-    checked_names(texts, what)
-    return ids.astype(np.int64), texts
+    ids, names = numbered({what: found.tolist()}, what)
+    return ids[what], names
 
 
 def refuse_masks(y: Any, who: str) -> None:
@@ -220,3 +222,44 @@ def _pixels(picture: Any, what: str) -> np.ndarray[Any, Any]:
 
 def _listed(names: Any) -> str:
     return shortened(printable(", ".join(map(str, names))))
+
+
+def warn_if_random(read: Callable[[int], Sequence[Any]], items: Sequence[Sequence[Any]], who: str) -> None:
+    """Warn, naming `who`, if some of `items` are others when `read` gives them again. Random states are as before."""
+    with _kept_random_states():
+        for i in range(0, len(items), -(-len(items) // ITEMS) or 1):
+            if _differs(items[i], read, i, f"data: {who}: sample {i}"):
+                warnings.warn(f"data: {who}: sample {i} is another one when it is read again; a dataset is read once, "
+                              "and a random transform would be the same in every epoch: leave it out; for pictures "
+                              "there is augment='crop-flip'", stacklevel=2)  # fmt: skip
+                return
+
+
+def _differs(item: Sequence[Any], read: Callable[[int], Sequence[Any]], i: int, what: str) -> bool:
+    try:
+        (one, other), *labels = zip(item, read(i), strict=True)
+        return not _same(one, other, what) or not all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in labels)
+    except InputError:
+        raise
+    except Exception:  # what cannot be compared is refused later, if it cannot be converted either
+        return False
+
+
+def _same(one: Any, other: Any, what: str) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.equal(one, other)
+    if hasattr(one, "getbands") and hasattr(other, "getbands"):
+        one, other = _pixels(one, what), _pixels(other, what)
+    return np.array_equal(np.asarray(one), np.asarray(other))
+
+
+@contextmanager
+def _kept_random_states() -> Iterator[None]:
+    """Restore the random states of `random`, numpy and torch (on the CPU) after the block."""
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=()):
+        try:
+            yield
+        finally:
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)

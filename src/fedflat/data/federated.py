@@ -3,53 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.errors import InputError
+from ..core.object_references import portable
 from ..core.plain_numbers import takes_numbers
-from ..core.registry import known_names
-from ..core.task import KINDS, Kind
-from .arrays import samples_and_labels, stored_parts
-from .labels import Labelling
+from ..core.task import Kind
+from .dataset import LoadedDataset
+from .holdings import Holdings, check_split, hold_out, split_generator, split_samples
+from .labels import Labelling, checked_task
 from .numbers import check_kind
-from .preparation import Augmentation, Preparation
+from .own_data import own_clients, own_samples
+from .partition import IID, Partition
+from .preparation import Augmentation, Preparation, augmentation_of
+from .selection import DataOptions
 from .types import Index, Members
-
-if TYPE_CHECKING:  # schemes use the types of this module
-    from .partition import Partition
 
 Augment = Literal["none", "crop-flip", "fl-simulator"]
 AT_ONCE = 2**20  # members that are converted to int64 at once
-
-
-@dataclass(frozen=True)
-class Holdings:
-    """The samples of every client: client i holds `members[offsets[i] : offsets[i + 1]]`."""
-
-    members: Members  # (sum of sizes,) sample indices, client after client
-    offsets: Index  # (clients + 1,)
-
-    @classmethod
-    def of(cls, parts: Sequence[Members]) -> Holdings:
-        """From the sample indices of every client."""
-        return cls(np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64))
-
-    @property
-    def sizes(self) -> Index:
-        """Samples per client, (clients,)."""
-        return np.diff(self.offsets)
-
-    def parts(self) -> list[Members]:
-        """The sample indices of every client."""
-        return np.split(self.members, self.offsets[1:-1])
 
 
 @dataclass(frozen=True, repr=False)
@@ -133,38 +112,16 @@ class FederatedData:
         Raises ValueError for an empty client, unequal lengths, shapes or kinds of numbers, labels that are missing,
         leave out numbers or are out of range, and NaN.
         """
-        from .loading import augmentation_of, with_validation  # here, because they make federated data
-        from .selection import DataOptions
-
-        if isinstance(clients, dict | str):
-            raise InputError("data: from_clients takes a list of (x, y), one per client")
         options = DataOptions(
             validation=validation,
             augment=augment,
             labels=labels,
             class_names=class_names,  # type: ignore[arg-type]
         )
-        parts = {f"client {i}": samples_and_labels(client, f"client {i}", columns, checked_task(task))
-                 for i, client in enumerate(clients)}  # fmt: skip
-        if not parts:
-            raise InputError("data: from_clients needs at least one client")
-        parts |= {} if test is None else {"test": samples_and_labels(test, "test", columns, task)}
-        stored, outputs, names = stored_parts(parts, task, Labelling(labels, options.class_names, classes))
-        held_out = stored.pop("test", None)
-        x, y = (torch.cat(some) for some in zip(*stored.values(), strict=True))
-        data = cls(
-            x=x,
-            y=y,
-            members=np.arange(len(y), dtype=np.int64),
-            offsets=np.cumsum([0, *(len(own) for own, _ in stored.values())], dtype=np.int64),
-            classes=outputs,
-            test=held_out,
-            name=name,
-            task=task,
-            augmentation=augmentation_of(options.augment, x, name),
-            class_names=names,
-        )
-        return with_validation(data, options.validation, seed)
+        how = Labelling(options.labels, options.class_names, classes)
+        loaded, sizes = own_clients(clients, test, columns, checked_task(task), how)
+        held = Holdings(np.arange(sum(sizes), dtype=np.int64), np.cumsum([0, *sizes], dtype=np.int64))
+        return _federated(loaded, held, name, "given", options, seed)
 
     @classmethod
     @takes_numbers
@@ -206,17 +163,17 @@ class FederatedData:
 
         Raises ValueError, naming the argument, for samples that do not fit together and a split that cannot be made.
         """
-        from .own_data import split  # here, because it makes federated data
-        from .selection import DataOptions
-
         options = DataOptions(
             validation=validation,
             augment=augment,
             labels=labels,
             class_names=class_names,  # type: ignore[arg-type]
         )
-        task = checked_task(task)
-        return split(x, y, columns, domain, user, clients, partition, test, seed, classes, name, options, task)
+        how = Labelling(options.labels, options.class_names, classes)
+        check_split(clients, partition, seed)
+        loaded = own_samples(x if y is None else (x, y), test, {"domain": domain, "user": user}, columns,
+                             checked_task(task), how)  # fmt: skip
+        return divide(loaded, name, clients, partition or IID(stratified=False), seed, options)
 
     def __repr__(self) -> str:
         """Name, sizes and partition, without the samples."""
@@ -314,6 +271,40 @@ class FederatedData:
         )
 
 
+def divide(
+    loaded: LoadedDataset, name: str, clients: int, scheme: Partition, seed: int, options: DataOptions
+) -> FederatedData:
+    """Split a data set over clients by `scheme`, with validation sets if `options` ask for them."""
+    held = split_samples(loaded, clients, scheme, seed)
+    return _federated(loaded, held, portable(name), str(scheme), options, seed)
+
+
+def _federated(
+    loaded: LoadedDataset, held: Holdings, name: str, partition: str, options: DataOptions, seed: int
+) -> FederatedData:
+    """Return the samples of a data set as the clients hold them, less those for validation."""
+    data = FederatedData(
+        x=loaded.train.x,
+        y=loaded.train.y,
+        members=held.members,
+        offsets=held.offsets,
+        classes=loaded.classes,
+        test=None if loaded.test is None else (loaded.test.x, loaded.test.y),
+        name=name,
+        partition=partition,
+        preparation=loaded.preparation,
+        augmentation=augmentation_of(options.augment, loaded.train.x, name),
+        vocabulary=loaded.vocabulary,
+        contents=loaded.contents,
+        task=loaded.task,
+        class_names=loaded.class_names,
+    )
+    if not options.validation:
+        return data
+    train, validation = hold_out(Holdings(data.members, data.offsets), options.validation, split_generator(seed, 1))
+    return replace(data, members=train.members, offsets=train.offsets, validation=validation)
+
+
 def digest(tensors: Iterable[Tensor]) -> str:
     """Eight hexadecimal digits of the contents of tensors, one in memory at a time; how they are cut has no effect."""
     sha = hashlib.sha256()
@@ -331,14 +322,6 @@ def _check_index(members: Members, offsets: Index, samples: int) -> None:
         raise InputError(f"data: offsets must rise from 0 to the {len(members)} members")
     if len(members) and (members.min() < 0 or members.max() >= samples):
         raise InputError(f"data: members name samples outside 0..{samples - 1}")
-
-
-def checked_task(task: Any) -> Kind:
-    """`task`, if it is one. Raises InputError for any other value."""
-    if task not in KINDS:
-        raise InputError(f"data: task = {task!r} is unknown; {known_names(task, KINDS)}")
-    known: Kind = task
-    return known
 
 
 def _check_samples(which: str, x: Tensor, y: Tensor, classes: int, task: Kind) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
 from numbers import Real
@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.errors import InputError, printable, shortened
-from ..core.task import Kind
+from ..core.registry import known_names
+from ..core.task import KINDS, Kind
 from .numbers import Array, array_of, stored
-from .readers.limits import MAX_CLASSES
 
 MISSING = ("", "nan", "NaN", "<NA>", "NaT")  # texts that a missing value becomes in a column of texts
 MAX_NAME = 200  # characters of a class's, a domain's or a user's name, which tables and messages show
+MAX_CLASSES = 100_000  # ImageNet-21k has 21,841, and tables have a column for each
 EXACT = 2**53  # above it a float64 does not have every whole number
 Values = NDArray[np.int64] | NDArray[np.str_]
 
@@ -35,6 +36,14 @@ class Labelling:
 
 
 INDICES = Labelling()
+
+
+def checked_task(task: Any) -> Kind:
+    """Return `task`. Raises InputError unless it is one."""
+    if task not in KINDS:
+        raise InputError(f"data: task = {task!r} is unknown; {known_names(task, KINDS)}")
+    known: Kind = task
+    return known
 
 
 def values_of(values: Any, what: str) -> Values:
@@ -94,6 +103,23 @@ def named(values: Mapping[str, Array], what: str) -> tuple[dict[str, Tensor], tu
     checked_names(tuple(names.tolist()), what)
     codes = {part: torch.from_numpy(np.searchsorted(names, some)) for part, some in values.items()}
     return codes, tuple(names.tolist())
+
+
+def numbered(
+    values: Mapping[str, Sequence[str | int]], what: str
+) -> tuple[dict[str, NDArray[np.int64]], tuple[str, ...]]:
+    """Convert the domains or users of several parts to numbers, (n,) for each part, in the order of their names.
+
+    The names are returned in that order. Raises InputError for parts of which one has texts and another numbers, and
+    for names that are not fit for a table.
+    """
+    different = {name for column in values.values() for name in column}
+    if len({isinstance(name, str) for name in different}) > 1:
+        raise InputError(f"data: {what} has texts in one file and numbers in another; give all the same")
+    number = {name: i for i, name in enumerate(sorted(different))}
+    names = tuple(map(str, number))
+    checked_names(names, what)
+    return {part: np.array([number[name] for name in column], dtype=np.int64) for part, column in values.items()}, names
 
 
 def checked_names(names: tuple[str, ...], what: str) -> None:

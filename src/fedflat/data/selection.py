@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.hyper import check, hyper
+from .conversion import SampleFormat
 from .dataset import LoadedDataset, SampleArrays
-from .sample_format import SampleFormat
-from .tokenizer import tokenizer_of
+from .texts import tokenizer_of
 from .types import Index
 
 TEST_SHARE = 10  # where a data set has no test part, one of so many samples of each user is a test sample

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ...core.errors import InputError
 from ..types import Index
 from .file_search import find
-from .layout import Part, Shape
+from .layouts import Part, Shape
 from .limits import MAX_OPCODES, MAX_SAMPLES, MAX_TUPLES
 from .untrusted_files import expect, file_error, in_one_line
 

@@ -19,7 +19,7 @@ from numpy.lib import format as npy
 from ..labels import values_of
 from ..numbers import Array, stored
 from .file_search import open_zip, read_zip_member
-from .layout import CHANNELS, Part
+from .layouts import CHANNELS, Part
 from .limits import MAX_MEMBERS, MAX_SAMPLES
 from .untrusted_files import expect, listed, parsing
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ...core.errors import InputError, printable
-from .layout import Shape
+from .layouts import Shape
 from .limits import LARGE_PIXELS, MAX_PIXELS
 from .untrusted_files import expect, file_error
 
