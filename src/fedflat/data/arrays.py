@@ -1,6 +1,6 @@
-"""Samples and labels as tensors, from the arrays and dataset objects that users have; no library of theirs is imported.
+"""Samples and labels as tensors, from users' arrays and dataset objects; none of their libraries is imported.
 
-A dataset object is recognised by what it can do: one with `column_names` has columns and gives rows as dictionaries,
+A dataset object is recognised by its attributes: one with `column_names` has columns and gives rows as dictionaries,
 as Hugging Face's `datasets.Dataset` does; one with a length and numbered items (x, y) is map-style, as torch's are.
 """
 
@@ -25,7 +25,7 @@ from .numbers import Array, alike, check_kind, is_table, sample_tensor
 from .types import Index
 
 AXES: dict[Kind, tuple[int, ...]] = {"classification": (1,), "multi-label": (2,), "regression": (1, 2)}
-ITEMS = 64  # at most are read again, 33 at least: a transform that changes one in ten is missed once in 600 times
+ITEMS = 64  # most items read again, 33 the fewest: a transform that changes one in ten is missed once in 600 times
 Columns = tuple[str, str]  # the names of the samples' and the labels' columns
 
 
@@ -115,7 +115,7 @@ def refuse_other_order(x: Any, y: Any, who: str) -> None:
 
 
 def _is_item(part: Any) -> bool:
-    """Tell whether one of two parts is itself a sample with its label, so that they are a dataset of two items."""
+    """Return whether one of two parts is itself a sample with its label, so that they are a dataset of two items."""
     return isinstance(part, tuple | list) and len(part) == 2 and not _axes(part[1]) and bool(_axes(part[0]))
 
 
@@ -125,12 +125,12 @@ def _axes(value: Any) -> int:
 
 
 def has_columns(dataset: Any) -> bool:
-    """Whether `dataset` gives its rows as dictionaries."""
+    """Return whether `dataset` yields its rows as dictionaries."""
     return hasattr(dataset, "column_names")
 
 
 def read_columns(dataset: Any, names: Sequence[str], who: str) -> list[list[Any]]:
-    """The values of some columns, in the order of the rows. Raises InputError for a column that is not there."""
+    """Return the values of some columns, row by row. Raises InputError for a column that does not exist."""
     known = dataset.column_names
     if isinstance(known, dict):
         raise InputError(f"data: {who} has several parts ({_listed(known)}); give one, such as dataset['train']")
@@ -146,7 +146,7 @@ def read_columns(dataset: Any, names: Sequence[str], who: str) -> list[list[Any]
 
 
 def read_items(dataset: Any, who: str) -> tuple[list[Any], list[Any]]:
-    """The samples and the labels of a map-style dataset. Raises InputError if it is none, or an item is no pair."""
+    """Read the samples and labels of a map-style dataset. Raises InputError if it is none, or an item is no pair."""
     if isinstance(dataset, np.ndarray | Tensor):
         raise InputError(f"data: {who} has x of shape {tuple(dataset.shape)} and no y; give the labels, too")
     if hasattr(dataset, "dataset") and hasattr(dataset, "collate_fn"):
@@ -173,7 +173,7 @@ def read_items(dataset: Any, who: str) -> tuple[list[Any], list[Any]]:
 
 
 def stacked(samples: Sequence[Any], who: str) -> Tensor:
-    """The samples one below the other; pictures of Pillow have their channels first.
+    """Stack the samples along a new first axis; pictures of Pillow have their channels first.
 
     Raises InputError, naming `who` and the number of the sample, if one is no array or has another shape.
     """
@@ -225,7 +225,10 @@ def _listed(names: Any) -> str:
 
 
 def warn_if_random(read: Callable[[int], Sequence[Any]], items: Sequence[Sequence[Any]], who: str) -> None:
-    """Warn, naming `who`, if some of `items` are others when `read` gives them again. Random states are as before."""
+    """Warn, naming `who`, if `read` returns other items than `items`. Random states are restored.
+
+    A dataset is read once, so a random transform in it would be frozen.
+    """
     with _kept_random_states():
         for i in range(0, len(items), -(-len(items) // ITEMS) or 1):
             if _differs(items[i], read, i, f"data: {who}: sample {i}"):

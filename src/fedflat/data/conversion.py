@@ -67,7 +67,7 @@ def write_own_labels(writer: Writer, parts: Mapping[str, Part]) -> None:
     """Write the labels of a user's own files unchanged; texts as numbers in sorted order, with the list of texts.
 
     If files declare the names of class numbers, their count is the number of classes. Raises InputError
-    for other numbers, and for parts of which one has texts and another numbers.
+    for other numbers, and if one part has texts and another numbers.
     """
     labels, names = named({part: content.labels for part, content in parts.items()}, "label")
     declared = {content.class_names for content in parts.values()}
@@ -114,7 +114,7 @@ def write_texts(writer: Writer, parts: Mapping[str, Part], size: int, form: Samp
 def write_groups(writer: Writer, parts: Mapping[str, Part]) -> None:
     """Write domains and users as numbers in the order of their names, the same numbers in all parts that have them.
 
-    A test set may have none: it is shared. Raises InputError for names that are not fit for a table.
+    A test set may have none: it is shared. Raises InputError for names that do not fit into a table.
     """
     for group in ("domain", "user"):
         columns = {part: column for part, content in parts.items() if (column := getattr(content, group)) is not None}

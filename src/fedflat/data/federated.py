@@ -59,7 +59,7 @@ class FederatedData:
     first: int = 0  # the number of the first client; not 0 for a client's own data, which keep its number
 
     def __post_init__(self) -> None:
-        """Raises ValueError for an empty client, a label out of range, NaN, or tensors that do not fit together."""
+        """Raise ValueError for an empty client, a label out of range, NaN, or tensors that do not fit together."""
         if isinstance(self.classes, bool) or not isinstance(self.classes, int) or self.classes < 1:
             raise InputError(f"data: classes must be a whole number of at least 1, got {self.classes!r}")
         _check_index(self.members, self.offsets, len(self.y))
@@ -206,27 +206,27 @@ class FederatedData:
         return int(self.sizes.max())
 
     def sizes_of(self, clients: Index) -> Index:
-        """The numbers of samples of these clients (c,): (c,)."""
+        """Return the numbers of samples of these clients (c,): (c,)."""
         sizes: Index = self.offsets[clients - self.first + 1] - self.starts_of(clients)
         return sizes
 
     def starts_of(self, clients: Index) -> Index:
-        """The places in `members` where the samples of these clients (c,) begin: (c,)."""
+        """Return the positions in `members` where the samples of these clients (c,) begin: (c,)."""
         starts: Index = self.offsets[clients - self.first]
         return starts
 
     def held(self, places: Index | slice) -> Index:
-        """The sample indices at these places of `members`, in the shape of `places`."""
+        """Return the sample indices at these positions of `members`, in the shape of `places`."""
         return self.members[places].astype(np.int64)
 
     def client(self, i: int) -> tuple[Tensor, Tensor]:
-        """The samples of client `i`: x (n_i, *shape), y (n_i,)."""
+        """Return the samples of client `i`: x (n_i, *shape), y (n_i,)."""
         start, end = self.offsets[i - self.first :][:2]
         own = torch.from_numpy(self.held(slice(start, end)))
         return self.x[own], self.y[own]
 
     def alone(self, i: int) -> FederatedData:
-        """The data that client `i` has on its own device: its training samples; it keeps its number."""
+        """Return the data that client `i` has on its own device: its training samples; it keeps its number."""
         x, y = self.client(i)
         members, offsets = np.arange(len(y)), np.array([0, len(y)])
         return replace(
@@ -234,15 +234,15 @@ class FederatedData:
         )
 
     def inputs(self, samples: Tensor) -> Tensor:
-        """The model's input for the training samples with these indices (*batch,): (*batch, *shape)."""
+        """Return the model's input for the training samples with these indices (*batch,): (*batch, *shape)."""
         return self.preparation(self.stored(samples))
 
     def stored(self, samples: Tensor) -> Tensor:
-        """The training samples with these indices (*batch,) in their stored form: (*batch, *shape)."""
+        """Return the training samples with these indices (*batch,) in their stored form: (*batch, *shape)."""
         return self.x.index_select(0, samples.flatten()).view(*samples.shape, *self.shape)  # 20 times as fast as [...]
 
     def counts(self) -> Index:
-        """Samples per client and class, or with a label, (clients, classes); in regression per client, (clients, 1)."""
+        """Count samples per client and class or label, (clients, classes); in regression per client, (clients, 1)."""
         if self.task == "regression":
             return self.sizes[:, None]
         if self.task == "multi-label":
@@ -263,7 +263,7 @@ class FederatedData:
         return self.contents or digest((self.x, self.y))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> FederatedData:
-        """The data on `device`, with samples prepared as `dtype`; the client index stays on the host."""
+        """Copy the data to `device`, with samples prepared as `dtype`; the client index stays on the host."""
         test = None if self.test is None else (_cast(self.test[0], device, dtype), _cast(self.test[1], device, dtype))
         preparation = replace(self.preparation, dtype=dtype)
         return replace(

@@ -22,7 +22,7 @@ from .numbers import Array, array_of, stored
 MISSING = ("", "nan", "NaN", "<NA>", "NaT")  # texts that a missing value becomes in a column of texts
 MAX_NAME = 200  # characters of a class's, a domain's or a user's name, which tables and messages show
 MAX_CLASSES = 100_000  # ImageNet-21k has 21,841, and tables have a column for each
-EXACT = 2**53  # above it a float64 does not have every whole number
+EXACT = 2**53  # above it a float64 cannot hold every whole number
 Values = NDArray[np.int64] | NDArray[np.str_]
 
 
@@ -32,7 +32,7 @@ class Labelling:
 
     labels: Literal["numbers", "names"] = "numbers"
     class_names: tuple[str, ...] = ()
-    classes: int | None = None  # how many there are, if it is said
+    classes: int | None = None  # their number, if it is stated
 
 
 INDICES = Labelling()
@@ -72,8 +72,8 @@ def task_labels(
 ) -> tuple[dict[str, Tensor], int, tuple[str, ...]]:
     """Return the labels of every part as a task stores them, the number of scores, and the names of classes, if any.
 
-    labels: numbers of every part; `found` are the texts that they number, if labels are texts. Stored are class indices
-    int64 (n,), or floats (n, k). Raises InputError, naming the part, for labels that the task cannot have.
+    labels: numbers of every part; found: the texts that they number, if labels are texts. The result holds class
+    indices int64 (n,), or floats (n, k). Raises InputError, naming the part, for labels that the task cannot have.
     """
     if task == "classification":
         whole = {part: y if found else torch.from_numpy(_whole(y.numpy(), f"data: {part} label"))
@@ -90,7 +90,7 @@ def task_labels(
 def named(values: Mapping[str, Array], what: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Convert the values of several parts to tensors, with their names: texts are numbered in order, numbers have none.
 
-    Raises InputError for parts of which one has texts and another numbers, and for names that are not fit for a table.
+    Raises InputError if one part has texts and another numbers, and for names that do not fit into a table.
     """
     first = next(iter(values))
     for part, some in values.items():
@@ -110,8 +110,8 @@ def numbered(
 ) -> tuple[dict[str, NDArray[np.int64]], tuple[str, ...]]:
     """Convert the domains or users of several parts to numbers, (n,) for each part, in the order of their names.
 
-    The names are returned in that order. Raises InputError for parts of which one has texts and another numbers, and
-    for names that are not fit for a table.
+    The names are returned in that order. Raises InputError if one part has texts and another numbers, and for names
+    that do not fit into a table.
     """
     different = {name for column in values.values() for name in column}
     if len({isinstance(name, str) for name in different}) > 1:
@@ -123,7 +123,7 @@ def numbered(
 
 
 def checked_names(names: tuple[str, ...], what: str) -> None:
-    """Raise InputError for a name that is missing, long or not printable, or there twice, spaces around it aside."""
+    """Raise InputError for a name that is missing, long, not printable, or a duplicate up to spaces around it."""
     seen: dict[str, str] = {}
     for name in names:
         if name.strip() in MISSING:
@@ -140,8 +140,8 @@ def class_indices(
 ) -> tuple[dict[str, Tensor], int, tuple[str, ...]]:
     """Return class indices, int64 (n,), of every part, the number of classes, and their names if they have any.
 
-    labels: whole numbers (n,) of every part; the part "test" has no class that the others do not have, unless all
-    classes are stated. found: the texts that these are the numbers of, if labels are texts.
+    labels: whole numbers (n,) of every part; the part "test" has no class that the others lack, unless all classes
+    are stated. found: the texts that the numbers stand for, if labels are texts.
 
     Raises InputError for labels that are negative, or none of the classes; warns of classes without samples.
     """
@@ -157,7 +157,7 @@ def class_indices(
 def _by_name(
     labels: Mapping[str, Tensor], found: tuple[str, ...], how: Labelling
 ) -> tuple[dict[str, Tensor], int, tuple[str, ...]]:
-    """Make each different label a class, in the order of numbers or texts, or of the names that are given."""
+    """Make each different label a class, in the order of numbers or texts, or of the given names."""
     occurring = {part: torch.unique(y).tolist() for part, y in labels.items()}
     text = {value: found[value] if found else str(value) for some in occurring.values() for value in some}
     trained = {value for part, some in occurring.items() if part != "test" or len(occurring) == 1 for value in some}
@@ -180,7 +180,7 @@ def _by_name(
 def _numbered(labels: Mapping[str, Tensor]) -> int:
     """Return the number of classes if labels are class indices: the largest plus one.
 
-    Raises InputError for negative ones, and for a class that is there for test alone; warns of classes without samples.
+    Raises InputError for negative ones, and for a class that only test samples have; warns of classes without samples.
     """
     occurring = {part: torch.unique(y) for part, y in labels.items()}
     every = torch.unique(torch.cat(list(occurring.values())))
@@ -238,7 +238,7 @@ def _of_objects(found: Array, what: str) -> Array:
 
 
 def _whole(found: Array, what: str) -> NDArray[np.int64]:
-    """Whole numbers as int64. Raises InputError for others, and for floats that may have lost digits."""
+    """Convert whole numbers to int64. Raises InputError for others, and for floats that may have lost digits."""
     kind = found.dtype.kind
     if kind not in "biuf":
         raise InputError(f"{what} is of type {found.dtype}; give names as texts, or whole numbers")

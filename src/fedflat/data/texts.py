@@ -59,7 +59,7 @@ class Tokenizer:
     """The `tokenizer.json` in the folder of a model, with the padding that the model's `config.json` states."""
 
     def __init__(self, folder: str) -> None:
-        """Raises InputError if the folder has no tokenizer."""
+        """Raise InputError if the folder has no tokenizer."""
         self.folder = Path(folder).expanduser()
         if not (self.folder / FILE).is_file():
             raise InputError(f"data.tokenizer: {self.folder} has no {FILE}; save the model's fast tokenizer there")

@@ -29,7 +29,7 @@ HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def npz_files(folder: Path) -> dict[str, Path]:
-    """The files of the parts that are in `folder` itself."""
+    """Return the files of the parts that are in `folder` itself."""
     return {part: folder / f"{part}.npz" for part in ("train", "test") if (folder / f"{part}.npz").is_file()}
 
 
@@ -61,7 +61,7 @@ def read_samples(path: Path) -> Array:
 
 
 def _arrays(path: Path) -> dict[str, Array]:
-    """The arrays that have a meaning here; others in the file are not read."""
+    """Read the arrays that have a meaning here; others in the file are not read."""
     with open_zip(path) as archive:
         members = archive.infolist()
     expect(len(members) <= MAX_MEMBERS, str(path), f"more than {MAX_MEMBERS:,} arrays")
