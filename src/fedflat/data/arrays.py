@@ -37,7 +37,8 @@ def samples_and_labels(
     Raises InputError, naming `who`, for anything else, and for a pair that does not fit together.
     """
     x, y = pair_of(data, who, columns)
-    refuse_masks(y, who)
+    if isinstance(y, list | tuple) and y and hasattr(y[0], "getbands"):
+        raise InputError(f"data: {who} has pictures as labels (masks); a task is one of {', '.join(AXES)}")
     refuse_other_order(x, y, who)
     samples, labels = sample_tensor_of(x, who), raw_labels(y, f"data: {who} label")
     check_shapes(samples.shape, labels.shape, who, task)
@@ -65,36 +66,27 @@ def stored_parts(
     """
     first = next(iter(parts))
     for part, pair in parts.items():
-        for what, some, expected in zip(("samples", "labels"), _shapes(pair), _shapes(parts[first]), strict=True):
-            if some != expected:
-                raise InputError(f"data: {part} has {what} of shape {some}, {first} of shape {expected}")
+        for what, values, expected in zip(("samples", "labels"), pair, parts[first], strict=True):
+            if values.shape[1:] != expected.shape[1:]:
+                raise InputError(f"data: {part} has {what} of shape {tuple(values.shape[1:])}, "
+                                 f"{first} of shape {tuple(expected.shape[1:])}")  # fmt: skip
     x = alike({part: x for part, (x, _) in parts.items()})
     codes, found = named({part: y for part, (_, y) in parts.items()}, "label")
     y, outputs, names = task_labels(codes, found, task, how)
     return dict(zip(parts, zip(x, y.values(), strict=True), strict=True)), outputs, names
 
 
-def _shapes(pair: tuple[Tensor, Array]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shape of one sample, and of its label."""
-    return tuple(pair[0].shape[1:]), tuple(pair[1].shape[1:])
-
-
 def pair_of(data: Any, who: str, columns: Columns | None = None) -> tuple[Any, Any]:
     """Return the samples and the labels of a pair, of a dataset with columns, or of a map-style dataset."""
     if has_columns(data):
-        x, y = read_columns(data, expected_columns(data, columns, who), who)
+        if not (isinstance(columns, tuple | list) and len(columns) == 2):
+            raise InputError(f"data: say which columns of {who} hold x and y, as columns=('image', 'label'); it has "
+                             f"{_listed(data.column_names)}")  # fmt: skip
+        x, y = read_columns(data, columns, who)
         return x, y
     if isinstance(data, tuple | list) and len(data) == 2 and not all(map(_is_item, data)):
         return data[0], data[1]
     return read_items(data, who)
-
-
-def expected_columns(dataset: Any, columns: Columns | None, who: str) -> Columns:
-    """Return the names of the columns of x and y. Raises InputError if they are not given."""
-    if not (isinstance(columns, tuple | list) and len(columns) == 2):
-        raise InputError(f"data: say which columns of {who} hold x and y, as columns=('image', 'label'); it has "
-                         f"{_listed(dataset.column_names)}")  # fmt: skip
-    return columns
 
 
 def sample_tensor_of(x: Any, who: str) -> Tensor:
@@ -200,17 +192,6 @@ def groups(values: Any, what: str, number: int) -> tuple[Index, tuple[str, ...]]
                          f"has {found.shape}")  # fmt: skip
     ids, names = numbered({what: found.tolist()}, what)
     return ids[what], names
-
-
-def refuse_masks(y: Any, who: str) -> None:
-    """Raise InputError, naming `who`, if labels are pictures."""
-    if _are_pictures(y):
-        raise InputError(f"data: {who} has pictures as labels (masks); a task is one of {', '.join(AXES)}")
-
-
-def _are_pictures(part: Any) -> bool:
-    """Tell whether a sequence holds pictures of Pillow."""
-    return isinstance(part, list | tuple) and bool(part) and hasattr(part[0], "getbands")
 
 
 def _pixels(picture: Any, what: str) -> np.ndarray[Any, Any]:

@@ -19,7 +19,7 @@ from ..core.plain_numbers import takes_numbers
 from ..core.task import Kind
 from .dataset import LoadedDataset
 from .holdings import Holdings, check_split, hold_out, split_generator, split_samples
-from .labels import Labelling, checked_task
+from .labels import checked_task
 from .numbers import check_kind
 from .own_data import own_clients, own_samples
 from .partition import IID, Partition
@@ -118,7 +118,7 @@ class FederatedData:
             labels=labels,
             class_names=class_names,  # type: ignore[arg-type]
         )
-        how = Labelling(options.labels, options.class_names, classes)
+        how = replace(options.labelling, classes=classes)
         loaded, sizes = own_clients(clients, test, columns, checked_task(task), how)
         held = Holdings(np.arange(sum(sizes), dtype=np.int64), np.cumsum([0, *sizes], dtype=np.int64))
         return _federated(loaded, held, name, "given", options, seed)
@@ -169,7 +169,7 @@ class FederatedData:
             labels=labels,
             class_names=class_names,  # type: ignore[arg-type]
         )
-        how = Labelling(options.labels, options.class_names, classes)
+        how = replace(options.labelling, classes=classes)
         check_split(clients, partition, seed)
         loaded = own_samples(x if y is None else (x, y), test, {"domain": domain, "user": user}, columns,
                              checked_task(task), how)  # fmt: skip

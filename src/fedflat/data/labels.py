@@ -160,8 +160,7 @@ def _by_name(
     """Make each different label a class, in the order of numbers or texts, or of the given names."""
     occurring = {part: torch.unique(y).tolist() for part, y in labels.items()}
     text = {value: found[value] if found else str(value) for some in occurring.values() for value in some}
-    trained = {value for part, some in occurring.items() if part != "test" or len(occurring) == 1 for value in some}
-    names = how.class_names or tuple(text[value] for value in sorted(trained))
+    names = how.class_names or tuple(text[value] for value in sorted(_trained(occurring)))
     number = {name: i for i, name in enumerate(names)}
     for part, some in occurring.items():
         for value in some:
@@ -182,26 +181,28 @@ def _numbered(labels: Mapping[str, Tensor]) -> int:
 
     Raises InputError for negative ones, and for a class that only test samples have; warns of classes without samples.
     """
-    occurring = {part: torch.unique(y) for part, y in labels.items()}
-    every = torch.unique(torch.cat(list(occurring.values())))
-    for part, some in occurring.items():
-        if int(some[0]) < 0:
-            place = int(torch.nonzero(labels[part] == some[0])[0])
-            raise InputError(f"data: {part} label {int(some[0])} of sample {place} is negative; classes are "
+    for part, y in labels.items():
+        if (smallest := int(y.min())) < 0:
+            place = int(torch.nonzero(y == smallest)[0])
+            raise InputError(f"data: {part} label {smallest} of sample {place} is negative; classes are "
                              "numbered from 0: leave out samples without a label, or give labels='names'")  # fmt: skip
-    classes = int(every[-1]) + 1
+    classes = 1 + max(int(y.max()) for y in labels.values())
     _check_number(classes)
-    trained = {
-        label for part, some in occurring.items() if part != "test" or len(labels) == 1 for label in some.tolist()
-    }
-    if only := set(every.tolist()) - trained:
+    occurring = {part: torch.unique(y).tolist() for part, y in labels.items()}
+    every = sorted({label for some in occurring.values() for label in some})
+    if only := set(every) - _trained(occurring):
         raise InputError(f"data: class {min(only)} has samples for test and none for training; if that is right, state "
                          "all classes as class_names")  # fmt: skip
     if missing := classes - len(every):
-        few = ", ".join(map(str, every[:6].tolist())) + ", ..." * (len(every) > 6)
+        few = ", ".join(map(str, every[:6])) + ", ..." * (len(every) > 6)
         warnings.warn(f"data: labels are {few}, which leaves {missing} of {classes} classes without a sample; labels="
                       "'names' makes those that occur the classes, class_names states all", stacklevel=2)  # fmt: skip
     return classes
+
+
+def _trained(occurring: Mapping[str, list[int]]) -> set[int]:
+    """Return the labels that occur in training: in all parts but "test", unless there is no other."""
+    return {label for part, some in occurring.items() if part != "test" or len(occurring) == 1 for label in some}
 
 
 def _check_number(classes: int) -> None:

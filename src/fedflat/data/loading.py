@@ -51,9 +51,8 @@ def load(
     check_split(clients, partition, seed)
     known = known_source(name)
     chosen = checked_options(options)
-    whole = source(known).load(known, data_dir, chosen.partial, chosen.form, _no_progress)
-    how = Labelling(chosen.labels, chosen.class_names)
-    loaded = select_samples(labelled(whole, checked_task(task), known, how), chosen)
+    complete = source(known).load(known, data_dir, chosen.partial, chosen.form, _no_progress)
+    loaded = select_samples(labelled(complete, checked_task(task), known, chosen.labelling), chosen)
     used, there_are = len(loaded.train.y), source(known).sizes.get("train", len(loaded.train.y))
     part = "" if used == there_are else f" ({used:,} of {there_are:,} training samples)"
     return divide(loaded, known + part, clients, partition or IID(stratified=False), seed, chosen)

@@ -14,6 +14,7 @@ from ..core.errors import InputError
 from ..core.hyper import check, hyper
 from .conversion import SampleFormat
 from .dataset import LoadedDataset, SampleArrays
+from .labels import INDICES, Labelling
 from .texts import tokenizer_of
 from .types import Index
 
@@ -61,9 +62,9 @@ class DataOptions:
             raise InputError(str(error).replace("DataOptions.", "data.")) from error
 
     @property
-    def names_classes(self) -> bool:
-        """Whether an option says what labels mean."""
-        return self.labels != "numbers" or bool(self.class_names)
+    def labelling(self) -> Labelling:
+        """Meaning of the labels."""
+        return Labelling(self.labels, self.class_names)
 
     @property
     def form(self) -> SampleFormat:
@@ -81,7 +82,7 @@ def select_samples(data: LoadedDataset, options: DataOptions) -> LoadedDataset:
     test = data.test and _subset(data.test, options.test_samples, "test_samples")
     test = None if options.without_test else test
     choice: tuple[object, ...] = (options.test_domain, options.train_samples, options.test_samples)
-    choice += (options.labels, options.class_names) if options.names_classes else ()
+    choice += (options.labels, options.class_names) if options.labelling != INDICES else ()
     contents = data.contents
     if contents is not None and any(choice):  # a digest of the chosen samples, without reading them
         contents = hashlib.sha256(f"{contents}{choice}".encode()).hexdigest()[:8]

@@ -104,10 +104,8 @@ def _samples(source: Path, run: StoredRun) -> _Samples:
         text = read_text(source, MAX_FILE_BYTES).removesuffix("\n")
         return _of_texts(text.replace("\r\n", "\n").split("\n") if text else [])
     if source.suffix == ".parquet":
-        from ..data.readers.parquet_columns import (  # here, because most inputs need no parquet
-            picture_column,
-            text_column,
-        )
+        # Here, because most inputs need no parquet.
+        from ..data.readers.parquet_columns import picture_column, text_column
 
         if kind.numbers != "pixels":
             return _of_texts(text_column(source, "text"))

@@ -68,7 +68,7 @@ def loaded(make: Any, folder: Path, option: str, value: str, **settings: Any) ->
 
 
 def _check_numbers(value: Any, name: str = CONFIG) -> None:
-    """Raise InputError for a whole number in a configuration that is too large: some classes make lists of that length."""
+    """Raise InputError for a whole number in a configuration that is too large: some classes make lists that long."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
         most = LAYERS if "layer" in f"{key}" or "depth" in f"{key}" else LARGEST
