@@ -66,10 +66,10 @@ def stored_parts(
     """
     first = next(iter(parts))
     for part, pair in parts.items():
-        for what, values, expected in zip(("samples", "labels"), pair, parts[first], strict=True):
-            if values.shape[1:] != expected.shape[1:]:
-                raise InputError(f"data: {part} has {what} of shape {tuple(values.shape[1:])}, "
-                                 f"{first} of shape {tuple(expected.shape[1:])}")  # fmt: skip
+        for place, what in enumerate(("samples", "labels")):
+            shape, expected = (tuple(some[place].shape[1:]) for some in (pair, parts[first]))
+            if shape != expected:
+                raise InputError(f"data: {part} has {what} of shape {shape}, {first} of shape {expected}")
     x = alike({part: x for part, (x, _) in parts.items()})
     codes, found = named({part: y for part, (_, y) in parts.items()}, "label")
     y, outputs, names = task_labels(codes, found, task, how)
