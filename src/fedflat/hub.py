@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from .core.errors import InputError, printable
+from .core.errors import InputError, first_line, printable
 from .files import make_folder, read_json, write_atomically
 
 PIN = "hub.json"  # in a folder: the repository whose files are there, and their commit
@@ -101,5 +101,4 @@ def _hub_errors(repository: str) -> Iterator[None]:
     except ImportError as error:
         raise InputError("--hub needs the extra: pip install 'fedflat[hub]'") from error
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(printable(f"hub: {repository} cannot be fetched: {reason}")) from error
+        raise InputError(f"hub: {printable(repository)} cannot be fetched: {first_line(error)}") from error

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.errors import InputError, MissingPackageError, shortened
+from ..core.errors import InputError, MissingPackageError, first_line, shortened
 from .lora import AUTO, FROZEN, LoRA
 
 SHOWN = 6  # layers in a message
@@ -34,7 +34,7 @@ def adapted(module: nn.Module, adapter: LoRA) -> nn.Module:
         try:
             made: nn.Module = _peft().get_peft_model(network, config)
         except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
-            raise InputError(f"adapter: {shortened(str(error).strip().splitlines()[0], 200)}") from error
+            raise InputError(f"adapter: {shortened(first_line(error), 200)}") from error
     _draw_embeddings(made)
     if adapter.start is not None:
         from .peft_files import load_start  # here, because it imports safetensors

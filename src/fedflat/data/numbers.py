@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core.errors import InputError, printable, shortened
+from ..core.errors import InputError, first_line, printable, shortened
 
 Array = NDArray[Any]
 NumberKind = Literal["floats", "pixels", "tokens"]
@@ -75,7 +75,7 @@ def array_of(value: Any, what: str) -> Array:
     except InputError:
         raise
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise InputError(f"{what} is no array of numbers: {_first_line(error)}") from error
+        raise InputError(f"{what} is no array of numbers: {shortened(first_line(error))}") from error
 
 
 def kind_of(x: Tensor) -> NumberKind:
@@ -124,7 +124,3 @@ def _of_objects(found: Array, what: str) -> Array:
 def _shown(value: Any) -> str:
     shown = printable(shortened(repr(value), 40))
     return f"the text {shown}" if isinstance(value, str) else f"{shown} of type {type(value).__name__}"
-
-
-def _first_line(error: Exception) -> str:
-    return shortened(printable((str(error).splitlines() or [type(error).__name__])[0]))

@@ -10,7 +10,7 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import InputError, shortened
+from ..core.errors import InputError, first_line, shortened
 from ..core.object_references import ExtensionPoint, find_outside, installed, is_outside, is_reference, resolved
 from ..core.registry import known_names, matching, module_names, suggestion
 from .blocks.fetched import fetch as fetch
@@ -52,7 +52,7 @@ def build(name: str, /, classes: int, shape: tuple[int, ...] | None = None, **op
             _check_size(lambda: make(**{key: options[key] for key in options if key != "pretrained"}))
         return make(**options)
     except (TypeError, RuntimeError, ZeroDivisionError, AssertionError, OverflowError) as error:
-        raise InputError(f"model {name!r} cannot be built with {options}: {str(error).splitlines()[0]}") from error
+        raise InputError(f"model {name!r} cannot be built with {options}: {first_line(error)}") from error
 
 
 def known_model(name: str) -> str:

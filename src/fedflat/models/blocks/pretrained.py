@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...core.errors import InputError, MissingPackageError
+from ...core.errors import InputError, MissingPackageError, first_line
 from ...files import read_json
 from ...hub import no_network
 
@@ -107,8 +107,7 @@ def bounded(size: int) -> Iterator[None]:
 
 def unusable(option: str, value: str, error: Exception) -> InputError:
     """Return an error of one line for the files that `value` names."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return InputError(f"model option {option} = {value!r} cannot be loaded: {lines[0]}")
+    return InputError(f"model option {option} = {value!r} cannot be loaded: {first_line(error)}")
 
 
 @contextmanager
