@@ -6,14 +6,16 @@ import json
 from typing import Any
 
 from fedflat.cli.flags import keys
+from fedflat.data.dataset import FileDataset
 from fedflat.data.partition import all_partitions
+from fedflat.data.sources import TABLE, Source
 from fedflat.experiments.budget import budget_of_runs, timed_model, total
 from fedflat.experiments.recipe import Recipe, all_recipes
 from fedflat.experiments.spec import Experiment, RunSpec, StudySpec
 from fedflat.experiments.tuning_spec import TuningSpec
 from fedflat.methods import all_methods
 from fedflat.reports.catalogue import method_row
-from fedflat.reports.listing import modules, source_row
+from fedflat.reports.listing import modules
 from fedflat.reports.recipes import recipe_texts
 
 KINDS: dict[str, type[Experiment]] = {"run": RunSpec, "study": StudySpec, "search": TuningSpec}
@@ -25,10 +27,16 @@ def package_listing() -> str:
         "settings": {kind: setting_names(spec) for kind, spec in KINDS.items()},
         "partitions": list(all_partitions()),
         "methods": {"modules": modules("methods"), "rows": [method_row(cls) for cls in all_methods().values()]},
-        "sources": [source_row(name) for name in modules("data/sources")],
+        "sources": [source_row(name, known) for name, known in TABLE.items()],
         "recipes": [recipe_entry(recipe) for recipe in all_recipes().values()],
     }
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def source_row(name: str, source: Source) -> list[str]:
+    """Return the name of a data set, what it is in one line, and the files that it is read from."""
+    hub = f"; on the hub: {source.hub.repository}" if isinstance(source, FileDataset) and source.hub else ""
+    return [name, source.summary, f"{source.where}{hub}"]
 
 
 def setting_names(spec: type[Experiment]) -> list[str]:

@@ -19,8 +19,7 @@ from torch import nn
 
 import fedflat as ff
 from fedflat.core.records import Record, Vector
-from fedflat.data.federated import FederatedData, Holdings
-from fedflat.data.loading import hold_out
+from fedflat.data.holdings import Holdings, hold_out
 from fedflat.data.partition.scheme import Samples
 from fedflat.data.sources import source
 from fedflat.engine.executors.stacked import Stacked
@@ -114,16 +113,11 @@ def test_a_rounds_norm_is_the_largest_that_more_than_half_of_its_clients_have_re
 # --- samples ----------------------------------------------------------------------------------------------------------
 
 
-def federation_of(sizes: list[int]) -> FederatedData:
-    held = Holdings.of(np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1]))
-    n = sum(sizes)
-    return FederatedData(torch.zeros(n, 1), torch.zeros(n, dtype=torch.int64), held.members, held.offsets, classes=1)
-
-
 @given(share=percent().filter(lambda share: share <= 0.9), sizes=st.lists(st.integers(2, 60), min_size=1, max_size=6))
 def test_validation_samples_are_the_nearest_number_and_some_on_both_sides(share: float, sizes: list[int]) -> None:
-    held = hold_out(federation_of(sizes), share, np.random.default_rng(0)).validation.sizes
-    for size, number in zip(sizes, held.tolist(), strict=True):
+    held = Holdings.of(np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1]))
+    validation = hold_out(held, share, np.random.default_rng(0))[1].sizes
+    for size, number in zip(sizes, validation.tolist(), strict=True):
         assert is_nearest(number, share * size) or (number == size - 1 and share * size > number)
         assert 1 <= number <= size - 1
 

@@ -1,6 +1,6 @@
-"""Files that are written whole or not at all, read only up to a stated size, and locked by one process at a time.
+"""Files that are written completely or not at all, read only up to a stated size, and locked by one process at a time.
 
-What the system refuses is an `InputError` of one line that names the file, unless a function says otherwise.
+Errors of the system become an `InputError` of one line that names the file, unless a function says otherwise.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FOLDER = 0o777  # mode of new folders, before the user's umask
 
 
 def cache_folder() -> Path:
-    """The folder of converted data sets and fetched models: $FEDFLAT_CACHE, else the user's cache folder."""
+    """Return the folder of converted data sets and fetched models: $FEDFLAT_CACHE, else the user's cache folder."""
     given = os.environ.get("FEDFLAT_CACHE")
     return Path(given).expanduser() if given else user_cache_path("fedflat")
 
@@ -52,9 +52,9 @@ def cache_folder() -> Path:
 def write_atomically(path: Path, write: Callable[[Path], object], private: bool = False) -> None:
     """Call `write(temporary path)` in the same folder, then move the result over `path`.
 
-    Whatever happens in between, a power failure included, `path` holds either its old content or the whole new one:
-    the content is on disk before the name is, and the name is on disk when this returns. A `private` file can be read
-    by its owner alone; others by whom the user's umask lets. Raises InputError if it cannot be written.
+    After an interruption, also a power failure, `path` holds either its old content or the complete new one: the
+    content is on disk before the name is, and the name is on disk when this returns. A `private` file can be read by
+    its owner only; others as the user's umask allows. Raises InputError if it cannot be written.
     """
     temporary = path.with_name(f".tmp-fedflat-{secrets.token_hex(8)}{path.suffix}")
     with system_errors(path, "written"):
@@ -67,7 +67,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], private: bool 
             os.replace(temporary, path)
             flush_folder(path.parent)
         finally:
-            with suppress(OSError):  # the error that is being raised says more
+            with suppress(OSError):  # it would hide the error that is being raised
                 temporary.unlink(missing_ok=True)
 
 
@@ -88,12 +88,12 @@ def create_folder(path: Path, mode: int = FOLDER) -> None:
         is_new = not folder.exists()
         folder.mkdir(mode, exist_ok=True)
         if is_new:
-            with suppress(PermissionError):  # of somebody else's folder that may be written but not read
+            with suppress(PermissionError):  # a folder of another user that may be written but not read
                 flush_folder(folder.parent)
 
 
 def flush_folder(folder: Path) -> None:
-    """Bring new names in `folder` to the disk. Raises OSError."""
+    """Sync a folder, so that new names in it survive a power failure. Raises OSError."""
     _flush(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 
@@ -120,7 +120,7 @@ def sweep(folder: Path) -> None:
 def temporary_folder(prefix: str, parent: Path) -> Iterator[Path]:
     """Make a folder in `parent` that its owner alone can read, named `prefix` and a random part; remove it at the end.
 
-    Folders with this prefix that killed processes have left are removed first: nobody holds their lock any more.
+    Folders with this prefix that killed processes left are removed first: no process holds their lock.
     Raises InputError if no folder can be made.
     """
     with system_errors(parent, "written"):
@@ -138,10 +138,10 @@ def temporary_folder(prefix: str, parent: Path) -> Iterator[Path]:
 
 
 def _locked_folder(path: Path) -> int | None:
-    """An open handle of the folder, which holds its lock as long as it is open; None if another process holds it."""
+    """Open the folder and lock it for as long as the handle is open; return None if another process holds the lock."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:  # it is gone, or somebody else's
+    except OSError:  # it is gone, or another user's
         return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -181,7 +181,7 @@ def locked(path: Path, busy: str) -> Iterator[None]:
 
 
 def read_bytes(path: Path, most: int = TEXT) -> bytes:
-    """The content of a regular file of at most `most` bytes. Raises InputError."""
+    """Read a regular file of at most `most` bytes. Raises InputError."""
     with system_errors(path, "read"):
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe is refused, not waited for
         with os.fdopen(handle, "rb") as file:
@@ -196,7 +196,7 @@ def read_bytes(path: Path, most: int = TEXT) -> bytes:
 
 
 def read_text(path: Path, most: int = TEXT) -> str:
-    """A file of UTF-8 text. Raises InputError."""
+    """Read a file of UTF-8 text. Raises InputError."""
     try:
         return read_bytes(path, most).decode()
     except UnicodeDecodeError as error:
@@ -204,25 +204,25 @@ def read_text(path: Path, most: int = TEXT) -> str:
 
 
 def read_json(path: Path, most: int = TEXT) -> Any:
-    """The content of a JSON file. Raises InputError, also for one that is nested too deep."""
+    """Read a JSON file. Raises InputError, also for one that is nested too deep."""
     return parsed(path, lambda: json.loads(read_text(path, most)))
 
 
 def read_toml(path: Path, most: int = TEXT) -> dict[str, Any]:
-    """The table in a TOML file. Raises InputError, also for one that is nested too deep."""
+    """Read the table in a TOML file. Raises InputError, also for one that is nested too deep."""
     table: dict[str, Any] = parsed(path, lambda: parse_toml(read_text(path, most)))
     return table
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The table in a TOML text. Raises ValueError, or RecursionError if it is nested too deep, in bounded time."""
+    """Parse a TOML text in bounded time. Raises ValueError, or RecursionError if it is nested too deep."""
     if any(key.count(".") > DOTS for key in NO_PART_OF_A_KEY.split(NO_KEYS.sub('"', text))):
         raise RecursionError(f"a key has more than {DOTS} dots")
     return tomllib.loads(text)
 
 
 def parsed(path: Path, parse: Callable[[], Any]) -> Any:
-    """The result of `parse` for the file `path`. Raises InputError for whatever a parser raises on bad content."""
+    """Return the result of `parse` for the file `path`. Raises InputError for any error of a parser on bad content."""
     try:
         return parse()
     except InputError:

@@ -1,4 +1,4 @@
-"""Files of the Hugging Face hub, fetched if a user says `--hub` and never else, and always the same commit of them."""
+"""Files of the Hugging Face hub, fetched only if a user says `--hub`, and always from the same commit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from .core.errors import InputError, printable
+from .core.errors import InputError, first_line, printable
 from .files import make_folder, read_json, write_atomically
 
 PIN = "hub.json"  # in a folder: the repository whose files are there, and their commit
@@ -23,7 +23,7 @@ _inside = threading.local()  # `depth`: how many blocks of `no_network` this thr
 
 
 def pinned(folder: Path, repository: str) -> str | None:
-    """The last commit of `repository` that was fetched into `folder`, or None. Raises InputError for a damaged file."""
+    """Return the last commit of `repository` fetched into `folder`, or None. Raises InputError for a damaged file."""
     path = folder / PIN
     if not path.exists():
         return None
@@ -34,14 +34,14 @@ def pinned(folder: Path, repository: str) -> str | None:
 
 
 def pin(folder: Path, repository: str, commit: str) -> None:
-    """Keep in `folder` which commit of `repository` was fetched."""
+    """Record in `folder` which commit of `repository` was fetched."""
     text = json.dumps({"repository": repository, "revision": commit}, indent=2)
     make_folder(folder)
     write_atomically(folder / PIN, lambda path: path.write_text(f"{text}\n"))
 
 
 def commit_of(kind: Literal["dataset", "model"], repository: str, revision: str | None) -> str:
-    """The commit to which a branch, a tag or a shortened commit points now. Raises InputError; see `fetch`."""
+    """Return the commit to which a branch, a tag or a short commit points now. Raises InputError; see `fetch`."""
     with _hub_errors(repository):
         api = _library().HfApi()
         info = api.dataset_info if kind == "dataset" else api.model_info
@@ -66,7 +66,7 @@ def fetch(
 
 @contextmanager
 def no_network() -> Iterator[None]:
-    """Inside the block this thread contacts nobody: a library that tries gets a ConnectionError."""
+    """Forbid network access by this thread inside the block: a library that tries gets a ConnectionError."""
     _watch_contacts()
     _inside.depth = getattr(_inside, "depth", 0) + 1
     try:
@@ -77,7 +77,7 @@ def no_network() -> Iterator[None]:
 
 @cache
 def _watch_contacts() -> None:
-    """From here on refuse contacts inside `no_network`; such a hook cannot be taken away again."""
+    """Install the hook that refuses contacts inside `no_network`; such a hook cannot be removed."""
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
         if event in ("socket.connect", "socket.getaddrinfo") and getattr(_inside, "depth", 0):
@@ -101,5 +101,4 @@ def _hub_errors(repository: str) -> Iterator[None]:
     except ImportError as error:
         raise InputError("--hub needs the extra: pip install 'fedflat[hub]'") from error
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(printable(f"hub: {repository} cannot be fetched: {reason}")) from error
+        raise InputError(f"hub: {printable(repository)} cannot be fetched: {first_line(error)}") from error

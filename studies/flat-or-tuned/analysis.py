@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from scipy.stats import rankdata
 
-from fedflat.data.sources.cifar10 import SOURCE
+from fedflat.data.sources import source
 from fedflat.experiments.statistics import Difference, MeanEstimate, mean_estimate, paired_difference
 from fedflat.experiments.tuning import Tried, Tuned
 from fedflat.methods import find
@@ -31,8 +31,8 @@ CORRELATED = MEASURES | {"lpf": "LPF, with the loss in it"}
 SIGMA = LPF().sigma
 LEVEL = 0.05
 MARGIN = 0.01  # of accuracy: leads below it count as none
-CLASSES = SOURCE.classes
-TEST_SAMPLES = SOURCE.sizes["test"]  # that accuracies are on
+CLASSES = source("cifar10").classes
+TEST_SAMPLES = source("cifar10").sizes["test"]  # that accuracies are on
 NEAR_CHANCE = 0.12  # accuracy with ten classes that is at most two points above that of a guess
 HELD, BARELY, NOT_HELD, UNDECIDED = "held", "held, below a point", "not held", "undecided"
 DRAWS, SEED = 10_000, 0  # of the bootstrap

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import fedflat as ff
 from fedflat.adapters import adapted, factors, merged
 from fedflat.adapters.adapted import is_factor
-from fedflat.adapters.export import export_adapter
+from fedflat.adapters.peft_files import export_adapter
 from fedflat.core.errors import InputError
 from fedflat.core.space import Space
 

@@ -1,4 +1,4 @@
-"""Each registry finds its entries by their files: a file that is added is found, and listing names imports nothing."""
+"""Each registry finds its entries by their files, data sets by their table; listing names imports none of them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.core.registry import known_names, matching, plain
 from fedflat.data import partition, sources
+from fedflat.data.dataset import FileDataset
 from fedflat.experiments.config_errors import validated
 from fedflat.experiments.spec import RunSpec
 from fedflat.metrics.flatness import measures
@@ -46,14 +47,12 @@ from torch import nn
 def build(classes, shape):
     return nn.Linear(shape[0], classes)
 """
-SOURCE = '"""A set."""\nSOURCE = "described"\n'
 
 REGISTRIES = {
     ff.methods: (METHOD, ff.methods.all_methods),
     partition: (PARTITION, partition.all_partitions),
     measures: (MEASURE, measures.all_measures),
     ff.models: (MODEL, ff.models.model_names),
-    sources: (SOURCE, sources.source_names),
 }
 
 
@@ -85,12 +84,16 @@ def test_a_new_file_is_a_new_entry(package: ModuleType, tmp_path: Path) -> None:
         assert list(listed()) == [*before, "Added" if content is METHOD else "added"]
         if content is MODEL:
             assert ff.models.build("added", classes=2, shape=(3,)).weight.shape == (2, 3)
-        elif content is SOURCE:
-            assert sources.source("ADDED") == "described"
-            assert sources.source_summary("added") == "A set."
         else:
             assert list(listed().values())[-1].__module__ == f"{package.__name__}.added"
     assert list(listed()) == before
+
+
+def test_a_new_entry_in_the_table_is_a_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    described = FileDataset("A set.", classes=2, sizes={}, layouts=())
+    monkeypatch.setitem(sources.TABLE, "added", described)
+    assert "added" in sources.source_names()
+    assert sources.source("ADDED") is described
 
 
 def test_a_method_is_found_whatever_its_file_is_called(tmp_path: Path) -> None:
@@ -117,16 +120,16 @@ def test_what_is_no_known_name_matches_nothing() -> None:
 ONE = """
 import sys
 import fedflat as ff
-from fedflat.data.sources import source_names
 from fedflat.metrics.flatness.measures import find
 
 def loaded(package):
     return sorted(name.rpartition(".")[2] for name in sys.modules if name.startswith(f"fedflat.{package}."))
 
-ff.models.model_names(), source_names()
-print(loaded("models"), loaded("data.sources"), loaded("methods"), loaded("metrics.flatness.measures"))
+ff.models.model_names(), ff.data.source_names()
+assert not {"pyarrow", "PIL"} & set(sys.modules), "readers are imported when files are read"
+print(loaded("models"), loaded("methods"), loaded("metrics.flatness.measures"))
 ff.methods.find("fedsam"), ff.methods.FedProx, find("gradient-norm"), ff.models.build("mlp", classes=2, shape=(2,))
-print(loaded("models"), loaded("data.sources"), loaded("methods"), loaded("metrics.flatness.measures"))
+print(loaded("models"), loaded("methods"), loaded("metrics.flatness.measures"))
 """
 
 
@@ -134,8 +137,8 @@ print(loaded("models"), loaded("data.sources"), loaded("methods"), loaded("metri
 def test_only_the_entries_that_are_used_are_imported() -> None:
     done = subprocess.run([sys.executable, "-c", ONE], capture_output=True, text=True, check=True)
     before, after = done.stdout.splitlines()
-    assert before == "['blocks', 'fetched'] [] [] []", "which finds models of the hub on the disk, and is none"
-    assert after == "['blocks', 'fetched', 'mlp'] [] ['fedavg', 'fedprox', 'fedsam'] ['gradient_norm']", (
+    assert before == "['blocks', 'fetched'] [] []", "which finds models of the hub on the disk, and is none"
+    assert after == "['blocks', 'fetched', 'mlp'] ['fedavg', 'fedprox', 'fedsam'] ['gradient_norm']", (
         "FedSAM is a FedAvg"
     )
 

@@ -20,7 +20,7 @@ import torch
 import fedflat as ff
 from fedflat.data import cache as module
 from fedflat.data.cache import Entry, SourceFiles, Writer, cache_folder, check, entry, key, open_entry
-from fedflat.data.readers.idx import Idx
+from fedflat.data.readers.layouts import Idx
 from support.files import idx, mnist, random_pictures, refused, write_files
 from support.memory import peak_of_a_load
 

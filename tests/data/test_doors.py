@@ -18,7 +18,7 @@ import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.data.labels import Labelling
 from fedflat.data.loading import labelled
-from fedflat.data.own_dataset import own_dataset
+from fedflat.data.own_data import own_dataset
 from fedflat.data.preparation import Preparation
 from fedflat.data.readers.npz import read_npz
 from fedflat.data.sample_kind import SampleKind

@@ -10,8 +10,8 @@ import torch
 
 import fedflat as ff
 from fedflat.data import dataset as module
+from fedflat.data.conversion import SampleFormat
 from fedflat.data.partition import Domain, Natural
-from fedflat.data.sample_format import SampleFormat
 from fedflat.data.sources import is_folder, known_source, source, source_names
 from support.files import (
     encoded,

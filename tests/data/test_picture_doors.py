@@ -16,9 +16,9 @@ from torch.utils.data import Dataset
 import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.data import prepare
-from fedflat.data.own_dataset import own_dataset
+from fedflat.data.own_data import own_dataset
 from fedflat.data.readers import pictures
-from fedflat.data.readers.layout import Shape
+from fedflat.data.readers.layouts import Shape
 from fedflat.data.readers.pictures import decode_pictures
 from support.files import refused, write_files, write_parquet
 

@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import fedflat as ff
-from fedflat.data.sources import source_summary
+from fedflat.data.sources import source
 
 
 def test_digits_are_scikit_learns_and_a_stratified_quarter_is_for_test() -> None:
@@ -26,7 +26,9 @@ def test_digits_are_scikit_learns_and_a_stratified_quarter_is_for_test() -> None
 @pytest.mark.slow
 def test_digits_are_read_without_importing_scikit_learn() -> None:
     """Which takes a new process as long as importing torch."""
-    code = "import sys; from fedflat.data.sources import digits; digits.read(); sys.exit('sklearn' in sys.modules)"
+    code = (
+        "import sys; from fedflat.data.sources import TABLE; TABLE['digits'].read(); sys.exit('sklearn' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], timeout=600, check=False).returncode == 0
 
 
@@ -47,7 +49,7 @@ def test_mistakes() -> None:
         ff.data.load("digits", clients=5, partition="dirichlet")
     with pytest.raises(ValueError, match=r"data\.seed must be a whole number of at least 0, got -1"):
         ff.data.load("digits", clients=5, seed=-1)
-    assert "8x8" in source_summary("digits")
+    assert "8x8" in source("digits").summary
 
 
 def test_the_digits_lie_in_memory_that_torch_aligned() -> None:

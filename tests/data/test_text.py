@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import fedflat as ff
-from fedflat.data.conversion import PADDING, UNKNOWN, build_vocabulary, encode, words
-from fedflat.data.sample_format import LENGTH
+from fedflat.data.texts import LENGTH, PADDING, UNKNOWN, build_vocabulary, encode, words
 from support.files import write_files, write_parquet
 
 

@@ -15,8 +15,8 @@ import transformers
 
 import fedflat as ff
 from fedflat.core.errors import InputError
-from fedflat.data import tokenizer
-from fedflat.data.tokenizer import Tokenizer
+from fedflat.data import texts as module
+from fedflat.data.texts import Tokenizer
 from support.transformers import WORDS, news_folder, text_folder
 
 
@@ -97,10 +97,10 @@ def test_a_hostile_tokenizer_is_one_line_in_bounded_time_and_memory(
 ) -> None:
     """The bounds are smaller here, so that they are reached soon."""
     harm, texts, line = HOSTILE[case]
-    monkeypatch.setattr(tokenizer, "MEMORY", 2**29)
+    monkeypatch.setattr(module, "MEMORY", 2**29)
     if case == "expression that takes long":
-        monkeypatch.setattr(tokenizer, "SECONDS", 1.0)
-        monkeypatch.setattr(tokenizer, "CHARACTERS_PER_SECOND", 3_000_000)
+        monkeypatch.setattr(module, "SECONDS", 1.0)
+        monkeypatch.setattr(module, "CHARACTERS_PER_SECOND", 3_000_000)
     path = text_folder(tmp_path / "bert") / "tokenizer.json"
     content = json.loads(path.read_text())
     harm(content)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 import fedflat as ff
 from fedflat.core.method import Method
-from fedflat.data.federated import FederatedData, Holdings
-from fedflat.data.loading import hold_out
+from fedflat.data.federated import FederatedData
+from fedflat.data.holdings import Holdings, hold_out
 from fedflat.data.partition_statistics import partition_statistics
 from fedflat.methods.fedavg import FedAvg
 from fedflat.methods.local import Local
@@ -28,8 +28,8 @@ def consecutive(sizes: list[int]) -> list[np.ndarray]:
 
 
 def split(data: FederatedData, share: float, seed: int = 0) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    held = hold_out(data, share, np.random.default_rng(seed))
-    return Holdings(held.members, held.offsets).parts(), held.validation.parts()
+    train, validation = hold_out(Holdings(data.members, data.offsets), share, np.random.default_rng(seed))
+    return train.parts(), validation.parts()
 
 
 @given(
@@ -66,8 +66,8 @@ def test_the_generator_decides() -> None:
 def test_every_sample_is_as_likely_so_that_labels_are_in_proportion() -> None:
     """Of 10 samples 3 are held out: over 2,000 draws each some 600 times, with standard deviation 20.5."""
     rng = np.random.default_rng(0)
-    data = federation([np.arange(10)])
-    times = sum(np.bincount(hold_out(data, 0.3, rng).validation.members, minlength=10) for _ in range(2000))
+    held = Holdings.of([np.arange(10)])
+    times = sum(np.bincount(hold_out(held, 0.3, rng)[1].members, minlength=10) for _ in range(2000))
     assert times.sum() == 6000
     assert abs(times - 600).max() < 5 * 20.5
 

@@ -99,3 +99,12 @@ def test_mistakes() -> None:
         ff.models.build("mlp", classes=3)
     with pytest.raises(ValueError, match=r"model 'cnn' takes images .* got shape \(5,\)"):
         ff.models.build("cnn", classes=3, shape=(5,))
+
+
+def test_an_error_without_a_message_is_named_by_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(classes: int, shape: tuple[int, ...]) -> torch.nn.Module:
+        raise AssertionError
+
+    monkeypatch.setattr("fedflat.models.mlp.build", build)
+    with pytest.raises(ValueError, match=r"^model 'mlp' cannot be built with .*: AssertionError$"):
+        ff.models.build("mlp", classes=2, shape=(3,))

@@ -3,8 +3,7 @@
 from .adapted import adapted, adapted_network, kept_parameters, network_of
 from .lora import LoRA
 from .merging import Factors, base_parameters, factors, merged
-from .precision import with_bfloat16_base
-from .turns import by_turns
+from .training import by_turns, with_bfloat16_base
 
 __all__ = [
     "Factors", "LoRA", "adapted", "adapted_network", "base_parameters", "by_turns", "factors", "kept_parameters",

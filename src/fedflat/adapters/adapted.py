@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.errors import InputError, MissingPackageError, shortened
+from ..core.errors import InputError, MissingPackageError, first_line, shortened
 from .lora import AUTO, FROZEN, LoRA
 
 SHOWN = 6  # layers in a message
 
 
 def adapted(module: nn.Module, adapter: LoRA) -> nn.Module:
-    """`module` with adapters, from torch's random state; it is changed. All other parameters but the head are frozen.
+    """Add adapters to `module`, in place, drawn from torch's random state; freeze all other parameters but the head.
 
     Raises InputError, naming the field, for a target or a head that the module does not have.
     """
@@ -34,10 +34,10 @@ def adapted(module: nn.Module, adapter: LoRA) -> nn.Module:
         try:
             made: nn.Module = _peft().get_peft_model(network, config)
         except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
-            raise InputError(f"adapter: {shortened(str(error).strip().splitlines()[0], 200)}") from error
+            raise InputError(f"adapter: {shortened(first_line(error), 200)}") from error
     _draw_embeddings(made)
     if adapter.start is not None:
-        from .start import load_start  # here, because it imports safetensors
+        from .peft_files import load_start  # here, because it imports safetensors
 
         load_start(made, adapter, adapter.start)
     if adapter.mode == "freeze_a":
@@ -51,12 +51,12 @@ def adapted(module: nn.Module, adapter: LoRA) -> nn.Module:
 
 
 def adapted_network(module: nn.Module) -> Any | None:
-    """The `PeftModel` that `module` is, or has as its network; None if it has no adapter."""
+    """Return the `PeftModel` that `module` is, or has as its network; None if it has no adapter."""
     return next((one for one in (module, getattr(module, "network", None)) if hasattr(one, "peft_config")), None)
 
 
 def kept_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters by name that the file of a model has: of one with adapters its factors, fixed or not, and head."""
+    """Return the parameters that a model file has, by name: with adapters the factors, fixed or not, and the head."""
     every = dict(module.named_parameters())
     if adapted_network(module) is None:
         return every
@@ -64,21 +64,21 @@ def kept_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def is_factor(name: str, factor: str) -> bool:
-    """Whether the parameter called `name` is the `factor` A or B of an adapter."""
+    """Return whether the parameter called `name` is the `factor` A or B of an adapter."""
     return f".lora_{factor}." in name or f".lora_embedding_{factor}." in name
 
 
 def network_of(module: nn.Module) -> nn.Module:
-    """The network of `transformers` in a model of this package; any other module itself.
+    """Return the network of `transformers` in a model of this package; any other module itself.
 
-    So the names of an exported adapter are those of the network that `transformers` loads.
+    The names in an exported adapter are then those of the network that `transformers` loads.
     """
     inside = getattr(module, "network", None)
     return inside if isinstance(inside, nn.Module) and hasattr(inside, "base_model_prefix") else module
 
 
 def _check_targets(network: nn.Module, adapter: LoRA) -> None:
-    """Raise InputError for a target that no layer has; `peft` alone only says so if none is found."""
+    """Raise InputError for a target that no layer has; `peft` raises only if no target is found at all."""
     names = [name for name, _ in network.named_modules()]
     for target in adapter.targets:
         if not any(_means(target, name) for name in names):
@@ -92,7 +92,7 @@ def _check_targets(network: nn.Module, adapter: LoRA) -> None:
 
 
 def _check_weights(network: nn.Module, adapter: LoRA) -> None:
-    """Raise InputError for a target whose weight another layer has, too, or that is changed by the layer itself."""
+    """Raise InputError for a target whose weight is shared with another layer, or changed by the layer itself."""
     holders: dict[int, list[str]] = {}
     for name, p in network.named_parameters(remove_duplicate=False):
         holders.setdefault(id(p), []).append(name.rpartition(".")[0])
@@ -112,8 +112,8 @@ def _check_weights(network: nn.Module, adapter: LoRA) -> None:
 def _draw_embeddings(network: Any) -> None:
     """Draw A and set B to zero in adapters of embeddings, as in those of linear layers; `peft` does the opposite.
 
-    So a fixed A is not zero, and B can be trained first. A token that is padding, whose embedding is not trained, has a
-    column of zeros in A.
+    A fixed A is then not zero, and B can be trained first. The column of the padding token, whose embedding is not
+    trained, is zero in A.
     """
     for layer in network.modules():
         for name, A in getattr(layer, "lora_embedding_A", {}).items():
@@ -125,12 +125,12 @@ def _draw_embeddings(network: Any) -> None:
 
 
 def _means(target: str, name: str) -> bool:
-    """Whether `target` stands for the layer called `name`, as `peft` reads it."""
+    """Return whether `target` stands for the layer called `name`, as `peft` reads it."""
     return name == target or name.endswith(f".{target}")
 
 
 def _head(network: nn.Module, adapter: LoRA) -> list[str]:
-    """The names of the layers that are trained whole."""
+    """Return the names of the layers whose own parameters are trained."""
     if adapter.head == FROZEN:
         return []
     if adapter.head != AUTO:
@@ -148,7 +148,7 @@ def _head(network: nn.Module, adapter: LoRA) -> list[str]:
 
 
 def _peft() -> Any:
-    """The `peft` package, imported here because it is optional and takes seconds to import."""
+    """Import the `peft` package, here because it is optional and takes seconds to import."""
     try:
         import peft
     except ImportError as error:
@@ -158,7 +158,7 @@ def _peft() -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Inside the block, warnings are not shown: those of `peft` are about models that are generated from."""
+    """Hide warnings inside the block: those of `peft` are about models that generate text."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

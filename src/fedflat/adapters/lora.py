@@ -1,4 +1,4 @@
-"""What a LoRA adapter is asked to be; nothing here needs torch or `peft`."""
+"""Settings of a LoRA adapter; nothing here needs torch or `peft`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class LoRA:
     )
     head: str = hyper(
         AUTO,
-        "what is trained whole besides: auto (all outside a transformer's encoder; else the last linear layer, if it "
-        "is no target), frozen (nothing), or the name of a layer",
+        "layers that are trained without an adapter: auto (all outside a transformer's encoder; else the last linear "
+        "layer, if it is no target), frozen (nothing), or the name of a layer",
     )
     dropout: float = hyper(0.0, "share of an adapter's inputs that is dropped in training", low=0, high=0.99)
     base_dtype: Literal["same", "bfloat16"] = hyper(
@@ -41,7 +41,7 @@ class LoRA:
     )
 
     def __post_init__(self) -> None:
-        """Raises InputError, naming the field, for a value that no adapter has."""
+        """Raise InputError, naming the field, for a value that no adapter has."""
         targets: Any = self.targets
         if isinstance(targets, list | str):
             object.__setattr__(self, "targets", (targets,) if isinstance(targets, str) else tuple(targets))

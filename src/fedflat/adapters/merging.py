@@ -1,4 +1,4 @@
-"""What an adapter does to the network under it: its factors, the weights with it merged in, and their number."""
+"""Adapters and the network under them: their factors, the merged weights, and the number of base parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..core.space import Space
 from .adapted import adapted_network, is_factor
 
-PREFIX = "base_model.model."  # that `peft` puts before the names of the network's layers
+PREFIX = "base_model.model."  # `peft` puts it before the names of the network's layers
 
 
 @dataclass(frozen=True)
@@ -25,21 +25,21 @@ class Factors:
 
 
 def factors(module: nn.Module) -> list[Factors]:
-    """The adapted layers of `module`, in its order; none without adapters. Factors that are fixed are named, too."""
+    """Return the adapted layers of `module`, in its order, with fixed factors; none without adapters."""
     names = [name for name, _ in module.named_parameters() if is_factor(name, "A")]
     return [Factors(_layer(A), A, re.sub(r"(\.lora_(?:embedding_)?)A\.", r"\1B.", A)) for A in names]
 
 
 def merged(module: nn.Module, space: Space, w: Tensor) -> nn.Module:
-    """A copy of `module` at `w` (d,) without adapters: each adapted layer has the weights W + alpha / r B A.
+    """Return a copy of `module` at `w` (d,) without adapters: each adapted layer has the weights W + alpha / r B A.
 
-    These weights alone are trainable. All parameters get the precision of `w`, so that a base of lower precision does
+    Only these weights are trainable. All parameters get the precision of `w`, so that a base of lower precision does
     not round the product away.
     """
     made = deepcopy(module).to(w.dtype)
     space.write(made, w)
     network, layers = adapted_network(made), [one.layer for one in factors(made)]
-    plain: Any = network.merge_and_unload()  # type: ignore[union-attr]  # whoever asks has looked
+    plain: Any = network.merge_and_unload()  # type: ignore[union-attr]  # callers have checked that there are adapters
     for p in (*made.parameters(), *plain.parameters()):
         p.requires_grad_(False)
     for layer in layers:
@@ -51,7 +51,7 @@ def merged(module: nn.Module, space: Space, w: Tensor) -> nn.Module:
 
 
 def base_parameters(module: nn.Module) -> int | None:
-    """How many parameters full fine-tuning of the network under the adapters would train; None without adapters."""
+    """Count the parameters that full fine-tuning of the base network would train; return None without adapters."""
     if adapted_network(module) is None:
         return None
     added = (".lora_", ".modules_to_save.")  # of a head the original is still there, too
@@ -59,5 +59,5 @@ def base_parameters(module: nn.Module) -> int | None:
 
 
 def _layer(name: str) -> str:
-    """The layer of the factor called `name`."""
+    """Return the layer of the factor called `name`."""
     return name.partition(".lora_")[0].partition(PREFIX)[2]

@@ -22,7 +22,7 @@ def method_names(incomplete: str = "") -> list[str]:
 
 def source_names() -> list[str]:
     """Return the data sets."""
-    return modules("data/sources")
+    return [row[0] for row in listing()["sources"]]
 
 
 def model_names() -> list[str]:

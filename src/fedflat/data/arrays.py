@@ -1,12 +1,15 @@
-"""Samples and labels as tensors, from the arrays and dataset objects that users have; no library of theirs is imported.
+"""Samples and labels as tensors, from users' arrays and dataset objects; none of their libraries is imported.
 
-A dataset object is recognised by what it can do: one with `column_names` has columns and gives rows as dictionaries,
+A dataset object is recognised by its attributes: one with `column_names` has columns and gives rows as dictionaries,
 as Hugging Face's `datasets.Dataset` does; one with a length and numbered items (x, y) is map-style, as torch's are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Number
 from typing import Any
 
@@ -17,11 +20,12 @@ from torch.utils.data import IterableDataset
 
 from ..core.errors import InputError, printable, shortened
 from ..core.task import Kind
-from .labels import Labelling, checked_names, named, raw_labels, task_labels, values_of
+from .labels import Labelling, named, numbered, raw_labels, task_labels, values_of
 from .numbers import Array, alike, check_kind, is_table, sample_tensor
-from .repeatability import warn_if_random
+from .types import Index
 
 AXES: dict[Kind, tuple[int, ...]] = {"classification": (1,), "multi-label": (2,), "regression": (1, 2)}
+ITEMS = 64  # most items read again, 33 the fewest: a transform that changes one in ten is missed once in 600 times
 Columns = tuple[str, str]  # the names of the samples' and the labels' columns
 
 
@@ -33,7 +37,8 @@ def samples_and_labels(
     Raises InputError, naming `who`, for anything else, and for a pair that does not fit together.
     """
     x, y = pair_of(data, who, columns)
-    refuse_masks(y, who)
+    if isinstance(y, list | tuple) and y and hasattr(y[0], "getbands"):
+        raise InputError(f"data: {who} has pictures as labels (masks); a task is one of {', '.join(AXES)}")
     refuse_other_order(x, y, who)
     samples, labels = sample_tensor_of(x, who), raw_labels(y, f"data: {who} label")
     check_shapes(samples.shape, labels.shape, who, task)
@@ -61,36 +66,27 @@ def stored_parts(
     """
     first = next(iter(parts))
     for part, pair in parts.items():
-        for what, some, expected in zip(("samples", "labels"), _shapes(pair), _shapes(parts[first]), strict=True):
-            if some != expected:
-                raise InputError(f"data: {part} has {what} of shape {some}, {first} of shape {expected}")
+        for place, what in enumerate(("samples", "labels")):
+            shape, expected = (tuple(some[place].shape[1:]) for some in (pair, parts[first]))
+            if shape != expected:
+                raise InputError(f"data: {part} has {what} of shape {shape}, {first} of shape {expected}")
     x = alike({part: x for part, (x, _) in parts.items()})
     codes, found = named({part: y for part, (_, y) in parts.items()}, "label")
     y, outputs, names = task_labels(codes, found, task, how)
     return dict(zip(parts, zip(x, y.values(), strict=True), strict=True)), outputs, names
 
 
-def _shapes(pair: tuple[Tensor, Array]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shape of one sample, and of its label."""
-    return tuple(pair[0].shape[1:]), tuple(pair[1].shape[1:])
-
-
 def pair_of(data: Any, who: str, columns: Columns | None = None) -> tuple[Any, Any]:
     """Return the samples and the labels of a pair, of a dataset with columns, or of a map-style dataset."""
     if has_columns(data):
-        x, y = read_columns(data, expected_columns(data, columns, who), who)
+        if not (isinstance(columns, tuple | list) and len(columns) == 2):
+            raise InputError(f"data: say which columns of {who} hold x and y, as columns=('image', 'label'); it has "
+                             f"{_listed(data.column_names)}")  # fmt: skip
+        x, y = read_columns(data, columns, who)
         return x, y
     if isinstance(data, tuple | list) and len(data) == 2 and not all(map(_is_item, data)):
         return data[0], data[1]
     return read_items(data, who)
-
-
-def expected_columns(dataset: Any, columns: Columns | None, who: str) -> Columns:
-    """Return the names of the columns of x and y. Raises InputError if they are not given."""
-    if not (isinstance(columns, tuple | list) and len(columns) == 2):
-        raise InputError(f"data: say which columns of {who} hold x and y, as columns=('image', 'label'); it has "
-                         f"{_listed(dataset.column_names)}")  # fmt: skip
-    return columns
 
 
 def sample_tensor_of(x: Any, who: str) -> Tensor:
@@ -126,7 +122,7 @@ def refuse_other_columns(given: Mapping[str, Any]) -> None:
 
 
 def _is_item(part: Any) -> bool:
-    """Tell whether one of two parts is itself a sample with its label, so that they are a dataset of two items."""
+    """Return whether one of two parts is itself a sample with its label, so that they are a dataset of two items."""
     return isinstance(part, tuple | list) and len(part) == 2 and not _axes(part[1]) and bool(_axes(part[0]))
 
 
@@ -136,12 +132,12 @@ def _axes(value: Any) -> int:
 
 
 def has_columns(dataset: Any) -> bool:
-    """Whether `dataset` gives its rows as dictionaries."""
+    """Return whether `dataset` yields its rows as dictionaries."""
     return hasattr(dataset, "column_names")
 
 
 def read_columns(dataset: Any, names: Sequence[str], who: str) -> list[list[Any]]:
-    """The values of some columns, in the order of the rows. Raises InputError for a column that is not there."""
+    """Return the values of some columns, row by row. Raises InputError for a column that does not exist."""
     known = dataset.column_names
     if isinstance(known, dict):
         raise InputError(f"data: {who} has several parts ({_listed(known)}); give one, such as dataset['train']")
@@ -157,7 +153,7 @@ def read_columns(dataset: Any, names: Sequence[str], who: str) -> list[list[Any]
 
 
 def read_items(dataset: Any, who: str) -> tuple[list[Any], list[Any]]:
-    """The samples and the labels of a map-style dataset. Raises InputError if it is none, or an item is no pair."""
+    """Read the samples and labels of a map-style dataset. Raises InputError if it is none, or an item is no pair."""
     if isinstance(dataset, np.ndarray | Tensor):
         raise InputError(f"data: {who} has x of shape {tuple(dataset.shape)} and no y; give the labels, too")
     if hasattr(dataset, "dataset") and hasattr(dataset, "collate_fn"):
@@ -184,7 +180,7 @@ def read_items(dataset: Any, who: str) -> tuple[list[Any], list[Any]]:
 
 
 def stacked(samples: Sequence[Any], who: str) -> Tensor:
-    """The samples one below the other; pictures of Pillow have their channels first.
+    """Stack the samples along a new first axis; pictures of Pillow have their channels first.
 
     Raises InputError, naming `who` and the number of the sample, if one is no array or has another shape.
     """
@@ -200,8 +196,8 @@ def stacked(samples: Sequence[Any], who: str) -> Tensor:
     return torch.stack(alike({f"sample {i}": sample for i, sample in enumerate(found)})) if found else torch.empty(0, 1)
 
 
-def groups(values: Any, what: str, number: int) -> tuple[np.ndarray[Any, np.dtype[np.int64]], tuple[str, ...]]:
-    """The domain or the user of each of `number` samples as numbers, and their names in the order of the numbers.
+def groups(values: Any, what: str, number: int) -> tuple[Index, tuple[str, ...]]:
+    """Return the domain or user of each of `number` samples as a number, and the names in the order of the numbers.
 
     Raises InputError, naming `what`, for another number of values, or a name that is not printable.
     """
@@ -209,21 +205,8 @@ def groups(values: Any, what: str, number: int) -> tuple[np.ndarray[Any, np.dtyp
     if found.shape != (number,):
         raise InputError(f"data: {what} must have one name or number for each of the {number} samples, "
                          f"has {found.shape}")  # fmt: skip
-    names, ids = np.unique(found, return_inverse=True)
-    texts = tuple(map(str, names.tolist()))
-    checked_names(texts, what)
-    return ids.astype(np.int64), texts
-
-
-def refuse_masks(y: Any, who: str) -> None:
-    """Raise InputError, naming `who`, if labels are pictures."""
-    if _are_pictures(y):
-        raise InputError(f"data: {who} has pictures as labels (masks); a task is one of {', '.join(AXES)}")
-
-
-def _are_pictures(part: Any) -> bool:
-    """Tell whether a sequence holds pictures of Pillow."""
-    return isinstance(part, list | tuple) and bool(part) and hasattr(part[0], "getbands")
+    ids, names = numbered({what: found.tolist()}, what)
+    return ids[what], names
 
 
 def _pixels(picture: Any, what: str) -> np.ndarray[Any, Any]:
@@ -235,3 +218,47 @@ def _pixels(picture: Any, what: str) -> np.ndarray[Any, Any]:
 
 def _listed(names: Any) -> str:
     return shortened(printable(", ".join(map(str, names))))
+
+
+def warn_if_random(read: Callable[[int], Sequence[Any]], items: Sequence[Sequence[Any]], who: str) -> None:
+    """Warn, naming `who`, if `read` returns other items than `items`. Random states are restored.
+
+    A dataset is read once, so a random transform in it would be frozen.
+    """
+    with _kept_random_states():
+        for i in range(0, len(items), -(-len(items) // ITEMS) or 1):
+            if _differs(items[i], read, i, f"data: {who}: sample {i}"):
+                warnings.warn(f"data: {who}: sample {i} is another one when it is read again; a dataset is read once, "
+                              "and a random transform would be the same in every epoch: leave it out; for pictures "
+                              "there is augment='crop-flip'", stacklevel=2)  # fmt: skip
+                return
+
+
+def _differs(item: Sequence[Any], read: Callable[[int], Sequence[Any]], i: int, what: str) -> bool:
+    try:
+        (one, other), *labels = zip(item, read(i), strict=True)
+        return not _same(one, other, what) or not all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in labels)
+    except InputError:
+        raise
+    except Exception:  # what cannot be compared is refused later, if it cannot be converted either
+        return False
+
+
+def _same(one: Any, other: Any, what: str) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.equal(one, other)
+    if hasattr(one, "getbands") and hasattr(other, "getbands"):
+        one, other = _pixels(one, what), _pixels(other, what)
+    return np.array_equal(np.asarray(one), np.asarray(other))
+
+
+@contextmanager
+def _kept_random_states() -> Iterator[None]:
+    """Restore the random states of `random`, numpy and torch (on the CPU) after the block."""
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=()):
+        try:
+            yield
+        finally:
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)

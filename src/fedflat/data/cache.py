@@ -28,13 +28,13 @@ FORMAT = 2
 DESCRIPTION = "set.json"  # written last; an entry without it does not exist
 ARRAY = re.compile(r"[\w-]+\.npy")
 ENTRY = re.compile(r"\w+-[0-9a-f]{12}")  # names of entries: the data set's name, and a `key`
-TEMPORARY = re.compile(r"\.tmp-fedflat-([\w-]+)-[0-9a-f]{16}")  # folders of entries that are not complete yet
+TEMPORARY = re.compile(r"\.tmp-fedflat-([\w-]+)-[0-9a-f]{16}")  # folders of incomplete entries
 
 
 def key(folder: Path, **settings: Any) -> str:
     """Twelve hexadecimal digits that depend on the folder of the files and on how they are read.
 
-    They do not depend on the files' contents: changed files replace the entry instead of adding a second one.
+    The files' contents do not count: changed files replace the entry instead of adding a second one.
     """
     text = json.dumps([str(folder.resolve()), settings], sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -68,7 +68,7 @@ class Writer:
         self.metadata: dict[str, Any] = {}  # what arrays do not hold, such as the names of domains
 
     def create(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.memmap[Any, Any]:
-        """A new array on disk, to be filled row by row.
+        """Return a new array on disk, to be filled row by row.
 
         Its space is reserved at once: writing to a mapped file on a full disk would end the process.
         """
@@ -81,7 +81,7 @@ class Writer:
         return array
 
     def add(self, name: str, array: NDArray[Any]) -> None:
-        """Write a whole array."""
+        """Write an array."""
         with _writing(self._folder.parent):
             np.save(self._folder / f"{name}.npy", array, allow_pickle=False)
 
@@ -110,7 +110,7 @@ class Entry:
         return hashlib.sha256(json.dumps(self.description["sums"]).encode()).hexdigest()[:8]
 
     def is_of(self, sources: SourceFiles) -> bool:
-        """True if it was made from these files: at once if no time of change differs, else by their contents."""
+        """Return whether it was made from these files: by their times of change or else by their contents."""
         recorded = self.description["sources"]
         if recorded["files"] == sources.files:
             return True
@@ -119,7 +119,7 @@ class Entry:
 
 
 def entry(name: str, sources: SourceFiles, build: Callable[[Writer], None]) -> Entry:
-    """The entry `name` of the cache, made by `build` if it is missing, damaged or made from other contents.
+    """Return the entry `name` of the cache; make it by `build` if it is missing, damaged or made from other contents.
 
     An entry appears complete or not at all, and its checksums are compared whenever it is opened. An entry made from
     the same contents is used, whatever the files' times; one made from other contents is replaced.
@@ -135,7 +135,7 @@ def entry(name: str, sources: SourceFiles, build: Callable[[Writer], None]) -> E
         if is_held:
             _remove_leftovers(folder)
         found = open_entry(folder)
-        if found is None or not found.is_of(sources):  # no other process has made it in the meantime
+        if found is None or not found.is_of(sources):  # no other process made it before the lock was free
             _make(folder, sources, build)
             found = open_entry(folder)
     if found is None:
@@ -144,7 +144,7 @@ def entry(name: str, sources: SourceFiles, build: Callable[[Writer], None]) -> E
 
 
 def open_entry(folder: Path) -> Entry | None:
-    """The entry in `folder`; None if it is missing or damaged."""
+    """Return the entry in `folder`; None if it is missing or damaged."""
     try:
         return _read(folder)
     except InputError:
@@ -152,9 +152,9 @@ def open_entry(folder: Path) -> Entry | None:
 
 
 def check(folder: Path) -> list[tuple[str, str]]:
-    """The name and the problem, empty if there is none, of every entry in the cache folder `folder`.
+    """Return the name and the problem, empty if there is none, of every entry in the cache folder `folder`.
 
-    The list includes folders left by conversions that were ended, but not those of conversions still running.
+    The list includes folders of interrupted conversions, but not those of conversions that are running.
     """
     found = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -165,12 +165,12 @@ def check(folder: Path) -> list[tuple[str, str]]:
             except InputError as error:
                 found.append((path.name, str(error)))
         elif (entry_name := _unfinished(path)) and not _is_locked(folder / entry_name):
-            found.append((path.name, "left by a conversion that was ended; the next one of this set removes it"))
+            found.append((path.name, "left by a conversion that was interrupted; the next one of this set removes it"))
     return found
 
 
 def _read(folder: Path) -> Entry:
-    """The entry in `folder`. Raises InputError that says what is wrong with it."""
+    """Read the entry in `folder`. Raises InputError that states the damage."""
     try:
         before = folder.stat()
         description = _read_description(folder)
@@ -189,7 +189,7 @@ def _read(folder: Path) -> Entry:
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
-    """The description of an entry. Raises InputError, KeyError or TypeError if the file does not hold one."""
+    """Read the description of an entry. Raises InputError, KeyError or TypeError if the file does not hold one."""
     description: dict[str, Any] = read_json(folder / DESCRIPTION)
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise InputError(f"{DESCRIPTION} is not of format {FORMAT}")
@@ -207,7 +207,7 @@ def _write_description(folder: Path, description: dict[str, Any]) -> None:
 
 
 def _record_times(found: Entry, sources: SourceFiles) -> None:
-    """Write down new times of unchanged files, if the cache can be written, so that contents are not compared again."""
+    """Record new times of unchanged files, if the cache can be written, so that contents are not compared again."""
     if found.description["sources"]["files"] == sources.files:
         return
     updated = found.description | {"sources": {"files": sources.files, "content": sources.content}}
@@ -223,7 +223,7 @@ def _make(folder: Path, sources: SourceFiles, build: Callable[[Writer], None]) -
         temporary.mkdir()  # its mode follows the user's umask
     try:
         writer = Writer(temporary)
-        _ = sources.files  # before anything is read, so that a later change is noticed
+        _ = sources.files  # before anything is read, so that a later change is detected
         build(writer)
         writer.finish(sources)
         with _writing(folder.parent):
@@ -254,7 +254,7 @@ def _replace(temporary: Path, folder: Path, sources: SourceFiles) -> None:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what ended conversions of this entry have left; no other process makes it, because its lock is held."""
+    """Remove temporary folders of interrupted conversions; the held lock shows that no other process converts."""
     with _writing(folder.parent):
         for path in folder.parent.iterdir():
             if _unfinished(path) == folder.name:
@@ -262,7 +262,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _unfinished(path: Path) -> str | None:
-    """The name of the entry that a conversion has begun in the folder `path`; None for any other path."""
+    """Return the name of the entry whose conversion uses the temporary folder `path`; None for any other path."""
     match = TEMPORARY.fullmatch(path.name)
     return match[1] if match and os.path.isdir(path) and not os.path.islink(path) else None
 
@@ -271,7 +271,7 @@ def _unfinished(path: Path) -> str | None:
 def _locked(folder: Path, flags: int = os.O_RDWR | os.O_CREAT, operation: int = fcntl.LOCK_EX) -> Iterator[bool]:
     """Hold the lock of an entry, so that one process makes it and others wait.
 
-    Gives False if the lock cannot be had: the file system has no locks, or with LOCK_NB another process holds it.
+    Yields False without the lock: the file system has no locks, or with LOCK_NB another process holds it.
     """
     with _writing(folder.parent):
         path = folder.with_name(f".{folder.name}.lock")
@@ -285,7 +285,7 @@ def _locked(folder: Path, flags: int = os.O_RDWR | os.O_CREAT, operation: int = 
 
 
 def _is_locked(folder: Path) -> bool:
-    """True if another process holds the lock of an entry, as far as the file system can tell."""
+    """Return whether another process holds the lock of an entry, as far as the file system can tell."""
     try:
         with _locked(folder, os.O_RDONLY, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_held:
             return not is_held
@@ -295,7 +295,7 @@ def _is_locked(folder: Path) -> bool:
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Turn OSError into InputError that names the cache `folder`, which cannot be written or is full."""
+    """Turn OSError into InputError that names the cache `folder`, which is full or cannot be written."""
     try:
         yield
     except OSError as error:
@@ -303,7 +303,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def _checksum(path: Path, flush: bool = False) -> str:
-    """The SHA-256 of a file. With `flush` its content is on disk when this returns."""
+    """Return the SHA-256 of a file. With `flush` its content is on disk when this returns."""
     with open_regular(path) as file:
         if flush:
             os.fsync(file.fileno())

@@ -1,28 +1,59 @@
-"""Writing the parts that a reader gives as arrays of a cache entry; texts become rows of token numbers."""
+"""Conversion of the parts that a reader gives to the arrays of a cache entry, in the form that users choose."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..core.errors import InputError
 from .cache import Writer
-from .labels import checked_names, named
-from .readers.layout import Part, Shape
-from .sample_format import LENGTH, SampleFormat
-
-PADDING, UNKNOWN = "<pad>", "<unk>"  # numbers 0 and 1
-WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
+from .labels import named, numbered
+from .readers.layouts import Part, Shape
+from .texts import LENGTH, Tokenizer, build_vocabulary, encode
 
 Progress = Callable[[str, int, int], None]  # part, samples done, samples in all
 
 
+@dataclass(frozen=True)
+class SampleFormat:
+    """The form in which samples are stored: size of photographs, length and tokenizer of texts; None is the default."""
+
+    image_size: int | None = None  # pixels that photographs are resized to
+    text_length: int | None = None  # tokens; longer texts are cut, shorter ones padded
+    tokenizer: Tokenizer | None = None  # makes the token numbers of texts
+
+    @property
+    def length(self) -> int:
+        """Number of tokens of a text."""
+        return self.text_length or LENGTH
+
+    @property
+    def text_key(self) -> tuple[object, ...]:
+        """Part of the key of converted texts in the cache, beside their length."""
+        return () if self.tokenizer is None else (self.tokenizer.digest, self.tokenizer.padding)
+
+    def refuse_image_size(self, why: str) -> None:
+        """Raise InputError if an image size is given; `why` ends the message and says what the samples are."""
+        if self.image_size is not None:
+            raise InputError(f"data.image_size = {self.image_size} goes with photographs{why}")
+
+    def refuse_text_options(self) -> None:
+        """Raise InputError if an option for texts is given: the samples are not texts."""
+        if self.tokenizer is not None:
+            raise InputError("data.tokenizer goes with texts, and this set has none; leave it out")
+        if self.text_length is not None:
+            raise InputError(
+                f"data.text_length = {self.text_length} goes with texts, and this set has none; leave it out"
+            )
+
+
+OWN_FORMAT = SampleFormat()  # the default of a set
+
+
 def write_labels(writer: Writer, what: str, part: str, content: Part, classes: int) -> None:
-    """Write the class indices of a part. Raises InputError for one outside 0..classes - 1, or if there is none."""
+    """Write the class indices of a part. Raises InputError for an empty part, and one outside 0..classes - 1."""
     labels = content.labels
     if not len(labels):
         raise InputError(f"data: {what} has no samples")
@@ -33,10 +64,10 @@ def write_labels(writer: Writer, what: str, part: str, content: Part, classes: i
 
 
 def write_own_labels(writer: Writer, parts: Mapping[str, Part]) -> None:
-    """Write the labels of a user's own files as they are; texts as numbers in their order, whose names are kept.
+    """Write the labels of a user's own files unchanged; texts as numbers in sorted order, with the list of texts.
 
-    Where files declare the names of class numbers, their count is the number of classes. Raises InputError
-    for other numbers, and for parts of which one has texts and another numbers.
+    If files declare the names of class numbers, their count is the number of classes. Raises InputError
+    for other numbers, and if one part has texts and another numbers.
     """
     labels, names = named({part: content.labels for part, content in parts.items()}, "label")
     declared = {content.class_names for content in parts.values()}
@@ -68,7 +99,7 @@ def write_pictures(writer: Writer, part: str, content: Part, shape: Shape, progr
 
 
 def write_texts(writer: Writer, parts: Mapping[str, Part], size: int, form: SampleFormat) -> None:
-    """Write the token numbers of all parts: those of a tokenizer, or of a vocabulary made of the training texts."""
+    """Write the token numbers of all parts, by the tokenizer or else by a vocabulary of the training texts."""
     texts = {part: list(content.samples) for part, content in parts.items()}
     if form.tokenizer is not None:
         for part, some in texts.items():
@@ -80,43 +111,15 @@ def write_texts(writer: Writer, parts: Mapping[str, Part], size: int, form: Samp
     writer.metadata["vocabulary"] = vocabulary
 
 
-def words(text: str) -> list[str]:
-    """The words of `text` in lower case: letters and digits, with at most one apostrophe inside."""
-    return WORD.findall(text.lower())
-
-
-def build_vocabulary(texts: Iterable[str], size: int) -> tuple[str, ...]:
-    """Padding, unknown, and the most frequent words of `texts`, at most `size` in all; ties in alphabetical order."""
-    counts = Counter(word for text in texts for word in words(text))
-    frequent = sorted(counts, key=lambda word: (-counts[word], word))
-    return (PADDING, UNKNOWN, *frequent[: size - 2])
-
-
-def encode(texts: Sequence[str], vocabulary: Sequence[str], length: int = LENGTH) -> NDArray[np.int16]:
-    """Token numbers (n, length) of `texts`; words that are not in `vocabulary` are number 1."""
-    number = {word: i for i, word in enumerate(vocabulary)}
-    rows = np.zeros((len(texts), length), dtype=np.int16)
-    for row, text in zip(rows, texts, strict=True):
-        tokens = [number.get(word, 1) for word in words(text)[:length]]
-        row[: len(tokens)] = tokens
-    return rows
-
-
 def write_groups(writer: Writer, parts: Mapping[str, Part]) -> None:
     """Write domains and users as numbers in the order of their names, the same numbers in all parts that have them.
 
-    A test set may have none: it is shared. Raises InputError for names that are not fit for a table.
+    A test set may have none: it is shared. Raises InputError for names that do not fit into a table.
     """
     for group in ("domain", "user"):
         columns = {part: column for part, content in parts.items() if (column := getattr(content, group)) is not None}
-        if "train" not in columns:
-            continue
-        different = {name for column in columns.values() for name in column}
-        if len({isinstance(name, str) for name in different}) > 1:
-            raise InputError(f"data: {group} has texts in one file and numbers in another; give all the same")
-        names = sorted(different)
-        checked_names(tuple(map(str, names)), group)
-        number = {name: i for i, name in enumerate(names)}
-        writer.metadata[f"{group}s"] = list(map(str, names))
-        for part, column in columns.items():
-            writer.add(f"{part}-{group}", np.array([number[name] for name in column], dtype=np.int64))
+        if "train" in columns:
+            ids, names = numbered(columns, group)
+            writer.metadata[f"{group}s"] = list(names)
+            for part, column in ids.items():
+                writer.add(f"{part}-{group}", column)

@@ -1,10 +1,11 @@
-"""What a data set is, and loading it from the files it comes in."""
+"""Descriptions of data sets, and how one is loaded from its files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,15 +14,14 @@ from torch import Tensor
 from ..core.errors import InputError, printable
 from ..core.task import Kind
 from ..hub import PIN
-from .cache import Entry, SourceFiles, Writer, entry, key
-from .conversion import Progress, write_groups, write_labels, write_pictures, write_texts
+from .cache import SourceFiles, Writer, entry, key
+from .conversion import OWN_FORMAT, Progress, SampleFormat, write_groups, write_labels, write_pictures, write_texts
 from .preparation import Preparation
 from .readers.file_search import plain_files
-from .readers.layout import Layout, Shape
-from .sample_format import OWN_FORMAT, SampleFormat
+from .readers.layouts import Layout, Shape
 from .types import Index
 
-FIXED = "; the samples of this set have one size"  # ends a message
+FIXED = "; the samples of this set have one size"  # end of a message
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,28 @@ class LoadedDataset:
 
     train: SampleArrays
     test: SampleArrays | None
-    classes: int  # 0: the labels are those of the files, and task and options say what they mean
+    classes: int  # 0: labels are those of the files; task and options decide what they mean
     preparation: Preparation = Preparation()
     domains: tuple[str, ...] = ()
     vocabulary: tuple[str, ...] = ()
     contents: str | None = None  # a digest of all samples
     task: Kind = "classification"
-    class_names: tuple[str, ...] = ()  # of the class indices; with 0 classes the texts that labels are the numbers of
+    class_names: tuple[str, ...] = ()  # of the class indices; if `classes` is 0, the texts that labels number
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of samples of each part."""
+        parts = {"train": self.train} | ({} if self.test is None else {"test": self.test})
+        return {part: len(samples.y) for part, samples in parts.items()}
+
+
+@contextmanager
+def printable_errors() -> Iterator[None]:
+    """Make messages of InputError printable: they may contain names of files and columns."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(printable(str(error))) from error
 
 
 @dataclass(frozen=True)
@@ -59,18 +74,19 @@ class HubRepository:
 
 @dataclass(frozen=True)
 class BundledDataset:
-    """A data set that a dependency contains."""
+    """A data set that needs no files of the user: it comes with this package, or a function returns it."""
 
+    summary: str  # one line, with the source
     read: Callable[[], LoadedDataset]
     classes: int
     shape: tuple[int, ...]
     sizes: Mapping[str, int]  # samples of each part
-    where: str  # the dependency, in words
+    where: str  # where it comes from, in words
     domains: tuple[str, ...] = ()
     vocabulary_size: int = 0
 
     def sample_shape(self, form: SampleFormat = OWN_FORMAT) -> tuple[int, ...]:
-        """The shape of one sample. Raises InputError for a chosen size or length, which a bundled set cannot have."""
+        """Return the shape of one sample. Raises InputError if `form` asks for a size, a length or a tokenizer."""
         form.refuse_image_size(FIXED)
         form.refuse_text_options()
         return self.shape
@@ -78,7 +94,7 @@ class BundledDataset:
     def load(
         self, name: str, data_dir: str | None, partial: bool, form: SampleFormat, progress: Progress
     ) -> LoadedDataset:
-        """The data set; there is nothing to choose. Raises InputError for a size, a length or a tokenizer."""
+        """Return the data set. Raises InputError if `form` asks for a size, a length or a tokenizer."""
         self.sample_shape(form)
         return self.read()
 
@@ -87,6 +103,7 @@ class BundledDataset:
 class FileDataset:
     """A data set that the user has as files."""
 
+    summary: str  # one line, with the source
     classes: int
     sizes: Mapping[str, int]  # samples of each part; empty where the number is not certain
     layouts: tuple[Layout, ...]
@@ -98,51 +115,38 @@ class FileDataset:
     folders: tuple[str, ...] = ()  # other names that its folder may have
 
     def sample_shape(self, form: SampleFormat = OWN_FORMAT) -> tuple[int, ...]:
-        """The shape of one sample in that form. Raises InputError for a form that the samples cannot have."""
+        """Return the shape of one sample in that form. Raises InputError for a form that the samples cannot have."""
         picture = self._picture_shape(form)
         return (form.length,) if picture is None else (picture.channels, picture.size, picture.size)
 
     @property
     def where(self) -> str:
-        """The files to look for, in words."""
+        """Files to look for, in words."""
         return "; ".join(map(str, self.layouts))
 
+    @printable_errors()
     def load(
         self, name: str, data_dir: str | None, partial: bool, form: SampleFormat, progress: Progress
     ) -> LoadedDataset:
-        """The data set from the files in `data_dir` or $FEDFLAT_DATA, converted once and then kept in the cache.
+        """Load the files in `data_dir` or $FEDFLAT_DATA; they are converted once and then kept in the cache.
 
-        `partial` accepts fewer samples than the whole set has.
+        `partial` accepts fewer samples than the complete set has.
         Raises InputError, naming folder, file or field, if the files are missing, damaged or not those of `name`.
         """
         folder = self._folder(name, data_dir)
         picture = self._picture_shape(form)
         how = (name, picture, self.layouts, self.classes, self.vocabulary_size, form.length, *form.text_key)
-
-        def build(writer: Writer) -> None:
-            self._convert(name, folder, picture, form, writer, progress)
-
-        try:
-            files = [path for path in plain_files(folder) if path != folder / PIN]
-            converted = entry(f"{name}-{key(folder, how=how)}", SourceFiles(folder, files), build)
-        except InputError as error:  # the message may contain names of files and columns
-            raise InputError(printable(str(error))) from error
-        parts = {part: samples_of(converted, part) for part in ("train", "test") if f"{part}-y" in converted.arrays}
+        files = [path for path in plain_files(folder) if path != folder / PIN]
+        loaded = load_converted(
+            name, SourceFiles(folder, files), how,
+            lambda writer: self._convert(name, folder, picture, form, writer, progress),
+        )  # fmt: skip
         if not partial:
-            self._check_sizes(name, {part: len(samples.y) for part, samples in parts.items()})
-        facts = converted.description["facts"]
-        return LoadedDataset(
-            train=parts["train"],
-            test=parts.get("test"),
-            classes=self.classes,
-            preparation=self.preparation,
-            domains=tuple(facts.get("domains", ())),
-            vocabulary=tuple(facts.get("vocabulary", ())),
-            contents=converted.digest,
-        )
+            self._check_sizes(name, loaded.sizes)
+        return replace(loaded, classes=self.classes, preparation=self.preparation)
 
     def _folder(self, name: str, data_dir: str | None) -> Path:
-        """The folder with the data set's files: DATA/NAME, DATA with one of its other names, or DATA itself."""
+        """Return the folder with the files: DATA/NAME, DATA with one of its other names, or DATA itself."""
         root = data_root(data_dir, name)
         for candidate in (root / name, *(root / other for other in self.folders)):
             if candidate.is_dir():
@@ -152,13 +156,13 @@ class FileDataset:
         raise InputError(f"data_dir = {str(root)!r} has no folder {name!r}; it should hold {self.where}")
 
     def _holds_one_set(self, root: Path) -> bool:
-        """True if `root` holds files, and no folders except those of the hub's copy of this data set."""
+        """Return whether `root` holds files, and no folders except those of the hub's copy of this data set."""
         content = [path for path in root.iterdir() if not path.name.startswith(".")]
         own = {"data", self.hub.folder if self.hub else "data"}
         return len(content) > 0 and all(path.is_file() or path.name in own for path in content)
 
     def _picture_shape(self, form: SampleFormat) -> Shape | None:
-        """The shape of the pictures, resized if the form says so; None for texts."""
+        """Return the shape of the pictures, resized if the form says so; None for texts."""
         if self.picture is not None:
             form.refuse_text_options()
         if self.picture is None or not self.picture.resize:
@@ -183,7 +187,7 @@ class FileDataset:
         write_groups(writer, parts)
 
     def _check_sizes(self, name: str, found: Mapping[str, int]) -> None:
-        """Raise InputError if parts have other numbers of samples than the data set; parts may be split otherwise."""
+        """Raise InputError if parts are not complete. Other parts than those of the set need the same total."""
         if found.keys() != self.sizes.keys() and sum(found.values()) == sum(self.sizes.values()):
             return
         for part, expected in self.sizes.items():
@@ -195,7 +199,7 @@ class FileDataset:
 
 
 def data_root(data_dir: str | None, name: str) -> Path:
-    """The folder of all data sets: `data_dir`, else $FEDFLAT_DATA. Raises InputError if there is none."""
+    """Return the folder of all data sets: `data_dir`, else $FEDFLAT_DATA. Raises InputError if there is none."""
     given = data_dir or os.environ.get("FEDFLAT_DATA")
     if not given:
         raise InputError(
@@ -207,8 +211,31 @@ def data_root(data_dir: str | None, name: str) -> Path:
     return root
 
 
-def samples_of(converted: Entry, part: str) -> SampleArrays:
-    """The samples of a part of a converted data set, mapped into memory."""
-    arrays = converted.arrays
-    x, y = (torch.from_numpy(arrays[f"{part}-{name}"]) for name in "xy")
-    return SampleArrays(x, y, arrays.get(f"{part}-domain"), arrays.get(f"{part}-user"))
+def load_converted(
+    name: str, sources: SourceFiles, how: tuple[object, ...], build: Callable[[Writer], None]
+) -> LoadedDataset:
+    """Return the samples that `build` writes for these files, mapped into memory; an entry in the cache is reused.
+
+    `how` is what the entry depends on beside the files. Raises InputError as `build` does.
+    """
+    converted = entry(f"{name}-{key(sources.folder, how=how)}", sources, build)
+    arrays, facts = converted.arrays, converted.description["facts"]
+    parts = {
+        part: SampleArrays(
+            torch.from_numpy(arrays[f"{part}-x"]),
+            torch.from_numpy(arrays[f"{part}-y"]),
+            arrays.get(f"{part}-domain"),
+            arrays.get(f"{part}-user"),
+        )
+        for part in ("train", "test")
+        if f"{part}-y" in arrays
+    }
+    return LoadedDataset(
+        train=parts["train"],
+        test=parts.get("test"),
+        classes=facts.get("classes", 0),
+        domains=tuple(facts.get("domains", ())),
+        vocabulary=tuple(facts.get("vocabulary", ())),
+        contents=converted.digest,
+        class_names=tuple(facts.get("class_names", ())),
+    )

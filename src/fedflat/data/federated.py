@@ -3,53 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.errors import InputError
+from ..core.object_references import portable
 from ..core.plain_numbers import takes_numbers
-from ..core.registry import known_names
-from ..core.task import KINDS, Kind
-from .arrays import refuse_other_columns, samples_and_labels, stored_parts
-from .labels import Labelling
+from ..core.task import Kind
+from .dataset import LoadedDataset
+from .holdings import Holdings, check_split, hold_out, split_generator, split_samples
+from .labels import checked_task
 from .numbers import check_kind
-from .preparation import Augmentation, Preparation
+from .own_data import own_clients, own_samples
+from .partition import IID, Partition
+from .preparation import Augmentation, Preparation, augmentation_of
+from .selection import DataOptions
 from .types import Index, Members
-
-if TYPE_CHECKING:  # schemes use the types of this module
-    from .partition import Partition
 
 Augment = Literal["none", "crop-flip", "fl-simulator"]
 AT_ONCE = 2**20  # members that are converted to int64 at once
-
-
-@dataclass(frozen=True)
-class Holdings:
-    """The samples of every client: client i holds `members[offsets[i] : offsets[i + 1]]`."""
-
-    members: Members  # (sum of sizes,) sample indices, client after client
-    offsets: Index  # (clients + 1,)
-
-    @classmethod
-    def of(cls, parts: Sequence[Members]) -> Holdings:
-        """From the sample indices of every client."""
-        return cls(np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64))
-
-    @property
-    def sizes(self) -> Index:
-        """Samples per client, (clients,)."""
-        return np.diff(self.offsets)
-
-    def parts(self) -> list[Members]:
-        """The sample indices of every client."""
-        return np.split(self.members, self.offsets[1:-1])
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,7 +59,7 @@ class FederatedData:
     first: int = 0  # the number of the first client; not 0 for a client's own data, which keep its number
 
     def __post_init__(self) -> None:
-        """Raises ValueError for an empty client, a label out of range, NaN, or tensors that do not fit together."""
+        """Raise ValueError for an empty client, a label out of range, NaN, or tensors that do not fit together."""
         if isinstance(self.classes, bool) or not isinstance(self.classes, int) or self.classes < 1:
             raise InputError(f"data: classes must be a whole number of at least 1, got {self.classes!r}")
         _check_index(self.members, self.offsets, len(self.y))
@@ -133,39 +112,16 @@ class FederatedData:
         Raises ValueError for an empty client, unequal lengths, shapes or kinds of numbers, labels that are missing,
         leave out numbers or are out of range, and NaN.
         """
-        from .loading import augmentation_of, with_validation  # here, because they make federated data
-        from .selection import DataOptions
-
-        if isinstance(clients, dict | str):
-            raise InputError("data: from_clients takes a list of (x, y), one per client")
         options = DataOptions(
             validation=validation,
             augment=augment,
             labels=labels,
             class_names=class_names,  # type: ignore[arg-type]
         )
-        given = {f"client {i}": client for i, client in enumerate(clients)}
-        if not given:
-            raise InputError("data: from_clients needs at least one client")
-        given |= {} if test is None else {"test": test}
-        refuse_other_columns(given)
-        parts = {part: samples_and_labels(some, part, columns, checked_task(task)) for part, some in given.items()}
-        stored, outputs, names = stored_parts(parts, task, Labelling(labels, options.class_names, classes))
-        held_out = stored.pop("test", None)
-        x, y = (torch.cat(some) for some in zip(*stored.values(), strict=True))
-        data = cls(
-            x=x,
-            y=y,
-            members=np.arange(len(y), dtype=np.int64),
-            offsets=np.cumsum([0, *(len(own) for own, _ in stored.values())], dtype=np.int64),
-            classes=outputs,
-            test=held_out,
-            name=name,
-            task=task,
-            augmentation=augmentation_of(options.augment, x, name),
-            class_names=names,
-        )
-        return with_validation(data, options.validation, seed)
+        how = replace(options.labelling, classes=classes)
+        loaded, sizes = own_clients(clients, test, columns, checked_task(task), how)
+        held = Holdings(np.arange(sum(sizes), dtype=np.int64), np.cumsum([0, *sizes], dtype=np.int64))
+        return _federated(loaded, held, name, "given", options, seed)
 
     @classmethod
     @takes_numbers
@@ -207,17 +163,17 @@ class FederatedData:
 
         Raises ValueError, naming the argument, for samples that do not fit together and a split that cannot be made.
         """
-        from .own_data import split  # here, because it makes federated data
-        from .selection import DataOptions
-
         options = DataOptions(
             validation=validation,
             augment=augment,
             labels=labels,
             class_names=class_names,  # type: ignore[arg-type]
         )
-        task = checked_task(task)
-        return split(x, y, columns, domain, user, clients, partition, test, seed, classes, name, options, task)
+        how = replace(options.labelling, classes=classes)
+        check_split(clients, partition, seed)
+        loaded = own_samples(x if y is None else (x, y), test, {"domain": domain, "user": user}, columns,
+                             checked_task(task), how)  # fmt: skip
+        return divide(loaded, name, clients, partition or IID(stratified=False), seed, options)
 
     def __repr__(self) -> str:
         """Name, sizes and partition, without the samples."""
@@ -250,27 +206,27 @@ class FederatedData:
         return int(self.sizes.max())
 
     def sizes_of(self, clients: Index) -> Index:
-        """The numbers of samples of these clients (c,): (c,)."""
+        """Return the numbers of samples of these clients (c,): (c,)."""
         sizes: Index = self.offsets[clients - self.first + 1] - self.starts_of(clients)
         return sizes
 
     def starts_of(self, clients: Index) -> Index:
-        """The places in `members` where the samples of these clients (c,) begin: (c,)."""
+        """Return the positions in `members` where the samples of these clients (c,) begin: (c,)."""
         starts: Index = self.offsets[clients - self.first]
         return starts
 
     def held(self, places: Index | slice) -> Index:
-        """The sample indices at these places of `members`, in the shape of `places`."""
+        """Return the sample indices at these positions of `members`, in the shape of `places`."""
         return self.members[places].astype(np.int64)
 
     def client(self, i: int) -> tuple[Tensor, Tensor]:
-        """The samples of client `i`: x (n_i, *shape), y (n_i,)."""
+        """Return the samples of client `i`: x (n_i, *shape), y (n_i,)."""
         start, end = self.offsets[i - self.first :][:2]
         own = torch.from_numpy(self.held(slice(start, end)))
         return self.x[own], self.y[own]
 
     def alone(self, i: int) -> FederatedData:
-        """The data that client `i` has on its own device: its training samples; it keeps its number."""
+        """Return the data that client `i` has on its own device: its training samples; it keeps its number."""
         x, y = self.client(i)
         members, offsets = np.arange(len(y)), np.array([0, len(y)])
         return replace(
@@ -278,15 +234,15 @@ class FederatedData:
         )
 
     def inputs(self, samples: Tensor) -> Tensor:
-        """The model's input for the training samples with these indices (*batch,): (*batch, *shape)."""
+        """Return the model's input for the training samples with these indices (*batch,): (*batch, *shape)."""
         return self.preparation(self.stored(samples))
 
     def stored(self, samples: Tensor) -> Tensor:
-        """The training samples with these indices (*batch,) in their stored form: (*batch, *shape)."""
+        """Return the training samples with these indices (*batch,) in their stored form: (*batch, *shape)."""
         return self.x.index_select(0, samples.flatten()).view(*samples.shape, *self.shape)  # 20 times as fast as [...]
 
     def counts(self) -> Index:
-        """Samples per client and class, or with a label, (clients, classes); in regression per client, (clients, 1)."""
+        """Count samples per client and class or label, (clients, classes); in regression per client, (clients, 1)."""
         if self.task == "regression":
             return self.sizes[:, None]
         if self.task == "multi-label":
@@ -307,12 +263,46 @@ class FederatedData:
         return self.contents or digest((self.x, self.y))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> FederatedData:
-        """The data on `device`, with samples prepared as `dtype`; the client index stays on the host."""
+        """Copy the data to `device`, with samples prepared as `dtype`; the client index stays on the host."""
         test = None if self.test is None else (_cast(self.test[0], device, dtype), _cast(self.test[1], device, dtype))
         preparation = replace(self.preparation, dtype=dtype)
         return replace(
             self, x=_cast(self.x, device, dtype), y=_cast(self.y, device, dtype), test=test, preparation=preparation
         )
+
+
+def divide(
+    loaded: LoadedDataset, name: str, clients: int, scheme: Partition, seed: int, options: DataOptions
+) -> FederatedData:
+    """Split a data set over clients by `scheme`, with validation sets if `options` ask for them."""
+    held = split_samples(loaded, clients, scheme, seed)
+    return _federated(loaded, held, portable(name), str(scheme), options, seed)
+
+
+def _federated(
+    loaded: LoadedDataset, held: Holdings, name: str, partition: str, options: DataOptions, seed: int
+) -> FederatedData:
+    """Return the samples of a data set as the clients hold them, less those for validation."""
+    data = FederatedData(
+        x=loaded.train.x,
+        y=loaded.train.y,
+        members=held.members,
+        offsets=held.offsets,
+        classes=loaded.classes,
+        test=None if loaded.test is None else (loaded.test.x, loaded.test.y),
+        name=name,
+        partition=partition,
+        preparation=loaded.preparation,
+        augmentation=augmentation_of(options.augment, loaded.train.x, name),
+        vocabulary=loaded.vocabulary,
+        contents=loaded.contents,
+        task=loaded.task,
+        class_names=loaded.class_names,
+    )
+    if not options.validation:
+        return data
+    train, validation = hold_out(Holdings(data.members, data.offsets), options.validation, split_generator(seed, 1))
+    return replace(data, members=train.members, offsets=train.offsets, validation=validation)
 
 
 def digest(tensors: Iterable[Tensor]) -> str:
@@ -332,14 +322,6 @@ def _check_index(members: Members, offsets: Index, samples: int) -> None:
         raise InputError(f"data: offsets must rise from 0 to the {len(members)} members")
     if len(members) and (members.min() < 0 or members.max() >= samples):
         raise InputError(f"data: members name samples outside 0..{samples - 1}")
-
-
-def checked_task(task: Any) -> Kind:
-    """`task`, if it is one. Raises InputError for any other value."""
-    if task not in KINDS:
-        raise InputError(f"data: task = {task!r} is unknown; {known_names(task, KINDS)}")
-    known: Kind = task
-    return known
 
 
 def _check_samples(which: str, x: Tensor, y: Tensor, classes: int, task: Kind) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
 from numbers import Real
@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.errors import InputError, printable, shortened
-from ..core.task import Kind
+from ..core.registry import known_names
+from ..core.task import KINDS, Kind
 from .numbers import Array, array_of, stored
-from .readers.limits import MAX_CLASSES
 
 MISSING = ("", "nan", "NaN", "<NA>", "NaT")  # texts that a missing value becomes in a column of texts
 MAX_NAME = 200  # characters of a class's, a domain's or a user's name, which tables and messages show
-EXACT = 2**53  # above it a float64 does not have every whole number
+MAX_CLASSES = 100_000  # ImageNet-21k has 21,841, and tables have a column for each
+EXACT = 2**53  # above it a float64 cannot hold every whole number
 Values = NDArray[np.int64] | NDArray[np.str_]
 
 
@@ -31,10 +32,18 @@ class Labelling:
 
     labels: Literal["numbers", "names"] = "numbers"
     class_names: tuple[str, ...] = ()
-    classes: int | None = None  # how many there are, if it is said
+    classes: int | None = None  # their number, if it is stated
 
 
 INDICES = Labelling()
+
+
+def checked_task(task: Any) -> Kind:
+    """Return `task`. Raises InputError unless it is one."""
+    if task not in KINDS:
+        raise InputError(f"data: task = {task!r} is unknown; {known_names(task, KINDS)}")
+    known: Kind = task
+    return known
 
 
 def values_of(values: Any, what: str) -> Values:
@@ -63,8 +72,8 @@ def task_labels(
 ) -> tuple[dict[str, Tensor], int, tuple[str, ...]]:
     """Return the labels of every part as a task stores them, the number of scores, and the names of classes, if any.
 
-    labels: numbers of every part; `found` are the texts that they number, if labels are texts. Stored are class indices
-    int64 (n,), or floats (n, k). Raises InputError, naming the part, for labels that the task cannot have.
+    labels: numbers of every part; found: the texts that they number, if labels are texts. The result holds class
+    indices int64 (n,), or floats (n, k). Raises InputError, naming the part, for labels that the task cannot have.
     """
     if task == "classification":
         whole = {part: y if found else torch.from_numpy(_whole(y.numpy(), f"data: {part} label"))
@@ -81,7 +90,7 @@ def task_labels(
 def named(values: Mapping[str, Array], what: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Convert the values of several parts to tensors, with their names: texts are numbered in order, numbers have none.
 
-    Raises InputError for parts of which one has texts and another numbers, and for names that are not fit for a table.
+    Raises InputError if one part has texts and another numbers, and for names that do not fit into a table.
     """
     first = next(iter(values))
     for part, some in values.items():
@@ -96,8 +105,25 @@ def named(values: Mapping[str, Array], what: str) -> tuple[dict[str, Tensor], tu
     return codes, tuple(names.tolist())
 
 
+def numbered(
+    values: Mapping[str, Sequence[str | int]], what: str
+) -> tuple[dict[str, NDArray[np.int64]], tuple[str, ...]]:
+    """Convert the domains or users of several parts to numbers, (n,) for each part, in the order of their names.
+
+    The names are returned in that order. Raises InputError if one part has texts and another numbers, and for names
+    that do not fit into a table.
+    """
+    different = {name for column in values.values() for name in column}
+    if len({isinstance(name, str) for name in different}) > 1:
+        raise InputError(f"data: {what} has texts in one file and numbers in another; give all the same")
+    number = {name: i for i, name in enumerate(sorted(different))}
+    names = tuple(map(str, number))
+    checked_names(names, what)
+    return {part: np.array([number[name] for name in column], dtype=np.int64) for part, column in values.items()}, names
+
+
 def checked_names(names: tuple[str, ...], what: str) -> None:
-    """Raise InputError for a name that is missing, long or not printable, or there twice, spaces around it aside."""
+    """Raise InputError for a name that is missing, long, not printable, or a duplicate up to spaces around it."""
     seen: dict[str, str] = {}
     for name in names:
         if name.strip() in MISSING:
@@ -114,8 +140,8 @@ def class_indices(
 ) -> tuple[dict[str, Tensor], int, tuple[str, ...]]:
     """Return class indices, int64 (n,), of every part, the number of classes, and their names if they have any.
 
-    labels: whole numbers (n,) of every part; the part "test" has no class that the others do not have, unless all
-    classes are stated. found: the texts that these are the numbers of, if labels are texts.
+    labels: whole numbers (n,) of every part; the part "test" has no class that the others lack, unless all classes
+    are stated. found: the texts that the numbers stand for, if labels are texts.
 
     Raises InputError for labels that are negative, or none of the classes; warns of classes without samples.
     """
@@ -131,11 +157,10 @@ def class_indices(
 def _by_name(
     labels: Mapping[str, Tensor], found: tuple[str, ...], how: Labelling
 ) -> tuple[dict[str, Tensor], int, tuple[str, ...]]:
-    """Make each different label a class, in the order of numbers or texts, or of the names that are given."""
+    """Make each different label a class, in the order of numbers or texts, or of the given names."""
     occurring = {part: torch.unique(y).tolist() for part, y in labels.items()}
     text = {value: found[value] if found else str(value) for some in occurring.values() for value in some}
-    trained = {value for part, some in occurring.items() if part != "test" or len(occurring) == 1 for value in some}
-    names = how.class_names or tuple(text[value] for value in sorted(trained))
+    names = how.class_names or tuple(text[value] for value in sorted(_trained(occurring)))
     number = {name: i for i, name in enumerate(names)}
     for part, some in occurring.items():
         for value in some:
@@ -154,28 +179,30 @@ def _by_name(
 def _numbered(labels: Mapping[str, Tensor]) -> int:
     """Return the number of classes if labels are class indices: the largest plus one.
 
-    Raises InputError for negative ones, and for a class that is there for test alone; warns of classes without samples.
+    Raises InputError for negative ones, and for a class that only test samples have; warns of classes without samples.
     """
-    occurring = {part: torch.unique(y) for part, y in labels.items()}
-    every = torch.unique(torch.cat(list(occurring.values())))
-    for part, some in occurring.items():
-        if int(some[0]) < 0:
-            place = int(torch.nonzero(labels[part] == some[0])[0])
-            raise InputError(f"data: {part} label {int(some[0])} of sample {place} is negative; classes are "
+    for part, y in labels.items():
+        if (smallest := int(y.min())) < 0:
+            place = int(torch.nonzero(y == smallest)[0])
+            raise InputError(f"data: {part} label {smallest} of sample {place} is negative; classes are "
                              "numbered from 0: leave out samples without a label, or give labels='names'")  # fmt: skip
-    classes = int(every[-1]) + 1
+    classes = 1 + max(int(y.max()) for y in labels.values())
     _check_number(classes)
-    trained = {
-        label for part, some in occurring.items() if part != "test" or len(labels) == 1 for label in some.tolist()
-    }
-    if only := set(every.tolist()) - trained:
+    occurring = {part: torch.unique(y).tolist() for part, y in labels.items()}
+    every = sorted({label for some in occurring.values() for label in some})
+    if only := set(every) - _trained(occurring):
         raise InputError(f"data: class {min(only)} has samples for test and none for training; if that is right, state "
                          "all classes as class_names")  # fmt: skip
     if missing := classes - len(every):
-        few = ", ".join(map(str, every[:6].tolist())) + ", ..." * (len(every) > 6)
+        few = ", ".join(map(str, every[:6])) + ", ..." * (len(every) > 6)
         warnings.warn(f"data: labels are {few}, which leaves {missing} of {classes} classes without a sample; labels="
                       "'names' makes those that occur the classes, class_names states all", stacklevel=2)  # fmt: skip
     return classes
+
+
+def _trained(occurring: Mapping[str, list[int]]) -> set[int]:
+    """Return the labels that occur in training: in all parts but "test", unless there is no other."""
+    return {label for part, some in occurring.items() if part != "test" or len(occurring) == 1 for label in some}
 
 
 def _check_number(classes: int) -> None:
@@ -212,7 +239,7 @@ def _of_objects(found: Array, what: str) -> Array:
 
 
 def _whole(found: Array, what: str) -> NDArray[np.int64]:
-    """Whole numbers as int64. Raises InputError for others, and for floats that may have lost digits."""
+    """Convert whole numbers to int64. Raises InputError for others, and for floats that may have lost digits."""
     kind = found.dtype.kind
     if kind not in "biuf":
         raise InputError(f"{what} is of type {found.dtype}; give names as texts, or whole numbers")

@@ -1,30 +1,24 @@
-"""Loading a data set by name, splitting it over clients, and keeping validation samples apart."""
+"""Loading of data sets by name, and their preparation from files or from the hub."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-from torch import Tensor
-
-from ..core.errors import InputError, shortened
-from ..core.object_references import portable
+from ..core.errors import InputError
 from ..core.plain_numbers import takes_numbers
 from ..core.registry import suggestion
 from ..core.task import Kind
+from ..hub import commit_of, fetch, pin, pinned
 from .arrays import check_shapes
-from .conversion import Progress
+from .conversion import OWN_FORMAT, Progress, SampleFormat
 from .dataset import BundledDataset, FileDataset, LoadedDataset, data_root
-from .federated import FederatedData, Holdings, checked_task
+from .federated import FederatedData, divide
 from .folder_dataset import FolderDataset, FoundDataset
-from .hub import download
-from .labels import INDICES, Labelling, task_labels
+from .holdings import check_split
+from .labels import INDICES, Labelling, checked_task, task_labels
 from .partition import IID, Partition
-from .partition.scheme import Samples, parts_of
-from .preparation import AUGMENTATIONS, Augmentation
-from .readers.layout import CHANNELS
-from .sample_format import OWN_FORMAT, SampleFormat
 from .selection import DataOptions, select_samples
 from .sources import known_source, source
 
@@ -43,7 +37,7 @@ def load(
     task: Kind = "classification",
     **options: Any,
 ) -> FederatedData:
-    """The data set `name` split over `clients` clients (default split: IID). The same seed gives the same split.
+    """Load the data set `name`, split over `clients` clients (default split: IID). The same seed gives the same split.
 
     data_dir: folder that holds a folder with the data set's files, by default $FEDFLAT_DATA; the first
         start converts them, later ones map the result into memory.
@@ -52,14 +46,13 @@ def load(
         image_size, text_length, validation, tokenizer, labels, class_names.
 
     Raises ValueError, naming the field, for an unknown name or option, files that are missing, damaged
-    or not the whole set, and a split that cannot be made.
+    or incomplete, and a split that cannot be made.
     """
     check_split(clients, partition, seed)
     known = known_source(name)
     chosen = checked_options(options)
-    whole = source(known).load(known, data_dir, chosen.partial, chosen.form, _no_progress)
-    how = Labelling(chosen.labels, chosen.class_names)
-    loaded = select_samples(labelled(whole, checked_task(task), known, how), chosen)
+    complete = source(known).load(known, data_dir, chosen.partial, chosen.form, _no_progress)
+    loaded = select_samples(labelled(complete, checked_task(task), known, chosen.labelling), chosen)
     used, there_are = len(loaded.train.y), source(known).sizes.get("train", len(loaded.train.y))
     part = "" if used == there_are else f" ({used:,} of {there_are:,} training samples)"
     return divide(loaded, known + part, clients, partition or IID(stratified=False), seed, chosen)
@@ -72,7 +65,7 @@ def described(
     task: Kind = "classification",
     how: Labelling = INDICES,
 ) -> FileDataset | BundledDataset | FoundDataset:
-    """The data set `name` with its classes, sizes and shape; the files of a user's own folder are read for that."""
+    """Return the data set `name` with its classes, sizes and shape; for that, files of a user's own folder are read."""
     known, described_by = known_source(name), source(name)
     if isinstance(described_by, BundledDataset) and not described_by.classes:  # a function of the user's own
         return replace(described_by, classes=labelled(described_by.read(), task, known, how).classes)
@@ -83,7 +76,7 @@ def described(
 
 
 def labelled(loaded: LoadedDataset, task: Kind, name: str, how: Labelling = INDICES) -> LoadedDataset:
-    """`loaded` with the labels of a `task`. Raises InputError, naming the set, if its labels are of another kind."""
+    """Return `loaded` with labels of a `task`. Raises InputError, naming the set, if its labels are of another kind."""
     class_numbers = loaded.train.y.ndim == 1 and not loaded.train.y.is_floating_point()
     if task != "classification" and (loaded.classes or class_numbers):
         raise InputError(f"data.name = {name!r} has classes, and {task} needs other labels: floats, or (n, k) in npz")
@@ -99,15 +92,6 @@ def labelled(loaded: LoadedDataset, task: Kind, name: str, how: Labelling = INDI
     test = loaded.test and replace(loaded.test, y=y["test"])
     train = replace(loaded.train, y=y["training"])
     return replace(loaded, train=train, test=test, classes=outputs, task=task, class_names=names)
-
-
-def check_split(clients: Any, partition: Any, seed: Any) -> None:
-    """Raise InputError, naming the field, for what cannot describe a split."""
-    for what, value, least in (("clients", clients, 1), ("seed", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InputError(f"data.{what} must be a whole number of at least {least}, got {value!r}")
-    if not isinstance(partition, Partition | None):
-        raise InputError(f"partition must be a scheme such as Dirichlet(alpha=0.1), got {shortened(repr(partition))}")
 
 
 def prepare(
@@ -138,82 +122,30 @@ def prepare(
     return known.load(known_source(name), data_dir, partial, form, progress or _no_progress)
 
 
-def divide(
-    loaded: LoadedDataset, name: str, clients: int, scheme: Partition, seed: int, options: DataOptions
-) -> FederatedData:
-    """The samples of a data set split over clients by `scheme`, with validation sets if `options` ask for them."""
-    train = loaded.train
-    if loaded.task != "classification" and scheme.needs_classes:
-        raise InputError(f"partition = {scheme} splits by class, and the labels are those of {loaded.task}; use iid, "
-                         "domain or natural")  # fmt: skip
-    labels = train.y.numpy() if loaded.task == "classification" else np.zeros(len(train.y), dtype=np.int64)
-    samples = Samples(labels, loaded.classes, train.domain, loaded.domains, train.user)
-    parts = Holdings.of(parts_of(scheme, samples, clients, _generator(seed)))
-    data = FederatedData(
-        x=train.x,
-        y=train.y,
-        members=parts.members,
-        offsets=parts.offsets,
-        classes=loaded.classes,
-        test=None if loaded.test is None else (loaded.test.x, loaded.test.y),
-        name=portable(name),
-        partition=str(scheme),
-        preparation=loaded.preparation,
-        augmentation=augmentation_of(options.augment, train.x, name),
-        vocabulary=loaded.vocabulary,
-        contents=loaded.contents,
-        task=loaded.task,
-        class_names=loaded.class_names,
-    )
-    return with_validation(data, options.validation, seed)
+def download(name: str, known: FileDataset, root: Path, revision: str | None = None) -> Path:
+    """Fetch the parquet files of the data set `name` from the Hugging Face hub into the folder `root`/`name`.
 
+    The folder is returned. `revision` is a commit, branch or tag of the repository; by default the last commit that was
+    fetched, which `hub.json` in the folder records. Existing files are not fetched again.
 
-def with_validation(data: FederatedData, share: float, seed: int) -> FederatedData:
-    """`data` with a `share` of each client's samples held out, drawn by `seed`; unchanged if that is 0."""
-    return hold_out(data, share, _generator(seed, 1)) if share else data
-
-
-def augmentation_of(augment: str, x: Tensor, name: str) -> Augmentation | None:
-    """The augmentation called `augment`. Raises InputError if the samples `x` (n, *shape) are no pictures."""
-    if augment != "none" and x.ndim != 4:
-        raise InputError(f"data.augment = {augment!r} goes with pictures; {name} has none")
-    if augment != "none" and x.shape[1] not in CHANNELS and x.shape[3] in CHANNELS:
-        raise InputError(f"data.augment = {augment!r} goes with pictures (n, channels, height, width); {name} has "
-                         f"{tuple(x.shape)}")  # fmt: skip
-    return AUGMENTATIONS[augment]
-
-
-def hold_out(data: FederatedData, share: float, rng: np.random.Generator) -> FederatedData:
-    """Move a random `share` of each client's samples to a validation set; every client keeps samples to train on.
-
-    The validation samples are drawn from the client's own samples, so they have its label distribution. All copies of
-    a sample that a client holds twice are in the same set. A client with fewer than two different samples has none for
-    validation. Raises InputError if that is every client.
+    Raises InputError if the extra `hub` is not installed, the hub does not have the data set or the revision, or the
+    hub cannot be reached.
     """
-    train, held_out = [], []
-    for own in Holdings(data.members, data.offsets).parts():
-        different = np.unique(own)
-        number = min(max(1, round(share * len(different))), len(different) - 1)
-        chosen = rng.choice(different, number, replace=False)
-        train.append(own[~np.isin(own, chosen)])
-        held_out.append(np.sort(chosen))
-    if not any(map(len, held_out)):
-        raise InputError(f"data.validation = {share} needs a client with two different samples; "
-                         "use fewer clients, or train without validation")  # fmt: skip
-    rest = Holdings.of(train)
-    return replace(data, members=rest.members, offsets=rest.offsets, validation=Holdings.of(held_out))
+    if known.hub is None:
+        raise InputError(f"data.name = {name!r} is not on the hub; give data_dir (--data-dir) with {known.where}")
+    folder, repository = root / name, known.hub.repository
+    commit = (pinned(folder, repository) if revision is None else None) or commit_of("dataset", repository, revision)
+    files = f"{known.hub.folder}/*.parquet" if known.hub.folder else "*.parquet"
+    fetch("dataset", repository, commit, folder, files)
+    pin(folder, repository, commit)
+    return folder
 
 
 def checked_options(options: dict[str, Any]) -> DataOptions:
-    """`options` as DataOptions. Raises InputError for an unknown one."""
+    """Return `options` as DataOptions. Raises InputError for an unknown one."""
     unknown = sorted(set(options) - set(DataOptions.__dataclass_fields__))
     if unknown:
         known = ", ".join(DataOptions.__dataclass_fields__)
         close = suggestion(unknown[0], DataOptions.__dataclass_fields__)
         raise InputError(f"data.{unknown[0]} is unknown; known options are {known}{close}")
     return DataOptions(**options)
-
-
-def _generator(seed: int, *counters: int) -> np.random.Generator:
-    """Random numbers for a split (purpose 0 in `rounds.randomness`); with the counter 1, those for validation sets."""
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0, *counters)))

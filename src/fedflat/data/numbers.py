@@ -1,7 +1,7 @@
-"""The numbers of samples in the types that are stored. What becomes of each type is a table of docs/own_data.md.
+"""The types in which the numbers of samples are stored; a table in docs/own_data.md lists the conversions.
 
-Three kinds are kept apart, because they reach a model differently: pixels (uint8) are scaled to [0, 1], whole numbers
-(int64) are tokens, and floats stay as they are. No part of a data set is turned into the kind of another one.
+There are three kinds, because models see them differently: pixels (uint8) are scaled to [0, 1], whole numbers
+(int64) are tokens, and floats are unchanged. No part of a data set is converted to the kind of another one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core.errors import InputError, printable, shortened
+from ..core.errors import InputError, first_line, printable, shortened
 
 Array = NDArray[Any]
 NumberKind = Literal["floats", "pixels", "tokens"]
@@ -31,7 +31,7 @@ def sample_tensor(value: Any, what: str) -> Tensor:
     """Convert an array, a tensor, a table or nested lists to a tensor of uint8, int64, float32 or float64.
 
     The columns of a table (a DataFrame) are quantities: whole numbers and truth values there become float64.
-    Raises InputError, beginning with `what`, for what has no numbers, or some that none of these types holds.
+    Raises InputError, beginning with `what`, for values that are not numbers, or that none of these types holds.
     """
     found = array_of(value, what)
     if is_table(value) and found.dtype.kind in "biu":
@@ -45,9 +45,9 @@ def is_table(value: Any) -> bool:
 
 
 def stored(found: Array, what: str) -> Array:
-    """Convert an array to uint8, int64, float32 or float64; no value changes, but wider floats are rounded.
+    """Convert an array to uint8, int64, float32 or float64; values are kept, except that wider floats are rounded.
 
-    Raises InputError, beginning with `what`, for any other numbers, and for what is none.
+    Raises InputError, beginning with `what`, for any other numbers, and for values that are not numbers.
     """
     kind, size = found.dtype.kind, found.dtype.itemsize
     if kind in ADVICE:
@@ -75,11 +75,11 @@ def array_of(value: Any, what: str) -> Array:
     except InputError:
         raise
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise InputError(f"{what} is no array of numbers: {_first_line(error)}") from error
+        raise InputError(f"{what} is no array of numbers: {shortened(first_line(error))}") from error
 
 
 def kind_of(x: Tensor) -> NumberKind:
-    """Return what the numbers of stored samples are to a model."""
+    """Return the kind of the numbers of stored samples."""
     return "floats" if x.is_floating_point() else "pixels" if x.dtype == torch.uint8 else "tokens"
 
 
@@ -124,7 +124,3 @@ def _of_objects(found: Array, what: str) -> Array:
 def _shown(value: Any) -> str:
     shown = printable(shortened(repr(value), 40))
     return f"the text {shown}" if isinstance(value, str) else f"{shown} of type {type(value).__name__}"
-
-
-def _first_line(error: Exception) -> str:
-    return shortened(printable((str(error).splitlines() or [type(error).__name__])[0]))

@@ -1,61 +1,85 @@
-"""A user's own samples, from arrays or a dataset object, split over clients."""
+"""A user's own samples, as a data set before it is split: from arrays, dataset objects, or a function."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from numbers import Real
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from ..core.errors import InputError
+from ..core.errors import InputError, printable, shortened
+from ..core.object_references import portable
 from ..core.task import Kind
 from .arrays import Columns, groups, has_columns, read_columns, refuse_other_columns, samples_and_labels, stored_parts
-from .dataset import LoadedDataset, SampleArrays
-from .federated import FederatedData
-from .labels import INDICES, Labelling
-from .loading import check_split, divide
-from .partition import IID, Partition
-from .selection import DataOptions, in_proportion, rows_of
+from .dataset import BundledDataset, LoadedDataset, SampleArrays
+from .labels import INDICES, Labelling, named
+from .numbers import alike
+from .selection import in_proportion, rows_of
 
 LARGEST_TEST_SHARE = 0.9
 
 
-def split(
-    x: Any,
-    y: Any,
-    columns: Columns | None,
-    domain: Any,
-    user: Any,
-    clients: int,
-    partition: Partition | None,
-    test: Any,
-    seed: int,
-    classes: int | None,
-    name: str,
-    options: DataOptions,
-    task: Kind,
-) -> FederatedData:
-    """Own samples, less those for test, split over clients; see `FederatedData.split`."""
-    check_split(clients, partition, seed)
-    given = x if y is None else (x, y)
+def own_clients(
+    clients: Iterable[Any], test: Any, columns: Columns | None, task: Kind, how: Labelling
+) -> tuple[LoadedDataset, list[int]]:
+    """Return the samples of all clients, one after another, and their number for each client.
+
+    See `FederatedData.from_clients`.
+    """
+    if isinstance(clients, dict | str):
+        raise InputError("data: from_clients takes a list of (x, y), one per client")
+    given = {f"client {i}": client for i, client in enumerate(clients)}
+    if not given:
+        raise InputError("data: from_clients needs at least one client")
+    given |= {} if test is None else {"test": test}
+    refuse_other_columns(given)
+    parts = {part: samples_and_labels(some, part, columns, task) for part, some in given.items()}
+    stored, outputs, names = stored_parts(parts, task, how)
+    held_out = stored.pop("test", None)
+    x, y = (torch.cat(some) for some in zip(*stored.values(), strict=True))
+    loaded = LoadedDataset(
+        SampleArrays(x, y), held_out and SampleArrays(*held_out), outputs, task=task, class_names=names
+    )
+    return loaded, [len(own) for own, _ in stored.values()]
+
+
+def own_samples(
+    given: Any, test: Any, of_groups: Mapping[str, Any], columns: Columns | None, task: Kind, how: Labelling
+) -> LoadedDataset:
+    """Return a pair (x, y) or a dataset, less its share for test if `test` is a number; see `FederatedData.split`.
+
+    of_groups: domain and user of the samples, or None.
+    """
     share = isinstance(test, Real)
     parts = {"training": given} | ({} if test is None or share else {"test": test})
     refuse_other_columns(parts)
+    refuse_other_columns(parts)
     stored, outputs, names = stored_parts(
         {part: samples_and_labels(some, part, columns, task) for part, some in parts.items()},
-        task, _labelling(given, columns, classes, options, task),
+        task, _labelling(given, columns, task, how),
     )  # fmt: skip
-    whole, domains = _with_groups(*stored["training"], {"domain": domain, "user": user}, given)
-    train, held_out = _without_share(whole, test) if share else (_copied(whole), None)
+    samples, domains = _with_groups(*stored["training"], of_groups, given)
+    train, held_out = _without_share(samples, test) if share else (_copied(samples), None)
     if "test" in stored:
         held_out = _copied(SampleArrays(*stored["test"]))
-    loaded = LoadedDataset(train, held_out, outputs, domains=domains, task=task, class_names=names)
-    return divide(loaded, name, clients, partition or IID(stratified=False), seed, options)
+    return LoadedDataset(train, held_out, outputs, domains=domains, task=task, class_names=names)
 
 
-def _with_groups(x: Tensor, y: Tensor, values: dict[str, Any], dataset: Any) -> tuple[SampleArrays, tuple[str, ...]]:
+def _labelling(dataset: Any, columns: Columns | None, task: Kind, how: Labelling) -> Labelling:
+    """Return what the call says about classes, or else what the dataset's column of labels declares."""
+    if how != INDICES or task != "classification" or columns is None or not has_columns(dataset):
+        return how
+    feature = (getattr(dataset, "features", None) or {}).get(columns[1])
+    names = tuple(getattr(feature, "names", None) or ())
+    return Labelling(class_names=names, classes=getattr(feature, "num_classes", None))
+
+
+def _with_groups(x: Tensor, y: Tensor, values: Mapping[str, Any], dataset: Any) -> tuple[SampleArrays, tuple[str, ...]]:
     """Return samples with domains and users, and names of domains; a text names a column of the dataset."""
     ids: dict[str, Any] = {"domain": None, "user": None}
     names: dict[str, tuple[str, ...]] = {"domain": ()}
@@ -67,25 +91,13 @@ def _with_groups(x: Tensor, y: Tensor, values: dict[str, Any], dataset: Any) -> 
     return SampleArrays(x, y, ids["domain"], ids["user"]), names["domain"]
 
 
-def _labelling(
-    dataset: Any, columns: Columns | None, classes: int | None, options: DataOptions, task: Kind
-) -> Labelling:
-    """Return what the call says about classes, or else what the dataset's column of labels declares."""
-    given = Labelling(options.labels, options.class_names, classes)
-    if given != INDICES or task != "classification" or columns is None or not has_columns(dataset):
-        return given
-    feature = (getattr(dataset, "features", None) or {}).get(columns[1])
-    names = tuple(getattr(feature, "names", None) or ())
-    return Labelling(class_names=names, classes=getattr(feature, "num_classes", None))
-
-
 def _copied(samples: SampleArrays) -> SampleArrays:
-    """The samples in memory of their own, so that a later change of the user's arrays changes nothing here."""
+    """Copy the samples, so that a later change of the user's arrays changes nothing here."""
     return replace(samples, x=samples.x.clone(), y=samples.y.clone())
 
 
 def _without_share(samples: SampleArrays, share: float) -> tuple[SampleArrays, SampleArrays]:
-    """The samples without a `share` of them, and that share: classes in proportion, the same for every seed."""
+    """Split off a `share` of the samples for test: classes in proportion, the same for every seed."""
     if isinstance(share, bool) or not 0 < share <= LARGEST_TEST_SHARE:
         raise InputError(f"data: test must be a share in (0, {LARGEST_TEST_SHARE}], a pair (x, y) or a dataset, "
                          f"got {share!r}")  # fmt: skip
@@ -95,3 +107,44 @@ def _without_share(samples: SampleArrays, share: float) -> tuple[SampleArrays, S
     chosen = in_proportion(samples.y, number)
     rest = np.setdiff1d(np.arange(len(samples.y)), chosen)
     return rows_of(samples, rest), rows_of(samples, chosen)
+
+
+@cache
+def own_dataset(name: str, read: Callable[[], Any]) -> BundledDataset:
+    """Return the data set that the user's function `read` returns; it is called once in a process.
+
+    It returns the training samples (x, y), or these and the test samples, ((x, y), (x, y)), as arrays or tensors with
+    x (n, *shape) and class indices or names of classes y (n,); or a `LoadedDataset`, which may have domains and users.
+
+    Raises InputError, naming the data set, for anything else, and if `read` raises.
+    """
+    try:
+        returned = read()
+        loaded = returned if isinstance(returned, LoadedDataset) else _of_pairs(returned)
+    except Exception as error:
+        reason = str(error) if isinstance(error, InputError) else f"raises {type(error).__name__}: {error}"
+        raise InputError(f"data.name = {printable(name)}: {printable(shortened(reason, 400))}") from error
+    return BundledDataset(
+        summary=f"what {portable(name)} returns",
+        read=lambda: loaded,
+        classes=loaded.classes,
+        shape=tuple(loaded.train.x.shape[1:]),
+        sizes=loaded.sizes,
+        where=f"what {portable(name)} returns",
+        domains=loaded.domains,
+        vocabulary_size=len(loaded.vocabulary),
+    )
+
+
+def _of_pairs(returned: Any) -> LoadedDataset:
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
+        raise InputError(f"returns {type(returned).__name__}, not (x, y), ((x, y), (x, y)) or a LoadedDataset")
+    has_test = all(isinstance(part, tuple | list) and len(part) == 2 for part in returned)
+    given = dict(zip(("training", "test"), returned if has_test else (returned,), strict=False))
+    refuse_other_columns(given)
+    # Regression has the labels of every task; `loss` says which one they are.
+    parts = {part: samples_and_labels(pair, f"the {part} part", task="regression") for part, pair in given.items()}
+    x = alike({part: x for part, (x, _) in parts.items()})
+    y, names = named({part: y for part, (_, y) in parts.items()}, "label")
+    samples = [SampleArrays(*pair) for pair in zip(x, y.values(), strict=True)]
+    return LoadedDataset(samples[0], samples[1] if has_test else None, 0, class_names=names)

@@ -26,7 +26,7 @@ class PartitionStatistics:
     validation: int = 0  # samples that their client does not train on
 
     def lines(self) -> list[str]:
-        """The numbers as lines of text."""
+        """Return the numbers as lines of text."""
         return [
             f"clients             {self.clients}",
             f"training samples    {self.samples} ({self.unused} unused, {self.duplicated} repeated"
@@ -37,7 +37,7 @@ class PartitionStatistics:
 
 
 def partition_statistics(data: FederatedData) -> PartitionStatistics:
-    """The statistics of the split of `data`."""
+    """Return the statistics of the split of `data`."""
     classes = (data.counts() > 0).sum(axis=1)
     validation = np.empty(0, np.int64) if data.validation is None else data.validation.members
     return PartitionStatistics(

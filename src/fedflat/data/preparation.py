@@ -1,4 +1,4 @@
-"""Turning stored samples into the input of a model, in batches and on the device: scaling, normalising, augmenting."""
+"""Preparation of stored samples as model input, in batches and on the device: scaling, normalising, augmenting."""
 
 from __future__ import annotations
 
@@ -12,10 +12,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .device_copy import to_device
+from ..core.errors import InputError
+from .readers.layouts import CHANNELS
 
 PAD = 4  # pixels on each side that a crop may move by
 FIELD = 21  # bits of a 64-bit word that one random decision uses
+
+
+def to_device(x: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """Copy `x` from the host to `device`, without waiting for earlier work of the device.
+
+    A GPU copies after its earlier work, and torch reads the host's memory before it returns. Apple's device reads it
+    later, so there the host waits.
+    """
+    return x.to(device, dtype or x.dtype, non_blocking=device.type != "mps")
 
 
 @dataclass(frozen=True)
@@ -27,7 +37,7 @@ class Preparation:
     dtype: torch.dtype = torch.float32
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The model's input for the stored samples `x` (*batch, *shape)."""
+        """Return the model's input for the stored samples `x` (*batch, *shape)."""
         if x.dtype != torch.uint8:
             return x if x.is_floating_point() else x.long()
         x = x.to(self.dtype).div_(255)  # a copy, so that it may be changed in place
@@ -39,7 +49,7 @@ class Preparation:
 
 @lru_cache(maxsize=16)
 def _of_channels(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """One number for each channel (channels, 1, 1), copied to a device once and not at every batch."""
+    """Return one number for each channel (channels, 1, 1), copied to a device once and not at every batch."""
     with torch.inference_mode(False):  # evaluation may ask first, training takes the same tensor
         return torch.tensor(values, dtype=dtype, device=device)[:, None, None]
 
@@ -56,7 +66,7 @@ class Augmentation:
 
     crop: float  # probability of a crop
     flip: float  # probability of a flip
-    flip_first: bool  # the flip comes before the crop
+    flip_first: bool  # flip before the crop
     border: Literal["black", "mean"]  # the padding: black pixels, or the mean colour (zero after normalising)
 
     def __call__(self, x: Tensor, words: NDArray[np.uint64], preparation: Preparation) -> Tensor:
@@ -98,3 +108,13 @@ AUGMENTATIONS: dict[str, Augmentation | None] = {
     # FL-Simulator: normalise, flip, then crop with probability 1/2; so the border has the mean colour.
     "fl-simulator": Augmentation(crop=0.5, flip=0.5, flip_first=True, border="mean"),
 }
+
+
+def augmentation_of(augment: str, x: Tensor, name: str) -> Augmentation | None:
+    """Return the augmentation called `augment`. Raises InputError unless the samples `x` (n, *shape) are pictures."""
+    if augment != "none" and x.ndim != 4:
+        raise InputError(f"data.augment = {augment!r} goes with pictures; {name} has none")
+    if augment != "none" and x.shape[1] not in CHANNELS and x.shape[3] in CHANNELS:
+        raise InputError(f"data.augment = {augment!r} goes with pictures (n, channels, height, width); {name} has "
+                         f"{tuple(x.shape)}")  # fmt: skip
+    return AUGMENTATIONS[augment]

@@ -1,4 +1,4 @@
-"""What the samples of a model's training were, so that other samples are prepared in the same way, or refused."""
+"""The kind of samples that a model was trained on: other samples are prepared in the same way, or refused."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch import Tensor
 from ..core.errors import InputError, printable
 from ..core.task import Kind
 from .arrays import has_columns, stacked
-from .conversion import encode
 from .federated import FederatedData
 from .labels import MAX_NAME
 from .numbers import NumberKind, is_table, kind_of, sample_tensor
 from .preparation import Preparation
+from .texts import encode
 
 MEANING: dict[NumberKind, str] = {
     "pixels": "pixels (uint8), which models see scaled to [0, 1]",
@@ -44,7 +44,7 @@ class SampleKind:
     vocabulary: tuple[str, ...] = ()  # of texts: the word of each token number
 
     def __post_init__(self) -> None:
-        """Raise InputError for what no run writes; the kind may come from somebody else's folder."""
+        """Raise InputError for values that no run writes; the kind may come from an untrusted folder."""
         names = {name for name in self.class_names if len(name) <= MAX_NAME and printable(name) == name}
         if not 1 <= self.outputs <= LARGEST or min(self.shape, default=1) < 1 or prod(self.shape) > LARGEST:
             raise InputError("samples: not a shape, or not a number of scores")
@@ -53,7 +53,7 @@ class SampleKind:
 
     @classmethod
     def of(cls, data: FederatedData) -> Self:
-        """Return that of training data."""
+        """Return the kind of training data."""
         return cls(
             data.shape, kind_of(data.x), data.task, data.classes, data.preparation.mean, data.preparation.std,
             data.class_names, data.vocabulary,
@@ -63,8 +63,8 @@ class SampleKind:
         """Convert samples to the form in which those of training are stored, (n, *shape).
 
         x: an array, a tensor, a list of these, of pictures of Pillow or of texts, or a map-style dataset, whose labels
-        are left aside. encoder: for texts; by default the run's vocabulary. Raises InputError, in one line, for samples
-        of another shape or another kind of numbers: none is turned into another kind.
+        are ignored. encoder: for texts; by default the run's vocabulary. Raises InputError, in one line, for samples
+        of another shape or another kind of numbers, which are never converted.
         """
         found = self._tensor(x, encoder)
         if found.shape[1:] != self.shape:

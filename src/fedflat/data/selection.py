@@ -1,4 +1,4 @@
-"""Choosing the samples that are used: a part of a data set, a domain held out, a test set where there is none."""
+"""Selection of samples: a part of a data set, a domain held out, a test set if the files have none."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.hyper import check, hyper
+from .conversion import SampleFormat
 from .dataset import LoadedDataset, SampleArrays
-from .sample_format import SampleFormat
-from .tokenizer import tokenizer_of
+from .labels import INDICES, Labelling
+from .texts import tokenizer_of
 from .types import Index
 
-TEST_SHARE = 10  # where a data set has no test part, one of so many samples of each user is a test sample
+TEST_SHARE = 10  # without a test part, one in TEST_SHARE samples of each user is a test sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +30,11 @@ class DataOptions:
     )
     partial: bool = hyper(False, "accept files that hold only a part of the set")
     train_samples: int | None = hyper(
-        None, "use so many training samples, classes in proportion, always the same", low=1
+        None, "number of training samples to use, classes in proportion, always the same", low=1
     )
-    test_samples: int | None = hyper(None, "use so many test samples, classes in proportion, always the same", low=1)
+    test_samples: int | None = hyper(
+        None, "number of test samples to use, classes in proportion, always the same", low=1
+    )
     test_domain: str | None = hyper(None, "the domain held out as test set; clients share the others")
     image_size: int | None = hyper(
         None, "pixels that photographs are resized to; default the set's own", low=8, high=2048
@@ -39,7 +42,7 @@ class DataOptions:
     text_length: int | None = hyper(
         None, "tokens of a text: longer ones are cut, shorter ones padded; default 128", low=1, high=4096, later=True
     )
-    without_test: bool = hyper(False, "leave the test samples aside: nothing is evaluated on them", later=True)
+    without_test: bool = hyper(False, "use no test samples: nothing is evaluated on them", later=True)
     tokenizer: str | None = hyper(
         None, "folder whose tokenizer.json makes token numbers of texts; default the words of the set", later=True
     )
@@ -50,7 +53,7 @@ class DataOptions:
     validation: float = hyper(0.0, "share of each client's samples that it does not train on", low=0, high=0.9)
 
     def __post_init__(self) -> None:
-        """Raises InputError, naming the field, for a value out of range."""
+        """Raise InputError, naming the field, for a value out of range."""
         if isinstance(self.class_names, list):
             object.__setattr__(self, "class_names", tuple(self.class_names))
         try:
@@ -59,18 +62,18 @@ class DataOptions:
             raise InputError(str(error).replace("DataOptions.", "data.")) from error
 
     @property
-    def names_classes(self) -> bool:
-        """Whether anything is said about what labels mean."""
-        return self.labels != "numbers" or bool(self.class_names)
+    def labelling(self) -> Labelling:
+        """Meaning of the labels."""
+        return Labelling(self.labels, self.class_names)
 
     @property
     def form(self) -> SampleFormat:
-        """How the samples are stored. Raises InputError if there is no tokenizer in the folder that is named."""
+        """Form in which samples are stored. Raises InputError if the named folder has no tokenizer."""
         return SampleFormat(self.image_size, self.text_length, tokenizer_of(self.tokenizer))
 
 
 def select_samples(data: LoadedDataset, options: DataOptions) -> LoadedDataset:
-    """The samples that `options` ask for. Raises InputError, naming the field, if the data set does not have them."""
+    """Return the samples that `options` ask for. Raises InputError, naming the field, if the data set lacks them."""
     if options.test_domain is not None:
         data = _hold_out_domain(data, options.test_domain)
     elif data.test is None:
@@ -79,7 +82,7 @@ def select_samples(data: LoadedDataset, options: DataOptions) -> LoadedDataset:
     test = data.test and _subset(data.test, options.test_samples, "test_samples")
     test = None if options.without_test else test
     choice: tuple[object, ...] = (options.test_domain, options.train_samples, options.test_samples)
-    choice += (options.labels, options.class_names) if options.names_classes else ()
+    choice += (options.labels, options.class_names) if options.labelling != INDICES else ()
     contents = data.contents
     if contents is not None and any(choice):  # a digest of the chosen samples, without reading them
         contents = hashlib.sha256(f"{contents}{choice}".encode()).hexdigest()[:8]
@@ -87,7 +90,7 @@ def select_samples(data: LoadedDataset, options: DataOptions) -> LoadedDataset:
 
 
 def _hold_out_domain(data: LoadedDataset, name: str) -> LoadedDataset:
-    """The whole domain `name` as test set and the others for training; the files' own parts do not matter."""
+    """Make the domain `name` the test set and the others the training set, whatever parts the files have."""
     if name not in data.domains:
         known = f"its domains are {', '.join(data.domains)}" if data.domains else "the set has no domains"
         raise InputError(f"data.test_domain = {name!r} is unknown; {known}")
@@ -101,7 +104,7 @@ def _hold_out_domain(data: LoadedDataset, name: str) -> LoadedDataset:
 
 
 def _hold_out_tenth(data: LoadedDataset) -> LoadedDataset:
-    """A fixed tenth of every user's samples as test set."""
+    """Make a fixed tenth of every user's samples the test set."""
     if data.train.user is None:
         if not data.domains:
             raise InputError(
@@ -123,7 +126,7 @@ def _hold_out_tenth(data: LoadedDataset) -> LoadedDataset:
 
 
 def _subset(samples: SampleArrays, number: int | None, field: str) -> SampleArrays:
-    """`number` samples with the classes in proportion, the same for every seed."""
+    """Return `number` samples with the classes in proportion, the same for every seed."""
     if number is None or number == len(samples.y):
         return samples
     if number > len(samples.y):
@@ -132,18 +135,18 @@ def _subset(samples: SampleArrays, number: int | None, field: str) -> SampleArra
 
 
 def in_proportion(labels: Tensor, number: int) -> Index:
-    """The indices, ascending, of `number` samples, always the same, with the classes of `labels` (n,) in proportion."""
+    """Return ascending indices of `number` samples, always the same, with the classes of `labels` in proportion."""
     classes = labels.numpy() if labels.ndim == 1 else np.zeros(len(labels))  # without classes: any samples
     order = np.random.default_rng(0).permutation(len(classes))
     order = order[np.argsort(classes[order], kind="stable")]
-    # The samples are in the order of their classes, so evenly spaced places take its share, rounded, of each class.
+    # In the order of classes, evenly spaced positions take the rounded share of each class.
     places = (np.arange(number) * len(order) + len(order) // 2) // number
     chosen: Index = np.sort(order[places])
     return chosen
 
 
 def rows_of(samples: SampleArrays, rows: Index) -> SampleArrays:
-    """The samples with these indices (m,)."""
+    """Return the samples with these indices (m,)."""
     where = torch.from_numpy(rows)
     domain, user = (None if ids is None else ids[rows] for ids in (samples.domain, samples.user))
     return SampleArrays(samples.x[where], samples.y[where], domain, user)

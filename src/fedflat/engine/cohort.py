@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..core.method import Context
 from ..core.method_check import check_record, method_errors_named
-from ..data.device_copy import to_device
+from ..data.preparation import to_device
 from ..data.types import Index
 from ..metrics.drift import drift
 from ..metrics.flatness.subject import RoundObserver

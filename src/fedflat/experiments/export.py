@@ -9,7 +9,7 @@ from safetensors.torch import save
 from torch import nn
 
 from ..adapters import adapted_network, network_of
-from ..adapters.export import export_adapter
+from ..adapters.peft_files import export_adapter
 from ..core.errors import InputError
 from ..files import make_folder, write_atomically
 from .run_directory import StoredRun

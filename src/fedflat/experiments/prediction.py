@@ -19,7 +19,7 @@ from ..core.errors import InputError, printable
 from ..data.conversion import Progress
 from ..data.readers.file_search import plain_files
 from ..data.readers.image_folders import SUFFIXES
-from ..data.readers.layout import Shape
+from ..data.readers.layouts import Shape
 from ..data.readers.limits import MAX_ENCODED_BYTES, MAX_FILE_BYTES
 from ..data.readers.npz import read_samples
 from ..data.readers.pictures import decode_pictures
@@ -104,7 +104,8 @@ def _samples(source: Path, run: StoredRun) -> _Samples:
         text = read_text(source, MAX_FILE_BYTES).removesuffix("\n")
         return _of_texts(text.replace("\r\n", "\n").split("\n") if text else [])
     if source.suffix == ".parquet":
-        from ..data.readers.parquet import picture_column, text_column  # here, because most inputs need no parquet
+        # Here, because most inputs need no parquet.
+        from ..data.readers.parquet_columns import picture_column, text_column
 
         if kind.numbers == "floats":
             raise InputError(f"--input {source} has pictures or texts, and the run was trained on floats of shape "

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from ..core.errors import ChangedWarning, InputError, printable
 from ..core.object_references import is_code_allowed
-from ..data.readers.layout import Shape
+from ..data.readers.layouts import Shape
 from ..data.sample_kind import Encoder, SampleKind
 from ..data.sources import source, source_names
-from ..data.tokenizer import tokenizer_of
+from ..data.texts import tokenizer_of
 from ..data.types import Index
 from ..engine.prediction import predict
 from ..engine.run import Run, metrics_frame, short_description

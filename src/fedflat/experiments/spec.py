@@ -30,13 +30,13 @@ from ..core.object_references import (
 from ..core.task import LOSSES, Kind
 from ..core.wrapper import Wrapper
 from ..data import FederatedData, Partition, load
+from ..data.conversion import SampleFormat
 from ..data.dataset import BundledDataset, FileDataset
 from ..data.folder_dataset import FoundDataset
 from ..data.labels import Labelling
 from ..data.loading import described
 from ..data.partition import PARTITIONS, all_partitions
 from ..data.partition import find as find_partition
-from ..data.sample_format import SampleFormat
 from ..data.selection import DataOptions
 from ..data.sources import SOURCES, is_folder, known_source
 from ..engine.arguments import check_weights, check_workers

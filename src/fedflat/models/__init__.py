@@ -10,7 +10,7 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import InputError, shortened
+from ..core.errors import InputError, first_line, shortened
 from ..core.object_references import ExtensionPoint, find_outside, installed, is_outside, is_reference, resolved
 from ..core.registry import known_names, matching, module_names, suggestion
 from .blocks.fetched import fetch as fetch
@@ -25,12 +25,12 @@ MODELS = ExtensionPoint(
 
 
 def model_names() -> list[str]:
-    """The names of all models: their files' names with `-` for `_`."""
+    """Return the names of all models: their files' names with `-` for `_`."""
     return [name.replace("_", "-") for name in module_names(__name__)]
 
 
 def build(name: str, /, classes: int, shape: tuple[int, ...] | None = None, **options: Any) -> nn.Module:
-    """A new model with fresh weights from torch's random state.
+    """Build a new model with fresh weights from torch's random state.
 
     `name` is one of `model_names()`, an object reference, or an entry point of another package. What an outside name
     refers to is called with `classes` and `shape` if it has such parameters, and with the options.
@@ -48,15 +48,15 @@ def build(name: str, /, classes: int, shape: tuple[int, ...] | None = None, **op
     if "classes" in accepted:
         options["classes"] = classes
     try:
-        if own and "path" not in options:  # others, and files, may not be made to be built without memory
+        if own and "path" not in options:  # outside models, and files, may not support it
             _check_size(lambda: make(**{key: options[key] for key in options if key != "pretrained"}))
         return make(**options)
     except (TypeError, RuntimeError, ZeroDivisionError, AssertionError, OverflowError) as error:
-        raise InputError(f"model {name!r} cannot be built with {options}: {str(error).splitlines()[0]}") from error
+        raise InputError(f"model {name!r} cannot be built with {options}: {first_line(error)}") from error
 
 
 def known_model(name: str) -> str:
-    """The name of the model that `name` means. Raises InputError, naming the known ones, if there is none."""
+    """Return the full name of the model called `name`. Raises InputError, naming the known ones, if there is none."""
     known = matching(name, model_names())
     if known is None and is_outside(name, MODELS):
         return resolved(name) if is_reference(name) else name
@@ -67,7 +67,7 @@ def known_model(name: str) -> str:
 
 
 def _builder(name: str) -> Callable[..., nn.Module]:
-    """What makes the model `name`."""
+    """Return the function that makes the model `name`."""
     if name not in model_names():
         try:
             return _checked_builder(name, find_outside(name, MODELS))
@@ -78,7 +78,7 @@ def _builder(name: str) -> Callable[..., nn.Module]:
 
 
 def _checked_builder(name: str, make: Any) -> Callable[..., nn.Module]:
-    """`make`, from outside this package; an error in it, and what is no module, is an InputError."""
+    """Wrap `make`, from outside this package: its errors, and results that are no module, become InputError."""
     from torch import nn  # here, so that names are listed without it
 
     @wraps(make)
@@ -106,7 +106,7 @@ def _check_options(name: str, options: Mapping[str, object], accepted: Mapping[s
 
 
 def parameter_count(name: str, classes: int, shape: tuple[int, ...], **options: Any) -> int:
-    """How many parameters `build` gives; nothing is allocated, and no optional package is needed."""
+    """Count the parameters of the model that `build` makes; nothing is allocated, and no optional package is needed."""
     if name in model_names():
         module = import_module(f"{__name__}.{name.replace('-', '_')}")
         if hasattr(module, "parameter_count"):
@@ -118,12 +118,12 @@ def parameter_count(name: str, classes: int, shape: tuple[int, ...], **options: 
 
 @contextmanager
 def _without_memory() -> Iterator[None]:
-    """Inside the block a model has shapes and no numbers: no memory is allocated and nothing random is drawn."""
+    """Build models without numbers inside the block: no memory is allocated and nothing random is drawn."""
     import torch  # here, so that names are listed without it
     from torch.overrides import TorchFunctionMode
 
     class Undrawn(TorchFunctionMode):
-        """Leaves initial weights as they are; on a device without memory, drawing them imports torch's compiler."""
+        """Skips the draw of initial weights; on a device without memory it would import torch's compiler."""
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             given = kwargs or {}

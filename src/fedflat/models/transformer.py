@@ -19,14 +19,14 @@ class TextScores(nn.Module):
     """A classifier of token numbers whose output is only its scores (b, classes); padding is masked."""
 
     def __init__(self, network: nn.Module, padding: int) -> None:
-        """`padding` is the number of the token that texts are padded with."""
+        """Take the number of the token that texts are padded with as `padding`."""
         super().__init__()
         self.network, self.padding, self.prepared = network, padding, True
         self.vocabulary: int = network.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
         self.prepared = _takes_prepared_masks(self, network)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The scores of the texts `x` (b, tokens)."""
+        """Return the scores of the texts `x` (b, tokens)."""
         tokens = x.long()
         mask = (tokens != self.padding).long()
         if self.prepared:
@@ -38,9 +38,9 @@ class TextScores(nn.Module):
 
 
 def _takes_prepared_masks(scores: TextScores, network: nn.Module) -> bool:
-    """Whether the network takes what is added to attention (b, 1, tokens, tokens) in place of a mask (b, tokens).
+    """Return whether the network takes an additive mask (b, 1, tokens, tokens) in place of one (b, tokens).
 
-    Most do. They look into a mask (b, tokens), which cannot be done for several clients at once.
+    Most do. They inspect a mask (b, tokens), which is impossible for several clients at once.
     """
     token = 1 if scores.padding == 0 else 0
     x = torch.tensor([[token, token, scores.padding], [token, scores.padding, scores.padding]])
@@ -55,7 +55,7 @@ def _takes_prepared_masks(scores: TextScores, network: nn.Module) -> bool:
 
 
 def build(classes: int, shape: tuple[int, ...], path: str | None = None) -> nn.Module:
-    """The classifier in the folder `path`, from which safetensors are read and nothing is downloaded.
+    """Load the classifier in the folder `path`; only safetensors are read, and nothing is downloaded.
 
     `path` may also be hub:OWNER/NAME, a repository on the hub that was fetched. Samples of one axis are token
     numbers, of three pictures. A last layer for another number of classes, or none, is replaced by one with fresh
@@ -85,11 +85,11 @@ def build(classes: int, shape: tuple[int, ...], path: str | None = None) -> nn.M
 
 
 def _padding(network: Any, shape: tuple[int, ...], path: str) -> int:
-    """The number of the token that texts are padded with. Raises InputError if texts of `shape` do not fit."""
+    """Return the number of the padding token. Raises InputError if texts of `shape` do not fit."""
     config = network.config
     padding, most = getattr(config, "pad_token_id", None), getattr(config, "max_position_embeddings", None)
     if padding is None:
-        raise InputError(f"model option path = {path!r}: its config.json has no pad_token_id, by which padding is told")
+        raise InputError(f"model option path = {path!r}: its config.json has no pad_token_id, which marks padding")
     if padding < 0:
         raise InputError(f"model option path = {path!r}: its config.json says pad_token_id = {padding}")
     if most is not None and shape[0] > most:

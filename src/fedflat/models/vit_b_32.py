@@ -21,7 +21,7 @@ SIZES = {
 
 
 def build(classes: int, shape: tuple[int, ...] = (3, 224, 224), pretrained: str | None = None) -> nn.Module:
-    """A model with fresh weights, or with those of `pretrained` and a fresh last layer.
+    """Build a model with fresh weights, or with those of `pretrained` and a fresh last layer.
 
     `pretrained` is a local folder in the Hugging Face layout, from which safetensors are read and nothing is
     downloaded, or hub:OWNER/NAME, a repository on the hub that was fetched. Attention is not fused, because fused
@@ -47,7 +47,7 @@ def build(classes: int, shape: tuple[int, ...] = (3, 224, 224), pretrained: str 
 
 
 def parameter_count(classes: int, shape: tuple[int, ...] = (3, 224, 224)) -> int:
-    """How many parameters `build` gives; for this the package `transformers` is not needed."""
+    """Count the parameters of the model that `build` makes; the package `transformers` is not needed for it."""
     d, inner = SIZES["hidden_size"], SIZES["intermediate_size"]
     channels, height, width = shape
     patch = SIZES["patch_size"]
@@ -71,7 +71,7 @@ def _check_sizes(config: Any, shape: tuple[int, ...], pretrained: str) -> None:
 
 
 def _head(config: Any, classes: int) -> nn.Module:
-    """A linear layer with fresh weights as `transformers` initialises them."""
+    """Make a linear layer with fresh weights as `transformers` initialises them."""
     head = nn.Linear(config.hidden_size, classes)
     nn.init.trunc_normal_(head.weight, std=config.initializer_range)
     nn.init.zeros_(head.bias)

@@ -85,19 +85,9 @@ def method_table(rows: Sequence[Row], width: int) -> Table:
 
 
 def source_rows() -> list[Row]:
-    """Return (name, summary, files) of every data set; one that `listing.json` lacks is read off its module."""
-    known = {row[0]: row for row in listing()["sources"]}
-    return [known[name] if name in known else source_row(name) for name in modules("data/sources")]
-
-
-def source_row(name: str) -> Row:
-    """Return the name of a data set, what it is in one line, and the files that it is read from."""
-    from ..data.dataset import FileDataset
-    from ..data.sources import source, source_summary
-
-    known = source(name)
-    hub = f"; on the hub: {known.hub.repository}" if isinstance(known, FileDataset) and known.hub else ""
-    return [name, source_summary(name), f"{known.where}{hub}"]
+    """Return (name, summary, files) of every data set."""
+    rows: list[Row] = listing()["sources"]
+    return rows
 
 
 def recipe_rows(paper: str | None = None, calibrate: bool = False) -> list[Row]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core.local import has_schedule
 from ..core.method import Method
 from ..core.records import Record
-from ..data.device_copy import to_device
+from ..data.preparation import to_device
 from ..data.types import Index
 from .exact_sum import ExactSum, add_all
 

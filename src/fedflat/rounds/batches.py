@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ..core.objective import Batch
-from ..data.device_copy import to_device
 from ..data.federated import FederatedData
+from ..data.preparation import to_device
 from ..data.types import Index
 from .local_training import Client
 from .participation import Participation

@@ -20,7 +20,7 @@ from ..core.model_check import Randomness
 from ..core.objective import Batch, BatchOracle, Objective
 from ..core.oracle import ObservedOracle
 from ..core.records import is_finite
-from ..data.device_copy import to_device
+from ..data.preparation import to_device
 from ..data.types import Index
 from ..metrics.flatness.subject import RoundObserver
 from .batches import Batches, BatchPlan

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Samples = tuple[NDArray[Any], NDArray[Any]]
+Pair = tuple[NDArray[Any], NDArray[Any]]
 
 
-def example() -> tuple[Samples, Samples]:
-    """The training and the test samples, each x (n, *shape) and class indices y (n,).
+def example() -> tuple[Pair, Pair]:
+    """Return the training and the test samples, each x (n, *shape) and class indices y (n,).
 
     Replace what follows, for example by `np.load(Path(__file__).parent / "mine.npz")`. The samples are split over the
     clients by `--partition`; without a test part, return (x, y) alone.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedflat.data.readers.cifar import BinaryBatches, PythonBatches
-from fedflat.data.readers.layout import Shape
+from fedflat.data.readers.layouts import Shape
 from support.files import (
     pickled,
     pickled_by_python_2,

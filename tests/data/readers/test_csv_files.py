@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedflat.data.readers.csv_files import Csv, join_texts
+from fedflat.data.readers.layouts import Csv, join_texts
 from support.files import refused, write_files, write_tar
 
 TRAIN = (

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedflat.data.readers.idx import Idx
-from fedflat.data.readers.layout import Shape
+from fedflat.data.readers.layouts import Idx, Shape
 from support.files import idx, random_labels, random_pictures, refused, write_files, write_zip, zipped
 
 GREY = Shape(channels=1, size=28)

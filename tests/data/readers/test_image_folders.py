@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from fedflat.data.readers.image_folders import ImageFolders
-from fedflat.data.readers.layout import Shape
+from fedflat.data.readers.layouts import Shape
 from support.files import encoded, random_pictures, refused, write_files
 
 LAYOUT = ImageFolders(domains=("art", "real world"))

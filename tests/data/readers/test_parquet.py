@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fedflat.data.readers import parquet
-from fedflat.data.readers.layout import Shape
+from fedflat.data.readers import parquet, parquet_columns
+from fedflat.data.readers.layouts import Shape
 from fedflat.data.readers.parquet import Parquet
 from support.files import encoded, picture_column, random_labels, random_pictures, refused, write_parquet
 
@@ -23,7 +23,7 @@ def columns(n: int = 4, shape: Shape = GREY, seed: int = 0, **changes: Any) -> d
 
 @pytest.mark.parametrize("shape", [GREY, COLOUR])
 def test_pictures_and_labels_come_back(tmp_path: Path, shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(parquet_columns, "ROWS_AT_ONCE", 3)
     for seed, part in enumerate(["train", "test"]):
         write_parquet(tmp_path / f"{part}-00000-of-00001.parquet", columns(8, shape, seed))
     parts = IMAGES.parts(tmp_path, shape)
@@ -126,13 +126,13 @@ def test_texts_of_every_kind(tmp_path: Path, kind: pa.DataType, dictionary: bool
 
 def test_texts_may_be_as_long_as_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_parquet(tmp_path / "train.parquet", {"text": ["a" * 10] * 10, "label": [0] * 10})
-    monkeypatch.setattr(parquet, "MAX_TEXT", 10)
-    monkeypatch.setattr(parquet, "file_limit", lambda packed: 100)
+    monkeypatch.setattr(parquet_columns, "MAX_TEXT", 10)
+    monkeypatch.setattr(parquet_columns, "file_limit", lambda packed: 100)
     assert len(Parquet(text=("text",)).parts(tmp_path, None)["train"].samples) == 10
-    monkeypatch.setattr(parquet, "file_limit", lambda packed: 99)
+    monkeypatch.setattr(parquet_columns, "file_limit", lambda packed: 99)
     with refused(str(path), "column 'text' unpacks to more than 99 characters"):
         Parquet(text=("text",)).parts(tmp_path, None)
-    monkeypatch.setattr(parquet, "MAX_TEXT", 9)
+    monkeypatch.setattr(parquet_columns, "MAX_TEXT", 9)
     with refused(str(path), "column 'text' has a text of 10 characters, more than 9"):
         Parquet(text=("text",)).parts(tmp_path, None)
 

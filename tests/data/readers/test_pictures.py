@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from fedflat.data.readers import pictures
-from fedflat.data.readers.layout import Shape
+from fedflat.data.readers.layouts import Shape
 from fedflat.data.readers.pictures import decode_pictures
 from support.files import encoded, random_pictures, refused
 

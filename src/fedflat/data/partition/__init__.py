@@ -29,12 +29,12 @@ __all__ = [
 
 @cache
 def all_partitions() -> dict[str, type[Partition]]:
-    """Every scheme of this folder by its name on the command line: its file's name with `-` for `_`."""
+    """Return every scheme of this folder by its name on the command line: its file's name with `-` for `_`."""
     return classes_by_file(__name__, _is_partition)
 
 
 def find(name: str) -> type[Partition]:
-    """The scheme called `name`: one of these, an object reference, or an entry point of another package.
+    """Return the scheme called `name`: one of these, an object reference, or an entry point of another package.
 
     Case, `-` and `_` do not matter. Raises InputError that lists the known ones.
     """

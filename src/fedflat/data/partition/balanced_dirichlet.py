@@ -36,7 +36,7 @@ class BalancedDirichlet(Partition):
         return [np.sort(part) for part in parts]
 
     def _counts(self, left: Index, size: int, rng: np.random.Generator) -> Index:
-        """The numbers of samples of each class, (classes,), for a client of `size`, if `left` (classes,) are left."""
+        """Draw the numbers of samples by class, (classes,), for a client of `size`, if `left` (classes,) are left."""
         counts = np.zeros_like(left)
         while (missing := size - int(counts.sum())) > 0:  # each pass is the last one or uses up a class
             available = np.flatnonzero(left > counts)

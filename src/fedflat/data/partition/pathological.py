@@ -38,7 +38,7 @@ class Pathological(Partition):
         return [np.sort(np.concatenate(pieces)) for pieces in parts]
 
     def _holders(self, classes: int, clients: int, rng: np.random.Generator) -> list[list[int]]:
-        """The clients that hold each class."""
+        """Draw the clients that hold each class."""
         holders: list[list[int]] = [[] for _ in range(classes)]
         for client in range(clients):
             held = np.array([len(group) for group in holders])

@@ -23,7 +23,7 @@ Priors = NDArray[np.float64]  # (clients, classes): each client's weights of the
 
 @dataclass(frozen=True)
 class Samples:
-    """What a scheme may use of n samples: the label of each and, if the data have them, its domain and its user."""
+    """The facts about n samples that a scheme may use: labels and, if the data have them, domains and users."""
 
     labels: Index  # (n,) class indices
     classes: int
@@ -32,7 +32,7 @@ class Samples:
     user: Index | None = None  # (n,) user ids
 
     def __post_init__(self) -> None:
-        """Raises InputError where an id is missing or a domain has no name."""
+        """Raise InputError if an id is missing or a domain has no name."""
         for name, ids in (("domain", self.domain), ("user", self.user)):
             if ids is not None and len(ids) != len(self):
                 raise InputError(f"samples: {name} has {len(ids)} entries for {len(self)} labels")
@@ -60,21 +60,21 @@ class Partition(ABC):
 
     @abstractmethod
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> list[Index]:
-        """The sample indices of every client, ascending; every client gets at least one sample.
+        """Return the sample indices of every client, ascending; every client gets at least one sample.
 
         Raises InputError, naming the field, for a split that cannot be made.
         """
 
     def __str__(self) -> str:
-        """The scheme and its parameters, e.g. `Dirichlet(alpha=0.1)`."""
+        """Return the scheme and its parameters, e.g. `Dirichlet(alpha=0.1)`."""
         values = ", ".join(f"{f.name}={getattr(self, f.name)}" for f in fields(self))  # type: ignore[arg-type]
         return f"{type(self).__name__}({values})"
 
 
 def parts_of(scheme: Partition, samples: Samples, clients: int, rng: np.random.Generator) -> list[Members]:
-    """What `scheme.split` gives, once it is found to be what `split` promises.
+    """Call `scheme.split` and check that it returns what its contract demands.
 
-    A sample may belong to several clients, and twice to one, as the schemes with refill have it. Raises InputError that
+    A sample may belong to several clients, and twice to one, as in the schemes with refill. Raises InputError that
     names the partition if `split` takes other arguments, raises, or gives another number of clients than asked for, a
     client without samples, or indices that are not whole numbers, not ascending, or no samples.
     """
@@ -98,7 +98,7 @@ def parts_of(scheme: Partition, samples: Samples, clients: int, rng: np.random.G
 
 
 def _array(part: Any) -> Members:
-    """What a scheme gives for a client as an array; one of objects if it is none."""
+    """Convert what a scheme returns for a client to an array; to one of objects if that fails."""
     try:
         return np.asarray(part)
     except ValueError:  # lists of several lengths
@@ -106,7 +106,7 @@ def _array(part: Any) -> Members:
 
 
 def _problem(part: Members, samples: int) -> str | None:
-    """What is wrong with the sample indices of a client, in words; None if nothing is."""
+    """Return what is wrong with the sample indices of a client; None if nothing is."""
     if part.ndim != 1 or (part.dtype.kind not in "iu" and len(part)):
         return f"an array of {part.dtype} and shape {part.shape}, not whole numbers of shape (n,)"
     if not len(part):
@@ -119,37 +119,37 @@ def _problem(part: Members, samples: int) -> str | None:
 
 
 def equal_sizes(n: int, clients: int) -> Index:
-    """n // clients for every client, plus 1 for the first n % clients: (clients,). Raises InputError if n < clients."""
+    """Return n // clients, plus 1 for the first n % clients: (clients,). Raises InputError if n < clients."""
     if n < clients:
         raise InputError(f"data.clients = {clients} is more than the {n} training samples")
     return np.full(clients, n // clients, dtype=np.int64) + (np.arange(clients) < n % clients)
 
 
 def cut(samples: Index, clients: int) -> list[Index]:
-    """`samples` (n,) in their order, cut into `clients` parts of equal sizes, each ascending."""
+    """Cut `samples` (n,) in their order into `clients` parts of equal sizes, each sorted."""
     ends = np.cumsum(equal_sizes(len(samples), clients))[:-1]
     return [np.sort(part) for part in np.split(samples, ends)]
 
 
 def class_pools(samples: Samples, rng: np.random.Generator) -> list[Index]:
-    """The samples of every class in random order, `classes` arrays."""
+    """Return the samples of every class in random order, `classes` arrays."""
     return [rng.permutation(np.flatnonzero(samples.labels == label)) for label in range(samples.classes)]
 
 
 def dirichlet_shares(alpha: float, rows: int, columns: int, rng: np.random.Generator) -> Priors:
-    """Draws from Dir(alpha, ..., alpha), (rows, columns); rows sum to 1."""
+    """Draw from Dir(alpha, ..., alpha), (rows, columns); rows sum to 1."""
     shares = rng.dirichlet(np.full(columns, alpha), rows)
     # The sum of gamma draws overflows for alpha beyond about 1e300, where all shares are equal.
     return np.where(shares.sum(1, keepdims=True) > 0, shares, 1 / columns)
 
 
 def random_turns(samples: Samples, clients: int, rng: np.random.Generator) -> Index:
-    """The clients in the random order in which they draw a sample, (n,); all draw equally often."""
+    """Return the clients in the random order in which they draw a sample, (n,); all draw equally often."""
     return rng.permutation(np.repeat(np.arange(clients), equal_sizes(len(samples), clients)))
 
 
 def draw_without_replacement(pools: list[Index], priors: Priors, turns: Index, rng: np.random.Generator) -> list[Index]:
-    """The samples of every client, ascending, if client `turns[j]` draws in turn j; (turns,), at most n of them.
+    """Draw samples for every client without replacement; client `turns[j]` draws in turn j; (turns,), at most n.
 
     A class without samples left leaves every prior, and the rest is renormalised. A client whose prior has no class
     left draws from all samples that are left.
@@ -177,7 +177,7 @@ def draw_without_replacement(pools: list[Index], priors: Priors, turns: Index, r
 
 
 def draw_with_refill(pools: list[Index], priors: Priors, turns: Index, rng: np.random.Generator) -> list[Index]:
-    """The samples of every client, ascending, perhaps with repetitions, if client `turns[j]` draws in turn j.
+    """Draw samples for every client, with reuse of exhausted classes; client `turns[j]` draws in turn j.
 
     The samples of a class are taken in the order of its pool, and from the start again when all are taken. A client
     whose prior has no weight on a class with samples draws in proportion to the classes' sizes.
@@ -197,5 +197,5 @@ def draw_with_refill(pools: list[Index], priors: Priors, turns: Index, rng: np.r
 
 
 def places_by_client(client_at: Index, clients: int) -> list[Index]:
-    """For every client the places, ascending, at which `client_at` (n,) names it."""
+    """Return, for every client, the ascending positions at which `client_at` (n,) names it."""
     return np.split(np.argsort(client_at, kind="stable"), np.cumsum(np.bincount(client_at, minlength=clients))[:-1])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ...core.errors import InputError
 from ..types import Index
 from .file_search import find
-from .layout import Part, Shape
+from .layouts import Part, Shape
 from .limits import MAX_OPCODES, MAX_SAMPLES, MAX_TUPLES
 from .untrusted_files import expect, file_error, in_one_line
 
@@ -42,7 +42,7 @@ class _BatchFiles(ABC):
 
     @abstractmethod
     def _batch(self, name: str, content: bytes) -> tuple[Index, NDArray[np.uint8]]:
-        """Labels (n,) and pixels (n, 3072) of the file `name`. Raises InputError if its content is damaged."""
+        """Return labels (n,) and pixels (n, 3072) of the file `name`. Raises InputError if its content is damaged."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class BinaryBatches(_BatchFiles):
 
     def _batch(self, name: str, content: bytes) -> tuple[Index, NDArray[np.uint8]]:
         record = self.label_bytes + PIXELS
-        whole = len(content) > 0 and len(content) % record == 0
-        expect(whole, name, f"truncated: {len(content)} bytes are not a whole number of records of {record}")
+        complete = len(content) > 0 and len(content) % record == 0
+        expect(complete, name, f"truncated: {len(content)} bytes are not a whole number of records of {record}")
         rows = np.frombuffer(content, np.uint8).reshape(-1, record)
         return rows[:, self.label_bytes - 1].astype(np.int64), rows[:, self.label_bytes :]
 
@@ -104,7 +104,7 @@ class _Array:
         self._state = state
 
     def bytes(self) -> bytes | None:
-        """The bytes of the array, row after row; None if it has another type of number or another order."""
+        """Return the bytes of the array, row after row; None if it has another type of number or another order."""
         match (self._state, self._parts):
             case ((_, _, _Array(_parts=("u1" | b"u1", *_)), False | 0, bytes() as content), _):
                 return content
@@ -126,7 +126,7 @@ class _OnlyArrays(pickle.Unpickler):
 
 
 def _unpickled(name: str, content: bytes) -> dict[object, object]:
-    """The dictionary in a file."""
+    """Read the dictionary in a file."""
     try:
         _check_opcodes(content)
         batch = _OnlyArrays(io.BytesIO(content), encoding="bytes").load()

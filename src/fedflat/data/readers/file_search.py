@@ -1,4 +1,4 @@
-"""Finding files by name in a folder, its subfolders and the archives in them, so that users need not unpack them."""
+"""Search for files by name in a folder, its subfolders and the archives in them, so that users need not unpack them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ZIP_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 def plain_files(folder: Path) -> list[Path]:
-    """Every file below `folder` that is not hidden, sorted; links to folders are not followed.
+    """Return every file below `folder` that is not hidden, sorted; links to folders are not followed.
 
     Raises InputError for a folder that cannot be read: its pictures would be missing without notice.
     """
@@ -45,7 +45,7 @@ def plain_files(folder: Path) -> list[Path]:
 
 
 def find(folder: Path, names: Collection[str]) -> dict[str, Reader] | None:
-    """How to read each of the files `names`, plain, gzipped or in an archive below `folder`; None if none exists.
+    """Return a reader of each of the files `names`, plain, gzipped or in an archive below `folder`; None without any.
 
     Raises InputError, naming the file, if only some exist or an archive is damaged.
     """
@@ -72,7 +72,7 @@ def find(folder: Path, names: Collection[str]) -> dict[str, Reader] | None:
 
 
 def _bare_name(name: str) -> str:
-    """The name of a file without its folders and without `.gz`."""
+    """Return the name of a file without its folders and without `.gz`."""
     return PurePosixPath(name).name.removesuffix(".gz")
 
 
@@ -98,7 +98,7 @@ def _tar_members(path: Path, names: Collection[str]) -> dict[str, Reader]:
 
 @contextmanager
 def _open_tar(path: Path, chunk: int) -> Iterator[LimitedStream]:
-    """The bytes of a tar archive, unpacked if it is gzipped, at most `chunk` at a time."""
+    """Open a tar archive, unpacked if it is gzipped; at most `chunk` bytes are read at a time."""
     with open_regular(path) as file:
         gzipped = file.read(len(GZIP)) == GZIP
         file.seek(0)
@@ -108,7 +108,7 @@ def _open_tar(path: Path, chunk: int) -> Iterator[LimitedStream]:
 
 
 def _read_tar_member(path: Path, name: str, start: int, size: int) -> bytes:
-    """The file `name` of a tar archive: `size` bytes from byte `start`, unpacked if they are gzipped once more."""
+    """Read the file `name` of a tar archive: `size` bytes from byte `start`, unpacked if they are gzipped once more."""
     expect(size <= limits.MAX_FILE_BYTES, name, f"{size:,} bytes; at most {limits.MAX_FILE_BYTES:,} are read")
     content = io.BytesIO()
     with _open_tar(path, limits.CHUNK_BYTES) as stream:
@@ -133,7 +133,7 @@ def _zip_members(path: Path, names: Collection[str]) -> dict[str, Reader]:
 
 @contextmanager
 def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
-    """A zip archive, of which no more than a directory of limited size is read at once."""
+    """Open a zip archive; its directory is limited in size."""
     with open_regular(path) as file:
         stream = LimitedStream(file, str(path), file_size(file), limits.MAX_DIRECTORY_BYTES)
         with zipfile.ZipFile(stream) as archive:
@@ -141,7 +141,7 @@ def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def read_zip_member(path: Path, member: zipfile.ZipInfo) -> bytes:
-    """A file of a zip archive, unpacked if it is gzipped once more. Raises InputError for one larger than allowed."""
+    """Read a file of a zip archive, unpacked if it is gzipped once more. Raises InputError if it is too large."""
     supported = member.compress_type in ZIP_COMPRESSIONS
     expect(supported, str(path), f"{listed([member.filename])} is packed in a way not read")
     limit = file_limit(min(member.compress_size, path.stat().st_size))

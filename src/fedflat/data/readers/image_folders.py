@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from .file_search import plain_files
-from .layout import Part, Shape
+from .layouts import Part, Shape
 from .limits import MAX_ENCODED_BYTES
-from .pictures import decode_pictures
 from .untrusted_files import expect, read_regular
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
@@ -28,6 +27,8 @@ class ImageFolders:
         pictures = [path for path in pictures if path.parent.parent.name in self.domains]
         if not pictures or shape is None:
             return None
+        from .pictures import decode_pictures  # here, because it imports Pillow
+
         classes = sorted({path.parent.name for path in pictures})
         domain = [path.parent.parent.name for path in pictures]
         missing = sorted(set(self.domains) - set(domain))

@@ -1,6 +1,6 @@
-"""The most that a data file may ask for. No reader takes more, whatever a file claims; each comment says why.
+"""Limits on what a data file may ask for, which every reader enforces; each comment says why.
 
-A real data set stays far below every limit. A file above one is refused, by its name, before memory is taken.
+Real data sets stay far below every limit. A file above one is refused by name before memory is allocated.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ ALWAYS_ALLOWED_BYTES = 16 * MIB  # that any file may unpack to: a thousand blank
 MAX_RATIO = 100  # unpacked to packed size of a larger file; MNIST's pictures reach 5, a gzip bomb 1,000
 CHUNK_BYTES = MIB  # unpacked at once
 MAX_SAMPLES = 10_000_000  # of one part; the largest known data set, FEMNIST, has 814,000
-
-MAX_CLASSES = 100_000  # that files may name; ImageNet-21k has 21,841, and tables have a column for each
 
 MAX_MEMBERS = 100_000  # of an archive; MNIST as single pictures would have 70,000
 MAX_HEADER_BYTES = 64 * 2**10  # of a tar member's header with its extensions; names and times take some hundred
@@ -35,10 +33,10 @@ MAX_TUPLES = 1_000  # of a pickled CIFAR batch, which has some ten: hashing a de
 
 
 def archive_limit(packed: int) -> int:
-    """The bytes that an archive of `packed` bytes may unpack to."""
+    """Return the bytes that an archive of `packed` bytes may unpack to."""
     return max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * packed)
 
 
 def file_limit(packed: int) -> int:
-    """The bytes that one file of `packed` bytes may unpack to."""
+    """Return the bytes that one file of `packed` bytes may unpack to."""
     return min(MAX_FILE_BYTES, archive_limit(packed))

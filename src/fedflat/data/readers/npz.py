@@ -19,7 +19,7 @@ from numpy.lib import format as npy
 from ..labels import values_of
 from ..numbers import Array, stored
 from .file_search import open_zip, read_zip_member
-from .layout import CHANNELS, Part
+from .layouts import CHANNELS, Part
 from .limits import MAX_MEMBERS, MAX_SAMPLES
 from .untrusted_files import expect, listed, parsing
 
@@ -29,7 +29,7 @@ HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def npz_files(folder: Path) -> dict[str, Path]:
-    """The files of the parts that are in `folder` itself."""
+    """Return the files of the parts that are in `folder` itself."""
     return {part: folder / f"{part}.npz" for part in ("train", "test") if (folder / f"{part}.npz").is_file()}
 
 
@@ -62,7 +62,7 @@ def read_samples(path: Path) -> Array:
 
 
 def _arrays(path: Path) -> dict[str, Array]:
-    """The arrays that have a meaning here; others in the file are not read."""
+    """Read the arrays that have a meaning here; others in the file are not read."""
     with open_zip(path) as archive:
         members = archive.infolist()
     expect(len(members) <= MAX_MEMBERS, str(path), f"more than {MAX_MEMBERS:,} arrays")

@@ -32,7 +32,7 @@ class RowGroup:
 
 
 def row_groups(file: IO[bytes]) -> list[RowGroup]:
-    """The row groups of a parquet file. Raises ValueError, IndexError, KeyError or TypeError for a damaged footer."""
+    """Read the row groups of a parquet file. A damaged footer raises ValueError, LookupError or TypeError."""
     size = file_size(file)
     file.seek(max(size - 8, 0))
     length, magic = int.from_bytes(file.read(4), "little"), file.read(4)
@@ -87,7 +87,7 @@ class ThriftReader:
     values: int = 0  # read so far
 
     def struct(self, depth: int = 0) -> dict[int, Any]:
-        """The fields of a struct by their numbers."""
+        """Read the fields of a struct by their numbers."""
         fields: dict[int, Any] = {}
         number = 0
         while begin := self._byte():
@@ -134,7 +134,7 @@ class ThriftReader:
         return self.content[self.position - size : self.position]
 
     def _unsigned(self) -> int:
-        """A number in 7 bits of each byte, the lowest first."""
+        """Read a number with 7 bits in each byte, the lowest first."""
         value = shift = 0
         while (byte := self._byte()) & 128:
             value, shift = value | (byte & 127) << shift, shift + 7
@@ -143,6 +143,6 @@ class ThriftReader:
         return value | byte << shift
 
     def _signed(self) -> int:
-        """A number in zigzag code: 0, -1, 1, -2, ... are written as 0, 1, 2, 3, ..."""
+        """Read a number in zigzag code: 0, -1, 1, -2, ... are written as 0, 1, 2, 3, ..."""
         value = self._unsigned()
         return value >> 1 ^ -(value & 1)

@@ -1,4 +1,4 @@
-"""Decoding pictures into arrays, several at once."""
+"""Decoding of pictures into arrays, several at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ...core.errors import InputError, printable
-from .layout import Shape
+from .layouts import Shape
 from .limits import LARGE_PIXELS, MAX_PIXELS
 from .untrusted_files import expect, file_error
 
@@ -33,10 +33,10 @@ ONE_LARGE = Lock()  # held while a large picture is decoded
 
 
 def decode_pictures(encoded: Iterable[tuple[str, Callable[[], bytes]]], shape: Shape) -> Iterator[Picture]:
-    """The pictures (channels, size, size) of pairs (name, function that reads the bytes); decoding uses all cores."""
+    """Decode pairs (name, function that reads the bytes) to pictures (channels, size, size), on all cores."""
     remaining = iter(encoded)
     with ThreadPoolExecutor() as pool, warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)  # our own error says it
+        warnings.simplefilter("error", Image.DecompressionBombWarning)  # it becomes our own error
         while some := list(islice(remaining, AT_ONCE)):
             for picture in pool.map(partial(_decoded, shape=shape), some):
                 if isinstance(picture, InputError):
@@ -73,14 +73,14 @@ def plain(image: Image.Image, what: str) -> Image.Image:
     frames = getattr(image, "n_frames", 1)
     if frames > 1 and image.format != "MPO":  # a photograph with a preview
         raise InputError(f"{what} has {frames} frames; give single pictures")
-    image.load()  # before EXIF is asked for, which would load a PNG: damage in its pixels must not go unheard
+    image.load()  # before EXIF is read, which would load a PNG and hide damage in its pixels
     turn = TURNS.get(_orientation(image)) if image.info else None
     picture = _with_eight_bits(image, what)
     return picture if turn is None else picture.transpose(Image.Transpose(turn))
 
 
 def _orientation(image: Image.Image) -> int:
-    """Return the orientation that EXIF gives; a block that cannot be read gives none."""
+    """Return the orientation that EXIF states, 1 if its block cannot be read."""
     with suppress(Exception):
         return int(image.getexif().get(ORIENTATION, 1))
     return 1
@@ -100,7 +100,7 @@ def _with_eight_bits(image: Image.Image, what: str) -> Image.Image:
 
 
 def _decoded(encoded: tuple[str, Callable[[], bytes]], shape: Shape) -> Picture | InputError:
-    """The picture or the error: one that is raised would keep the picture's bytes in memory until it is handled."""
+    """Return the picture or the error; a raised error would keep the picture's bytes in memory until it is handled."""
     try:
         return _decode(*encoded, shape)
     except InputError as error:
@@ -139,7 +139,7 @@ def _decode(name: str, read: Callable[[], bytes], shape: Shape) -> Picture:
 
 
 def _resized(size: tuple[int, int], shape: Shape) -> tuple[int, int]:
-    """The size to which a photograph of `size` is resized before its central square is cut out."""
+    """Return the size to which a photograph of `size` is resized before its central square is cut out."""
     if not shape.resize or size == (shape.size, shape.size):
         return size
     scale = round(shape.size * 8 / 7) / max(min(size), 1)

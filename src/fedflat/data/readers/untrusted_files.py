@@ -1,4 +1,4 @@
-"""Reading files whose content is not trusted: regular files only, and never more bytes than a stated limit.
+"""Reading of untrusted files: regular files only, and never more bytes than a stated limit.
 
 Every error is an InputError of one printable line that names the file and its problem.
 """
@@ -22,14 +22,14 @@ from ...core.errors import InputError, imported_errors, printable
 from ...files import read_bytes, system_errors
 from .limits import CHUNK_BYTES, MAX_FILE_BYTES
 
-SHOWN = 200  # characters of a file's own text that a message repeats
+SHOWN = 200  # characters of a file's own text in a message
 # What libraries raise for hostile content: RuntimeError comes from an encrypted zip and from content nested too deep.
 PARSING_ERRORS = (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError,
                   MemoryError, zlib.error, struct.error, tarfile.TarError, zipfile.BadZipFile)  # fmt: skip
 
 
 def file_error(file: str, problem: str) -> InputError:
-    """The error, in one printable line, that names a data file and its problem."""
+    """Return the error, in one printable line, that names a data file and its problem."""
     return InputError(printable(f"data file {file}: {problem}"))
 
 
@@ -51,19 +51,19 @@ def parsing(file: str, problem: str = "truncated or damaged") -> Iterator[None]:
 
 
 def in_one_line(error: Exception) -> str:
-    """The message of another library's error, printable, without line breaks, cut if it is long."""
+    """Return the message of another library's error: printable, on one line, and shortened."""
     return printable(" ".join(str(error)[: 2 * SHOWN].split())[:SHOWN]) or type(error).__name__
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names that a file contains, for a message: printable, and cut if there are many."""
+    """Join names that a file contains, for a message: printable, and cut if there are many."""
     text = ", ".join(names)
     return printable(text if len(text) <= SHOWN else f"{text[:SHOWN]} ...")
 
 
 @contextmanager
 def open_regular(path: Path) -> Iterator[IO[bytes]]:
-    """A regular file, open for reading. Raises InputError for anything else; a pipe is refused and not waited for."""
+    """Open a regular file for reading. Raises InputError for anything else; a pipe is refused without waiting."""
     with system_errors(path, "read"):
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     with file:
@@ -72,19 +72,19 @@ def open_regular(path: Path) -> Iterator[IO[bytes]]:
 
 
 def file_size(file: IO[bytes]) -> int:
-    """The size of an open file in bytes."""
+    """Return the size of an open file in bytes."""
     return os.fstat(file.fileno()).st_size
 
 
 def read_regular(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
-    """The content of a regular file of at most `limit` bytes; a larger one is refused before any of it is read."""
+    """Read a regular file of at most `limit` bytes; a larger one is refused before any of it is read."""
     with open_regular(path) as file:
         expect(file_size(file) <= limit, str(path), f"{file_size(file):,} bytes; at most {limit:,} are read")
     return read_bytes(path, limit)
 
 
 def read_stream(stream: IO[bytes] | io.BufferedIOBase, name: str, limit: int) -> bytes:
-    """The content of a stream. Raises InputError, naming the file, as soon as it has more than `limit` bytes."""
+    """Read a stream. Raises InputError, naming the file, as soon as it has more than `limit` bytes."""
     content = io.BytesIO()
     while piece := stream.read(CHUNK_BYTES):
         expect(content.tell() + len(piece) <= limit, name, f"it unpacks to more than {limit:,} bytes")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...data.device_copy import to_device
+from ...data.preparation import to_device
 from .slot_index import Slots
 from .slots import SlotFile
 

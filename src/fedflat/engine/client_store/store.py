@@ -14,7 +14,7 @@ from ...core.errors import InputError
 from ...core.method import Method
 from ...core.method_check import check_record
 from ...core.records import Record
-from ...data.device_copy import to_device
+from ...data.preparation import to_device
 from ...data.types import Index
 from ...rounds.checkpoint import KEPT, Stream, rows_at_once
 from .rows import FileRows, MemoryRows, Rows

@@ -13,7 +13,7 @@ from ...core.local import Descent, LocalState, local_step
 from ...core.method import Context, Method
 from ...core.objective import Batch, BatchOracle, Objective
 from ...core.records import Record
-from ...data.device_copy import to_device
+from ...data.preparation import to_device
 
 NUMBERS = ("t", "share", "sampled", "steps", "lr")  # of a step; they change from step to step or round to round
 

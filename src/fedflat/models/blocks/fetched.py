@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub that a user has fetched; nothing else that names one reaches the network."""
+"""Models of the Hugging Face hub that a user has fetched; nothing else here reaches the network."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _NAME = re.compile(r"hub:(\w[\w.-]*/[\w.-]*\w)", re.ASCII)  # with a prefix, so 
 
 
 def fetch(name: str, revision: str | None = None) -> Path:
-    """Fetch the model `name`, hub:OWNER/NAME, into the user's cache folder; the folder that has it then.
+    """Fetch the model `name`, hub:OWNER/NAME, into the user's cache folder, and return its folder.
 
     `revision` is a commit, branch or tag; by default the commit that was fetched last. A model option `path` or
-    `pretrained` may then have this name, on this machine. Raises InputError if `name` is none of the hub, the extra
+    `pretrained` may then have this name, on this machine. Raises InputError if `name` is not of the hub, the extra
     `hub` is missing, or the hub cannot be reached or does not have it.
     """
     repository = _repository(name)
@@ -32,13 +32,13 @@ def fetch(name: str, revision: str | None = None) -> Path:
 
 
 def fetched_commit(name: object) -> str | None:
-    """The commit of the model `name` that was fetched last; None if it is not of the hub, or was never fetched."""
+    """Return the commit of the model `name` that was fetched last; None if it was never, or is not of the hub."""
     repository = _repository(name)
     return None if repository is None else pinned(_place(repository), repository)
 
 
 def folder_of(option: str, value: str) -> Path:
-    """The folder that `value` names, or has been fetched as hub:OWNER/NAME. Raises InputError, naming the `option`."""
+    """Return the folder `value`, or that of a fetched hub:OWNER/NAME. Raises InputError, naming the `option`."""
     folder = Path(value).expanduser()
     if folder.is_dir():
         return folder
@@ -58,5 +58,5 @@ def _repository(name: object) -> str | None:
 
 
 def _place(repository: str) -> Path:
-    """The folder of all fetched commits of a repository."""
+    """Return the folder of all fetched commits of a repository."""
     return cache_folder() / "models" / repository.replace("/", "--")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...core.errors import InputError, MissingPackageError
+from ...core.errors import InputError, MissingPackageError, first_line
 from ...files import read_json
 from ...hub import no_network
 
@@ -31,13 +31,13 @@ class PictureScores(nn.Module):
         self.network = network
 
     def forward(self, x: Tensor) -> Tensor:
-        """The scores of the pictures `x` (b, channels, height, width)."""
+        """Return the scores of the pictures `x` (b, channels, height, width)."""
         scores: Tensor = self.network(pixel_values=x, return_dict=True).logits
         return scores
 
 
 def library(model: str) -> Any:
-    """The `transformers` package, imported here because it is optional and takes seconds to import."""
+    """Import the `transformers` package, here because it is optional and takes seconds to import."""
     try:
         import transformers
     except ImportError as error:
@@ -48,10 +48,10 @@ def library(model: str) -> Any:
 
 
 def loaded(make: Any, folder: Path, option: str, value: str, **settings: Any) -> tuple[Any, list[str]]:
-    """The network in `folder` in single precision, and the names of the parameters that the files do not have.
+    """Load the network in `folder` in single precision, and the names of the parameters that the files do not have.
 
-    `make` is a class of `transformers`. Only safetensors are read, no code of the folder is run, and nobody is asked
-    at the terminal whether it may be. Raises InputError, naming the `option` and its `value`, also if the configuration
+    `make` is a class of `transformers`. Only safetensors are read, no code of the folder is run, and no question is
+    asked at the terminal. Raises InputError, naming the `option` and its `value`, also if the configuration
     makes more than the files can have weights for.
     """
     try:
@@ -68,7 +68,7 @@ def loaded(make: Any, folder: Path, option: str, value: str, **settings: Any) ->
 
 
 def _check_numbers(value: Any, name: str = CONFIG) -> None:
-    """Raise InputError for a whole number in a configuration that is too large: some classes make lists so long."""
+    """Raise InputError for a whole number in a configuration that is too large: some classes make lists that long."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
         most = LAYERS if "layer" in f"{key}" or "depth" in f"{key}" else LARGEST
@@ -81,7 +81,7 @@ def _check_numbers(value: Any, name: str = CONFIG) -> None:
 def bounded(size: int) -> Iterator[None]:
     """Inside the block, raise InputError when modules are made with more than `size` bytes of parameters and buffers.
 
-    Also when there are more than `MODULES` of them. They are made without memory first, and counted there.
+    Also when there are more than `MODULES` modules. They are made without memory first, and counted then.
     """
     left = {"bytes": min(size, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")), "modules": MODULES}
 
@@ -106,9 +106,8 @@ def bounded(size: int) -> Iterator[None]:
 
 
 def unusable(option: str, value: str, error: Exception) -> InputError:
-    """What is wrong with the files that `value` names, in one line."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return InputError(f"model option {option} = {value!r} cannot be loaded: {lines[0]}")
+    """Return an error of one line for the files that `value` names."""
+    return InputError(f"model option {option} = {value!r} cannot be loaded: {first_line(error)}")
 
 
 @contextmanager

@@ -21,7 +21,7 @@ class Convolution(nn.Conv2d):
     """
 
     def __init__(self, inside: int, outside: int, kernel: int, stride: int = 1, padding: int = 0) -> None:
-        """A square kernel, without a bias."""
+        """Make a square kernel without a bias."""
         super().__init__(inside, outside, kernel, stride, padding, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ class Convolution(nn.Conv2d):
         return functional.conv2d(x, weight, self.bias, self.stride, padding)
 
     def _taps(self, axis: int, size: int) -> tuple[int, int]:
-        """The first tap along `axis` that meets a map of `size`, and the tap after the last one."""
+        """Return the first tap along `axis` that meets a map of `size`, and the tap after the last one."""
         kernel, stride, padding = self.kernel_size[axis], self.stride[axis], int(self.padding[axis])
         outputs = (size + 2 * padding - kernel) // stride + 1
         first, last = max(0, padding - (outputs - 1) * stride), min(kernel, padding + size)

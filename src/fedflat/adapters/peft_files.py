@@ -1,17 +1,18 @@
-"""An adapter in a folder, in the format of `peft`, as the start of another one."""
+"""Folders with an adapter in the format of `peft`: written, and read as the start of another adapter."""
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load
+from safetensors.torch import load, save
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..files import read_bytes, read_json
+from ..files import read_bytes, read_json, write_atomically
 from .lora import LoRA
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -28,8 +29,8 @@ def load_start(network: Any, adapter: LoRA, start: str) -> None:
     _check_scale(folder, adapter)
     import peft  # here, because it is optional; `network` is made by it
 
-    mine = peft.get_peft_model_state_dict(network, save_embedding_layers=False)
-    if {name: x.shape for name, x in tensors.items()} != {name: x.shape for name, x in mine.items()}:
+    own = peft.get_peft_model_state_dict(network, save_embedding_layers=False)
+    if {name: x.shape for name, x in tensors.items()} != {name: x.shape for name, x in own.items()}:
         raise InputError(f"adapter.start: {folder} is an adapter of another model, or of other targets, r or head")
     if not all(torch.isfinite(x).all() for x in tensors.values()):
         raise InputError(f"adapter.start: {folder} has parameters that are NaN or infinite")
@@ -37,7 +38,7 @@ def load_start(network: Any, adapter: LoRA, start: str) -> None:
 
 
 def _tensors(folder: Path) -> dict[str, Tensor]:
-    """The parameters of the adapter in `folder`."""
+    """Return the parameters of the adapter in `folder`."""
     if not (folder / WEIGHTS).is_file():
         raise InputError(f"adapter.start: {folder} has no {WEIGHTS}; `fedflat export RUN {folder}` writes one")
     try:
@@ -52,6 +53,20 @@ def _check_scale(folder: Path, adapter: LoRA) -> None:
     config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else None
     if not isinstance(config, dict):
         raise InputError(f"adapter.start: {folder} has no {CONFIG}")
-    for field, key, mine in (("r", "r", adapter.r), ("alpha", "lora_alpha", adapter.alpha)):
-        if config.get(key) != mine:
-            raise InputError(f"adapter.{field} is {mine}, and the adapter in {folder} has {config.get(key)}")
+    for field, key, value in (("r", "r", adapter.r), ("alpha", "lora_alpha", adapter.alpha)):
+        if config.get(key) != value:
+            raise InputError(f"adapter.{field} is {value}, and the adapter in {folder} has {config.get(key)}")
+
+
+def export_adapter(network: Any, folder: Path) -> list[str]:
+    """Write the adapter and the head of `network`, a `PeftModel`, into `folder`; return the names of the files."""
+    import peft  # here, because it is optional; `network` is made by it
+
+    config = copy(network.peft_config["default"])
+    config.inference_mode = True
+    config.target_modules = sorted(config.target_modules)  # a set has no order, and equal adapters make equal files
+    state = peft.get_peft_model_state_dict(network, save_embedding_layers=False)  # else it may ask the hub
+    tensors = {name: x.detach().cpu().contiguous() for name, x in state.items()}
+    config.save_pretrained(str(folder))
+    write_atomically(folder / WEIGHTS, lambda path: path.write_bytes(save(tensors)))
+    return [CONFIG, WEIGHTS]
