@@ -14,8 +14,8 @@ import fedflat as ff
 from fedflat.core.errors import InputError, NonFiniteError
 from fedflat.core.method import Method
 from fedflat.core.object_references import allow_code
-from fedflat.core.own_classes import class_title, own_errors_named
 from fedflat.core.records import Delta, Model
+from fedflat.core.user_code import class_title, own_errors_named
 from fedflat.methods import FedAvg, find
 from support.federation import simulation
 

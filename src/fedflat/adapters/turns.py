@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ..core.alternation import ALWAYS, EVEN, ODD, Alternation
 from ..core.method import Method
 from ..core.space import Space
+from ..core.wrapper import ALWAYS, EVEN, ODD, Alternation
 from .adapted import is_factor
 from .lora import LoRA
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import shortened
-from .function_code import closure_of, global_names
+from .user_code import closure_of, global_names
 
 OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 # Their own objects and functions are not looked into: they are many, and known to keep nothing between calls.

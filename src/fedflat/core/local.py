@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from .method import Context, Method
-from .method_check import check_pair
 from .oracle import ObservedOracle, Oracle
+from .user_code import check_pair
 from .wrapper import chain
 
 WeightDecayScope = Literal["outside", "inside"]

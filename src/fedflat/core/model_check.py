@@ -15,13 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .dropout import SeededDropout
 from .errors import InputError
 from .hidden_state import HiddenState, close, leaves_of, same
-from .model_copy import Restorer, copied
-from .model_output import scores_of
+from .stacked_layers import SeededDropout
 from .task import CROSS_ENTROPY, Task
-from .training_mode import evaluating
+from .torch_module import Restorer, copied, evaluating, scores_of
 
 
 class Randomness(Enum):

@@ -13,16 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from .batched_embedding import EmbeddingGradients, has_special_gradient
-from .batched_linear import linear_layers, row_major
-from .dropout import SeededDropout
 from .errors import InputError, StackingError, is_out_of_memory, shortened
 from .hidden_state import close
-from .model_copy import Restorer
-from .model_output import scores_of
 from .space import Space
+from .stacked_layers import EmbeddingGradients, SeededDropout, has_special_gradient, linear_layers, row_major
 from .task import CROSS_ENTROPY, Task
-from .training_mode import evaluating, own_modes, start_training
+from .torch_module import Restorer, evaluating, own_modes, scores_of, start_training
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .function_code import closure_of, codes_of, global_names
 from .hidden_state import OF_EVERY_MODULE
-from .own_classes import FOLDER
+from .user_code import FOLDER, closure_of, codes_of, global_names
 
 LONGEST = 400  # characters of a text before its digest
 INSTALLED = (FOLDER + os.sep, sysconfig.get_path("stdlib") + os.sep, "<frozen")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any, ClassVar, Self
 
+import torch
 from torch import Tensor
 
 from .errors import InputError
 from .method import Context, Method, Oracle
+from .oracle import as_descent_gradient
+from .records import Record, Scalar
 
 
 class OfBase:
@@ -124,3 +128,154 @@ def serves_another(method: Method) -> bool:
 def label_of(method: Method) -> str:
     """What runs of a method are called: its class, and around another method both, such as `SWA-FedASAM`."""
     return "-".join(type(one).__name__ for one in chain(method))
+
+
+ALWAYS, EVEN, ODD = -1, 0, 1  # the rounds in which a coordinate moves
+
+
+@cache
+def with_turn(record: type[Record]) -> type[Record]:
+    """A record of a base, and whose turn it is."""
+
+    class WithTurn(record):  # type: ignore[misc, valid-type]  # made at run time
+        turn: Scalar  # rounds so far, modulo 2
+
+    return WithTurn
+
+
+class _WithTurn(OfBase):
+    def __get__(self, wrapper: Any, kind: Any) -> Any:
+        return with_turn(super().__get__(wrapper, kind))
+
+
+class Alternation(Wrapper):
+    """A method whose rounds each move a part of the coordinates: those of its turn, and those that always move.
+
+    A round is exactly one of the base on the subspace of the coordinates that move. In everything that the base sees,
+    models included, the other coordinates are zero, so that they are in no norm and in no product; its gradients are
+    taken at the whole model, and are zero there. Whatever is kept (models, control variates, momenta) stays as it is
+    at coordinates that do not move, and goes on at their next turn. Clients receive all coordinates.
+
+    Configurations do not name it: it is made by `of`, from which coordinate moves when.
+    """
+
+    paper: ClassVar[Any] = OfBase()
+    sources: ClassVar[Any] = OfBase()
+    server: ClassVar[Any] = _WithTurn()
+    down: ClassVar[Any] = _WithTurn()
+
+    base: Method
+
+    @classmethod
+    def of(cls, base: Method, when: Tensor) -> Self:
+        """`base` on coordinates that move `when` (d,): `ALWAYS`, or in `EVEN` or `ODD` rounds, counted from 0.
+
+        Raises InputError for a method that has no rounds to alternate in.
+        """
+        if isinstance(base, Wrapper) or base.training == "local":
+            raise InputError(f"adapter.mode = 'alternate' does not go with {label_of(base)}; use both or freeze_a")
+        made = cls(base=base)
+        object.__setattr__(made, "when", when)  # no field: it is neither a setting nor compared
+        return made
+
+    def fitted(self, shape: tuple[int, ...]) -> Self:
+        return self.of(self.base.fitted(shape), self.when)
+
+    def moving(self, down: Any) -> Tensor:
+        """(*clients, d) bool."""
+        when = self.when.to(down.turn.device)
+        moving: Tensor = (when == ALWAYS) | (when == down.turn)
+        return moving
+
+    def init_server(self, w: Tensor) -> Any:
+        return _turned(self.server, self.base.server, self.base.init_server(w), w.new_zeros(1))
+
+    def broadcast(self, server: Any) -> Any:
+        moving = self.moving(server)
+        sent = self._merged(moving, self.base.broadcast(_only(moving, server)), self.base.broadcast(server))
+        whole = replace(sent, w=torch.where(moving, sent.w, server.w))
+        return _turned(self.down, self.base.down, whole, server.turn)
+
+    def start(self, down: Any, client: Any) -> Tensor:
+        moving = self.moving(down)
+        return torch.where(moving, self.base.start(_only(moving, down), _only(moving, client)), down.w)
+
+    def fresh_weight(self, down: Any) -> Tensor | float:
+        return self.base.fresh_weight(_only(self.moving(down), down))
+
+    def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+        moving = self.moving(down)
+        inside, ctx = _Subspace.of(grad, moving, down.w), self._inside(ctx, moving, down)
+        d, after = self.base.step(_kept(moving, w), _only(moving, client), _only(moving, down), inside, ctx)
+        return _kept(moving, d), self._merged(moving, after, client)
+
+    def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[Any, Any]:
+        moving = self.moving(down)
+        ctx = self._inside(ctx, moving, down)
+        up, after = self.base.finish(_kept(moving, w), _only(moving, client), _only(moving, down), ctx)
+        return _only(moving, up), self._merged(moving, after, client)
+
+    def update(self, server: Any, mean: Any, ctx: Context) -> Any:
+        moving = self.moving(server)
+        after = self.base.update(_only(moving, server), _only(moving, mean), ctx)
+        return _turned(self.server, self.base.server, self._merged(moving, after, server), 1 - server.turn)
+
+    def _inside(self, ctx: Context, moving: Tensor, down: Any) -> Context:
+        if ctx.full_grad is None:
+            return ctx
+        return replace(ctx, full_grad=_Subspace.of(ctx.full_grad, moving, down.w))
+
+    def _merged(self, moving: Tensor, after: Any, before: Any) -> Any:
+        """`after` where coordinates move, and `before` at the others; fields of another width are those of `after`."""
+        width = moving.shape[-1]
+        merged = {
+            name: torch.where(moving, x, getattr(before, name)) if x.shape[-1] == width else x
+            for name, x in after.tensors().items()
+        }
+        return type(after)(**merged)
+
+
+@dataclass(frozen=True)
+class _Subspace:
+    """The oracle on the coordinates that move: the others are those of the received model."""
+
+    grad: Any
+    moving: Tensor  # (*clients, d) bool
+    rest: Tensor  # (*clients, d) the received model, 0 where coordinates move
+
+    @classmethod
+    def of(cls, grad: Any, moving: Tensor, w: Tensor) -> _Subspace:
+        return cls(grad, moving, _kept(~moving, w))
+
+    def __call__(self, w: Tensor) -> Tensor:
+        return self._of(self.grad(w + self.rest))
+
+    def with_teacher(self, e: Tensor, weight: float, tau: float) -> Oracle:
+        taught = self.grad.with_teacher(e + self.rest, weight, tau)
+        return lambda w: self._of(taught(w + self.rest))
+
+    def teacher_gradient(self, w: Tensor, e: Tensor, tau: float) -> Tensor:
+        return _kept(self.moving, self.grad.teacher_gradient(w + self.rest, e + self.rest, tau))
+
+    def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        by_w, by_matrix, by_shift = self.grad.wrt_inputs(w + self.rest, matrix, shift)
+        return self._of(by_w), by_matrix, by_shift
+
+    def _of(self, gradient: Tensor) -> Tensor:
+        """The gradient in the subspace, which is what clipping shall see."""
+        return as_descent_gradient(self.grad, _kept(self.moving, gradient))
+
+
+def _kept(moving: Tensor, x: Tensor) -> Tensor:
+    """`x` (*clients, d) where coordinates move, and 0 elsewhere."""
+    return torch.where(moving, x, torch.zeros_like(x))
+
+
+def _only(moving: Tensor, record: Any) -> Any:
+    """A record whose vectors are 0 at coordinates that do not move."""
+    return record.map(lambda x: _kept(moving, x) if x.shape[-1] == moving.shape[-1] else x)
+
+
+def _turned(kind: Any, base: type[Record], record: Any, turn: Tensor) -> Any:
+    """A record of the base with a turn."""
+    return kind(**{f.name: getattr(record, f.name) for f in fields(base)}, turn=turn)

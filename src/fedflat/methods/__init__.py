@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ..core.errors import InputError
 from ..core.method import Method
-from ..core.method_check import check_method_class
 from ..core.object_references import ExtensionPoint, find_outside, installed
 from ..core.registry import classes_of, find_class, known_names, module_names, plain
+from ..core.user_code import check_method_class
 
 __all__ = ["METHODS", "all_methods", "find", "plain"]
 

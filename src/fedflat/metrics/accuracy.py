@@ -153,3 +153,9 @@ def spread(accuracies: NDArray[np.float64]) -> ClientSpread:
     """Mean, spread and extremes of the clients' accuracies (clients,)."""
     a = accuracies
     return ClientSpread(float(a.mean()), float(a.std()), float(a.min()), float(a.max()))
+
+
+def drift(local: Tensor, received: Tensor) -> Tensor:
+    """||w_i - w^t|| of each client, (clients,), from the local models (clients, d) and the received one (d,)."""
+    distances: Tensor = (local - received).norm(dim=-1)
+    return distances

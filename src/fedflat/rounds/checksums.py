@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..core.errors import InputError
-from ..files import TEMPORARY, read_text, system_errors, write_atomically
+from ..files import TEMPORARY, TEXT, parsed, read_json, read_text, system_errors, write_atomically
 
 FILE = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
@@ -112,3 +114,26 @@ def digest_of(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal digits. Raises InputError if it cannot be read."""
     with system_errors(path, "read"), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+CONTENT, SHA256 = "content", "sha256"
+
+
+def write_checked(path: Path, content: Any, private: bool = False) -> None:
+    """Write the JSON-able `content` atomically; a `private` file can be read by its owner alone. Raises InputError."""
+    text = json.dumps({CONTENT: content, SHA256: _digest(content)}, indent=2) + "\n"
+    write_atomically(path, lambda temporary: temporary.write_text(text), private)
+
+
+def read_checked(path: Path, most: int = TEXT) -> Any:
+    """What `write_checked` wrote, of at most `most` bytes. Raises InputError, naming the file, if it is damaged."""
+    found = read_json(path, most)
+    whole = isinstance(found, dict) and found.keys() == {CONTENT, SHA256}
+    if not whole or found[SHA256] != parsed(path, lambda: _digest(found[CONTENT])):
+        raise InputError(f"{path} is damaged: it does not have the SHA-256 of its content")
+    return found[CONTENT]
+
+
+def _digest(content: Any) -> str:
+    """The SHA-256 of a JSON-able value, however a file has its keys ordered and its lines broken."""
+    return hashlib.sha256(json.dumps(json.loads(json.dumps(content)), sort_keys=True).encode()).hexdigest()

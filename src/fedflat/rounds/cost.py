@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..core.alternation import Alternation
 from ..core.method import Context, Method
-from ..core.method_check import check_pair
 from ..core.oracle import ObservedOracle
 from ..core.records import Record
+from ..core.user_code import check_pair
+from ..core.wrapper import Alternation
 from ..data.types import Index
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 from ..core.errors import InputError
 
@@ -41,3 +42,11 @@ def one_thread(device: torch.device) -> Iterator[None]:
 def device_name(device: torch.device) -> str:
     """The name of a device for a user: of a GPU its model."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+
+
+ALIGNED = 64  # bytes, as torch aligns its own tensors: vector kernels round differently on other addresses
+
+
+def aligned(x: Tensor) -> Tensor:
+    """`x` with its numbers side by side from an aligned address, as in shared memory; copied only if it is not so."""
+    return x if x.is_contiguous() and x.data_ptr() % ALIGNED == 0 else x.clone(memory_format=torch.contiguous_format)

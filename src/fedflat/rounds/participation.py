@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
@@ -12,8 +12,10 @@ import numpy as np
 
 from ..core.errors import InputError
 from ..core.plain_numbers import plain_fields, plain_number
+from ..data.federated import FederatedData, Holdings
 from ..data.types import Index
-from .randomness import Purpose, words
+from .local_training import Client
+from .randomness import Purpose, generator, words
 
 
 class Participation(ABC):
@@ -210,3 +212,30 @@ def participation(rule: Any) -> Participation:
         allowed = "a share, a number per round, a list of cohorts such as [[0, 1], [1, 2]], or Bernoulli(p)"
         raise InputError(f"participation must be {allowed}, got {rule!r}")
     return Explicit([[int(i) for i in cohort] for cohort in cohorts])
+
+
+@dataclass(frozen=True)
+class PooledCohort(Participation):
+    """Client 0 in every round, which takes as many local steps as the whole cohort of `rule` would take."""
+
+    rule: Participation
+    client: Client
+    sizes: Index  # samples of each client that `rule` chooses from, (clients,)
+
+    def cohort(self, t: int, clients: int, rng: np.random.Generator) -> Index:
+        return np.zeros(1, dtype=np.int64)
+
+    def steps_taken(self, seed: int, t: int, clients: Index, steps: Index) -> Index:
+        cohort = self.rule.cohort(t, len(self.sizes), generator(seed, Purpose.COHORT, t))
+        taken = self.rule.steps_taken(seed, t, cohort, self.client.local_steps(self.sizes[cohort]))
+        total: Index = taken.sum(keepdims=True)
+        return total
+
+
+def pooled(data: FederatedData, client: Client, rule: Participation) -> tuple[FederatedData, PooledCohort]:
+    """`data` with one client, which holds each sample of those that may take part once; and that client's cohorts."""
+    taking_part = np.setdiff1d(np.arange(data.clients), rule.held_out(data.clients))
+    parts = Holdings(data.members, data.offsets).parts()
+    members = np.unique(np.concatenate([parts[i] for i in taking_part]))
+    pool = replace(data, members=members, offsets=np.array([0, len(members)]), validation=None)
+    return pool, PooledCohort(rule, client, data.sizes)

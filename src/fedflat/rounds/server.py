@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ..core.errors import NonFiniteError
 from ..core.method import Context, Method
-from ..core.method_check import check_record
-from ..core.model_copy import copied, recompute_weights
 from ..core.objective import Objective
 from ..core.records import is_finite
+from ..core.torch_module import copied, recompute_weights
+from ..core.user_code import check_record
 from ..data.types import Index
 from .aggregation import RunningMean
 from .checkpoint import DamagedError
@@ -24,6 +24,9 @@ from .local_training import Client, ContextFactory
 from .participation import Participation
 from .randomness import Purpose, generator
 from .segments import Segment, following
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -165,3 +168,11 @@ class Server:
         """Continue from `snapshot`."""
         self.state, self.t, self.guard = snapshot.state, snapshot.t, snapshot.guard
         self.history, self.segments, self.direction = snapshot.history, snapshot.segments, snapshot.direction
+
+
+def metrics_table(history: list[dict[str, float]]) -> pa.Table:
+    """One row per round, one column per metric."""
+    import pyarrow as pa  # a part of a second; the command line starts without it
+
+    columns = dict.fromkeys(name for row in history for name in row)
+    return pa.table({name: [row.get(name) for row in history] for name in columns})

@@ -12,10 +12,10 @@ from torch import nn
 from ...adapters import adapted_network
 from ...core.errors import InputError
 from ...core.matrix_products import fix_product_rounding
-from ...core.model_copy import copied
 from ...core.objective import Objective
 from ...core.plain_numbers import takes_numbers
 from ...core.task import SampleLoss, task_of
+from ...core.torch_module import copied
 from ...data.federated import FederatedData
 from .measure import Curve, Finding, LossMeasure, Measure, Measured, no_progress
 from .measures import all_measures, find

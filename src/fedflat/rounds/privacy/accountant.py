@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import MISSING, dataclass
 from functools import cache, reduce
-from math import floor, inf, log, log1p, log10, sqrt
+from math import exp, floor, inf, log, log1p, log10, pi, sqrt
 from typing import Any, Literal
 
 from ...core.errors import InputError
-from .gaussian import gaussian_distance, gaussian_epsilon
-from .settings import LEAST_NOISE, MOST_NOISE
+from ...core.hyper import by_name, check, hyper
 
 Neighbours = Literal["ADD_OR_REMOVE_ONE", "REPLACE_ONE"]
 INTERVAL, COARSE = 1e-4, 1e-3  # of losses: what `dp-accounting` takes by itself, and one for searching
@@ -153,3 +153,84 @@ def _losses(rate: float, noise_multiplier: float, neighbours: Neighbours, interv
     return distributions.from_gaussian_mechanism(
         noise_multiplier, sampling_prob=rate, neighboring_relation=relation, value_discretization_interval=interval
     )
+
+
+ROUNDED_UP = 1e-9  # by which an epsilon is larger than the root that was found, more than the root's error
+
+
+def gaussian_epsilon(distance: float, delta: float) -> float:
+    """Compute the epsilon at `delta` of a sum that is moved by `distance` deviations of its noise, rounded up."""
+    from scipy.optimize import brentq  # takes long to import
+    from scipy.special import ndtri
+
+    if gaussian_delta(distance, 0.0) <= delta:
+        return 0.0
+    high = distance**2 / 2 - distance * float(ndtri(delta))  # where the first of the two terms of delta is delta
+    root = float(brentq(lambda epsilon: gaussian_delta(distance, epsilon) - delta, 0.0, high, xtol=1e-12))
+    return root + ROUNDED_UP * (1 + root)
+
+
+def gaussian_distance(epsilon: float, delta: float) -> float:
+    """Compute the distance, in deviations of the noise and from 1e-12 to 1e12, that costs `epsilon` at `delta`."""
+    from scipy.optimize import brentq
+
+    def excess(power: float) -> float:
+        return gaussian_delta(10**power, epsilon) - delta
+
+    return 1e-12 if excess(-12) > 0 else 10 ** float(brentq(excess, -12, 12))
+
+
+def gaussian_delta(distance: float, epsilon: float) -> float:
+    """Compute delta = Phi(distance/2 - epsilon/distance) - e^epsilon Phi(-distance/2 - epsilon/distance), exactly.
+
+    The two terms share the density at the first argument; without it none is large, and their difference is exact.
+    """
+    from scipy.special import ndtr
+
+    near, far = distance / 2 - epsilon / distance, distance / 2 + epsilon / distance
+    density = exp(-near * near / 2) / sqrt(2 * pi)
+    return (float(ndtr(near)) if near > 0 else density * _mills(-near)) - density * _mills(far)
+
+
+def _mills(x: float) -> float:
+    """Compute the chance of a normal deviate above `x` over the density at `x`, for `x` of at least 0."""
+    from scipy.special import erfcx
+
+    return sqrt(pi / 2) * float(erfcx(x / sqrt(2)))
+
+
+Noise = Literal["system", "seeded-not-private"]
+LEAST_NOISE = 0.01  # below it epsilon is in the thousands, and the grid of `PrivateMean` would be finer than its sums
+MOST_NOISE = 1e9  # times the largest clip over the least rate it still fits single precision
+
+
+@by_name
+@dataclass(frozen=True, kw_only=True)
+class Privacy:
+    """Client-level (epsilon, delta)-differential privacy of all models that a run hands out; see docs/privacy.md."""
+
+    epsilon: float = hyper(
+        MISSING, "most that the run may spend, for one client added or removed", low=0, open_low=True, high=1e6
+    )
+    delta: float = hyper(
+        MISSING, "chance that epsilon does not hold; well below one over the clients", low=0, open_low=True, high=0.5
+    )
+    clip: float = hyper(
+        MISSING, "bound on the norm of all that a client sends, in the unit of parameters", low=1e-15, high=1e15
+    )
+    rate: float = hyper(MISSING, "chance of every client, independently, to take part in a round",
+                        low=1e-9, high=1)  # fmt: skip
+    noise_multiplier: float | None = hyper(
+        None,
+        "deviation of the noise on the sum, in clips; default: what spends epsilon in all rounds",
+        low=LEAST_NOISE,
+        high=MOST_NOISE,
+    )
+    noise: Noise = hyper("system", "where random numbers come from: the operating system, or for tests the seed")
+
+    def __post_init__(self) -> None:
+        """Raises InputError, naming the field, for a value out of range."""
+        try:
+            check(self)
+        except InputError as error:
+            raise InputError(str(error).replace("Privacy.", "privacy.")) from error

@@ -7,8 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from ....core.hyper import hyper
-from ..hessian import Hessian
-from ..lanczos import rademacher, tridiagonals
+from ..hessian import Hessian, rademacher, tridiagonals
 from ..measure import Curve, Finding, LossMeasure, Measured, StepCallback, mean_with_interval
 from ..subject import Subject
 

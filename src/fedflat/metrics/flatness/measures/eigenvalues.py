@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....core.hyper import hyper
-from ..hessian import Hessian
-from ..lanczos import Krylov, gaussian
+from ..hessian import Hessian, Krylov, gaussian
 from ..measure import Finding, LossMeasure, Measured, StepCallback
 from ..subject import Subject
 

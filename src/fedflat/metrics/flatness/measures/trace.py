@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ....core.hyper import hyper
-from ..hessian import Hessian
-from ..lanczos import Krylov, gaussian, rademacher
+from ..hessian import Hessian, Krylov, gaussian, rademacher
 from ..measure import Finding, LossMeasure, StepCallback, mean_with_interval
 from ..subject import Landscape, Subject
 

@@ -6,16 +6,20 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import nn
 
 from .. import models
-from ..adapters import LoRA, adapted, with_bfloat16_base
+from ..adapters import LoRA, adapted, kept_parameters, with_bfloat16_base
 from ..core.errors import InputError
-from ..core.model_copy import copied
+from ..core.torch_module import copied
 from ..data.federated import digest
+from ..files import read_bytes
 from .randomness import Purpose, generator
 
 
@@ -95,3 +99,31 @@ def _seeded(seed: int, purpose: Purpose) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(generator(seed, purpose).integers(2**63)))
         yield
+
+
+MAX_BYTES = 2**36
+
+
+def save_model(path: Path, model: nn.Module) -> None:
+    """Write a model's parameters by name, of one with adapters these and the head; equal models make equal files."""
+    path.write_bytes(save({name: p.detach().cpu().contiguous() for name, p in kept_parameters(model).items()}))
+
+
+def load_model(path: Path, model: nn.Module) -> nn.Module:
+    """Put the parameters in the file `path` into `model`, which is changed and returned.
+
+    Raises InputError, naming the file, and leaves the model as it is, if the file is damaged, of another model, or has
+    NaN or infinity in it.
+    """
+    try:
+        tensors = load(read_bytes(path, MAX_BYTES))
+    except (OSError, SafetensorError, KeyError, RuntimeError, TypeError) as error:
+        raise InputError(f"{path} is damaged: {error}") from error
+    parameters = kept_parameters(model)
+    if {name: x.shape for name, x in tensors.items()} != {name: p.shape for name, p in parameters.items()}:
+        raise InputError(f"{path} is damaged or of another model: its parameters have other names or shapes")
+    if not all(torch.isfinite(x).all() for x in tensors.values()):
+        raise InputError(f"{path} has parameters that are NaN or infinite")
+    for name, p in parameters.items():
+        p.data.copy_(tensors[name])
+    return model

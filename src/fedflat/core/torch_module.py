@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from itertools import chain
+from types import FunctionType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -110,3 +113,90 @@ def recompute_weights(module: nn.Module) -> None:
             for hook in layer._forward_pre_hooks.values():
                 if type(hook).__module__.startswith("torch.nn.utils"):
                     hook(layer, ())
+
+
+def start_training(module: nn.Module) -> None:
+    """Put `module` into training mode, by its own `train()` wherever that is overridden.
+
+    Layers that are in evaluation mode inside a module in training mode stay so. Raises InputError for a function that
+    was put in the place of a `train()`: it cannot know the copy that is trained.
+    """
+    for name, layer in module.named_modules():
+        for method in {"train", "eval"} & set(vars(layer)):
+            if isinstance(vars(layer)[method], FunctionType):
+                raise InputError(f"model: {method}() of {name or 'the module'} is a function set on the object, which "
+                                 "does not know the copy that is trained; override it in a class")  # fmt: skip
+    if not module.training:
+        module.train()
+        return
+    evaluated = [layer for layer in module.modules() if not layer.training]
+    for layer in own_modes(module):
+        if layer.training:
+            layer.train()
+    for layer in evaluated:
+        layer.training = False
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put every layer into evaluation mode inside the block, and back into its own mode after it.
+
+    Raises InputError if a layer stays in training mode.
+    """
+    modes = [(layer, layer.training) for layer in module.modules()]
+    module.eval()
+    try:
+        _refuse_training_layers(module)
+        yield
+    finally:
+        for layer, training in modes:
+            layer.training = training
+        if modes[0][1]:
+            start_training(module)  # a `train()` of its own may change more than the mode
+
+
+def own_modes(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the outermost layers of `module` that override `train()`."""
+    if "train" in vars(module) or type(module).train is not nn.Module.train:
+        yield module
+        return
+    for child in module.children():
+        yield from own_modes(child)
+
+
+def _refuse_training_layers(module: nn.Module) -> None:
+    """Raise InputError if a layer of `module`, on which `eval()` was called, is in training mode."""
+    for name, layer in module.named_modules():
+        if layer.training:
+            raise InputError(
+                f"model: {name or 'the module'} ({type(layer).__name__}) stays in training mode after eval(), so that "
+                "no two evaluations need agree; let its train() obey the mode"
+            )
+
+
+def scores_of(output: Any) -> Tensor:
+    """The scores (b, outputs) in a model's `output`. Raises InputError if there are none."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, Mapping):
+        found = output.get("logits")
+    elif hasattr(output, "logits"):  # before tuples, because an output of Hugging Face may be both
+        found = output.logits
+    else:
+        found = output[0] if isinstance(output, tuple | list) and output else None
+    if not isinstance(found, Tensor):
+        raise InputError(
+            f"model: returns {_described(output)}; it has to return a tensor of scores, a tuple that begins with it, "
+            "or an output with `logits`"
+        )
+    return found
+
+
+def _described(output: Any) -> str:
+    """The kind of an output, and what is in it."""
+    name = f"{type(output).__name__}"
+    if isinstance(output, Mapping):
+        return shortened(printable(f"a {name} with {', '.join(map(repr, output)) or 'nothing in it'}"))
+    if isinstance(output, tuple | list):
+        return shortened(f"a {name} of {', '.join(type(part).__name__ for part in output) or 'nothing'}")
+    return shortened(printable(f"a value of type {name}"))

@@ -1,0 +1,203 @@
+"""Classes that users write: whether their hooks fit, and their errors in one line that says where they are."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+from .errors import InputError, NonFiniteError, is_out_of_memory, printable, shortened
+from .method import Method
+from .records import Record
+from .wrapper import Wrapper, chain
+
+PACKAGE = __package__.partition(".")[0]
+FOLDER = str(Path(__file__).parents[1])
+LONGEST = 400  # characters of an error's own message
+
+
+def class_title(cls: type[Any]) -> str:
+    """A class as users name it: `mom.py:FedMom` for one of their files, its name for one of a package or a notebook."""
+    file = _file_of(cls) if _is_own(cls) else None
+    return f"{Path(file).name}:{cls.__qualname__}" if file and file.endswith(".py") else cls.__qualname__
+
+
+def check_hook(cls: type[Any], base: type[Any], hook: str) -> None:
+    """Raise InputError unless `hook` of `cls` can be called as `base` declares it: with these arguments in order."""
+    expected = list(signature(getattr(base, hook)).parameters)
+    if isinstance(inspect.getattr_static(cls, hook), staticmethod | classmethod):
+        expected = expected[1:]
+    given = signature(getattr(cls, hook))
+    try:
+        given.bind(*expected)
+    except TypeError as error:
+        raise InputError(
+            f"{cls.__name__}.{hook}({_names(given)}) is called with ({', '.join(expected)}): {error}"
+        ) from error
+
+
+@contextmanager
+def own_errors_named(kind: str, thing: object, hooks: Sequence[str]) -> Iterator[None]:
+    """Inside the block, an error that a user's hook of `thing` raises becomes an InputError that names both.
+
+    kind: what `thing` is, such as "method". An error inside this package, and one that has a message of its own, such
+    as a lack of memory, stays as it is. The user's error is the cause of the new one, and has the whole traceback.
+    """
+    try:
+        yield
+    except Exception as error:
+        place = None if _speaks_for_itself(error) else _place(error, type(thing), hooks)
+        if place is None:
+            raise
+        hook, file, line = place
+        text = (str(error).splitlines() or [""])[0]
+        raise InputError(printable(
+            f"{kind} {class_title(type(thing))}: {hook} raised {type(error).__name__}"
+            f"{f': {shortened(text, LONGEST)}' if text else ''} ({Path(file).name}, line {line})"
+        )) from error  # fmt: skip
+
+
+def _place(error: Exception, cls: type[Any], hooks: Sequence[str]) -> tuple[str, str, int] | None:
+    """The user's hook in which an error was raised, and its file and line; None if it was raised somewhere else."""
+    codes = {code: hook for hook in hooks if (code := _own_code(cls, hook))}
+    frames = [(frame.f_code, line or 0) for frame, line in traceback.walk_tb(error.__traceback__)]
+    first = next((i for i, (code, _) in enumerate(frames) if code in codes), None)
+    if first is None:
+        return None
+    hook, file = codes[frames[first][0]], frames[first][0].co_filename
+    last, line = [one for one in frames[first:] if one[0].co_filename == file or _is_ours(one[0])][-1]
+    return None if _is_ours(last) else (hook, file, line)
+
+
+def _own_code(cls: type[Any], hook: str) -> CodeType | None:
+    """The code of a hook that is not this package's own."""
+    function = inspect.unwrap(getattr(cls, hook))
+    code: CodeType | None = getattr(function, "__code__", None)
+    return None if code is None or _is_ours(code) else code
+
+
+def _is_ours(code: CodeType) -> bool:
+    return code.co_filename.startswith(FOLDER)
+
+
+def _is_own(cls: type[Any]) -> bool:
+    """Whether a class is a user's."""
+    return cls.__module__.partition(".")[0] != PACKAGE
+
+
+def _file_of(cls: type[Any]) -> str | None:
+    try:
+        return inspect.getfile(cls)
+    except (TypeError, OSError):  # one of a session
+        return None
+
+
+def _speaks_for_itself(error: Exception) -> bool:
+    """Whether an error says what to do by itself, or is reported in words of its own."""
+    return is_out_of_memory(error) or isinstance(error, InputError | NonFiniteError)
+
+
+def _names(given: Signature) -> str:
+    stars: dict[Any, str] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
+    return ", ".join(stars.get(one.kind, "") + name for name, one in given.parameters.items())
+
+
+def codes_of(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code object and those inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from codes_of(constant)
+
+
+def closure_of(function: FunctionType) -> dict[str, Any]:
+    """Return the variables of functions around `function`, by name, that are set."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # it is not set yet
+            continue
+    return found
+
+
+def global_names(function: FunctionType, *operations: str) -> set[str]:
+    """Return the names of globals that code in `function` reaches by one of `operations`, such as LOAD_GLOBAL."""
+    steps = (step for code in codes_of(function.__code__) for step in dis.get_instructions(code))
+    return {step.argval for step in steps if step.opname in operations}
+
+
+HOOKS = (
+    "check_rounds", "round_lr", "init_server", "broadcast", "init_client", "start", "step", "lr_factor", "finish",
+    "receive", "update", "served",
+)  # fmt: skip
+RECORDS = ("server", "down", "up")
+
+
+def check_method_class(cls: type[Method]) -> None:
+    """Raise InputError, naming the class and what it lacks: a record, a model in a record, or an argument of a hook."""
+    if issubclass(cls, Wrapper) and not hasattr(cls, "base"):
+        raise InputError(f"{cls.__name__} needs a default for the method inside: base: Method = hyper(FedAvg(), ...)")
+    for role in RECORDS:
+        record = getattr(cls, role, None)
+        if not (isinstance(record, type) and issubclass(record, Record)):
+            raise InputError(f"{cls.__name__} names no record `{role}`: class {cls.__name__}(Method, {role}=...)")
+    for role in ("server", "down"):
+        if "w" not in getattr(cls, role).__dataclass_fields__:
+            raise InputError(
+                f"the record {getattr(cls, role).__name__}, {role} of {cls.__name__}, needs a field w, the model"
+            )
+    for hook in HOOKS:
+        check_hook(cls, Method, hook)
+
+
+@contextmanager
+def method_errors_named(method: Method) -> Iterator[None]:
+    """Inside the block, an error that a user's hook raises names the method and its file; see `own_errors_named`.
+
+    The hooks of a method inside another one are looked at, too.
+    """
+    with ExitStack() as stack:
+        for one in chain(method):
+            stack.enter_context(own_errors_named("method", one, HOOKS))
+        yield
+
+
+def check_pair(method: Method, hook: str, found: Any, kinds: tuple[type[Any], type[Any]]) -> tuple[Any, Any]:
+    """The pair that `hook` returned. Raises InputError unless it is one, of objects like those of these `kinds`."""
+    if isinstance(found, tuple | list) and len(found) == 2:
+        first, second = found
+        if _is_like(first, kinds[0]) and _is_like(second, kinds[1]):
+            return first, second
+    given = (
+        f"({', '.join(type(one).__name__ for one in found)})" if isinstance(found, tuple | list) else _article(found)
+    )
+    raise InputError(f"method {_title(method)}: {hook} must return a pair "
+                     f"({kinds[0].__name__}, {kinds[1].__name__}), it returned {given}")  # fmt: skip
+
+
+def check_record(method: Method, hook: str, found: Any, kind: type[Record]) -> Any:
+    """The record that `hook` returned. Raises InputError, which names the `kind` that it must have, if it is none."""
+    if _is_like(found, kind):
+        return found
+    raise InputError(f"method {_title(method)}: {hook} must return the record {kind.__name__}, "
+                     f"it returned {_article(found)}")  # fmt: skip
+
+
+def _is_like(thing: Any, kind: type[Any]) -> bool:
+    """Whether a thing is a record, if `kind` is one, or else of this kind; which record is a matter of the contract."""
+    return isinstance(thing, Record if issubclass(kind, Record) else kind)
+
+
+def _title(method: Method) -> str:
+    return "-".join(class_title(type(one)) for one in chain(method))
+
+
+def _article(thing: Any) -> str:
+    return "nothing" if thing is None else f"a {type(thing).__name__}"
