@@ -33,7 +33,7 @@ class ChangedWarning(UserWarning):
 
 
 def printable(text: str) -> str:
-    """`text` on one line, with control and formatting characters written as escapes.
+    """Write `text` on one line, with control and formatting characters as escapes.
 
     Names come from files and networks; such characters could move a terminal's cursor or begin a new line.
     """
@@ -41,7 +41,7 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, longest: int = LONGEST) -> str:
-    """`text`, without its middle if it has more than `longest` characters."""
+    """Shorten `text` by leaving out its middle if it has more than `longest` characters."""
     half = longest // 2
     return text if len(text) <= longest else f"{text[:half]} [...] {text[-half:]}"
 
@@ -53,7 +53,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def imported_errors(*errors: type[Exception] | str) -> tuple[type[Exception], ...]:
-    """Error classes for `except`; those given by a name, such as "pyarrow:ArrowException", only if it is imported.
+    """Return error classes for `except`; those given by name, "pyarrow:ArrowException", only if imported already.
 
     For modules that must not import a library only to name its errors: a library that is not imported raises none.
     """

@@ -1,4 +1,4 @@
-"""What a model or a loss keeps outside its parameters: in attributes, closures, default arguments, classes, globals."""
+"""The state of a model or loss outside its parameters: attributes, closures, default arguments, classes, globals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EXACT = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 
 
 class HiddenState:
-    """What `thing` keeps now, by where it is: tensors, numbers, texts and lengths. Parameters are left out.
+    """The current state of `thing` by place: tensors, numbers, texts and lengths, without parameters.
 
     `references` are the modules and parameters on the way that are not registered in a module.
     """
@@ -60,7 +60,7 @@ class HiddenState:
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Tell whether two tensors are equal, on a GPU but for rounding: its kernels add in any order."""
+    """Tell whether two tensors are equal, on a GPU up to rounding: its kernels add in any order."""
     return close(a, b, 1e-5 if a.is_cuda and a.is_floating_point() else 0.0)
 
 
@@ -85,7 +85,7 @@ def leaves_of(result: Tensor) -> Iterator[Tensor]:
 
 
 def _kept(value: Any) -> object | None:
-    """Return what is compared of `value` itself; NumPy, not imported here, is known by attributes."""
+    """Return the part of `value` that is compared; NumPy, not imported here, is known by its attributes."""
     if isinstance(value, Tensor):
         return None if isinstance(value, nn.Parameter) or value.layout is not torch.strided else value.detach().clone()
     if hasattr(value, "tobytes") and hasattr(value, "dtype"):
@@ -100,7 +100,7 @@ def _kept(value: Any) -> object | None:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what belongs to `value`, by name."""
+    """Yield the parts of `value`, by name."""
     if isinstance(value, nn.Module):
         own = ((name, part) for name, part in vars(value).items() if name not in OF_EVERY_MODULE)
         hooks = (hook for kind in (value._forward_hooks, value._forward_pre_hooks) for hook in kind.values())
@@ -128,7 +128,7 @@ def _of_class(cls: type[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Default arguments, variables of functions around it, and the global ones that it reads or writes."""
+    """Yield default arguments, variables of enclosing functions, and globals that it reads or writes."""
     yield from ((f"argument {i}", part) for i, part in enumerate(function.__defaults__ or ()))
     yield from (function.__kwdefaults__ or {}).items()
     yield from closure_of(function).items()

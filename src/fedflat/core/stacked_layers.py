@@ -1,6 +1,6 @@
-"""Dropout with masks that depend on a key only: the same for a client alone, in a stack, and at every gradient.
+"""Layers of a stack of clients, with the results of each client alone: dropout, linear layers and embeddings.
 
-torch's own masks depend on its random state, which `vmap` cannot keep for each client.
+Dropout masks depend on a key only. torch's own depend on its random state, which `vmap` cannot keep for each client.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _COVERED: tuple[Callable[..., Any], ...] = (*_ELEMENTS, *_CHANNELS)
 
 
 class SeededDropout(TorchFunctionMode):
-    """Inside the block, dropout takes its masks from `key` instead of torch's random state.
+    """Mode in which dropout takes its masks from `key` instead of torch's random state.
 
-    `key` is a whole number, an int64 tensor () on the model's device; inside `vmap` it may be batched, unlike torch's
+    `key` is an int64 tensor () on the model's device; inside `vmap` it may be batched, unlike torch's
     own generators. A mask depends on the key, on the number of earlier dropouts in the block, and on the coordinates
     of each element, but not on the sizes of the axes: a short batch has the same masks alone and padded in a stack.
     This covers dropout of elements and of channels that Python calls. Random numbers that torch draws inside an
@@ -44,7 +44,7 @@ class SeededDropout(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Called by torch for each of its functions."""
+        """Call the function, with seeded masks if it is a dropout; torch calls this for each of its functions."""
         kwargs = kwargs or {}
         call = _DropoutCall.of(func, args, kwargs) if func in _COVERED else None
         shape = None if call is None else call.mask_shape(func)
@@ -73,7 +73,7 @@ class _DropoutCall:
         return cls(*args, **named)
 
     def mask_shape(self, func: Callable[..., Any]) -> tuple[int, ...] | None:
-        """The shape of the mask; None if there is no mask, or if torch has to interpret the input's shape."""
+        """Return the shape of the mask; None if there is no mask, or if torch has to interpret the input's shape."""
         if not (self.training and 0 < self.p < 1):
             return None
         shape = tuple(self.input.shape)
@@ -83,7 +83,7 @@ class _DropoutCall:
 
 
 def kept(key: Tensor, call: int, shape: tuple[int, ...], p: float) -> Tensor:
-    """The elements that dropout keeps, bool of `shape`: each with probability 1 - p, 0 < p < 1.
+    """Draw the elements that dropout keeps, bool of `shape`: each with probability 1 - p, 0 < p < 1.
 
     SplitMix64's finaliser chained over (key, call, coordinates), as in `rounds.randomness.words`.
     """
@@ -109,27 +109,27 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
-    """`x` shifted right by `bits`, filled with zeros: torch's own shift repeats the sign bit."""
+    """Shift `x` right by `bits`, filled with zeros: torch's own shift repeats the sign bit."""
     return (x >> bits).bitwise_and_(2 ** (64 - bits) - 1)
 
 
 def _signed(word: int) -> int:
-    """The int64 with the bits of `word`."""
+    """Return the int64 with the bits of `word`."""
     return word - 2**64 if word >= 2**63 else word
 
 
 def linear_layers(module: nn.Module) -> list[nn.Linear]:
-    """The layers that `row_major` may change: torch's linear layers, except those with a `forward` of their own."""
+    """Return the layers that `row_major` may change: torch's linear layers, except those with an instance `forward`."""
     return [layer for layer in module.modules() if type(layer) is nn.Linear and "forward" not in vars(layer)]
 
 
 @contextmanager
 def row_major(layers: Sequence[nn.Linear]) -> Iterator[None]:
-    """Inside the block, `vmap` computes the weight gradients of `layers` in row-major order, as in the flat vector.
+    """Make `vmap` compute the weight gradients of `layers` in row-major order, as in the flat vector.
 
     The numbers are the same. But torch's own product gives the gradients transposed, and copying them into the flat
     vector takes half of the time of a small network. Computing (W x^T)^T gives row-major gradients. So does a product
-    with a gradient of our own, which is twice as fast forwards but slower in Python: it is used in compiled steps.
+    with a custom gradient, which is twice as fast forwards but slower in Python: it is used in compiled steps.
     """
     for layer in layers:
         layer.forward = partial(_linear, layer)  # type: ignore[method-assign]
@@ -191,7 +191,7 @@ def has_special_gradient(module: nn.Module) -> bool:
 
 
 class EmbeddingGradients(TorchFunctionMode):
-    """Inside the block, embeddings have the gradient that they have outside `vmap`, whose rule forgets two options.
+    """Mode in which embeddings have the same gradient inside and outside `vmap`, whose rule ignores two options.
 
     The row of `padding_idx` has no gradient; `scale_grad_by_freq`, which counts the tokens of one client's batch,
     raises StackingError.
@@ -200,7 +200,7 @@ class EmbeddingGradients(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call the function; torch does this for each of its functions."""
+        """Call the function, and correct the gradient of an embedding; torch calls this for each of its functions."""
         out = func(*args, **(kwargs or {}))
         if func is not embedding:
             return out

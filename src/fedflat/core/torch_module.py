@@ -1,4 +1,4 @@
-"""Copies of a model that share nothing with it."""
+"""Operations on a user's module: copy and restore it, set its mode, and read the scores in its output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def copied(module: nn.Module, with_parameters: bool = True) -> nn.Module:
 
     A tensor that a layer computes of its parameters before each pass, as old hooks for weight normalisation and for
     pruning do, becomes a constant until then. Raises InputError if a copy cannot be made or still uses the original, or
-    if a copy would lose something that plain PyTorch has: hooks on gradients of parameters, and memory in common.
+    if a copy would lose hooks on gradients of parameters, or memory that tensors share.
     """
     _refuse_gradient_hooks(module)
     _refuse_shared_memory(module)
@@ -67,7 +67,7 @@ def _refuse_shared_memory(module: nn.Module) -> None:
 
 
 def _places(module: nn.Module) -> Iterator[tuple[int, int, str, bool, int]]:
-    """Yield of each tensor: its first byte, bytes up to the last, name, whether it is trained, bytes of its numbers."""
+    """Yield for each tensor: address, extent in bytes, name, whether it is trained, bytes of its numbers."""
     seen = set[int]()
     for prefix, layer in module.named_modules():
         for name, x in chain(layer._parameters.items(), layer._buffers.items(), vars(layer).items()):
@@ -84,7 +84,7 @@ def _has_memory(x: Tensor) -> bool:
 
 
 class Restorer:
-    """Puts back what a pass with other parameters may leave behind in a module."""
+    """Undoes the changes that a pass with other parameters may leave in a module."""
 
     def __init__(self, module: nn.Module) -> None:
         layers = [layer for _, layer in module.named_modules(remove_duplicate=False)]
@@ -116,10 +116,10 @@ def recompute_weights(module: nn.Module) -> None:
 
 
 def start_training(module: nn.Module) -> None:
-    """Put `module` into training mode, by its own `train()` wherever that is overridden.
+    """Put `module` into training mode; call `train()` of layers that override it.
 
-    Layers that are in evaluation mode inside a module in training mode stay so. Raises InputError for a function that
-    was put in the place of a `train()`: it cannot know the copy that is trained.
+    Layers that are in evaluation mode inside a module in training mode stay so. Raises InputError for a function
+    assigned to `train` or `eval` of an object: it does not know the copy that is trained.
     """
     for name, layer in module.named_modules():
         for method in {"train", "eval"} & set(vars(layer)):
@@ -139,7 +139,7 @@ def start_training(module: nn.Module) -> None:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put every layer into evaluation mode inside the block, and back into its own mode after it.
+    """Put every layer into evaluation mode inside the block, and restore its mode afterwards.
 
     Raises InputError if a layer stays in training mode.
     """
@@ -152,7 +152,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
         for layer, training in modes:
             layer.training = training
         if modes[0][1]:
-            start_training(module)  # a `train()` of its own may change more than the mode
+            start_training(module)  # an overridden `train()` may change more than the mode
 
 
 def own_modes(module: nn.Module) -> Iterator[nn.Module]:
@@ -175,7 +175,7 @@ def _refuse_training_layers(module: nn.Module) -> None:
 
 
 def scores_of(output: Any) -> Tensor:
-    """The scores (b, outputs) in a model's `output`. Raises InputError if there are none."""
+    """Return the scores (b, outputs) in a model's `output`. Raises InputError if there are none."""
     if isinstance(output, Tensor):
         return output
     if isinstance(output, Mapping):
@@ -193,7 +193,7 @@ def scores_of(output: Any) -> Tensor:
 
 
 def _described(output: Any) -> str:
-    """The kind of an output, and what is in it."""
+    """Describe the type of an output and its parts."""
     name = f"{type(output).__name__}"
     if isinstance(output, Mapping):
         return shortened(printable(f"a {name} with {', '.join(map(repr, output)) or 'nothing in it'}"))

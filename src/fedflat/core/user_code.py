@@ -23,7 +23,7 @@ LONGEST = 400  # characters of an error's own message
 
 
 def class_title(cls: type[Any]) -> str:
-    """A class as users name it: `mom.py:FedMom` for one of their files, its name for one of a package or a notebook."""
+    """Return the name of a class for its user: `mom.py:FedMom` from a file, `FedMom` from a package or a notebook."""
     file = _file_of(cls) if _is_own(cls) else None
     return f"{Path(file).name}:{cls.__qualname__}" if file and file.endswith(".py") else cls.__qualname__
 
@@ -44,10 +44,10 @@ def check_hook(cls: type[Any], base: type[Any], hook: str) -> None:
 
 @contextmanager
 def own_errors_named(kind: str, thing: object, hooks: Sequence[str]) -> Iterator[None]:
-    """Inside the block, an error that a user's hook of `thing` raises becomes an InputError that names both.
+    """Turn an error that a user's hook of `thing` raises in the block into an InputError that names both.
 
-    kind: what `thing` is, such as "method". An error inside this package, and one that has a message of its own, such
-    as a lack of memory, stays as it is. The user's error is the cause of the new one, and has the whole traceback.
+    kind: what `thing` is, such as "method". An error inside this package, and one with a message for the user, such
+    as a lack of memory, is not changed. The user's error is the cause of the new one, and has the whole traceback.
     """
     try:
         yield
@@ -64,7 +64,7 @@ def own_errors_named(kind: str, thing: object, hooks: Sequence[str]) -> Iterator
 
 
 def _place(error: Exception, cls: type[Any], hooks: Sequence[str]) -> tuple[str, str, int] | None:
-    """The user's hook in which an error was raised, and its file and line; None if it was raised somewhere else."""
+    """Find the user's hook in which an error was raised, and its file and line; None if it was raised elsewhere."""
     codes = {code: hook for hook in hooks if (code := _own_code(cls, hook))}
     frames = [(frame.f_code, line or 0) for frame, line in traceback.walk_tb(error.__traceback__)]
     first = next((i for i, (code, _) in enumerate(frames) if code in codes), None)
@@ -76,7 +76,7 @@ def _place(error: Exception, cls: type[Any], hooks: Sequence[str]) -> tuple[str,
 
 
 def _own_code(cls: type[Any], hook: str) -> CodeType | None:
-    """The code of a hook that is not this package's own."""
+    """Return the code of a hook that is not this package's own."""
     function = inspect.unwrap(getattr(cls, hook))
     code: CodeType | None = getattr(function, "__code__", None)
     return None if code is None or _is_ours(code) else code
@@ -87,7 +87,7 @@ def _is_ours(code: CodeType) -> bool:
 
 
 def _is_own(cls: type[Any]) -> bool:
-    """Whether a class is a user's."""
+    """Tell whether a class is a user's."""
     return cls.__module__.partition(".")[0] != PACKAGE
 
 
@@ -99,7 +99,7 @@ def _file_of(cls: type[Any]) -> str | None:
 
 
 def _speaks_for_itself(error: Exception) -> bool:
-    """Whether an error says what to do by itself, or is reported in words of its own."""
+    """Tell whether an error has a message of its own for the user."""
     return is_out_of_memory(error) or isinstance(error, InputError | NonFiniteError)
 
 
@@ -109,7 +109,7 @@ def _names(given: Signature) -> str:
 
 
 def codes_of(code: CodeType) -> Iterator[CodeType]:
-    """Yield a code object and those inside it."""
+    """Yield a code object and those nested in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -117,7 +117,7 @@ def codes_of(code: CodeType) -> Iterator[CodeType]:
 
 
 def closure_of(function: FunctionType) -> dict[str, Any]:
-    """Return the variables of functions around `function`, by name, that are set."""
+    """Return the variables of enclosing functions that `function` uses and that are set, by name."""
     found = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
@@ -159,9 +159,9 @@ def check_method_class(cls: type[Method]) -> None:
 
 @contextmanager
 def method_errors_named(method: Method) -> Iterator[None]:
-    """Inside the block, an error that a user's hook raises names the method and its file; see `own_errors_named`.
+    """Name the method and its file in an error that a user's hook raises in the block; see `own_errors_named`.
 
-    The hooks of a method inside another one are looked at, too.
+    The hooks of a wrapped method are covered, too.
     """
     with ExitStack() as stack:
         for one in chain(method):
@@ -170,7 +170,7 @@ def method_errors_named(method: Method) -> Iterator[None]:
 
 
 def check_pair(method: Method, hook: str, found: Any, kinds: tuple[type[Any], type[Any]]) -> tuple[Any, Any]:
-    """The pair that `hook` returned. Raises InputError unless it is one, of objects like those of these `kinds`."""
+    """Return the pair that `hook` returned. Raises InputError unless it is a pair of objects of these `kinds`."""
     if isinstance(found, tuple | list) and len(found) == 2:
         first, second = found
         if _is_like(first, kinds[0]) and _is_like(second, kinds[1]):
@@ -183,7 +183,7 @@ def check_pair(method: Method, hook: str, found: Any, kinds: tuple[type[Any], ty
 
 
 def check_record(method: Method, hook: str, found: Any, kind: type[Record]) -> Any:
-    """The record that `hook` returned. Raises InputError, which names the `kind` that it must have, if it is none."""
+    """Return the record that `hook` returned. Raises InputError, naming the expected `kind`, if it is no record."""
     if _is_like(found, kind):
         return found
     raise InputError(f"method {_title(method)}: {hook} must return the record {kind.__name__}, "
@@ -191,7 +191,7 @@ def check_record(method: Method, hook: str, found: Any, kind: type[Record]) -> A
 
 
 def _is_like(thing: Any, kind: type[Any]) -> bool:
-    """Whether a thing is a record, if `kind` is one, or else of this kind; which record is a matter of the contract."""
+    """Tell whether a thing is any record, if `kind` is one, or else of this kind; the contract checks which record."""
     return isinstance(thing, Record if issubclass(kind, Record) else kind)
 
 

@@ -1,4 +1,4 @@
-"""Methods around another method, whose records and hooks they take over and change in part."""
+"""Methods around another method: they take over its records and hooks and change some of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .records import Record, Scalar
 
 
 class OfBase:
-    """An attribute that a wrapper has from its base; asked of the class, it is that of the default base."""
+    """An attribute that a wrapper has from its base; on the class, it is that of the default base."""
 
     def __set_name__(self, owner: type[Any], name: str) -> None:
         self.name = name
@@ -29,7 +29,7 @@ class Wrapper(Method):
     """A method around another one, `base`: records, hooks and all else are those of the base.
 
     A subclass gives `base` a default, and changes the hooks that it is about, whose `super()` is the base. It cannot
-    go around a wrapper. The file of the base need not know of it.
+    go around a wrapper. The file of the base does not know it.
     """
 
     base: Method
@@ -49,7 +49,7 @@ class Wrapper(Method):
             raise InputError(nested(type(self).__name__, type(self.base).__name__))
 
     def __getattr__(self, name: str) -> Any:
-        """What records ask of a method, such as an option that says how wide a field is, is asked of the base."""
+        """Look up other attributes in the base, such as an option that gives the width of a field."""
         if name == "base" or name.startswith("__"):
             raise AttributeError(f"{type(self).__name__} has no {name}")
         return getattr(self.base, name)
@@ -109,24 +109,22 @@ class Wrapper(Method):
 
 
 def nested(wrapper: str, base: str) -> str:
-    """Why one wrapper does not go around another, given their names."""
-    return (
-        f"{wrapper}.base: {base} is a wrapper itself, and {wrapper} goes around a method that is none, such as FedSAM"
-    )
+    """Return the error for a wrapper around another wrapper, given their names."""
+    return f"{wrapper}.base: {base} is a wrapper itself; {wrapper} needs a plain method, such as FedSAM"
 
 
 def chain(method: Method) -> list[Method]:
-    """The method, and inside a wrapper the one that it is around: the last one is no wrapper."""
+    """Return the method and, for a wrapper, its base: the last one is no wrapper."""
     return [method, *(chain(method.base) if isinstance(method, Wrapper) else ())]
 
 
 def serves_another(method: Method) -> bool:
-    """Whether the model that is evaluated may be another one than the one that is trained."""
+    """Tell whether the model that is evaluated may be another one than the one that is trained."""
     return any(type(one).served not in (Method.served, Wrapper.served) for one in chain(method))
 
 
 def label_of(method: Method) -> str:
-    """What runs of a method are called: its class, and around another method both, such as `SWA-FedASAM`."""
+    """Return the label of a method: its class, for a wrapper both classes, such as `SWA-FedASAM`."""
     return "-".join(type(one).__name__ for one in chain(method))
 
 
@@ -135,7 +133,7 @@ ALWAYS, EVEN, ODD = -1, 0, 1  # the rounds in which a coordinate moves
 
 @cache
 def with_turn(record: type[Record]) -> type[Record]:
-    """A record of a base, and whose turn it is."""
+    """Return the record of a base with a field for the turn."""
 
     class WithTurn(record):  # type: ignore[misc, valid-type]  # made at run time
         turn: Scalar  # rounds so far, modulo 2
@@ -149,14 +147,14 @@ class _WithTurn(OfBase):
 
 
 class Alternation(Wrapper):
-    """A method whose rounds each move a part of the coordinates: those of its turn, and those that always move.
+    """A method whose rounds move only some coordinates: those whose turn it is, and those that always move.
 
     A round is exactly one of the base on the subspace of the coordinates that move. In everything that the base sees,
     models included, the other coordinates are zero, so that they are in no norm and in no product; its gradients are
-    taken at the whole model, and are zero there. Whatever is kept (models, control variates, momenta) stays as it is
-    at coordinates that do not move, and goes on at their next turn. Clients receive all coordinates.
+    taken at the full model, and are zero there. Models, control variates and momenta do not change at coordinates that
+    do not move, until their next turn. Clients receive all coordinates.
 
-    Configurations do not name it: it is made by `of`, from which coordinate moves when.
+    Configurations do not name it: `of` makes it, from the rounds in which each coordinate moves.
     """
 
     paper: ClassVar[Any] = OfBase()
@@ -168,7 +166,7 @@ class Alternation(Wrapper):
 
     @classmethod
     def of(cls, base: Method, when: Tensor) -> Self:
-        """`base` on coordinates that move `when` (d,): `ALWAYS`, or in `EVEN` or `ODD` rounds, counted from 0.
+        """Wrap `base` on coordinates that move `when` (d,): `ALWAYS`, or in `EVEN` or `ODD` rounds, counted from 0.
 
         Raises InputError for a method that has no rounds to alternate in.
         """
@@ -182,7 +180,7 @@ class Alternation(Wrapper):
         return self.of(self.base.fitted(shape), self.when)
 
     def moving(self, down: Any) -> Tensor:
-        """(*clients, d) bool."""
+        """Return the mask of coordinates that move, (*clients, d) bool."""
         when = self.when.to(down.turn.device)
         moving: Tensor = (when == ALWAYS) | (when == down.turn)
         return moving
@@ -193,8 +191,8 @@ class Alternation(Wrapper):
     def broadcast(self, server: Any) -> Any:
         moving = self.moving(server)
         sent = self._merged(moving, self.base.broadcast(_only(moving, server)), self.base.broadcast(server))
-        whole = replace(sent, w=torch.where(moving, sent.w, server.w))
-        return _turned(self.down, self.base.down, whole, server.turn)
+        full = replace(sent, w=torch.where(moving, sent.w, server.w))
+        return _turned(self.down, self.base.down, full, server.turn)
 
     def start(self, down: Any, client: Any) -> Tensor:
         moving = self.moving(down)
@@ -226,7 +224,7 @@ class Alternation(Wrapper):
         return replace(ctx, full_grad=_Subspace.of(ctx.full_grad, moving, down.w))
 
     def _merged(self, moving: Tensor, after: Any, before: Any) -> Any:
-        """`after` where coordinates move, and `before` at the others; fields of another width are those of `after`."""
+        """Take `after` where coordinates move and `before` elsewhere; fields of another width are those of `after`."""
         width = moving.shape[-1]
         merged = {
             name: torch.where(moving, x, getattr(before, name)) if x.shape[-1] == width else x
@@ -262,20 +260,20 @@ class _Subspace:
         return self._of(by_w), by_matrix, by_shift
 
     def _of(self, gradient: Tensor) -> Tensor:
-        """The gradient in the subspace, which is what clipping shall see."""
+        """Return the gradient in the subspace, and record it as the one to clip."""
         return as_descent_gradient(self.grad, _kept(self.moving, gradient))
 
 
 def _kept(moving: Tensor, x: Tensor) -> Tensor:
-    """`x` (*clients, d) where coordinates move, and 0 elsewhere."""
+    """Set `x` (*clients, d) to 0 where coordinates do not move."""
     return torch.where(moving, x, torch.zeros_like(x))
 
 
 def _only(moving: Tensor, record: Any) -> Any:
-    """A record whose vectors are 0 at coordinates that do not move."""
+    """Set the vectors of a record to 0 at coordinates that do not move."""
     return record.map(lambda x: _kept(moving, x) if x.shape[-1] == moving.shape[-1] else x)
 
 
 def _turned(kind: Any, base: type[Record], record: Any, turn: Tensor) -> Any:
-    """A record of the base with a turn."""
+    """Add a turn to a record of the base."""
     return kind(**{f.name: getattr(record, f.name) for f in fields(base)}, turn=turn)

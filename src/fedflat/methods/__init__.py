@@ -26,7 +26,7 @@ def all_methods() -> dict[str, type[Method]]:
 
 
 def find(name: str) -> type[Method]:
-    """The method called `name`: one of these, an object reference, or an entry point of another package.
+    """Find the method called `name`: one of these, an object reference, or an entry point of another package.
 
     Case, `-` and `_` do not matter. Raises InputError that lists the known ones.
     """
@@ -50,7 +50,7 @@ METHODS = ExtensionPoint(
 
 
 def _is_method(cls: type[Any]) -> TypeGuard[type[Method]]:
-    """A class that names its paper is a method; one that does not is a base class that methods share."""
+    """Tell whether a class is a method: it names its paper; other classes are bases that methods share."""
     return issubclass(cls, Method) and "paper" in vars(cls)
 
 

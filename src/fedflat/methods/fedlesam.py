@@ -49,17 +49,17 @@ class LocallyEstimated(Method):
         return replace(client, w_old=down.w) if known else client
 
     def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
-        """The base method's step on the gradient at w + e."""
+        """Take the base method's step on the gradient at w + e."""
         back = -down.last if self.from_server else client.w_old - down.w
         return super().step(w, client, down, shifted(grad, self.rho * self._normed(back, ctx)), ctx)  # type: ignore[safe-super]
 
     def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[Any, Any]:
-        """The base method's, and the received model is remembered."""
+        """Call the base method, and record the received model."""
         up, client = super().finish(w, client, down, ctx)  # type: ignore[safe-super]
         return up, replace(client, w_old=down.w) if self.from_client else client
 
     def update(self, server: Any, mean: Any, ctx: Context) -> Any:
-        """The base method's, and its whole move is remembered."""
+        """Call the base method, and record its full move."""
         moved = super().update(server, mean, ctx)  # type: ignore[safe-super]
         return replace(moved, last=moved.w - server.w) if self.from_server else moved
 

@@ -17,7 +17,7 @@ from .fedavg import FedAvg
 
 @cache
 def averaging(server: type[Record]) -> type[Record]:
-    """The server record of a base with what SWA keeps beside it."""
+    """Return the server record of a base with the fields of SWA."""
 
     class AveragingServer(server):  # type: ignore[misc, valid-type]  # made at run time
         swa_average: Vector  # mean of one model of each cycle, parameters
@@ -125,12 +125,12 @@ class SWA(Wrapper):
         return floor(self.begin * rounds + 1e-9)
 
     def _is_averaged(self, t: int, first: int) -> bool:
-        """Whether the model after round `t` goes into the average."""
+        """Tell whether the model after round `t` goes into the average."""
         if self.sample == "released":
             return t > first and (t - first) % self.cycle == 0
         return t >= first and (t - first) % self.cycle == self.cycle - 1
 
     def _record(self, server: Any, average: Tensor, models: Tensor) -> Any:
-        """The base's record, which the base may have made anew, and the average."""
+        """Join the base's record, which may be new, and the average."""
         own = {f.name: getattr(server, f.name) for f in fields(self.base.server)}
         return self.server(**own, swa_average=average, swa_models=models)

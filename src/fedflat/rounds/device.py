@@ -1,4 +1,4 @@
-"""The device that training runs on, and its threads."""
+"""The device of training, its threads, and the memory layout of tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..core.errors import InputError
 
 
 def usable_device(name: str | torch.device) -> torch.device:
-    """The device called `name`; `auto` is a GPU if there is one. Raises InputError if it cannot be used."""
+    """Return the device called `name`; `auto` is a GPU if available. Raises InputError if it cannot be used."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -25,10 +25,10 @@ def usable_device(name: str | torch.device) -> torch.device:
 
 @contextmanager
 def one_thread(device: torch.device) -> Iterator[None]:
-    """One thread inside the block, where `device` is the CPU.
+    """Use one thread inside the block, where `device` is the CPU.
 
-    Sums over several threads depend, in their last bits, on how many there are; rounds shall not depend on the machine
-    or on the number of worker processes.
+    The last bits of sums over several threads depend on the number of threads; rounds must not depend on the machine or
+    on the number of worker processes.
     """
     before = torch.get_num_threads()
     if device.type == "cpu":
@@ -40,7 +40,7 @@ def one_thread(device: torch.device) -> Iterator[None]:
 
 
 def device_name(device: torch.device) -> str:
-    """The name of a device for a user: of a GPU its model."""
+    """Return the name of a device for a user: the model of a GPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
@@ -48,5 +48,5 @@ ALIGNED = 64  # bytes, as torch aligns its own tensors: vector kernels round dif
 
 
 def aligned(x: Tensor) -> Tensor:
-    """`x` with its numbers side by side from an aligned address, as in shared memory; copied only if it is not so."""
+    """Return `x` contiguous at an aligned address, as in shared memory; copied only if it is not."""
     return x if x.is_contiguous() and x.data_ptr() % ALIGNED == 0 else x.clone(memory_format=torch.contiguous_format)

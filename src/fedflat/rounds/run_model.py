@@ -1,4 +1,4 @@
-"""The model that training begins with."""
+"""The model of a run: its initial parameters, and its file of parameters by name, as safetensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .randomness import Purpose, generator
 
 @dataclass(frozen=True)
 class InitialModel:
-    """What the model to train is made of: a name with its options, or a module, and perhaps adapters."""
+    """The description of the model to train: a name with its options, or a module, and perhaps adapters."""
 
     model: str | nn.Module
     classes: int
@@ -36,7 +36,7 @@ class InitialModel:
     adapter: LoRA | None = None
 
     def module(self) -> nn.Module:
-        """A copy of the given module, or a new one whose weights depend on the seed alone, as its adapters do.
+        """Copy the given module, or build one whose weights depend on the seed alone, as its adapters do.
 
         Raises InputError, naming the argument.
         """
@@ -50,7 +50,7 @@ class InitialModel:
         return with_bfloat16_base(made) if self.adapter.base_dtype == "bfloat16" else made
 
     def _base(self) -> nn.Module:
-        """The model without adapters."""
+        """Build the model without adapters."""
         model, options, dtype = self.model, self.options, self.dtype
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise InputError(f"dtype must be a floating-point torch.dtype, got {dtype!r}")
@@ -66,7 +66,7 @@ class InitialModel:
             return models.build(model, classes=self.classes, shape=self.shape, **options).to(dtype=dtype)
 
     def architecture(self) -> dict[str, Any] | None:
-        """What `of_architecture` makes it of again, as values for a JSON file; None if a file cannot say it."""
+        """Return values for a JSON file, from which `of_architecture` makes it again; None if JSON cannot hold them."""
         with suppress(TypeError, ValueError):  # options that are objects
             if isinstance(self.model, str):
                 made = {"name": models.known_model(self.model), "options": json.loads(json.dumps(self.options))}
@@ -79,7 +79,7 @@ class InitialModel:
 
     @classmethod
     def of_architecture(cls, architecture: Mapping[str, Any]) -> Self:
-        """From what `architecture` said."""
+        """Make the description from `architecture`."""
         name, options, classes, shape = (architecture[key] for key in ("name", "options", "classes", "shape"))
         adapter = None if architecture.get("adapter") is None else LoRA(**architecture["adapter"])
         dtype = getattr(torch, architecture["dtype"])
@@ -87,7 +87,7 @@ class InitialModel:
 
 
 def frozen_hash(module: nn.Module) -> str:
-    """Eight hexadecimal digits that differ between models with other frozen parameters; their names count, too."""
+    """Return eight hexadecimal digits, a digest of the frozen parameters and their names."""
     frozen = {name: p.detach() for name, p in module.named_parameters() if not p.requires_grad}
     names = torch.tensor(bytearray("\n".join(frozen).encode()), dtype=torch.uint8)
     return digest([names, *frozen.values()])
@@ -105,7 +105,7 @@ MAX_BYTES = 2**36
 
 
 def save_model(path: Path, model: nn.Module) -> None:
-    """Write a model's parameters by name, of one with adapters these and the head; equal models make equal files."""
+    """Write a model's parameters, with adapters only these and the head; equal models give equal files."""
     path.write_bytes(save({name: p.detach().cpu().contiguous() for name, p in kept_parameters(model).items()}))
 
 

@@ -1,4 +1,4 @@
-"""Products of the loss Hessian with vectors, by double backward on the flat parameter vector."""
+"""Products of the loss Hessian with vectors, by double backward, and Lanczos iteration with them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Hessian:
         self._kept = list(self._graphs()) if self._chunk == len(landscape) else None  # None: built for each call
 
     def __call__(self, v: Tensor) -> Tensor:
-        """H v for one vector (d,) or each of several (k, d), in float64, the precision of the sum over samples."""
+        """Compute H v for one vector (d,) or several (k, d), in float64, the precision of the sum over samples."""
         vectors = v.reshape(-1, v.shape[-1]).to(self.w.dtype)
         total = torch.zeros(vectors.shape, dtype=torch.float64, device=self.w.device)
         for share, w, gradient in self._kept or self._graphs():
@@ -44,7 +44,7 @@ class Hessian:
         return total.reshape(v.shape)
 
     def _graphs(self) -> Iterator[tuple[float, Tensor, Tensor]]:
-        """For one chunk of samples after another: its share of all, w, and the gradient at w with its graph."""
+        """Yield for each chunk of samples its share of all, w, and the gradient at w with its graph."""
         for some in torch.split(self.landscape.samples, self._chunk):
             batch = self.landscape.batch(some)
             w = self.w.clone().requires_grad_()
@@ -81,7 +81,7 @@ class Krylov:
     """
 
     def __init__(self, hessian: Hessian, start: Tensor, room: int) -> None:
-        """`start` (d,) is not zero; the basis has at most `room` vectors, of the dtype of `start`."""
+        """Begin at `start` (d,), not zero; the basis has at most `room` vectors, of the dtype of `start`."""
         self.hessian, self.d, self.room = hessian, len(start), min(room, len(start))
         self.m = 0
         self.beta = 0.0  # ||H Q' - Q' T||: H maps out of the space along the next vector only
@@ -109,7 +109,9 @@ class Krylov:
         rest, inside = self._split(product)
         self._T[self.m - 1, : self.m] = self._T[: self.m, self.m - 1] = inside.double().cpu()
         self.beta = float(rest.norm())
-        if self.beta <= self.rounding:  # go on with a random vector; if the space is complete, with any: it is not used
+        if (
+            self.beta <= self.rounding
+        ):  # continue with a random vector; with any if the space is complete: it is not used
             self.beta, outside = 0.0, gaussian(self._random, self._vectors[0])
             rest = self._split(outside)[0] if self.m < self.d else self._vectors[0]
         self._vectors[self.m] = rest / rest.norm()
@@ -122,7 +124,7 @@ class Krylov:
         return self
 
     def ritz(self, p: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The `p` largest Ritz values (p,), descending, their coordinates (m, p) in the basis, their residuals (p,).
+        """Compute the `p` largest Ritz values (p,), descending, their coordinates (m, p) and residuals (p,).
 
         The residuals follow from `beta` and need no product.
         """
@@ -140,7 +142,7 @@ class Krylov:
         self.m = p
 
     def _split(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The part of `v` (d,) orthogonal to the space, and the coordinates (m,) of its part in the space."""
+        """Split `v` (d,) into its part orthogonal to the space, and the coordinates (m,) of its part in the space."""
         first = self.basis @ v
         rest = v - first @ self.basis
         second = self.basis @ rest
@@ -148,7 +150,7 @@ class Krylov:
 
 
 def tridiagonals(hessian: Hessian, starts: Tensor, m: int, progress: Callable[[], None]) -> Tensor:
-    """T (k, m, m), float64 on the CPU, of m <= d Lanczos steps from each of `starts` (k, d).
+    """Compute T (k, m, m), float64 on the CPU, of m <= d Lanczos steps from each of `starts` (k, d).
 
     There is no reorthogonalisation, so that only two vectors are kept for each start and all starts share the passes.
     Converged eigenvalues appear again, but their weights in a quadrature add up to the right one (Greenbaum, 1989;
@@ -174,12 +176,12 @@ def tridiagonals(hessian: Hessian, starts: Tensor, m: int, progress: Callable[[]
 
 
 def gaussian(random: np.random.Generator, like: Tensor) -> Tensor:
-    """A vector of standard normal numbers with the length (d,), the device and the dtype of `like`."""
+    """Draw a vector of standard normal numbers with the length (d,), the device and the dtype of `like`."""
     return torch.from_numpy(random.standard_normal(len(like), dtype=np.float32)).to(like)
 
 
 def rademacher(random: np.random.Generator, k: int, like: Tensor) -> Tensor:
-    """`k` vectors of random signs (k, d), one bit each, with the device and the dtype of `like` (d,)."""
+    """Draw `k` vectors of random signs (k, d), one bit each, with the device and the dtype of `like` (d,)."""
     d = len(like)
     bits = [np.unpackbits(np.frombuffer(random.bytes(-(-d // 8)), np.uint8), count=d) for _ in range(k)]
     return 2 * torch.from_numpy(np.stack(bits)).to(like) - 1

@@ -1,4 +1,4 @@
-"""What rounds of the sampled Gaussian mechanism cost, by Google's `dp-accounting`."""
+"""The promise of a private run, and the cost of its rounds of the sampled Gaussian mechanism, by `dp-accounting`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...core.errors import InputError
 from ...core.hyper import by_name, check, hyper
 
 Neighbours = Literal["ADD_OR_REMOVE_ONE", "REPLACE_ONE"]
-INTERVAL, COARSE = 1e-4, 1e-3  # of losses: what `dp-accounting` takes by itself, and one for searching
+INTERVAL, COARSE = 1e-4, 1e-3  # of losses: the default of `dp-accounting`, and one for searching
 WIDEST = 500.0  # interval, whose exponential is still a number
 MOST_ROUNDS = 100_000
 RESOLUTION = 1e-13  # of delta for each round: errors of Fourier transforms, which composition multiplies
@@ -30,9 +30,9 @@ def epsilon(
 
     In each round every client takes part with probability `rate`, independently, and moves a sum by at most 1, to which
     Gaussian noise of deviation `noise_multiplier` is added. neighbours: what two data sets differ in, one client that
-    one of them does not have, or one client whose data are others. interval: to whose multiples losses are rounded up,
-    where they are not large. again: how many sums were released, of each round of which it was more than one. They have
-    one cohort, so k of them are one with noise that is smaller by sqrt(k). Raises InputError at a rate below 1 without
+    one of them does not have, or one client whose data are others. interval: losses are rounded up to its multiples,
+    where they are not large. again: the number of released sums of each round with more than one. They have one
+    cohort, so k of them equal one with noise that is smaller by sqrt(k). Raises InputError at a rate below 1 without
     the extra `dp`, and for rounds or a delta that floating point does not resolve.
     """
     if not rounds:
@@ -54,7 +54,7 @@ def epsilon(
 
 @cache
 def noise_for(epsilon_wanted: float, delta: float, rate: float, rounds: int) -> float:
-    """The least noise multiplier, of four significant digits, whose `epsilon` in so many rounds is at most the wanted.
+    """Find the least noise multiplier, with four significant digits, whose `epsilon` in `rounds` is at most the wanted.
 
     It is at least LEAST_NOISE. Raises InputError if it is above MOST_NOISE, and where `epsilon` does.
     """
@@ -91,7 +91,7 @@ def _check_resolved(rounds: int, delta: float) -> None:
 
 
 def _interval(interval: float, noise_multiplier: float, spread: float, rounds: int, rough: float) -> float:
-    """Return what losses of a round with such noise are rounded to, where the rounds cost about `rough`.
+    """Return the rounding of losses of a round with such noise, where the rounds cost about `rough`.
 
     It is `interval`, less where losses are small, and more where distributions would have more than some 1e5 of it.
     spread: about the deviation of the losses of all rounds.
@@ -131,19 +131,19 @@ def _least_digits(near: float, suffices: Callable[[float], bool]) -> float:
 
 
 def _multiple(steps: int, unit: float) -> float:
-    """`steps` times `unit`, as it is written with so many digits."""
+    """Return `steps` times `unit`, rounded to `DIGITS` digits."""
     return float(f"{steps * unit:.{DIGITS}g}")
 
 
 def _guess(epsilon_wanted: float, delta: float, rate: float, rounds: int) -> float:
-    """Roughly the noise multiplier, by the central limit theorem of Gaussian differential privacy (Bu et al., 2020)."""
+    """Estimate the noise multiplier by the central limit theorem of Gaussian differential privacy (Bu et al., 2020)."""
     mu = gaussian_distance(epsilon_wanted, delta)
     return 1 / sqrt(log1p((mu / rate) ** 2 / rounds)) if rate < 1 else sqrt(rounds) / mu
 
 
 @cache
 def _losses(rate: float, noise_multiplier: float, neighbours: Neighbours, interval: float) -> Any:
-    """The privacy loss distribution of one round; estimates are pessimistic."""
+    """Return the privacy loss distribution of one round; estimates are pessimistic."""
     try:
         from dp_accounting import NeighboringRelation  # an extra
         from dp_accounting.pld import privacy_loss_distribution as distributions
@@ -207,7 +207,7 @@ MOST_NOISE = 1e9  # times the largest clip over the least rate it still fits sin
 @by_name
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """Client-level (epsilon, delta)-differential privacy of all models that a run hands out; see docs/privacy.md."""
+    """Client-level (epsilon, delta)-differential privacy of all models that a run exports; see docs/privacy.md."""
 
     epsilon: float = hyper(
         MISSING, "most that the run may spend, for one client added or removed", low=0, open_low=True, high=1e6
@@ -222,14 +222,14 @@ class Privacy:
                         low=1e-9, high=1)  # fmt: skip
     noise_multiplier: float | None = hyper(
         None,
-        "deviation of the noise on the sum, in clips; default: what spends epsilon in all rounds",
+        "deviation of the noise on the sum, in clips; default: the one that spends epsilon in all rounds",
         low=LEAST_NOISE,
         high=MOST_NOISE,
     )
     noise: Noise = hyper("system", "where random numbers come from: the operating system, or for tests the seed")
 
     def __post_init__(self) -> None:
-        """Raises InputError, naming the field, for a value out of range."""
+        """Check the fields. Raises InputError, naming the field, for a value out of range."""
         try:
             check(self)
         except InputError as error:

@@ -58,7 +58,7 @@ class Density(LossMeasure):
 
 
 def broadened(nodes: Array, weights: Array, width: float) -> Curve:
-    """The mean over probes of normal densities at `nodes` with `weights` (probes, steps), four points per width.
+    """Average over probes the normal densities at `nodes` with `weights` (probes, steps), four points per width.
 
     `width` is relative to the range of the nodes or, if they are all equal, to their size or to 1.
     """
