@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -15,11 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from .errors import shortened
-from .user_code import closure_of, global_names
+from .user_code import closure_of, global_names, keeps_nothing
 
 OF_EVERY_MODULE = frozenset(vars(nn.Module()))
-# Their own objects and functions are not looked into: they are many, and known to keep nothing between calls.
-LIBRARIES = sys.stdlib_module_names | {"torch", "torchvision", "numpy", "transformers", "peft", "timm", "fedflat"}
 DEEPEST = 8  # objects within objects
 LONGEST = 1000  # elements of a container that are looked at
 _EXACT = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, count)
@@ -115,15 +112,15 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, MethodType):
         yield from (("function", value.__func__), ("object", value.__self__))
     elif isinstance(value, FunctionType):
-        yield from _of_function(value) if _is_own(value.__module__) else ()
-    elif not isinstance(value, type | Tensor) and _is_own(type(value).__module__):
+        yield from _of_function(value) if not keeps_nothing(value.__module__) else ()
+    elif not isinstance(value, type | Tensor) and not keeps_nothing(type(value).__module__):
         yield from (*getattr(value, "__dict__", {}).items(), *_of_class(type(value)))
 
 
 def _of_class(cls: type[Any]) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a class and its bases, apart from those of libraries."""
     for one in cls.__mro__:
-        if _is_own(one.__module__):
+        if not keeps_nothing(one.__module__):
             yield from ((name, part) for name, part in vars(one).items() if not name.startswith("__"))
 
 
@@ -135,7 +132,3 @@ def _of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
     known = function.__globals__
     names = global_names(function, "LOAD_GLOBAL", "STORE_GLOBAL")
     yield from ((name, known[name]) for name in sorted(names & known.keys()))
-
-
-def _is_own(module: str | None) -> bool:
-    return (module or "").partition(".")[0] not in LIBRARIES

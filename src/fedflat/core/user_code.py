@@ -1,15 +1,18 @@
-"""Classes that users write: whether their hooks fit, and their errors in one line that says where they are."""
+"""Code of users: which code it is, what it refers to, whether classes fit their interface, and errors in one line."""
 
 from __future__ import annotations
 
 import dis
 import inspect
+import os
+import sys
+import sysconfig
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from .errors import InputError, NonFiniteError, is_out_of_memory, printable, shortened
@@ -17,15 +20,42 @@ from .method import Method
 from .records import Record
 from .wrapper import Wrapper, chain
 
-PACKAGE = __package__.partition(".")[0]
-FOLDER = str(Path(__file__).parents[1])
+FOLDER = str(Path(__file__).parents[1]) + os.sep  # of this package
+INSTALLED = (FOLDER, sysconfig.get_path("stdlib") + os.sep, "<frozen")
+PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+# They are large, and known to keep nothing between calls in functions and in objects other than modules.
+LIBRARIES = sys.stdlib_module_names | {"torch", "torchvision", "numpy", "transformers", "peft", "timm", "fedflat"}
 LONGEST = 400  # characters of an error's own message
+
+
+def is_installed(thing: Any) -> bool:
+    """Tell whether a function, class or module is of Python, of an installed package, or of this one, by its file.
+
+    Its name and the version of its package then identify its code.
+    """
+    if isinstance(thing, FunctionType):
+        file = thing.__code__.co_filename
+    else:
+        module = thing if isinstance(thing, ModuleType) else sys.modules.get(thing.__module__)
+        if module is None or "main__" in module.__name__:
+            return False
+        file = getattr(module, "__file__", None) or INSTALLED[0]  # of C
+    return file.startswith(INSTALLED) or any(part in file for part in PACKAGES)
+
+
+def keeps_nothing(module: str | None) -> bool:
+    """Tell whether functions and plain objects of a module, by its name, are known to keep nothing between calls.
+
+    Stricter than `is_installed`: an installed package that is not listed may keep something, as a user's file may.
+    """
+    return (module or "").partition(".")[0] in LIBRARIES
 
 
 def class_title(cls: type[Any]) -> str:
     """Return the name of a class for its user: `mom.py:FedMom` from a file, `FedMom` from a package or a notebook."""
-    file = _file_of(cls) if _is_own(cls) else None
-    return f"{Path(file).name}:{cls.__qualname__}" if file and file.endswith(".py") else cls.__qualname__
+    file = _file_of(cls) or ""
+    is_users = file.endswith(".py") and not file.startswith(FOLDER)
+    return f"{Path(file).name}:{cls.__qualname__}" if is_users else cls.__qualname__
 
 
 def check_hook(cls: type[Any], base: type[Any], hook: str) -> None:
@@ -84,11 +114,6 @@ def _own_code(cls: type[Any], hook: str) -> CodeType | None:
 
 def _is_ours(code: CodeType) -> bool:
     return code.co_filename.startswith(FOLDER)
-
-
-def _is_own(cls: type[Any]) -> bool:
-    """Tell whether a class is a user's."""
-    return cls.__module__.partition(".")[0] != PACKAGE
 
 
 def _file_of(cls: type[Any]) -> str | None:

@@ -45,6 +45,14 @@ def test_every_hook_that_raises_is_named_with_its_line(hook: str, executor: str)
     assert isinstance(caught.value.__cause__, KeyError), "the cause has the whole traceback"
 
 
+def test_a_folder_whose_name_begins_like_the_packages_is_a_users() -> None:
+    scope: dict[str, Any] = {}
+    file = f"{Path(ff.__file__).parent}_mine/mom.py"
+    exec(compile("def step(self, w, client, down, grad, ctx):\n    raise KeyError('mine')\n", file, "exec"), scope)
+    with pytest.raises(InputError, match=r"step raised KeyError: 'mine' \(mom.py, line 2\)$"):
+        simulation(mine(step=scope["step"]), executor="sequential").run()
+
+
 def test_the_line_is_the_last_one_in_the_users_file() -> None:
     """A function that the hook calls, and torch below it."""
 
@@ -52,7 +60,7 @@ def test_the_line_is_the_last_one_in_the_users_file() -> None:
         return w @ torch.ones(3, 5)
 
     with pytest.raises(
-        InputError, match=rf"step raised RuntimeError: .*\(test_own_classes.py, line {line_of(product)}\)"
+        InputError, match=rf"step raised RuntimeError: .*\(test_user_code.py, line {line_of(product)}\)"
     ):
         simulation(mine(step=lambda self, w, client, down, grad, ctx: product(w)), executor="sequential").run()
 
