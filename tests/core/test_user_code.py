@@ -107,7 +107,7 @@ def test_a_worker_names_the_line_too() -> None:
     def step(self: Method, w: Any, client: Any, down: Any, grad: Any, ctx: Any) -> Any:
         raise KeyError("mine")
 
-    message = rf"step raised KeyError: 'mine' \(test_own_\w+.py, line {line_of(step)}"
+    message = rf"step raised KeyError: 'mine' \(test_user_\w+.py, line {line_of(step)}"
     with simulation(mine(step=step), executor="sequential", workers=2) as sim, pytest.raises(InputError, match=message):
         sim.run()
 

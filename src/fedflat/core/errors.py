@@ -46,6 +46,11 @@ def shortened(text: str, longest: int = LONGEST) -> str:
     return text if len(text) <= longest else f"{text[:half]} [...] {text[-half:]}"
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of the message of an error; empty if it has none."""
+    return (str(error).splitlines() or [""])[0]
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether memory was short, on the host or on a GPU; torch raises RuntimeError for the host's."""
     short = "OutOfMemory" in type(error).__name__ or "can't allocate memory" in str(error)

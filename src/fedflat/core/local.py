@@ -191,7 +191,10 @@ def local_round(
         if w.ndim > 1 and active < len(state.w):
             done.append(state.rows(slice(active, None)))
             state, mine = state.rows(slice(active)), mine.map(lambda x, active=active: x[:active])
-            here = replace(here, local_steps=_first(here.local_steps, active))
+            here = replace(
+                here,
+                local_steps=here.local_steps[:active] if isinstance(here.local_steps, Tensor) else here.local_steps,
+            )
         state = step(method, state, mine, grad, here, descent)
     parts = [state, *reversed(done)]
     state, taken = _gather(parts)
@@ -202,10 +205,6 @@ def local_round(
     gradients = sum(part.clients * part.gradients for part in parts)
     # Single precision: executors whose models agree to the last bit then agree in this number, too.
     return LocalResult(up, kept, state.w, taken, factors, gradients, (state.loss / taken[..., 0]).float())
-
-
-def _first(local_steps: Tensor | float, active: int) -> Tensor | float:
-    return local_steps[:active] if isinstance(local_steps, Tensor) else local_steps
 
 
 def has_schedule(method: Method) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .errors import InputError
+from .errors import InputError, first_line
 from .hidden_state import HiddenState, close, leaves_of, same
 from .stacked_layers import SeededDropout
 from .task import CROSS_ENTROPY, Task
@@ -156,7 +156,7 @@ def _back(module: nn.Module, scores: Tensor, leaves: dict[str, Tensor]) -> list[
     try:
         gradients = torch.autograd.grad((scores * mixed).sum(), trained, allow_unused=True)
     except (RuntimeError, NotImplementedError) as error:
-        raise InputError(f"model: has no gradient: {(str(error).splitlines() or [''])[0]}") from error
+        raise InputError(f"model: has no gradient: {first_line(error)}") from error
     finally:
         for hook in hooks:
             hook.remove()
@@ -207,7 +207,7 @@ def _called(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Any:
     try:
         return functional_call(module, parameters, (x,))
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
-        problem = (str(error).splitlines() or [""])[0]
+        problem = first_line(error)
         problem = problem if isinstance(error, RuntimeError) and problem else f"{type(error).__name__}: {problem}"
         shape = tuple(x.shape[1:])
         if not x.is_floating_point() and _takes_floats(module, parameters, x):

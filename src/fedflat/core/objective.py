@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from .errors import InputError, StackingError, is_out_of_memory, shortened
+from .errors import InputError, StackingError, first_line, is_out_of_memory, shortened
 from .hidden_state import close
 from .space import Space
 from .stacked_layers import EmbeddingGradients, SeededDropout, has_special_gradient, linear_layers, row_major
@@ -263,7 +263,7 @@ def _stacking() -> Iterator[None]:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        problem = (str(error).splitlines() or [""])[0]
+        problem = first_line(error)
         raise StackingError(
             "model: torch cannot run it for several clients at once; set executor = 'sequential' "
             f"({shortened(problem, 120)})"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from .errors import InputError, printable, shortened
+from .errors import InputError, first_line, printable, shortened
 from .hidden_state import HiddenState, leaves_of, same
 from .registry import known_names
 from .structure import text_of
@@ -56,7 +56,7 @@ class Task:
             again, later = self.each(scores, labels), HiddenState(self.each)
             first = self.each(scores[:1], labels[:1])
         except Exception as error:
-            problem = (str(error).splitlines() or [""])[0]
+            problem = first_line(error)
             raise InputError(f"loss {self.loss}: fails with {type(error).__name__}: {shortened(problem)}") from error
         shape = tuple(found.shape) if isinstance(found, Tensor) else None
         if shape != (len(y),) or not found.is_floating_point():

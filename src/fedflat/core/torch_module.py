@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .errors import InputError, printable, shortened
+from .errors import InputError, first_line, printable, shortened
 from .hidden_state import HiddenState
 
 
@@ -31,7 +31,7 @@ def copied(module: nn.Module, with_parameters: bool = True) -> nn.Module:
     try:
         made = deepcopy(module, memo)
     except Exception as error:
-        problem = shortened(printable(str(error).partition("\n")[0]), 120)
+        problem = shortened(printable(first_line(error)), 120)
         raise InputError(
             f"model: cannot be copied, which training needs ({type(error).__name__}: {problem})"
         ) from error

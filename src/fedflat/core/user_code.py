@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from .errors import InputError, NonFiniteError, is_out_of_memory, printable, shortened
+from .errors import InputError, NonFiniteError, first_line, is_out_of_memory, printable, shortened
 from .method import Method
 from .records import Record
 from .wrapper import Wrapper, chain
@@ -82,11 +82,12 @@ def own_errors_named(kind: str, thing: object, hooks: Sequence[str]) -> Iterator
     try:
         yield
     except Exception as error:
-        place = None if _speaks_for_itself(error) else _place(error, type(thing), hooks)
+        has_own_message = is_out_of_memory(error) or isinstance(error, InputError | NonFiniteError)
+        place = None if has_own_message else _place(error, type(thing), hooks)
         if place is None:
             raise
         hook, file, line = place
-        text = (str(error).splitlines() or [""])[0]
+        text = first_line(error)
         raise InputError(printable(
             f"{kind} {class_title(type(thing))}: {hook} raised {type(error).__name__}"
             f"{f': {shortened(text, LONGEST)}' if text else ''} ({Path(file).name}, line {line})"
@@ -121,11 +122,6 @@ def _file_of(cls: type[Any]) -> str | None:
         return inspect.getfile(cls)
     except (TypeError, OSError):  # one of a session
         return None
-
-
-def _speaks_for_itself(error: Exception) -> bool:
-    """Tell whether an error has a message of its own for the user."""
-    return is_out_of_memory(error) or isinstance(error, InputError | NonFiniteError)
 
 
 def _names(given: Signature) -> str:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from ..core.errors import InputError
+from ..core.errors import InputError, first_line
 
 
 def usable_device(name: str | torch.device) -> torch.device:
@@ -20,7 +20,7 @@ def usable_device(name: str | torch.device) -> torch.device:
         probe.item()  # a device without memory of its own fails here
         return probe.device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"device = {str(name)!r} cannot be used: {str(error).splitlines()[0]}") from error
+        raise InputError(f"device = {str(name)!r} cannot be used: {first_line(error)}") from error
 
 
 @contextmanager
