@@ -191,10 +191,8 @@ def local_round(
         if w.ndim > 1 and active < len(state.w):
             done.append(state.rows(slice(active, None)))
             state, mine = state.rows(slice(active)), mine.map(lambda x, active=active: x[:active])
-            here = replace(
-                here,
-                local_steps=here.local_steps[:active] if isinstance(here.local_steps, Tensor) else here.local_steps,
-            )
+            left = here.local_steps
+            here = replace(here, local_steps=left[:active] if isinstance(left, Tensor) else left)
         state = step(method, state, mine, grad, here, descent)
     parts = [state, *reversed(done)]
     state, taken = _gather(parts)
