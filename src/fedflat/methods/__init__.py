@@ -20,7 +20,7 @@ __all__ = ["METHODS", "all_methods", "find", "plain"]
 
 @cache
 def all_methods() -> dict[str, type[Method]]:
-    """Every method of this folder by class name, in the order of their files' names."""
+    """Return every method of this folder by class name, in the order of their files' names."""
     classes = [cls for module in module_names(__name__) for cls in classes_of(__name__, module, _is_method)]
     return {cls.__name__: cls for cls in classes}
 
@@ -37,7 +37,7 @@ def find(name: str) -> type[Method]:
 
 
 def _is_own_method(thing: Any) -> bool:
-    """Outside this folder, every class that can be used is a method; it need not have a paper."""
+    """Tell whether a class outside this folder is a method: any usable subclass, with or without a paper."""
     return isclass(thing) and issubclass(thing, Method) and not isabstract(thing)
 
 
@@ -57,7 +57,7 @@ def _is_method(cls: type[Any]) -> TypeGuard[type[Method]]:
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> type[Method]:
-        """`fedflat.methods.FedSAM`, for every method in the folder."""
+        """Return `fedflat.methods.FedSAM`, for every method in the folder."""
         cls = find_class(__name__, name, _is_method)
         if cls is not None and cls.__name__ == name:
             return cls
