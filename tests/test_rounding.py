@@ -35,8 +35,8 @@ from fedflat.methods import find
 from fedflat.metrics.flatness import all_measures
 from fedflat.metrics.flatness.subject import Subject
 from fedflat.rounds.checkpoint import AT_ONCE, rows_at_once
+from fedflat.rounds.device import ALIGNED
 from fedflat.rounds.guard import GuardState
-from fedflat.rounds.memory_layout import ALIGNED
 from fedflat.rounds.participation import Number, Share
 from support.federation import federation, simulation
 from support.flower_fixtures import GridFederation, study_of

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .rounds.guard import Guard
     from .rounds.local_training import Client
     from .rounds.participation import Bernoulli, HeldOut, Unreliable
-    from .rounds.privacy.settings import Privacy
+    from .rounds.privacy.accountant import Privacy
 
 __version__ = "0.1.0"
 
@@ -61,7 +61,7 @@ _MODULES = {
     "LoRA": "adapters.lora",
     "Method": "core.method",
     "NonFiniteError": "core.errors",
-    "Privacy": "rounds.privacy.settings",
+    "Privacy": "rounds.privacy.accountant",
     "Run": "engine.run",
     "Simulation": "engine.simulation",
     "Unreliable": "rounds.participation",

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
-from fedflat.core.batched_linear import linear_layers, row_major
+from fedflat.core.stacked_layers import linear_layers, row_major
 
 
 def test_gradients_are_those_of_the_layer_and_row_major() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from fedflat.core.citation import Citation
+from fedflat.core.method import Citation
 
 
 def test_one_line_and_bibtex() -> None:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn import functional
 
-from fedflat.core.dropout import SeededDropout, kept
 from fedflat.core.objective import Batch, Objective
+from fedflat.core.stacked_layers import SeededDropout, kept
 
 KEY = torch.tensor(-8_123_456_789_012_345_678)
 WORD = 2**64

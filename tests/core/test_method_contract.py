@@ -10,9 +10,9 @@ import torch
 
 from fedflat.core.errors import BrokenPromiseError, InputError
 from fedflat.core.method import Method, hyper
-from fedflat.core.method_check import check_method_class
 from fedflat.core.method_contract import CONTRACT
 from fedflat.core.records import Delta, Model, Nothing, Record, Vector
+from fedflat.core.user_code import check_method_class
 from fedflat.methods.fedavg import FedAvg
 from fedflat.methods.scaffold import Scaffold
 

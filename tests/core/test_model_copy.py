@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, prune
 
 from fedflat.core.errors import InputError
-from fedflat.core.model_copy import copied
 from fedflat.core.objective import Objective
+from fedflat.core.torch_module import copied
 from fedflat.methods import find
 from support.federation import simulation
 

@@ -11,8 +11,8 @@ from transformers.modeling_outputs import SequenceClassifierOutput, SequenceClas
 
 import fedflat as ff
 from fedflat.core.errors import InputError
-from fedflat.core.model_output import scores_of
 from fedflat.core.objective import Batch, Objective
+from fedflat.core.torch_module import scores_of
 
 SCORES = torch.arange(6.0).reshape(2, 3)
 

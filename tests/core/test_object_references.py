@@ -38,7 +38,9 @@ def own(tmp_path: Path) -> Path:
 
 
 def test_a_file_is_not_run_unless_that_is_allowed(own: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"own.py:Mine names code, which is not run unless you say so: .*--allow-code"):
+    with pytest.raises(
+        InputError, match=r"own.py:Mine names code, which is not run without permission: .*--allow-code"
+    ):
         load_object(f"{own}:Mine", CLASSES)
     assert not (tmp_path / "mark").exists()
     with allow_code():

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedflat.core.record_norm import record_norm, shortened_to
-from fedflat.core.records import Record, Scalar, Vector, gradient_scale, squared_length
+from fedflat.core.records import Record, Scalar, Vector, gradient_scale, record_norm, shortened_to, squared_length
 
 
 class MoveAndControl(Record):

@@ -22,7 +22,7 @@ from fedflat.experiments.spec import RunSpec
 from fedflat.metrics.flatness import measures
 
 METHOD = """
-from fedflat.core.citation import Citation
+from fedflat.core.method import Citation
 from fedflat.methods.fedavg import FedAvg
 class Added(FedAvg):
     paper = Citation("k", "A, B", "T", "V", 2020)

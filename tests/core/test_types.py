@@ -15,7 +15,7 @@ HEAD = """
 from __future__ import annotations
 from dataclasses import replace
 from torch import Tensor
-from fedflat.core.citation import Citation
+from fedflat.core.method import Citation
 from fedflat.core.hyper import hyper
 from fedflat.core.method import Context, Method
 from fedflat.core.oracle import Oracle

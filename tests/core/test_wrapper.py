@@ -11,7 +11,7 @@ import torch
 from fedflat.core.errors import InputError
 from fedflat.core.local import has_schedule
 from fedflat.core.method import Context, Method, hyper
-from fedflat.core.method_check import HOOKS, check_method_class
+from fedflat.core.user_code import HOOKS, check_method_class
 from fedflat.core.wrapper import Wrapper, chain, label_of, serves_another
 from fedflat.methods import all_methods, find
 from fedflat.rounds.segments import code_digest, source_digest

@@ -11,7 +11,7 @@ import torch
 import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.core.method import Method
-from fedflat.core.record_norm import record_norm
+from fedflat.core.records import record_norm
 from fedflat.engine.ranks import Ranks
 from fedflat.methods import find
 from support.effort import chosen

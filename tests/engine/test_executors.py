@@ -14,7 +14,7 @@ from fedflat.engine import executors
 from fedflat.engine.executors import Stacked
 from fedflat.methods import find
 from fedflat.rounds.cost import full_passes_per_round, gradients_per_step
-from fedflat.rounds.sequential import Sequential
+from fedflat.rounds.executor import Sequential
 from support.effort import chosen, covering_methods, for_few_rounds, in_turns
 from support.federation import federation, simulation, tanh_network
 

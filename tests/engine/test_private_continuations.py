@@ -18,7 +18,7 @@ from fedflat.methods import find
 from fedflat.rounds import checkpoint
 from fedflat.rounds.checkpoint import DamagedError
 from fedflat.rounds.privacy.accountant import epsilon
-from fedflat.rounds.privacy.release_log import add_to_log, logs_in, read_log
+from fedflat.rounds.privacy.private_rounds import add_to_log, logs_in, read_log
 from support.federation import simulation
 
 RATE, NOISE, DELTA = 0.9, 10.0, 1e-3

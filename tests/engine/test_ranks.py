@@ -26,7 +26,7 @@ from fedflat.engine.executors import Stacked
 from fedflat.engine.executors.choice import agreed, stands_alone
 from fedflat.engine.ranks import ALONE, Ranks
 from fedflat.methods import find
-from fedflat.rounds.sequential import Sequential
+from fedflat.rounds.executor import Sequential
 from support.as_rank import digest, every_method, every_setting, mean_of_cancelling_messages, private_rounds, rounds
 from support.effort import chosen
 from support.federation import simulation

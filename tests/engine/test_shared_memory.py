@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedflat.engine.shared_memory import SharedMemory, TensorAllocator, join_pickle, split_pickle
-from fedflat.rounds.memory_layout import ALIGNED, aligned
+from fedflat.rounds.device import ALIGNED, aligned
 
 
 def copied(thing: object) -> object:

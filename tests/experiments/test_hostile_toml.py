@@ -27,8 +27,8 @@ from fedflat.experiments.spec import (
     participation_of,
 )
 from fedflat.files import parse_toml
-from fedflat.rounds.initial_model import InitialModel
 from fedflat.rounds.local_training import Client
+from fedflat.rounds.run_model import InitialModel
 from support.effort import chosen, effort
 from support.hostile_toml import mutations
 

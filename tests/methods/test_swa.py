@@ -322,7 +322,7 @@ def test_a_run_of_other_rounds_is_not_gone_on_with(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (lambda: SWA(base=SWA()), r"^SWA\.base: SWA is a wrapper itself, .* goes around a method that is none"),
+        (lambda: SWA(base=SWA()), r"^SWA\.base: SWA is a wrapper itself; .* needs a plain method"),
         (lambda: SWA(base=find("Local")()), r"^SWA\.base: Local trains each client alone, so the server has no models"),
         (lambda: SWA(base=FedAvg), r"^SWA\.base must be a method, got <class"),
         (lambda: SWA(base="FedAvg"), r"^SWA\.base must be a method, got 'FedAvg'"),

@@ -7,8 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from fedflat.core.objective import Objective
 from fedflat.metrics import accuracy
-from fedflat.metrics.accuracy import per_client, score, spread
-from fedflat.metrics.drift import drift
+from fedflat.metrics.accuracy import drift, per_client, score, spread
 from support.federation import federation, tanh_network
 
 

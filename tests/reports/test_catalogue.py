@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from fedflat.core.citation import Sources
+from fedflat.core.method import Sources
 from fedflat.methods.fedavg import FedAvg
 from fedflat.reports.catalogue import describe
 

@@ -15,8 +15,7 @@ from fedflat.core.errors import InputError
 from fedflat.core.local import Descent, local_round
 from fedflat.core.method import Method
 from fedflat.core.method_contract import CLIENTS, STEPS, D, context, oracles, states, target
-from fedflat.core.record_norm import record_norm, shortened_to
-from fedflat.core.records import Record, Scalar, Vector, gradient_scale, in_range
+from fedflat.core.records import Record, Scalar, Vector, gradient_scale, in_range, record_norm, shortened_to
 from fedflat.rounds.aggregation import RunningMean
 from fedflat.rounds.guard import REMEMBERED, Guard, GuardState, lower_median
 

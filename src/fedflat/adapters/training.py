@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.alternation import ALWAYS, EVEN, ODD, Alternation
 from ..core.method import Method
 from ..core.space import Space
+from ..core.wrapper import ALWAYS, EVEN, ODD, Alternation
 from .adapted import is_factor
 from .lora import LoRA
 

@@ -85,8 +85,7 @@ def check_method(
 
 def _problem(check: Callable[[Method], None], method: Method) -> str | None:
     """How `method` breaks the promise that `check` checks, in one line; None if it keeps it."""
-    from ..core.method_check import method_errors_named
-    from ..core.own_classes import class_title
+    from ..core.user_code import class_title, method_errors_named
 
     try:
         with method_errors_named(method):

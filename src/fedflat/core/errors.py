@@ -33,7 +33,7 @@ class ChangedWarning(UserWarning):
 
 
 def printable(text: str) -> str:
-    """`text` on one line, with control and formatting characters written as escapes.
+    """Write `text` on one line, with control and formatting characters as escapes.
 
     Names come from files and networks; such characters could move a terminal's cursor or begin a new line.
     """
@@ -41,7 +41,7 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, longest: int = LONGEST) -> str:
-    """`text`, without its middle if it has more than `longest` characters."""
+    """Shorten `text` by leaving out its middle if it has more than `longest` characters."""
     half = longest // 2
     return text if len(text) <= longest else f"{text[:half]} [...] {text[-half:]}"
 
@@ -51,6 +51,12 @@ def first_line(error: BaseException) -> str:
     return printable((str(error).strip().splitlines() or [type(error).__name__])[0])
 
 
+def with_type(error: BaseException, longest: int = 200) -> str:
+    """Return the type of an error and, if it has a message, the first line of that, shortened."""
+    name = type(error).__name__
+    return f"{name}: {shortened(first_line(error), longest)}" if str(error).strip() else name
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether memory was short, on the host or on a GPU; torch raises RuntimeError for the host's."""
     short = "OutOfMemory" in type(error).__name__ or "can't allocate memory" in str(error)
@@ -58,7 +64,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def imported_errors(*errors: type[Exception] | str) -> tuple[type[Exception], ...]:
-    """Error classes for `except`; those given by a name, such as "pyarrow:ArrowException", only if it is imported.
+    """Return error classes for `except`; those given by name, "pyarrow:ArrowException", only if imported already.
 
     For modules that must not import a library only to name its errors: a library that is not imported raises none.
     """

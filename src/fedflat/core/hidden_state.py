@@ -1,9 +1,8 @@
-"""What a model or a loss keeps outside its parameters: in attributes, closures, default arguments, classes, globals."""
+"""The state of a model or loss outside its parameters: attributes, closures, default arguments, classes, globals."""
 
 from __future__ import annotations
 
 import random
-import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -15,18 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from .errors import shortened
-from .function_code import closure_of, global_names
+from .user_code import closure_of, global_names, keeps_nothing
 
 OF_EVERY_MODULE = frozenset(vars(nn.Module()))
-# Their own objects and functions are not looked into: they are many, and known to keep nothing between calls.
-LIBRARIES = sys.stdlib_module_names | {"torch", "torchvision", "numpy", "transformers", "peft", "timm", "fedflat"}
 DEEPEST = 8  # objects within objects
 LONGEST = 1000  # elements of a container that are looked at
 _EXACT = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, count)
 
 
 class HiddenState:
-    """What `thing` keeps now, by where it is: tensors, numbers, texts and lengths. Parameters are left out.
+    """The current state of `thing` by place: tensors, numbers, texts and lengths, without parameters.
 
     `references` are the modules and parameters on the way that are not registered in a module.
     """
@@ -60,7 +57,7 @@ class HiddenState:
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Tell whether two tensors are equal, on a GPU but for rounding: its kernels add in any order."""
+    """Tell whether two tensors are equal, on a GPU up to rounding: its kernels add in any order."""
     return close(a, b, 1e-5 if a.is_cuda and a.is_floating_point() else 0.0)
 
 
@@ -85,7 +82,7 @@ def leaves_of(result: Tensor) -> Iterator[Tensor]:
 
 
 def _kept(value: Any) -> object | None:
-    """Return what is compared of `value` itself; NumPy, not imported here, is known by attributes."""
+    """Return the part of `value` that is compared; NumPy, not imported here, is known by its attributes."""
     if isinstance(value, Tensor):
         return None if isinstance(value, nn.Parameter) or value.layout is not torch.strided else value.detach().clone()
     if hasattr(value, "tobytes") and hasattr(value, "dtype"):
@@ -100,7 +97,7 @@ def _kept(value: Any) -> object | None:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what belongs to `value`, by name."""
+    """Yield the parts of `value`, by name."""
     if isinstance(value, nn.Module):
         own = ((name, part) for name, part in vars(value).items() if name not in OF_EVERY_MODULE)
         hooks = (hook for kind in (value._forward_hooks, value._forward_pre_hooks) for hook in kind.values())
@@ -115,27 +112,23 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, MethodType):
         yield from (("function", value.__func__), ("object", value.__self__))
     elif isinstance(value, FunctionType):
-        yield from _of_function(value) if _is_own(value.__module__) else ()
-    elif not isinstance(value, type | Tensor) and _is_own(type(value).__module__):
+        yield from _of_function(value) if not keeps_nothing(value.__module__) else ()
+    elif not isinstance(value, type | Tensor) and not keeps_nothing(type(value).__module__):
         yield from (*getattr(value, "__dict__", {}).items(), *_of_class(type(value)))
 
 
 def _of_class(cls: type[Any]) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a class and its bases, apart from those of libraries."""
     for one in cls.__mro__:
-        if _is_own(one.__module__):
+        if not keeps_nothing(one.__module__):
             yield from ((name, part) for name, part in vars(one).items() if not name.startswith("__"))
 
 
 def _of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Default arguments, variables of functions around it, and the global ones that it reads or writes."""
+    """Yield default arguments, variables of enclosing functions, and globals that it reads or writes."""
     yield from ((f"argument {i}", part) for i, part in enumerate(function.__defaults__ or ()))
     yield from (function.__kwdefaults__ or {}).items()
     yield from closure_of(function).items()
     known = function.__globals__
     names = global_names(function, "LOAD_GLOBAL", "STORE_GLOBAL")
     yield from ((name, known[name]) for name in sorted(names & known.keys()))
-
-
-def _is_own(module: str | None) -> bool:
-    return (module or "").partition(".")[0] not in LIBRARIES

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from .method import Context, Method
-from .method_check import check_pair
 from .oracle import ObservedOracle, Oracle
+from .user_code import check_pair
 from .wrapper import chain
 
 WeightDecayScope = Literal["outside", "inside"]
@@ -42,7 +42,7 @@ class Descent:
     def __call__(
         self, w: Tensor, d: Tensor, velocity: Tensor | None, parts: DirectionParts, lr_factor: Tensor | float = 1.0
     ) -> tuple[Tensor, Tensor | None]:
-        """The next iterate (*clients, d) and the next velocity (None without momentum).
+        """Return the next iterate (*clients, d) and the next velocity (None without momentum).
 
         `lr_factor` multiplies the step size.
         """
@@ -101,11 +101,11 @@ class LocalState:
     steps: Tensor | int = 0
     gradients: int = 0  # minibatch gradients that each of these clients took
     loss: Tensor | float = 0.0  # sum over the steps, (*clients,), float64
-    # Sum over the steps of the method's `lr_factor`, (*clients, 1); None where it is 1, and the sum so many as steps.
+    # Sum over the steps of the method's `lr_factor`, (*clients, 1); None without a schedule: the sum is then `steps`.
     lr_factors: Tensor | None = None
 
     def rows(self, which: slice) -> LocalState:
-        """Some rows of a stack."""
+        """Return some rows of a stack."""
         velocity = None if self.velocity is None else self.velocity[which]
         loss = self.loss[which] if isinstance(self.loss, Tensor) else self.loss
         client = self.client.map(lambda x: x[which])
@@ -120,7 +120,7 @@ class LocalState:
 
 # One local step: (method, state, down, oracle, context, descent) -> the next state; `down` in the rows of the state.
 StepFunction = Callable[[Method, LocalState, Any, Oracle, Context, Descent], LocalState]
-# Is shown a state before each local step, and the point (*clients, d) where that step took its descent gradient.
+# Receives the state before each local step, and the point (*clients, d) where that step took its descent gradient.
 Observe = Callable[[LocalState, Tensor | None], None]
 
 
@@ -133,7 +133,7 @@ def local_step(
     descent: Descent,
     observe: Observe | None = None,
 ) -> LocalState:
-    """One local step of every client in `state`.
+    """Take one local step of every client in `state`.
 
     Its loss is what the pass of its first gradient gives: the mean over the batch, without a penalty, at the point
     where the method takes that gradient. That is the iterate, unless the method begins with a perturbation that it
@@ -157,7 +157,7 @@ def local_step(
 def _descended(
     descent: Descent, state: LocalState, d: Tensor, parts: DirectionParts, factor: Tensor | float, moving: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """The next iterate and velocity; only coordinates that are `moving` are decayed, count in norms, and change."""
+    """Return the next iterate and velocity; only `moving` coordinates are decayed, enter norms, and change."""
     if moving is None:
         return descent(state.w, d, state.velocity, parts, factor)
     w, velocity = descent(torch.where(moving, state.w, 0.0), d, state.velocity, parts, factor)
@@ -191,7 +191,8 @@ def local_round(
         if w.ndim > 1 and active < len(state.w):
             done.append(state.rows(slice(active, None)))
             state, mine = state.rows(slice(active)), mine.map(lambda x, active=active: x[:active])
-            here = replace(here, local_steps=_first(here.local_steps, active))
+            left = here.local_steps
+            here = replace(here, local_steps=left[:active] if isinstance(left, Tensor) else left)
         state = step(method, state, mine, grad, here, descent)
     parts = [state, *reversed(done)]
     state, taken = _gather(parts)
@@ -204,19 +205,15 @@ def local_round(
     return LocalResult(up, kept, state.w, taken, factors, gradients, (state.loss / taken[..., 0]).float())
 
 
-def _first(local_steps: Tensor | float, active: int) -> Tensor | float:
-    return local_steps[:active] if isinstance(local_steps, Tensor) else local_steps
-
-
 def has_schedule(method: Method) -> bool:
-    """Whether the local steps of a round differ in size."""
+    """Tell whether the local steps of a round differ in size."""
     return type(chain(method)[-1]).lr_factor is not Method.lr_factor
 
 
 def lr_factors_of(method: Method, ctx: Context, steps: Tensor) -> Tensor:
-    """The sum of the factors on the step size over all local `steps` (1, 1) of a client, (1, 1).
+    """Sum the factors on the step size over all local `steps` (1, 1) of a client, (1, 1).
 
-    It has the bits that `local_round` gives the client, so a server need not be told.
+    It has the bits that `local_round` gives the client, so clients need not send it.
     """
     if not has_schedule(method):
         return steps
@@ -227,7 +224,7 @@ def lr_factors_of(method: Method, ctx: Context, steps: Tensor) -> Tensor:
 
 
 def _gather(parts: Sequence[LocalState]) -> tuple[LocalState, Tensor]:
-    """The whole stack, put together from its parts, and the steps that each row took, (*clients, 1)."""
+    """Join the parts of a stack; return it and the steps that each row took, (*clients, 1)."""
     counts = [part.w.new_full((*part.w.shape[:-1], 1), float(part.steps)) for part in parts]
     if len(parts) == 1:
         return parts[0], counts[0]

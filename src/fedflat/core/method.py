@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self, dataclass_transform
 
 from torch import Tensor
 
-from .citation import Citation, Sources
 from .hyper import by_name, check, hyper
 from .oracle import Oracle, as_descent_gradient, asam, sam, shifted, teacher_gradient, unit, with_teacher, wrt_inputs
 from .records import Nothing, Record
@@ -20,8 +20,55 @@ __all__ = [  # with the records of `core.records`, all that the file of a method
 
 
 @dataclass(frozen=True)
+class Citation:
+    """A paper, with the fields that a line of text and a BibTeX entry need."""
+
+    key: str  # BibTeX key
+    authors: str  # "Last, First and Last, First", the format of BibTeX
+    title: str
+    venue: str
+    year: int
+    arxiv: str | None = None
+
+    def __str__(self) -> str:
+        """Return one line, e.g. `Qu et al., ICML 2022, arXiv:2206.02618`."""
+        return f"{self.short}, arXiv:{self.arxiv}" if self.arxiv else self.short
+
+    @property
+    def short(self) -> str:
+        """Authors, venue and year, e.g. `Qu et al., ICML 2022`."""
+        names = [author.split(",")[0] for author in self.authors.split(" and ")]
+        who = names[0] if len(names) == 1 else " and ".join(names) if len(names) == 2 else f"{names[0]} et al."
+        return f"{who}, {self.year}" if self.venue == "arXiv" else f"{who}, {self.venue} {self.year}"
+
+    @property
+    def bibtex(self) -> str:
+        """The BibTeX entry."""
+        kind = "misc" if self.venue == "arXiv" else "inproceedings"
+        entries = {"author": self.authors, "title": self.title, "year": str(self.year)}
+        if kind == "inproceedings":
+            entries["booktitle"] = self.venue
+        if self.arxiv:
+            entries |= {"eprint": self.arxiv, "archivePrefix": "arXiv"}
+        body = ",\n".join(f"  {name} = {{{value}}}" for name, value in entries.items())
+        return f"@{kind}{{{self.key},\n{body}\n}}"
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Published hyper-parameters of a method, known differences between papers and released code, and our readings."""
+
+    published: Mapping[str, str] = field(default_factory=dict)  # by field: "0.1 (FedSMOO), 0.05 (FedVSSAM)"
+    grids: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # values that papers or code tried, by field
+    departures: tuple[str, ...] = ()  # where released code, or a paper's text, computes something else
+    readings: tuple[str, ...] = ()  # how we read what a paper leaves open, or states in two ways
+    # Communication relative to FedAvg as FedSMOO's Table 3 and FedLESAM's Tables 5, 7 and 9 count it.
+    charged: int | None = None
+
+
+@dataclass(frozen=True)
 class Context:
-    """What every party may know about a round, whatever the method is."""
+    """What every party may know about a round, for any method."""
 
     t: int  # communication round, from 0
     # Local step size of this round, see `Method.round_lr`; `Method.lr_factor` may change it from step to step.
@@ -91,31 +138,31 @@ class Method(ABC):
         return 0.0
 
     def fresh_weight(self, down: Any) -> Tensor | float:
-        """Weight of the descent gradient in the direction; less than 1 if the method mixes in momentum."""
+        """Return the weight of the descent gradient in the direction; less than 1 if the method mixes in momentum."""
         return 1.0
 
     def fitted(self, shape: tuple[int, ...]) -> Self:
-        """The method for samples of `shape`: itself, unless a hyper-parameter is taken from the data."""
+        """Return the method for samples of `shape`: itself, unless a hyper-parameter follows from the data."""
         return self
 
     def check_rounds(self, rounds: int) -> None:  # noqa: B027 (most methods have nothing to check)
-        """Raise InputError, saying why, if the method comes to nothing in so many planned rounds."""
+        """Raise InputError, with the reason, if the method cannot work with this number of planned rounds."""
 
     def round_lr(self, ctx: Context) -> float:
-        """The local step size of a round, positive: a schedule over rounds.
+        """Return the local step size of a round, positive: a schedule over rounds.
 
-        `ctx.lr` is what the experiment has for it; in all other hooks it is what this returns. It may depend on
+        `ctx.lr` is the step size of the experiment; in all other hooks it is the value returned here. It may depend on
         `ctx.t`, `ctx.lr` and `ctx.rounds` alone.
         """
         return ctx.lr
 
     def init_server(self, w: Tensor) -> Any:
-        """Server state before round 0, from the initial model (d,): everything but the model is zero."""
+        """Return the server state before round 0, from the initial model (d,): all fields but the model are zero."""
         zero: Any = self.server.zeros(w, self)
         return replace(zero, w=w)
 
     def broadcast(self, server: Any) -> Any:
-        """The message to every client of this round: by default the fields of the server state that `down` names.
+        """Return the message to the clients of this round: by default the fields of the server state that `down` names.
 
         A field that the hyper-parameters do not need is sent with width 0.
         """
@@ -123,36 +170,36 @@ class Method(ABC):
         return self.down(**{name: getattr(server, name)[..., :width] for name, width in widths.items()})
 
     def init_client(self, down: Any) -> Any:
-        """The record of a client in its first round, made from the first message that it receives."""
+        """Return the record of a client in its first round, made from the first message that it receives."""
         return self.client.zeros(down.w, self)
 
     def start(self, down: Any, client: Any) -> Tensor:
-        """Where local training begins, (*clients, d)."""
+        """Return the model from which local training begins, (*clients, d)."""
         w: Tensor = down.w
         return w
 
     def moving(self, down: Any) -> Tensor | None:
-        """(*clients, d) bool: the coordinates that clients move in this round; None, the default, is all of them."""
+        """Return the coordinates that clients move in this round, (*clients, d) bool; None, the default, means all."""
         return None
 
     @abstractmethod
     def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
-        """One local step: the descent direction at `w` (*clients, d), and the client's next state."""
+        """Take one local step: return the descent direction at `w` (*clients, d) and the client's next state."""
 
     @abstractmethod
     def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[Any, Any]:
-        """After the last local step: what is sent, and what is kept."""
+        """Return the message to send and the record to keep, after the last local step."""
 
     def lr_factor(self, ctx: Context) -> Tensor | float:
-        """What multiplies the step size of the local step that comes, positive: a schedule within the round.
+        """Return the factor on the step size of the next local step, positive: a schedule within the round.
 
-        It may depend on `ctx.t`, `ctx.lr`, `ctx.steps` and `ctx.local_steps` alone, so that a server can work out by
-        itself how far a client can go; `ctx.lr_sum` is `ctx.lr` times the sum of these factors.
+        It may depend on `ctx.t`, `ctx.lr`, `ctx.steps` and `ctx.local_steps` alone, so that a server can compute how
+        far a client can move; `ctx.lr_sum` is `ctx.lr` times the sum of these factors.
         """
         return 1.0
 
     def receive(self, up: Any, ctx: Context) -> Any:
-        """What the server averages of one client's message: by default the message itself.
+        """Return the record that the server averages, from one client's message: by default the message itself.
 
         Compute here what the server can compute from the message and from the client's number of local
         steps in `ctx`; it costs no communication.
@@ -161,9 +208,9 @@ class Method(ABC):
 
     @abstractmethod
     def update(self, server: Any, mean: Any, ctx: Context) -> Any:
-        """The next server state from the weighted mean of what was received."""
+        """Return the next server state from the weighted mean of the received records."""
 
     def served(self, server: Any) -> Tensor:
-        """The model (d,) that is evaluated and handed out; clients train from what `broadcast` sends all the same."""
+        """Return the model (d,) that is evaluated and exported; clients still train from what `broadcast` sends."""
         w: Tensor = server.w
         return w

@@ -1,4 +1,4 @@
-"""What every method promises to whatever runs it: `CONTRACT` has a check for each promise, a function of the method.
+"""The promises of every method to its callers: `CONTRACT` has a check for each one, a function of the method.
 
 `fedflat check-method` and the tests of this package use it. The method is tried on a small problem with four clients,
 which take different numbers of steps.
@@ -18,15 +18,15 @@ from torch import Tensor
 from .errors import BrokenPromiseError, InputError
 from .local import Descent, local_round
 from .method import Context, Method
-from .method_check import check_record
 from .records import Record
+from .user_code import check_record
 
 D, CLIENTS = 11, 4
 STEPS = (5, 3, 3, 1)  # uneven, most first
 
 
 def target(clients: int, dtype: torch.dtype) -> Tensor:
-    """The point that each client is drawn to, (clients, D)."""
+    """Return the point that attracts each client, (clients, D)."""
     return torch.randn(clients, D, dtype=dtype, generator=torch.Generator().manual_seed(2))
 
 
@@ -39,32 +39,32 @@ class ContractOracle:
     e: Tensor | None = None
 
     def __call__(self, w: Tensor) -> Tensor:
-        """The gradient at `w` (*clients, d)."""
+        """Return the gradient at `w` (*clients, d)."""
         taught = 0.0 if self.e is None else w - self.e
         return torch.tanh(w - self.b) + 0.1 * (self.k + 1) * w + taught
 
     def with_teacher(self, e: Tensor, weight: float, tau: float) -> ContractOracle:
-        """The oracle of the loss with a teacher; see `core.oracle.with_teacher`."""
+        """Return the oracle of the loss with a teacher; see `core.oracle.with_teacher`."""
         return replace(self, e=e)
 
     def teacher_gradient(self, w: Tensor, e: Tensor, tau: float) -> Tensor:
-        """The gradient of a teacher's penalty alone; see `core.oracle.teacher_gradient`."""
+        """Return the gradient of a teacher's penalty alone; see `core.oracle.teacher_gradient`."""
         return torch.tanh((w - e) / tau)
 
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradients by `w` and by a linear map of the samples; see `core.oracle.wrt_inputs`."""
+        """Return the gradients by `w` and by a linear map of the samples; see `core.oracle.wrt_inputs`."""
         return self(w), torch.tanh(matrix), torch.tanh(shift + self.b[..., :1])
 
 
 def oracles(b: Tensor) -> Iterator[tuple[ContractOracle, int]]:
-    """One oracle for each local step, and how many clients take it."""
+    """Yield the oracle of each local step, and the number of clients that take it."""
     for k in range(max(STEPS)):
         active = sum(n > k for n in STEPS) if b.ndim > 1 else 1
         yield ContractOracle(b[:active] if b.ndim > 1 else b, k), active
 
 
 def context(dtype: torch.dtype = torch.float64, **changes: Any) -> Context:
-    """What the parties know of a round of the problem, for all clients stacked."""
+    """Return the context of a round of the problem, for all clients stacked."""
     model: dict[str, Any] = {
         "local_steps": torch.tensor(STEPS, dtype=dtype)[:, None],
         "is_weight": torch.arange(D) < 8,
@@ -75,7 +75,7 @@ def context(dtype: torch.dtype = torch.float64, **changes: Any) -> Context:
 
 
 def states(method: Method, dtype: torch.dtype = torch.float64) -> tuple[Any, Any, Any]:
-    """A server a few rounds in, its message stacked for all clients, and clients with some history."""
+    """Return a server after a few rounds, its message stacked for all clients, and clients with some history."""
     server = method.init_server(torch.linspace(-1, 1, D, dtype=dtype))
     down = method.broadcast(server).map(lambda x: x.expand(CLIENTS, -1))
     client = method.init_client(down)
@@ -109,7 +109,7 @@ def require_shape(
 
 
 def shapes_and_dtypes_are_as_declared(method: Method, dtype: torch.dtype) -> None:
-    """What every hook returns has the fields, shapes and type that the class line declares."""
+    """Require that every hook returns the fields, shapes and type that the class line declares."""
     server, down, client = states(method, dtype)
     result = local_round(method, down, client, oracles(target(CLIENTS, dtype)), context(dtype), Descent(0.1))
     received = method.receive(result.up, context(steps=result.steps, lr_sum=result.lr_factors * 0.1))
@@ -121,7 +121,7 @@ def shapes_and_dtypes_are_as_declared(method: Method, dtype: torch.dtype) -> Non
 
 
 def a_stack_is_its_clients_one_by_one(method: Method, momentum: float) -> None:
-    """With uneven steps, clipping, decay and momentum; also: a client's result does not depend on its neighbours."""
+    """Require that a client in a stack, with uneven steps, clipping, decay and momentum, gets its result alone."""
     _, down, client = states(method)
     b, descent = target(CLIENTS, torch.float64), Descent(0.1, weight_decay=0.01, max_norm=1.5, momentum=momentum)
     stacked = local_round(method, down, client, oracles(b), context(), descent)
@@ -142,7 +142,7 @@ def a_stack_is_its_clients_one_by_one(method: Method, momentum: float) -> None:
 
 
 def nothing_is_written_in_place(method: Method) -> None:
-    """No hook changes a tensor that it was given."""
+    """Require that no hook changes a tensor that it was given."""
     server, down, client = states(method)
     before = [x.clone() for record in (server, down, client) for x in record.tensors().values()]
     result = local_round(method, down, client, oracles(target(CLIENTS, torch.float64)), context(), Descent(0.1))
@@ -160,7 +160,7 @@ def _equal(some: list[Tensor], others: list[Tensor]) -> bool:
 
 
 def hyper_parameters_are_frozen_and_checked(method: Method) -> None:
-    """Fields cannot be assigned, and a value outside the declared range is refused by name."""
+    """Require that fields cannot be assigned, and that a value outside the declared range is refused by name."""
     cls: Any = type(method)
     for f in fields(cls):
         try:
@@ -188,7 +188,7 @@ def _require_refused(cls: Any, name: str, value: float) -> None:
 
 
 def annotations_of_hooks_are_the_class_line(method: Method) -> None:
-    """A hook annotated with a record names the one that the class line declares for that role."""
+    """Require that a hook annotated with a record names the one that the class line declares for that role."""
     roles = {
         "server": method.server,
         "client": method.client,
@@ -209,12 +209,12 @@ def annotations_of_hooks_are_the_class_line(method: Method) -> None:
 
 
 def is_record(kind: Any) -> bool:
-    """Whether an annotation is a record."""
+    """Tell whether an annotation is a record."""
     return isinstance(kind, type) and issubclass(kind, Record)
 
 
 def flat(kind: Any) -> list[Any]:
-    """The types inside a tuple or union annotation."""
+    """Return the types inside a tuple or union annotation."""
     if get_origin(kind) in (tuple, UnionType):
         return [inner for argument in get_args(kind) for inner in flat(argument)]
     return [kind]

@@ -1,4 +1,4 @@
-"""A few passes of a model before it is trained: does it fit the data, and does it draw or remember anything?"""
+"""Checks of a model by a few passes before training: its fit to the data, its randomness, and its memory."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .dropout import SeededDropout
-from .errors import InputError
+from .errors import InputError, first_line, with_type
 from .hidden_state import HiddenState, close, leaves_of, same
-from .model_copy import Restorer, copied
-from .model_output import scores_of
+from .stacked_layers import SeededDropout
 from .task import CROSS_ENTROPY, Task
-from .training_mode import evaluating
+from .torch_module import Restorer, copied, evaluating, scores_of
 
 
 class Randomness(Enum):
@@ -48,10 +46,10 @@ def check_tokens(module: nn.Module, *samples: Tensor) -> None:
 
 
 def randomness_of(module: nn.Module, x: Tensor, classes: int, task: Task = CROSS_ENTROPY) -> Randomness:
-    """Find what `module` draws in training mode, by a few passes, forward and backward, of samples `x` (b, *shape).
+    """Find which random numbers `module` draws in training mode, by a few passes of samples `x` (b, *shape).
 
-    `classes` is the number of scores that `task` needs; scores that look like probabilities are warned of. Four samples
-    are enough.
+    `classes` is the number of scores that `task` needs; scores that look like probabilities cause a warning. Four
+    samples are enough.
 
     A copy is made first. The module sees other samples at other parameters before both see the same: only what is a
     function of parameters, samples and torch's random state then gives the same scores and gradients twice.
@@ -84,7 +82,7 @@ def randomness_of(module: nn.Module, x: Tensor, classes: int, task: Task = CROSS
 
 @dataclass(frozen=True)
 class _Observation:
-    """What a module has given for some samples at some parameters, and what it keeps then."""
+    """The outputs of a module for some samples at some parameters, and its state afterwards."""
 
     scores: Tensor  # in training mode, (b, classes)
     gradients: list[Tensor | None]
@@ -133,7 +131,7 @@ def _watched(module: nn.Module, parameters: dict[str, Tensor]) -> Iterator[None]
 
 
 def _refuse_memory(fresh: _Observation, used: _Observation) -> None:
-    """Raise InputError if a module that has seen other samples before gives or keeps something else than a copy."""
+    """Raise InputError if a module that has seen other samples has other outputs or another state than a copy."""
     if place := fresh.state.first_difference(used.state):
         raise InputError(f"model: what it keeps in {place!r} changes from pass to pass, and would go from a client to "
                          "the next; keep nothing there, or switch that off")  # fmt: skip
@@ -165,7 +163,7 @@ def _back(module: nn.Module, scores: Tensor, leaves: dict[str, Tensor]) -> list[
     try:
         gradients = torch.autograd.grad((scores * mixed).sum(), trained, allow_unused=True)
     except (RuntimeError, NotImplementedError) as error:
-        raise InputError(f"model: has no gradient: {(str(error).splitlines() or [''])[0]}") from error
+        raise InputError(f"model: has no gradient: {first_line(error)}") from error
     finally:
         for hook in hooks:
             hook.remove()
@@ -178,7 +176,7 @@ def _back(module: nn.Module, scores: Tensor, leaves: dict[str, Tensor]) -> list[
 
 
 def _refuse_others(module: nn.Module, scores: Tensor, trained: set[int]) -> None:
-    """Raise InputError if `scores` have a gradient by a tensor that is none of those that training moves."""
+    """Raise InputError if `scores` have a gradient by a tensor that training does not move."""
     own = {id(p): name for name, p in module.named_parameters()}
     for leaf in leaves_of(scores):
         if id(leaf) not in trained:
@@ -189,7 +187,7 @@ def _refuse_others(module: nn.Module, scores: Tensor, trained: set[int]) -> None
 
 
 def _refuse_recomputing(layer: nn.Module, _: object) -> None:
-    """A layer that runs again on the way back finds the module's own parameters there, not those in training."""
+    """Refuse activation checkpointing: it re-runs a layer in the backward pass, with the module's own parameters."""
     raise InputError(
         f"model: a {type(layer).__name__} is computed again for the gradient (activation checkpointing), "
         "which would be wrong here; switch that off"
@@ -197,7 +195,7 @@ def _refuse_recomputing(layer: nn.Module, _: object) -> None:
 
 
 def _scores(module: nn.Module, parameters: dict[str, Tensor], x: Tensor, classes: int, task: Task) -> Tensor:
-    """Raise InputError unless each sample has this number of floating-point scores and does not change."""
+    """Compute the scores. Raises InputError unless each sample has `classes` float scores and does not change."""
     given = x.clone()
     scores = scores_of(_called(module, parameters, given))
     if scores.shape != (len(x), classes):
@@ -216,8 +214,7 @@ def _called(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Any:
     try:
         return functional_call(module, parameters, (x,))
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
-        problem = (str(error).splitlines() or [""])[0]
-        problem = problem if isinstance(error, RuntimeError) and problem else f"{type(error).__name__}: {problem}"
+        problem = first_line(error) if isinstance(error, RuntimeError) else with_type(error)
         shape = tuple(x.shape[1:])
         if not x.is_floating_point() and _takes_floats(module, parameters, x):
             problem = "it takes floats, and whole numbers are tokens; give quantities as floats, x.astype('float32')"

@@ -1,8 +1,8 @@
 """Objects outside this package that users name: `file.py:Name`, `package.module:Name`, or a package's entry point.
 
-The form with a colon is Python packaging's object reference. To load an object runs the code of its module, so a
-reference is loaded inside `allow_code()` only: whoever reads a configuration says whether it may name code. An entry
-point is declared by an installed package, and is always loaded.
+The form with a colon is Python packaging's object reference. Loading an object runs the code of its module, so
+references are loaded only inside `allow_code()`: the reader of a configuration decides whether it may name code. An
+entry point is declared by an installed package and may always be loaded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _nesting = [0]  # how many blocks of `allow_code` are active
 
 @dataclass(frozen=True)
 class ExtensionPoint:
-    """Something of which users may bring their own, such as methods."""
+    """A kind of object that users may add, such as methods."""
 
     name: str  # as packages declare entry points: fedflat.methods has those called "methods"
     words: str  # in messages, e.g. "a subclass of fedflat's Method"
@@ -53,7 +53,7 @@ class CodeOrigin:
 
 @contextmanager
 def allow_code() -> Iterator[None]:
-    """Load, inside the block, the objects that configurations refer to; this runs the code of their files."""
+    """Allow configurations to name code inside the block; loading an object runs the code of its file."""
     with _lock:
         _nesting[0] += 1
     try:
@@ -64,26 +64,26 @@ def allow_code() -> Iterator[None]:
 
 
 def is_code_allowed() -> bool:
-    """Whether this is inside `allow_code()`."""
+    """Tell whether the call is inside `allow_code()`."""
     return _nesting[0] > 0
 
 
 def check_allowed(name: str) -> None:
-    """Raise InputError, naming it, if `name` is an object reference and this is not inside `allow_code()`."""
+    """Raise InputError, naming it, if `name` is an object reference and the call is not inside `allow_code()`."""
     if is_reference(name) and not is_code_allowed():
         raise InputError(
-            f"{printable(shortened(name))} names code, which is not run unless you say so: give --allow-code, or in "
+            f"{printable(shortened(name))} names code, which is not run without permission: give --allow-code, or in "
             "Python use fedflat.allow_code()"
         )
 
 
 def is_reference(name: object) -> bool:
-    """Whether `name` is an object reference, and no name of something that is known."""
+    """Tell whether `name` is an object reference, not the name of a built-in entry."""
     return isinstance(name, str) and ":" in name
 
 
 def resolved(reference: str) -> str:
-    """`reference` with the full path of its file, so that it means the same in every folder; others unchanged.
+    """Expand the file path of `reference`, so that it means the same in every folder; other references are unchanged.
 
     Raises InputError for a file that is not there.
     """
@@ -97,35 +97,35 @@ def resolved(reference: str) -> str:
 
 
 def relative_to(folder: Path, name: str) -> str:
-    """A reference to a file with the path from `folder`, where the file that names it is; others are unchanged."""
+    """Prefix the path in a reference with `folder`, the place of the file that names it; others are unchanged."""
     place, colon, attribute = name.rpartition(":")
     return f"{folder / Path(place).expanduser()}:{attribute}" if colon and _is_path(place) else name
 
 
 def short_name(name: str) -> str:
-    """What a reference refers to, without its module or file: `my.py:Mine` is Mine; other names are unchanged."""
+    """Return the object's name in a reference, without module or file: `my.py:Mine` is Mine; others are unchanged."""
     return name.rpartition(":")[2]
 
 
 def file_of(name: str) -> Path | None:
-    """The file that a reference names; None for other names."""
+    """Return the file that a reference names; None for other names."""
     place, colon, _ = name.rpartition(":")
     return Path(place) if colon and _is_path(place) else None
 
 
 def portable(name: str) -> str:
-    """A reference without the folder of its file: the same on every machine; other names are unchanged."""
+    """Remove the folder of the file from a reference: the same on every machine; other names are unchanged."""
     place, colon, attribute = name.rpartition(":")
     return f"{Path(place).name}:{attribute}" if colon and _is_path(place) else name
 
 
 def is_outside(name: object, point: ExtensionPoint) -> bool:
-    """Whether `name` is an object reference, or the name of an entry point that fits `point`."""
+    """Tell whether `name` is an object reference, or the name of an entry point that fits `point`."""
     return isinstance(name, str) and (is_reference(name) or matching(name, installed(point)) is not None)
 
 
 def find_outside(name: str, point: ExtensionPoint) -> Any | None:
-    """The object that `name` refers to, or the entry point of that name; None if it is neither.
+    """Load the object that `name` refers to, or the entry point of that name; None if it is neither.
 
     Raises InputError as `load_object` does.
     """
@@ -133,10 +133,10 @@ def find_outside(name: str, point: ExtensionPoint) -> Any | None:
 
 
 def load_object(reference: str, point: ExtensionPoint) -> Any:
-    """The object that `reference` names.
+    """Load the object that `reference` names.
 
     Raises InputError, one line that names the reference, outside `allow_code()`, for a module or file that cannot be
-    imported, for a name that it does not define, and for an object that is not that fits `point`.
+    imported, for a name that it does not define, and for an object that does not fit `point`.
     """
     shown = printable(shortened(reference))
     check_allowed(reference)
@@ -157,12 +157,12 @@ def load_object(reference: str, point: ExtensionPoint) -> Any:
 
 
 def installed(point: ExtensionPoint) -> dict[str, EntryPoint]:
-    """The entry points that installed packages declare for `point`, by name; nothing is imported."""
+    """Return the entry points that installed packages declare for `point`, by name; nothing is imported."""
     return _entry_points(f"fedflat.{point.name}")
 
 
 def _find_installed(name: str, point: ExtensionPoint) -> Any | None:
-    """The object of the entry point called `name`; None if there is none. Raises InputError if it cannot be loaded."""
+    """Load the entry point called `name`; None if there is none. Raises InputError if it cannot be loaded."""
     known = installed(point)
     entry = known.get(matching(name, known) or "")
     if entry is None:
@@ -175,7 +175,7 @@ def _find_installed(name: str, point: ExtensionPoint) -> Any | None:
 
 
 def origin(name: str, point: ExtensionPoint) -> CodeOrigin | None:
-    """The file of what an outside `name` refers to, and its digest; None if it is in no file."""
+    """Return the file of the object that an outside `name` refers to, and its digest; None if it is in no file."""
     try:
         path = Path(inspect.getfile(cast("type[Any]", find_outside(name, point))))
         return CodeOrigin(str(path), hashlib.sha256(path.read_bytes()).hexdigest())
@@ -195,7 +195,7 @@ def _is_path(place: str) -> bool:
 
 
 def _module_of_file(place: str) -> ModuleType:
-    """The module in the file `place`, imported once in a process; it may import modules that lie beside it."""
+    """Import the module in the file `place`, once in a process; it may import modules in its folder."""
     import cloudpickle  # here, because most runs name no file
 
     name = f"{Path(place).stem}_{hashlib.sha256(place.encode()).hexdigest()[:16]}"
@@ -219,7 +219,7 @@ def _module_of_file(place: str) -> ModuleType:
 
 
 def _in_one_line(error: BaseException, place: str) -> str:
-    """What went wrong while `place` was imported, and in which line of it."""
+    """Describe the error in importing `place`, with its line there."""
     if isinstance(error, ModuleNotFoundError) and error.name and place.startswith(error.name):
         return f"there is no module {error.name!r} that Python can import"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == place]

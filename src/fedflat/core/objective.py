@@ -13,16 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from .batched_embedding import EmbeddingGradients, has_special_gradient
-from .batched_linear import linear_layers, row_major
-from .dropout import SeededDropout
-from .errors import InputError, StackingError, is_out_of_memory, shortened
+from .errors import InputError, StackingError, first_line, is_out_of_memory, shortened
 from .hidden_state import close
-from .model_copy import Restorer
-from .model_output import scores_of
 from .space import Space
+from .stacked_layers import EmbeddingGradients, SeededDropout, has_special_gradient, linear_layers, row_major
 from .task import CROSS_ENTROPY, Task
-from .training_mode import evaluating, own_modes, start_training
+from .torch_module import Restorer, evaluating, own_modes, scores_of, start_training
 
 
 @dataclass(frozen=True)
@@ -30,14 +26,14 @@ class Batch:
     """Samples for one client, or one batch for each client of a stack."""
 
     x: Tensor  # (*clients, b, *shape)
-    y: Tensor  # (*clients, b) class indices, or (*clients, b, k) what other tasks have
+    y: Tensor  # (*clients, b) class indices, or (*clients, b, k) the labels of other tasks
     weight: Tensor | None = None  # (*clients, b), sums to 1 per client; None is the plain mean
     key: Tensor | None = None  # (*clients,) int64, determines the dropout masks; None: torch draws them
 
     def mean(self, x: Tensor) -> Tensor:
-        """The weighted mean over each client's samples of `x` (*clients, b): (*clients,), in float64.
+        """Compute the weighted mean over each client's samples of `x` (*clients, b): (*clients,), in float64.
 
-        So it is the same number, up to float64, whether a batch is padded or not.
+        It is the same number, up to float64, for padded and unpadded batches.
         """
         if self.weight is None:
             return x.mean(-1, dtype=torch.float64)
@@ -55,7 +51,7 @@ class Objective:
     """
 
     def __init__(self, module: nn.Module, bf16: bool = False, task: Task = CROSS_ENTROPY) -> None:
-        """With `bf16`, gradients in training mode are computed in torch's bfloat16 autocast; measures never are.
+        """Prepare `module`; with `bf16`, gradients in training mode use torch's bfloat16 autocast, measures never do.
 
         Raises ValueError if the module keeps batch statistics, which a federated mean cannot average, or has a
         `train()` that cannot be called on a copy.
@@ -70,7 +66,7 @@ class Objective:
         self._tied = len(list(module.named_parameters(remove_duplicate=False))) > len(list(module.named_parameters()))
 
     def logits(self, w: Tensor, x: Tensor, key: Tensor | None = None) -> Tensor:
-        """Class scores (*clients, b, classes) at `w` (*clients, d) for `x` (*clients, b, *shape).
+        """Compute class scores (*clients, b, classes) at `w` (*clients, d) for `x` (*clients, b, *shape).
 
         Dropout takes its masks from `key` (*clients,), or from torch's random state if that is None.
         """
@@ -87,11 +83,11 @@ class Objective:
         return scores
 
     def _stacked_scores(self, key: Tensor | None, x: Tensor, *values: Tensor) -> Tensor:
-        """`_scores` with the parameters as separate arguments, which `vmap` handles faster than a dictionary."""
+        """Call `_scores` with the parameters as separate arguments, which `vmap` handles faster than a dictionary."""
         return self._scores(dict(zip(self.space.shapes, values, strict=True)), x, key)
 
     def _scores(self, parameters: dict[str, Tensor], x: Tensor, key: Tensor | None) -> Tensor:
-        """One client's scores (b, classes); inside `vmap` the tensors are batched."""
+        """Compute one client's scores (b, classes); inside `vmap` the tensors are batched."""
         with nullcontext() if key is None else SeededDropout(key):
             try:
                 output = functional_call(self.module, parameters, (x,), tie_weights=self._tied)
@@ -100,13 +96,13 @@ class Objective:
         return scores_of(output)
 
     def loss(self, w: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:
-        """The mean loss of each client, (*clients,), at `w` (*clients, d), plus a penalty on the scores."""
+        """Compute the mean loss of each client, (*clients,), at `w` (*clients, d), plus a penalty on the scores."""
         return self.losses(w, batch, penalty)[0]
 
     def losses(
         self, w: Tensor, batch: Batch, penalty: Penalty | None, penalty_alone: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """`loss`, (*clients,), and the samples' losses without the penalty, (*clients, b), which carry no gradient.
+        """Compute `loss` (*clients,), and the samples' losses without the penalty (*clients, b), without a gradient.
 
         With `penalty_alone` the first is the mean of the penalty.
         """
@@ -118,7 +114,7 @@ class Objective:
         return each.mean(-1) if batch.weight is None else (each * batch.weight).sum(-1), plain
 
     def gradient(self, w: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:
-        """The gradient of `loss`, (*clients, d), for each client at its own row of `w` (*clients, d)."""
+        """Compute the gradient of `loss`, (*clients, d), for each client at its own row of `w` (*clients, d)."""
         w = w.detach().requires_grad_()
         with torch.enable_grad(), self.training_precision():
             total = self.loss(w, batch, penalty).sum()
@@ -128,10 +124,10 @@ class Objective:
     def loss_and_gradient(
         self, w: Tensor, batch: Batch, penalty: Penalty | None = None, penalty_alone: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """`gradient`, and from the same pass the mean loss of each client without the penalty, (*clients,), float64.
+        """Compute the mean loss without the penalty, (*clients,), float64, and `gradient`, in one pass.
 
         With `penalty_alone` the gradient is that of the penalty, never in bfloat16: near the teacher, where every round
-        starts, a teacher's penalty is so flat that only rounding errors would be left of its gradient.
+        starts, a teacher's penalty is so flat that its gradient would be all rounding error.
         """
         w = w.detach().requires_grad_()
         with torch.enable_grad(), nullcontext() if penalty_alone else self.training_precision():
@@ -141,7 +137,7 @@ class Objective:
         return batch.mean(plain), gradient
 
     def training_precision(self) -> AbstractContextManager[Any]:
-        """A context with bfloat16 autocast, if that is chosen and the module is in training mode."""
+        """Return a context with bfloat16 autocast, if it is selected and the module is in training mode."""
         if not (self._bf16 and self.module.training):
             return nullcontext()
         return torch.autocast(next(self.module.parameters()).device.type, torch.bfloat16)
@@ -153,7 +149,7 @@ class Objective:
     def check_own_modes(self, w: Tensor, x: Tensor) -> None:
         """Raise InputError if a `train()` of the module's own makes it wrong, or random, to evaluate it at `w` (d,).
 
-        It is tried with some samples `x` (b, *shape), the parameters inside the module and in a vector beside it.
+        The check runs some samples `x` (b, *shape), the parameters inside the module and in a vector beside it.
         """
         if next(own_modes(self.module), None) is None:
             return
@@ -184,33 +180,33 @@ class BatchOracle:
     penalty: Penalty | None = None
 
     def __call__(self, w: Tensor) -> Tensor:
-        """The gradient at `w` (*clients, d)."""
+        """Compute the gradient at `w` (*clients, d)."""
         with self.seeded():
             return self.objective.gradient(w, self.batch, self.penalty)
 
     def with_loss(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean loss at `w` without a penalty, (*clients,), float64, and the gradient, both of one pass."""
+        """Compute the mean loss at `w` without a penalty, (*clients,), float64, and the gradient, in one pass."""
         with self.seeded():
             return self.objective.loss_and_gradient(w, self.batch, self.penalty)
 
     def with_teacher(self, e: Tensor, weight: float, tau: float) -> BatchOracle:
-        """The oracle of the loss with a teacher's penalty; see `core.oracle.with_teacher`.
+        """Return the oracle of the loss with a teacher's penalty; see `core.oracle.with_teacher`.
 
         Raises InputError for a task whose scores are not those of classes.
         """
         return replace(self, penalty=self._teacher(e, weight * tau**2, tau))
 
     def teacher_gradient(self, w: Tensor, e: Tensor, tau: float) -> Tensor:
-        """The gradient of a teacher's penalty alone; see `core.oracle.teacher_gradient`."""
+        """Return the gradient of a teacher's penalty alone; see `core.oracle.teacher_gradient`."""
         return self.teacher_gradient_with_loss(w, e, tau)[1]
 
     def teacher_gradient_with_loss(self, w: Tensor, e: Tensor, tau: float) -> tuple[Tensor, Tensor]:
-        """As `with_loss`: the mean loss at `w` without the penalty, and the gradient of the penalty alone."""
+        """Compute the mean loss at `w` without the penalty, and the gradient of the penalty alone."""
         with self.seeded():
             return self.objective.loss_and_gradient(w, self.batch, self._teacher(e, 1.0, tau), penalty_alone=True)
 
     def _teacher(self, e: Tensor, weight: float, tau: float) -> Penalty:
-        """The penalty weight KL(softmax(z_e / tau) || softmax(z_w / tau)).
+        """Return the penalty weight KL(softmax(z_e / tau) || softmax(z_w / tau)).
 
         Raises InputError for a task whose scores are not those of classes.
         """
@@ -230,13 +226,13 @@ class BatchOracle:
         return penalty
 
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradients by `w` and by a linear map of the samples; see `core.oracle.wrt_inputs`."""
+        """Return the gradients by `w` and by a linear map of the samples; see `core.oracle.wrt_inputs`."""
         return self.wrt_inputs_with_loss(w, matrix, shift)[1]
 
     def wrt_inputs_with_loss(
         self, w: Tensor, matrix: Tensor, shift: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-        """As `with_loss`, on the samples that the linear map has changed, and the gradients of `wrt_inputs`."""
+        """Compute the mean loss on the samples after the linear map, and the gradients of `wrt_inputs`."""
         inputs = [x.detach().requires_grad_() for x in (w, matrix, shift)]
         with self.seeded(), torch.enable_grad(), self.objective.training_precision():
             moved = replace(self.batch, x=_transformed(self.batch, w.ndim, *inputs[1:]))
@@ -246,7 +242,7 @@ class BatchOracle:
 
 
 def _transformed(batch: Batch, axes: int, matrix: Tensor, shift: Tensor) -> Tensor:
-    """The samples A x + b, in the shape of the batch's samples, whose first `axes` are (*clients, b)."""
+    """Return the samples A x + b, in the shape of the batch's samples, whose first `axes` are (*clients, b)."""
     channels = round(matrix.shape[-1] ** 0.5)
     numbers = prod(batch.x.shape[axes:])
     if shift.shape[-1] != numbers:
@@ -267,7 +263,7 @@ def _stacking() -> Iterator[None]:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        problem = (str(error).splitlines() or [""])[0]
+        problem = first_line(error)
         raise StackingError(
             "model: torch cannot run it for several clients at once; set executor = 'sequential' "
             f"({shortened(problem, 120)})"

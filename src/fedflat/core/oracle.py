@@ -16,39 +16,39 @@ Oracle = Callable[[Tensor], Tensor]  # (*clients, d) -> (*clients, d)
 
 
 class MinibatchOracle(Protocol):
-    """What the engine hands to a step: an oracle that knows its batch and can therefore do more."""
+    """The oracle that the engine passes to a step; it knows its batch, which teachers and input gradients need."""
 
     def __call__(self, w: Tensor) -> Tensor:
-        """The gradient at `w` (*clients, d)."""
+        """Return the gradient at `w` (*clients, d)."""
 
     def with_teacher(self, e: Tensor, weight: float, tau: float) -> Oracle:
-        """The oracle of the loss with a teacher's penalty; see the function `with_teacher`."""
+        """Return the oracle of the loss with a teacher's penalty; see the function `with_teacher`."""
 
     def teacher_gradient(self, w: Tensor, e: Tensor, tau: float) -> Tensor:
-        """The gradient of a teacher's penalty alone; see the function `teacher_gradient`."""
+        """Return the gradient of a teacher's penalty alone; see the function `teacher_gradient`."""
 
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradients by `w` and by a linear map of the samples; see the function `wrt_inputs`."""
+        """Return the gradients by `w` and by a linear map of the samples; see the function `wrt_inputs`."""
 
 
 EPSILON = 1e-12  # added to a norm before dividing by it
 
 
 def unit(x: Tensor) -> Tensor:
-    """`x / ||x||` along the parameter axis, (*clients, d); the zero vector stays zero."""
+    """Return `x / ||x||` along the parameter axis, (*clients, d); the zero vector stays zero."""
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return x / (length + EPSILON)
 
 
 def shifted(grad: Oracle, e: Tensor) -> Oracle:
-    """The gradient at `w + e` for a perturbation `e` known beforehand, (*clients, d)."""
+    """Return the gradient at `w + e` for a perturbation `e` known beforehand, (*clients, d)."""
     return lambda w: grad(w + e)
 
 
 def sam(grad: Oracle, rho: float | Tensor) -> Oracle:
-    """The gradient at the first-order worst point of the ball of radius `rho` (Foret et al., 2021, eq. 2).
+    """Return the gradient at the first-order worst point of the ball of radius `rho` (Foret et al., 2021, eq. 2).
 
-    Radius 0 is the plain oracle and costs one gradient, not two; one that is a tensor is not asked whether it is 0.
+    Radius 0 is the plain oracle and costs one gradient, not two; a tensor is not compared with 0.
     """
     if not isinstance(rho, Tensor) and rho == 0:
         return grad
@@ -56,7 +56,7 @@ def sam(grad: Oracle, rho: float | Tensor) -> Oracle:
 
 
 def asam(grad: Oracle, rho: float, T: Tensor) -> Oracle:
-    """The gradient at the first-order worst point of the ball ||e / T|| <= rho (Kwon et al., 2021, eq. 3).
+    """Return the gradient at the first-order worst point of the ball ||e / T|| <= rho (Kwon et al., 2021, eq. 3).
 
     `T` (*clients, d) scales the coordinates; radius 0 is the plain oracle and costs one gradient.
     """
@@ -66,7 +66,7 @@ def asam(grad: Oracle, rho: float, T: Tensor) -> Oracle:
 
 
 def with_teacher(grad: Oracle, e: Tensor, weight: float, tau: float) -> Oracle:
-    """The gradient of loss + weight tau^2 KL(softmax(z_e / tau) || softmax(z_w / tau)), batch mean.
+    """Return the gradient of loss + weight tau^2 KL(softmax(z_e / tau) || softmax(z_w / tau)), batch mean.
 
     z_w and z_e are the scores at w and at the teacher's parameters `e` (*clients, d), which carry no
     gradient. Apply it to the step's own oracle, before any other transform.
@@ -75,16 +75,16 @@ def with_teacher(grad: Oracle, e: Tensor, weight: float, tau: float) -> Oracle:
 
 
 def teacher_gradient(grad: Oracle, w: Tensor, e: Tensor, tau: float) -> Tensor:
-    """The gradient at `w` of KL(softmax(z_e / tau) || softmax(z_w / tau)), batch mean, without the task loss.
+    """Return the gradient at `w` of KL(softmax(z_e / tau) || softmax(z_w / tau)), batch mean, without the task loss.
 
     z_w and z_e are the scores at w and at the teacher's parameters `e` (*clients, d), with the same dropout masks. It
-    is no descent gradient: a step asks for one besides. Apply it to the step's own oracle.
+    is not a descent gradient: a step needs one besides. Apply it to the step's own oracle.
     """
     return cast(MinibatchOracle, grad).teacher_gradient(w, e, tau)
 
 
 def wrt_inputs(grad: Oracle, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients by w, `matrix` and `shift` of the loss on the samples A x + b.
+    """Compute the gradients by w, `matrix` and `shift` of the loss on the samples A x + b.
 
     A, of `matrix` (*clients, c c) row-major, acts on the c channels of a sample; b is `shift` (*clients, n),
     n numbers in a sample. Apply it to the step's own oracle.
@@ -93,7 +93,7 @@ def wrt_inputs(grad: Oracle, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[
 
 
 class ObservedOracle:
-    """An oracle that gives the gradients of another one, and keeps what a local step has asked it for.
+    """An oracle that returns the gradients of another one and records the requests of a local step.
 
     The last gradient it gave is the step's descent gradient, unless a method names another one (`as_descent_gradient`).
     The loss is that of the pass of the first gradient: where that was taken, on its samples, without a penalty.
@@ -107,28 +107,28 @@ class ObservedOracle:
         self.descent: Tensor | None = None  # the descent gradient, (*clients, d)
 
     def __call__(self, w: Tensor) -> Tensor:
-        """The gradient at `w` (*clients, d)."""
+        """Return the gradient at `w` (*clients, d)."""
         return self._observed(w, self._asked(self._grad, "__call__", "with_loss", w))
 
     def with_teacher(self, e: Tensor, weight: float, tau: float) -> Oracle:
-        """The observed oracle of the loss with a teacher's penalty; see the function `with_teacher`."""
+        """Return the observed oracle of the loss with a teacher's penalty; see the function `with_teacher`."""
         taught = with_teacher(self._grad, e, weight, tau)
         return lambda w: self._observed(w, self._asked(taught, "__call__", "with_loss", w))
 
     def teacher_gradient(self, w: Tensor, e: Tensor, tau: float) -> Tensor:
-        """A gradient that counts, and is not the step's descent gradient; see the function `teacher_gradient`."""
+        """Return a gradient that is counted but is not the descent gradient; see the function `teacher_gradient`."""
         gradient: Tensor = self._asked(self._grad, "teacher_gradient", "teacher_gradient_with_loss", w, e, tau)
         self.calls += 1
         return gradient
 
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients by `w`, `matrix` and `shift`, which count as one; see the function `wrt_inputs`."""
+        """Return the gradients by `w`, `matrix` and `shift`, counted as one; see the function `wrt_inputs`."""
         gradients = self._asked(self._grad, "wrt_inputs", "wrt_inputs_with_loss", w, matrix, shift)
         by_w, by_matrix, by_shift = gradients
         return self._observed(w, by_w), by_matrix, by_shift
 
     def _asked(self, grad: Any, plain: str, with_loss: str, *at: Tensor | float) -> Any:
-        """What the method `plain` of `grad` gives; the first time with its loss, if `grad` has a method for that."""
+        """Call the method `plain` of `grad`; the first time `with_loss` instead, if it exists, and keep the loss."""
         if self.calls or not hasattr(grad, with_loss):
             return getattr(grad, plain)(*at)
         self.loss, gradients = getattr(grad, with_loss)(*at)
@@ -141,7 +141,7 @@ class ObservedOracle:
 
 
 def as_descent_gradient(grad: Oracle, gradient: Tensor) -> Tensor:
-    """`gradient`, which a method has made from several of `grad`, kept as the step's descent gradient for clipping."""
+    """Return `gradient`, made from several of `grad`, and record it as the descent gradient, which is clipped."""
     inner: Any = grad
     while not isinstance(inner, ObservedOracle) and hasattr(inner, "grad"):  # an oracle on a subspace
         inner = inner.grad

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, ClassVar, Self, dataclass_transform, get_type_hints
+from typing import Annotated, Any, ClassVar, Self, TypeVar, dataclass_transform, get_type_hints
 
+import torch
 from torch import Tensor
 
 # The last axis is the parameter axis. In the simulator a client axis stands before it.
@@ -63,7 +64,7 @@ class Record:
 
     @classmethod
     def widths(cls, d: int, method: object = None) -> dict[str, int]:
-        """The width of each field for a model of `d` parameters."""
+        """Return the width of each field for a model of `d` parameters."""
         known = {"d": d, "1": 1}
         widths = {}
         for name, (mark, *needed) in cls._marks().items():
@@ -73,23 +74,23 @@ class Record:
 
     @classmethod
     def zeros(cls, like: Tensor, method: object = None) -> Self:
-        """All fields zero; `like` (*clients, d) gives leading axes, dtype and device."""
+        """Return a record of zeros; `like` (*clients, d) gives leading axes, dtype and device."""
         *lead, d = like.shape
         return cls(**{name: like.new_zeros(*lead, width) for name, width in cls.widths(d, method).items()})
 
     @classmethod
     def marked(cls, mark: str) -> frozenset[str]:
-        """Names of the fields that carry `mark`, the name of the function that made it, such as "per_round"."""
+        """Return the names of the fields with `mark`, the name of a function that makes it, such as "per_round"."""
         return frozenset(f.name for f in fields(cls) if f.metadata.get(mark))
 
     @classmethod
     def ranges(cls) -> dict[str, tuple[float, float]]:
-        """The least and the largest number of each field that is `in_range`, by name."""
+        """Return the least and the largest number of each field that is `in_range`, by name."""
         return {f.name: f.metadata["in_range"] for f in fields(cls) if f.metadata.get("in_range")}
 
     @classmethod
     def _marks(cls) -> dict[str, tuple[str, ...]]:
-        """The width mark of every field, and the attributes that it depends on, from the annotations.
+        """Read the width mark of every field, and the attributes that it depends on, from the annotations.
 
         They are stored in the class: a worker gets a class of the user's script by value, and cannot read annotations
         with names of the script.
@@ -100,11 +101,11 @@ class Record:
         return cls._known_marks
 
     def map(self, fn: Callable[..., Tensor], *others: Self) -> Self:
-        """`fn` applied field by field; stacking, masking, averaging and sending all use this."""
+        """Apply `fn` field by field; stacking, masking, averaging and sending all use this."""
         return type(self)(**{name: fn(*(getattr(r, name) for r in (self, *others))) for name in self.__match_args__})
 
     def tensors(self) -> dict[str, Tensor]:
-        """The fields by name."""
+        """Return the fields by name."""
         return {name: getattr(self, name) for name in self.__match_args__}  # fields(self) takes longer
 
 
@@ -115,7 +116,7 @@ def _holds(method: object, condition: str) -> bool:
 
 
 def is_finite(x: Tensor) -> Tensor:
-    """Whether each row of `x` (*clients, width) has neither NaN nor infinity, (*clients,)."""
+    """Tell whether each row of `x` (*clients, width) has neither NaN nor infinity, (*clients,)."""
     return (x * 0).sum(-1) == 0  # faster than isfinite(x).all(-1), which costs much of a small round
 
 
@@ -133,3 +134,41 @@ class Delta(Record):
     """The change that a client made to the model it received."""
 
     delta: Vector  # w_i - w, parameters
+
+
+R = TypeVar("R", bound=Record)
+
+
+def record_norm(
+    record: Record,
+    lr_sum: Tensor,
+    without: frozenset[str] = frozenset(),
+    squared: frozenset[str] = frozenset(),
+) -> Tensor:
+    """Compute the Euclidean norm of each client's record, except fields `without`, (*clients, 1), float64.
+
+    record: (*clients, width) in every field. A field with the scale of gradients counts as the move that it makes in
+    the client's local steps, whose step sizes sum to `lr_sum` (*clients, 1); other fields are lengths as they are.
+    squared: fields that are squares of lengths, and enter with their roots; then a record whose vectors are c times
+    as long has c times the norm. By default none does: noise of one size for all fields needs their plain norm.
+    """
+    gradients = record.marked("gradient_scale")
+    squares = []
+    for name, x in record.tensors().items():
+        if name in without:
+            continue
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64)
+        if name not in squared:
+            length = (length * lr_sum if name in gradients else length) ** 2
+        squares.append(length)
+    return torch.stack(squares).sum(0).sqrt()
+
+
+def shortened_to(record: R, norm: Tensor, bound: float, squared: frozenset[str] = frozenset()) -> R:
+    """Scale each client's record by min(1, bound / norm): the direction stays, the norm is at most `bound`.
+
+    norm: (*clients, 1), of `record_norm` with the same `squared`, whose fields are multiplied by the square of that.
+    """
+    factor = (bound / norm.clamp(min=bound)).nan_to_num(0.0)
+    short = {name: x * (factor**2 if name in squared else factor) for name, x in record.tensors().items()}
+    return type(record)(**{name: short[name].to(x.dtype) for name, x in record.tensors().items()})

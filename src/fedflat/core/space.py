@@ -34,7 +34,7 @@ class Space:
         self.d = sum(self.sizes)
 
     def flatten(self, module: nn.Module) -> Tensor:
-        """The parameters of `module` as one detached vector, (d,)."""
+        """Return the parameters of `module` as one detached vector, (d,)."""
         named = dict(module.named_parameters())
         parameters = [named[name].detach() for name in self.shapes]
         return torch.cat([(p.permute(0, 2, 3, 1) if p.ndim == 4 else p).reshape(-1) for p in parameters])
@@ -47,32 +47,32 @@ class Space:
                 named[name].copy_(view)
 
     def views(self, w: Tensor) -> dict[str, Tensor]:
-        """The parameters inside `w` (*clients, d), each (*clients, *shape), without a copy."""
+        """Return the parameters inside `w` (*clients, d), each (*clients, *shape), without a copy."""
         pieces = zip(self.shapes.items(), torch.split(w, self.sizes, dim=-1), strict=True)
         return {name: _view(piece, shape) for (name, shape), piece in pieces}
 
     def row_major(self, w: Tensor) -> Tensor:
-        """`w` (*clients, d) with every parameter row-major, in the order of `torch.nn.utils.parameters_to_vector`."""
+        """Return `w` (*clients, d) row-major, in the order of `torch.nn.utils.parameters_to_vector`."""
         return torch.cat([view.flatten(w.ndim - 1) for view in self.views(w).values()], dim=-1)
 
     def layers(self) -> Iterator[tuple[str, slice]]:
-        """Every parameter's name and its slice of the last axis."""
+        """Yield every parameter's name and its slice of the last axis."""
         start = 0
         for name, size in zip(self.shapes, self.sizes, strict=True):
             yield name, slice(start, start + size)
             start += size
 
     def is_weight(self, device: torch.device | str = "cpu") -> Tensor:
-        """(d,) bool: True where the parameter's name contains "weight" (Caldarola et al., 2022), False on biases."""
+        """Return a mask (d,) bool: True where the parameter's name has "weight" in it (Caldarola et al., 2022)."""
         marks = [torch.full((size,), "weight" in name) for name, size in zip(self.shapes, self.sizes, strict=True)]
         return torch.cat(marks).to(device)
 
 
 def _check_types(kinds: dict[torch.dtype, str]) -> None:
-    """Raise InputError unless the parameters, one of each type is named, are of one type that can be trained."""
+    """Raise InputError unless all parameters have one type that can be trained; `kinds` names one of each type."""
     for dtype, name in kinds.items():
         if dtype not in TYPES:
-            raise InputError(f"model: parameter {name!r} is {dtype}, and trained are {', '.join(map(str, TYPES))}; "
+            raise InputError(f"model: parameter {name!r} is {dtype}; trainable types are {', '.join(map(str, TYPES))}; "
                              "a complex number is two real ones, see torch.view_as_complex")  # fmt: skip
     if len(kinds) > 1:
         listed = " and ".join(f"{name!r} {dtype}" for dtype, name in kinds.items())
@@ -81,7 +81,7 @@ def _check_types(kinds: dict[torch.dtype, str]) -> None:
 
 
 def _view(piece: Tensor, shape: torch.Size) -> Tensor:
-    """The parameter of `shape` as a view of its part (*clients, size) of a vector."""
+    """Return the parameter of `shape` as a view of its part (*clients, size) of a vector."""
     if len(shape) != 4:
         return piece.reshape(*piece.shape[:-1], *shape) if shape else piece[..., 0]
     outputs, inputs, height, width = shape

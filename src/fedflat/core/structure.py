@@ -12,9 +12,6 @@ import ast
 import functools
 import hashlib
 import linecache
-import os
-import sys
-import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from inspect import Parameter, signature
@@ -25,13 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .function_code import closure_of, codes_of, global_names
 from .hidden_state import OF_EVERY_MODULE
-from .own_classes import FOLDER
+from .user_code import closure_of, codes_of, global_names, is_installed
 
 LONGEST = 400  # characters of a text before its digest
-INSTALLED = (FOLDER + os.sep, sysconfig.get_path("stdlib") + os.sep, "<frozen")
-PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 TORCH_KINDS = (torch.dtype, torch.memory_format, torch.layout)
 NOT_COMPUTED = ("dtype", "torch_dtype", "id2label", "label2id", "transformers_version")  # in a configuration
@@ -45,7 +39,7 @@ def text_of(thing: Any) -> str:
 
 def is_own(thing: Any) -> bool:
     """Tell whether the class of an object is neither of this package nor of an installed one."""
-    return not _is_installed(type(thing))
+    return not is_installed(type(thing))
 
 
 def layers_of(module: nn.Module) -> str:
@@ -136,7 +130,7 @@ class _Words:
         """Describe a function by its name; of one's own also code, defaults, closure and globals."""
         cells = closure_of(function)
         used = {**cells, "defaults": function.__defaults__, **(function.__kwdefaults__ or {})}
-        if not _is_installed(function):
+        if not is_installed(function):
             self.hidden.append(_source(function))
             used |= dict(_globals(function))
         elif not cells:
@@ -160,7 +154,7 @@ class _Words:
         """Describe a module's class, and its arguments other than defaults; of an own class all plain attributes."""
         self._class(type(module))
         values = {k: x for k, x in {**vars(module), **module._buffers}.items() if k not in OF_EVERY_MODULE}
-        if not _is_installed(type(module)):
+        if not is_installed(type(module)):
             return f"{_name(type(module))}({self._fields(values.items())})"
         options = _options(type(module))
         given = [(name, values[name]) for name, usual in options.items() if name in values
@@ -171,7 +165,7 @@ class _Words:
     def _class(self, cls: Any) -> None:
         """Note the code and the attributes of a class, apart from those of installed classes that it is over."""
         for base in cls.__mro__ if isinstance(cls, type) else ():
-            if _is_installed(base) or id(base) in self._seen:
+            if is_installed(base) or id(base) in self._seen:
                 continue
             self._seen[id(base)] = len(self._seen), base
             for name, value in sorted(vars(base).items()):
@@ -184,7 +178,7 @@ def _attributes(thing: Any) -> dict[str, Any]:
     """Return the attributes of an object; of a configuration of transformers those that are not the defaults."""
     if hasattr(thing, "to_diff_dict"):
         return {k: x for k, x in thing.to_diff_dict().items() if k[0] != "_" and k not in NOT_COMPUTED}
-    if _is_installed(type(thing)):
+    if is_installed(type(thing)):
         return {}
     try:
         state: Any = object.__getstate__(thing)  # a dictionary, and with slots another one
@@ -237,21 +231,9 @@ def _is_usual(value: Any, usual: Any) -> bool:
 def _name(thing: Any) -> str:
     """Return the name of a function, class or module; with its package, for an installed function."""
     name = str(getattr(thing, "__qualname__", getattr(thing, "__name__", "")))
-    if isinstance(thing, type) or (isinstance(thing, FunctionType) and not _is_installed(thing)):
+    if isinstance(thing, type) or (isinstance(thing, FunctionType) and not is_installed(thing)):
         return name
     return f"{thing.__module__ or 'builtins'}.{thing.__name__}" if not isinstance(thing, ModuleType) else thing.__name__
-
-
-def _is_installed(thing: Any) -> bool:
-    """Tell whether a function, class or module is of Python, of an installed package, or of this one."""
-    if isinstance(thing, FunctionType):
-        file = thing.__code__.co_filename
-    else:
-        module = thing if isinstance(thing, ModuleType) else sys.modules.get(thing.__module__)
-        if module is None or "main__" in module.__name__:
-            return False
-        file = getattr(module, "__file__", None) or INSTALLED[0]  # of C
-    return file.startswith(INSTALLED) or any(part in file for part in PACKAGES)
 
 
 def _globals(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -262,7 +244,7 @@ def _globals(function: FunctionType) -> Iterator[tuple[str, Any]]:
         value = known[name]
         if not isinstance(value, ModuleType):
             yield name, value
-        elif not _is_installed(value):
+        elif not is_installed(value):
             used = sorted(attribute for attribute in attributes if hasattr(value, attribute))
             yield from ((f"{name}.{attribute}", getattr(value, attribute)) for attribute in used)
 

@@ -1,4 +1,4 @@
-"""What a model is trained for: what labels are, and what a sample's scores cost."""
+"""The task of a model: the kind of its labels, and the loss of a sample's scores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from .errors import InputError, printable, shortened
+from .errors import InputError, printable, shortened, with_type
 from .hidden_state import HiddenState, leaves_of, same
 from .registry import known_names
 from .structure import text_of
@@ -25,12 +25,12 @@ def _cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
 
 
 def _binary_cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
-    """The mean over the labels of a sample."""
+    """Compute the mean over the labels of a sample."""
     return binary_cross_entropy_with_logits(scores, y.to(scores.dtype), reduction="none").mean(-1)
 
 
 def _squared_error(scores: Tensor, y: Tensor) -> Tensor:
-    """The mean over the numbers of a sample."""
+    """Compute the mean over the numbers of a sample."""
     return (scores - y).square().mean(-1)
 
 
@@ -39,13 +39,13 @@ class Task:
     """A kind of labels and the loss that is minimised."""
 
     kind: Kind
-    loss: str  # its name; of a function the text of what it computes
+    loss: str  # its name; for a function, a text of its code
     each: SampleLoss
 
     def check(self, outputs: int, y: Tensor, dtype: torch.dtype) -> None:
-        """Raise InputError unless `each` gives a number for every sample, a function of its scores and label alone.
+        """Raise InputError unless `each` returns one number per sample, a function of its scores and label alone.
 
-        It is tried with labels `y` (n, ...) of some samples and scores that are made up, `outputs` for each.
+        The check uses labels `y` (n, ...) of some samples and made-up scores, `outputs` for each.
         """
         if LOSSES.get(self.loss) is self:
             return
@@ -56,8 +56,7 @@ class Task:
             again, later = self.each(scores, labels), HiddenState(self.each)
             first = self.each(scores[:1], labels[:1])
         except Exception as error:
-            problem = (str(error).splitlines() or [""])[0]
-            raise InputError(f"loss {self.loss}: fails with {type(error).__name__}: {shortened(problem)}") from error
+            raise InputError(f"loss {self.loss}: fails with {with_type(error)}") from error
         shape = tuple(found.shape) if isinstance(found, Tensor) else None
         if shape != (len(y),) or not found.is_floating_point():
             got = f"a tensor of shape {shape}" if shape is not None else f"a value of type {type(found).__name__}"
@@ -83,7 +82,7 @@ DEFAULTS = {task.kind: task for task in LOSSES.values()}  # by kind
 
 
 def task_of(loss: Any, kind: Kind) -> Task:
-    """The task with this `loss`, a name or a function, on labels of this `kind`; None is the usual one of the kind.
+    """Return the task with this `loss`, a name or a function, on labels of this `kind`; None is the kind's default.
 
     Raises InputError for an unknown name, or a loss that labels of another kind need.
     """

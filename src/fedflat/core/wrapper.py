@@ -1,18 +1,22 @@
-"""Methods around another method, whose records and hooks they take over and change in part."""
+"""Methods around another method: they take over its records and hooks and change some of them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any, ClassVar, Self
 
+import torch
 from torch import Tensor
 
 from .errors import InputError
 from .method import Context, Method, Oracle
+from .oracle import as_descent_gradient
+from .records import Record, Scalar
 
 
 class OfBase:
-    """An attribute that a wrapper has from its base; asked of the class, it is that of the default base."""
+    """An attribute that a wrapper has from its base; on the class, it is that of the default base."""
 
     def __set_name__(self, owner: type[Any], name: str) -> None:
         self.name = name
@@ -25,7 +29,7 @@ class Wrapper(Method):
     """A method around another one, `base`: records, hooks and all else are those of the base.
 
     A subclass gives `base` a default, and changes the hooks that it is about, whose `super()` is the base. It cannot
-    go around a wrapper. The file of the base need not know of it.
+    go around a wrapper. The file of the base does not know it.
     """
 
     base: Method
@@ -45,7 +49,7 @@ class Wrapper(Method):
             raise InputError(nested(type(self).__name__, type(self.base).__name__))
 
     def __getattr__(self, name: str) -> Any:
-        """What records ask of a method, such as an option that says how wide a field is, is asked of the base."""
+        """Look up other attributes in the base, such as an option that gives the width of a field."""
         if name == "base" or name.startswith("__"):
             raise AttributeError(f"{type(self).__name__} has no {name}")
         return getattr(self.base, name)
@@ -105,22 +109,171 @@ class Wrapper(Method):
 
 
 def nested(wrapper: str, base: str) -> str:
-    """Why one wrapper does not go around another, given their names."""
-    return (
-        f"{wrapper}.base: {base} is a wrapper itself, and {wrapper} goes around a method that is none, such as FedSAM"
-    )
+    """Return the error for a wrapper around another wrapper, given their names."""
+    return f"{wrapper}.base: {base} is a wrapper itself; {wrapper} needs a plain method, such as FedSAM"
 
 
 def chain(method: Method) -> list[Method]:
-    """The method, and inside a wrapper the one that it is around: the last one is no wrapper."""
+    """Return the method and, for a wrapper, its base: the last one is no wrapper."""
     return [method, *(chain(method.base) if isinstance(method, Wrapper) else ())]
 
 
 def serves_another(method: Method) -> bool:
-    """Whether the model that is evaluated may be another one than the one that is trained."""
+    """Tell whether the model that is evaluated may be another one than the one that is trained."""
     return any(type(one).served not in (Method.served, Wrapper.served) for one in chain(method))
 
 
 def label_of(method: Method) -> str:
-    """What runs of a method are called: its class, and around another method both, such as `SWA-FedASAM`."""
+    """Return the label of a method: its class, for a wrapper both classes, such as `SWA-FedASAM`."""
     return "-".join(type(one).__name__ for one in chain(method))
+
+
+ALWAYS, EVEN, ODD = -1, 0, 1  # the rounds in which a coordinate moves
+
+
+@cache
+def with_turn(record: type[Record]) -> type[Record]:
+    """Return the record of a base with a field for the turn."""
+
+    class WithTurn(record):  # type: ignore[misc, valid-type]  # made at run time
+        turn: Scalar  # rounds so far, modulo 2
+
+    return WithTurn
+
+
+class _WithTurn(OfBase):
+    def __get__(self, wrapper: Any, kind: Any) -> Any:
+        return with_turn(super().__get__(wrapper, kind))
+
+
+class Alternation(Wrapper):
+    """A method whose rounds move only some coordinates: those whose turn it is, and those that always move.
+
+    A round is exactly one of the base on the subspace of the coordinates that move. In everything that the base sees,
+    models included, the other coordinates are zero, so that they are in no norm and in no product; its gradients are
+    taken at the full model, and are zero there. Models, control variates and momenta do not change at coordinates that
+    do not move, until their next turn. Clients receive all coordinates.
+
+    Configurations do not name it: `of` makes it, from the rounds in which each coordinate moves.
+    """
+
+    paper: ClassVar[Any] = OfBase()
+    sources: ClassVar[Any] = OfBase()
+    server: ClassVar[Any] = _WithTurn()
+    down: ClassVar[Any] = _WithTurn()
+
+    base: Method
+
+    @classmethod
+    def of(cls, base: Method, when: Tensor) -> Self:
+        """Wrap `base` on coordinates that move `when` (d,): `ALWAYS`, or in `EVEN` or `ODD` rounds, counted from 0.
+
+        Raises InputError for a method that has no rounds to alternate in.
+        """
+        if isinstance(base, Wrapper) or base.training == "local":
+            raise InputError(f"adapter.mode = 'alternate' does not go with {label_of(base)}; use both or freeze_a")
+        made = cls(base=base)
+        object.__setattr__(made, "when", when)  # no field: it is neither a setting nor compared
+        return made
+
+    def fitted(self, shape: tuple[int, ...]) -> Self:
+        return self.of(self.base.fitted(shape), self.when)
+
+    def moving(self, down: Any) -> Tensor:
+        """Return the mask of coordinates that move, (*clients, d) bool."""
+        when = self.when.to(down.turn.device)
+        moving: Tensor = (when == ALWAYS) | (when == down.turn)
+        return moving
+
+    def init_server(self, w: Tensor) -> Any:
+        return _turned(self.server, self.base.server, self.base.init_server(w), w.new_zeros(1))
+
+    def broadcast(self, server: Any) -> Any:
+        moving = self.moving(server)
+        sent = self._merged(moving, self.base.broadcast(_only(moving, server)), self.base.broadcast(server))
+        full = replace(sent, w=torch.where(moving, sent.w, server.w))
+        return _turned(self.down, self.base.down, full, server.turn)
+
+    def start(self, down: Any, client: Any) -> Tensor:
+        moving = self.moving(down)
+        return torch.where(moving, self.base.start(_only(moving, down), _only(moving, client)), down.w)
+
+    def fresh_weight(self, down: Any) -> Tensor | float:
+        return self.base.fresh_weight(_only(self.moving(down), down))
+
+    def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+        moving = self.moving(down)
+        inside, ctx = _Subspace.of(grad, moving, down.w), self._inside(ctx, moving, down)
+        d, after = self.base.step(_kept(moving, w), _only(moving, client), _only(moving, down), inside, ctx)
+        return _kept(moving, d), self._merged(moving, after, client)
+
+    def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[Any, Any]:
+        moving = self.moving(down)
+        ctx = self._inside(ctx, moving, down)
+        up, after = self.base.finish(_kept(moving, w), _only(moving, client), _only(moving, down), ctx)
+        return _only(moving, up), self._merged(moving, after, client)
+
+    def update(self, server: Any, mean: Any, ctx: Context) -> Any:
+        moving = self.moving(server)
+        after = self.base.update(_only(moving, server), _only(moving, mean), ctx)
+        return _turned(self.server, self.base.server, self._merged(moving, after, server), 1 - server.turn)
+
+    def _inside(self, ctx: Context, moving: Tensor, down: Any) -> Context:
+        if ctx.full_grad is None:
+            return ctx
+        return replace(ctx, full_grad=_Subspace.of(ctx.full_grad, moving, down.w))
+
+    def _merged(self, moving: Tensor, after: Any, before: Any) -> Any:
+        """Take `after` where coordinates move and `before` elsewhere; fields of another width are those of `after`."""
+        width = moving.shape[-1]
+        merged = {
+            name: torch.where(moving, x, getattr(before, name)) if x.shape[-1] == width else x
+            for name, x in after.tensors().items()
+        }
+        return type(after)(**merged)
+
+
+@dataclass(frozen=True)
+class _Subspace:
+    """The oracle on the coordinates that move: the others are those of the received model."""
+
+    grad: Any
+    moving: Tensor  # (*clients, d) bool
+    rest: Tensor  # (*clients, d) the received model, 0 where coordinates move
+
+    @classmethod
+    def of(cls, grad: Any, moving: Tensor, w: Tensor) -> _Subspace:
+        return cls(grad, moving, _kept(~moving, w))
+
+    def __call__(self, w: Tensor) -> Tensor:
+        return self._of(self.grad(w + self.rest))
+
+    def with_teacher(self, e: Tensor, weight: float, tau: float) -> Oracle:
+        taught = self.grad.with_teacher(e + self.rest, weight, tau)
+        return lambda w: self._of(taught(w + self.rest))
+
+    def teacher_gradient(self, w: Tensor, e: Tensor, tau: float) -> Tensor:
+        return _kept(self.moving, self.grad.teacher_gradient(w + self.rest, e + self.rest, tau))
+
+    def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        by_w, by_matrix, by_shift = self.grad.wrt_inputs(w + self.rest, matrix, shift)
+        return self._of(by_w), by_matrix, by_shift
+
+    def _of(self, gradient: Tensor) -> Tensor:
+        """Return the gradient in the subspace, and record it as the one to clip."""
+        return as_descent_gradient(self.grad, _kept(self.moving, gradient))
+
+
+def _kept(moving: Tensor, x: Tensor) -> Tensor:
+    """Set `x` (*clients, d) to 0 where coordinates do not move."""
+    return torch.where(moving, x, torch.zeros_like(x))
+
+
+def _only(moving: Tensor, record: Any) -> Any:
+    """Set the vectors of a record to 0 at coordinates that do not move."""
+    return record.map(lambda x: _kept(moving, x) if x.shape[-1] == moving.shape[-1] else x)
+
+
+def _turned(kind: Any, base: type[Record], record: Any, turn: Tensor) -> Any:
+    """Add a turn to a record of the base."""
+    return kind(**{f.name: getattr(record, f.name) for f in fields(base)}, turn=turn)

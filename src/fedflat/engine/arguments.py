@@ -12,8 +12,8 @@ import numpy as np
 
 from ..core.errors import InputError, shortened
 from ..core.method import Method
-from ..core.own_classes import check_hook, class_title
 from ..core.task import Task, task_of
+from ..core.user_code import check_hook, class_title
 from ..core.wrapper import label_of
 from ..data.federated import FederatedData
 from ..rounds.local_training import Client

@@ -18,7 +18,7 @@ from ..rounds.guard import GuardState
 
 
 @dataclass(frozen=True)
-class Arrived:
+class ReceivedChunk:
     """A chunk of clients as the server has it; rows are clients."""
 
     received: Any  # (c, width)
@@ -50,7 +50,7 @@ class Arrivals:
         bad = np.isin(clients[places], self._attackers.clients)
         return [places[~bad], places[bad]]
 
-    def take(self, clients: Index, places: Index, received: Any, steps: Tensor, lr_factors: Tensor) -> Arrived:
+    def take(self, clients: Index, places: Index, received: Any, steps: Tensor, lr_factors: Tensor) -> ReceivedChunk:
         """What the server makes of what the clients at `places` of the round have computed."""
         if self._attackers is not None:
             if self._inflates_steps:
@@ -64,7 +64,7 @@ class Arrivals:
             for numbers, new in zip(self.of_clients[1:], (found.clipped, found.sent, found.norms), strict=True):
                 numbers[rows] = new.double().nan_to_num(nan=inf, posinf=inf)
         self.of_clients[0][torch.from_numpy(places).to(steps.device)] = accepted.double()
-        return Arrived(received, steps, lr_factors, accepted.nonzero()[:, 0])
+        return ReceivedChunk(received, steps, lr_factors, accepted.nonzero()[:, 0])
 
     def accepted(self) -> Tensor:
         """Whether each client of the round counts, (c,) bool. Raises InputError if none does."""

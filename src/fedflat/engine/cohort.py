@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from ..core.method import Context
-from ..core.method_check import check_record, method_errors_named
+from ..core.user_code import check_record, method_errors_named
 from ..data.preparation import to_device
 from ..data.types import Index
-from ..metrics.drift import drift
+from ..metrics.accuracy import drift
 from ..metrics.flatness.subject import RoundObserver
 from ..rounds.aggregation import RunningMean
+from ..rounds.device import aligned
 from ..rounds.executor import Executor, stacked
-from ..rounds.memory_layout import aligned
 from .arrivals import Arrivals
 from .client_store import ClientStore
 from .ranks import ALONE, Ranks

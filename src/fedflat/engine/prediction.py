@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from ..core.errors import InputError, printable, shortened
 from ..core.model_check import check_tokens
-from ..core.model_output import scores_of
-from ..core.training_mode import evaluating
+from ..core.torch_module import evaluating, scores_of
 from ..data.sample_kind import Encoder, SampleKind
 from ..metrics.accuracy import SAMPLES_AT_ONCE
 

@@ -12,8 +12,8 @@ from ..core.method import Method
 from ..rounds.attack import Attack
 from ..rounds.guard import Guard
 from ..rounds.local_training import Client
+from ..rounds.privacy.accountant import Privacy
 from ..rounds.privacy.private_rounds import PrivateRounds
-from ..rounds.privacy.settings import Privacy
 from .ranks import Ranks
 
 DEFAULT_PARTICIPATION = 1.0  # of a `Simulation`

@@ -18,7 +18,7 @@ from ..files import make_folder
 from ..metrics.flatness import Finding
 from ..metrics.protocols import AccuracyCurve
 from ..rounds.checksums import Checksums
-from ..rounds.model_file import save_model
+from ..rounds.run_model import save_model
 
 if TYPE_CHECKING:
     from .run import Run

@@ -16,7 +16,7 @@ import cloudpickle
 import torch
 from torch import Tensor
 
-from ..rounds.memory_layout import ALIGNED
+from ..rounds.device import ALIGNED
 
 
 class SharedMemory:

@@ -16,12 +16,12 @@ from ..adapters import LoRA, base_parameters, by_turns
 from ..core.errors import InputError, NonFiniteError
 from ..core.matrix_products import fix_product_rounding
 from ..core.method import Context, Method
-from ..core.method_check import method_errors_named
 from ..core.model_check import check_tokens, randomness_of
 from ..core.objective import Objective
 from ..core.plain_numbers import plain_numbers, takes_numbers
 from ..core.structure import is_own, layers_of, telling_apart, text_of
 from ..core.task import CROSS_ENTROPY, SampleLoss
+from ..core.user_code import method_errors_named
 from ..core.wrapper import label_of, serves_another
 from ..data.federated import FederatedData, digest
 from ..data.partition_statistics import partition_statistics
@@ -37,14 +37,13 @@ from ..rounds.cost import method_cost
 from ..rounds.device import one_thread, usable_device
 from ..rounds.executor import Executor, stacked
 from ..rounds.guard import Guard
-from ..rounds.history import metrics_table
-from ..rounds.initial_model import InitialModel, frozen_hash
 from ..rounds.local_training import Client
 from ..rounds.participation import participation as as_rule
-from ..rounds.pooled_cohort import pooled
-from ..rounds.privacy.settings import Privacy
+from ..rounds.participation import pooled
+from ..rounds.privacy.accountant import Privacy
+from ..rounds.run_model import InitialModel, frozen_hash
 from ..rounds.segments import Segment
-from ..rounds.server import Server
+from ..rounds.server import Server, metrics_table
 from ..rounds.settings import described, first_difference, flat_fields
 from .arguments import (
     check_arguments,

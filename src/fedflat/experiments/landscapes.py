@@ -22,9 +22,9 @@ from ..metrics.features import FeatureMap, feature_map
 from ..metrics.flatness.measure import StepCallback
 from ..metrics.flatness.subject import MAX_SAMPLES, Landscape, RoundObserver, Subject
 from ..metrics.flatness.surface import Surface, grid, losses_on, marks_on, plane_through, random_plane, spanned
-from ..rounds.model_file import load_model
 from ..rounds.participation import Explicit
 from ..rounds.randomness import Purpose, generator
+from ..rounds.run_model import load_model
 from .run_directory import StoredRun
 from .spec import RunSpec, participation_of
 from .studies import stored_study

@@ -57,11 +57,10 @@ from ..rounds.checkpoint import KEPT, kept_in, path_of, retire
 from ..rounds.checkpoint import load as load_state
 from ..rounds.checksums import Checksums
 from ..rounds.device import device_name, usable_device
-from ..rounds.history import metrics_table
-from ..rounds.initial_model import InitialModel, frozen_hash
-from ..rounds.model_file import load_model
-from ..rounds.privacy.release_log import logs_in, read_log
+from ..rounds.privacy.private_rounds import logs_in, read_log
+from ..rounds.run_model import InitialModel, frozen_hash, load_model
 from ..rounds.segments import versions
+from ..rounds.server import metrics_table
 from .commit import commit_of_code
 from .grid import settings_key
 from .run_file_readers import (

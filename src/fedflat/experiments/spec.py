@@ -51,11 +51,11 @@ from ..models.blocks.fetched import folder_of
 from ..rounds.attack import Attack
 from ..rounds.checksums import check_listed
 from ..rounds.guard import Guard
-from ..rounds.initial_model import InitialModel
 from ..rounds.local_training import Client
 from ..rounds.participation import Bernoulli, HeldOut, Participation, Unreliable
 from ..rounds.participation import participation as as_rule
-from ..rounds.privacy.settings import Privacy
+from ..rounds.privacy.accountant import Privacy
+from ..rounds.run_model import InitialModel
 from .config_errors import check_bounds, short_repr, validated
 from .grid import SettingsGrid, checked_grid, settings_key, variants
 from .merging import merged, nested

@@ -13,7 +13,7 @@ from ..files import TEMPORARY, read_text
 from ..rounds import checkpoint
 from ..rounds.checksums import FILE as CHECKSUMS
 from ..rounds.checksums import Checksums
-from ..rounds.history import metrics_table
+from ..rounds.server import metrics_table
 from .ledger import CURVES, LEDGER, Ledger
 from .run_directory import METRICS, RunDirectory, difference
 from .run_file_readers import read_metrics

@@ -15,16 +15,15 @@ from ..core.model_check import check_tokens, randomness_of
 from ..core.objective import Objective
 from ..core.task import CROSS_ENTROPY, task_of
 from ..data.federated import FederatedData
-from ..metrics.drift import drift
+from ..metrics.accuracy import drift
 from ..rounds.aggregation import Weights
 from ..rounds.batches import Batches
-from ..rounds.device import one_thread
+from ..rounds.device import aligned, one_thread
 from ..rounds.exact_sum import ExactSum
+from ..rounds.executor import Sequential
 from ..rounds.guard import Guard, GuardState
 from ..rounds.local_training import Client, ContextFactory
-from ..rounds.memory_layout import aligned
 from ..rounds.participation import Participation
-from ..rounds.sequential import Sequential
 from .client_state import ClientState
 from .messages import RefusedError, TrainReply, TrainRequest, pack, unpack
 from .secure_sum.messages import KeysRequest

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core.local import lr_factors_of
 from ..core.method import Context, Method
 from ..core.records import Record
-from ..metrics.drift import drift
+from ..metrics.accuracy import drift
 from ..rounds.aggregation import RunningMean
 from ..rounds.cost import sends_move
 from ..rounds.guard import GuardState, Screened

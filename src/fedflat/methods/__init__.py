@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ..core.errors import InputError
 from ..core.method import Method
-from ..core.method_check import check_method_class
 from ..core.object_references import ExtensionPoint, find_outside, installed
 from ..core.registry import classes_of, find_class, known_names, module_names, plain
+from ..core.user_code import check_method_class
 
 __all__ = ["METHODS", "all_methods", "find", "plain"]
 
 
 @cache
 def all_methods() -> dict[str, type[Method]]:
-    """Every method of this folder by class name, in the order of their files' names."""
+    """Return every method of this folder by class name, in the order of their files' names."""
     classes = [cls for module in module_names(__name__) for cls in classes_of(__name__, module, _is_method)]
     return {cls.__name__: cls for cls in classes}
 
 
 def find(name: str) -> type[Method]:
-    """The method called `name`: one of these, an object reference, or an entry point of another package.
+    """Find the method called `name`: one of these, an object reference, or an entry point of another package.
 
     Case, `-` and `_` do not matter. Raises InputError that lists the known ones.
     """
@@ -37,7 +37,7 @@ def find(name: str) -> type[Method]:
 
 
 def _is_own_method(thing: Any) -> bool:
-    """Outside this folder, every class that can be used is a method; it need not have a paper."""
+    """Tell whether a class outside this folder is a method: any usable subclass, with or without a paper."""
     return isclass(thing) and issubclass(thing, Method) and not isabstract(thing)
 
 
@@ -50,14 +50,14 @@ METHODS = ExtensionPoint(
 
 
 def _is_method(cls: type[Any]) -> TypeGuard[type[Method]]:
-    """A class that names its paper is a method; one that does not is a base class that methods share."""
+    """Tell whether a class is a method: it names its paper; other classes are bases that methods share."""
     return issubclass(cls, Method) and "paper" in vars(cls)
 
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> type[Method]:
-        """`fedflat.methods.FedSAM`, for every method in the folder."""
+        """Return `fedflat.methods.FedSAM`, for every method in the folder."""
         cls = find_class(__name__, name, _is_method)
         if cls is not None and cls.__name__ == name:
             return cls

@@ -10,7 +10,7 @@ class Centralised(FedAvg):
     client  one, with all samples: w <- w - lr g(w), in as many steps as the cohort takes together
     server  takes its model
 
-    What a federation loses to this baseline, it loses to having its samples apart.
+    The gap of a federation to this baseline is the cost of distributed samples.
     """
 
     training = "centralised"

@@ -51,7 +51,7 @@ class AdaptiveServer(FedAvg, server=Adaptive):
 
     @abstractmethod
     def square(self, v: Tensor, delta: Tensor) -> Tensor:
-        """The next v from the old one and the mean move, (d,)."""
+        """Compute the next v from the old one and the mean move, (d,)."""
 
     def update(self, server: Adaptive, mean: Delta, ctx: Context) -> Adaptive:
         m = self.beta1 * server.m + (1 - self.beta1) * mean.delta

@@ -24,7 +24,7 @@ class FedExP(Method, server=AveragedServer, down=Model, up=Delta, mean=MoveAndSq
     client  w_i <- w_i - lr g_i(w_i)
     server  s = max(1, mean ||w_i - w||^2 / (2 (||mean (w_i - w)||^2 + eps)));   w <- w + s mean (w_i - w)
 
-    The mean of the last two models is evaluated and handed out (average_last); training goes on from w.
+    The mean of the last two models is evaluated and exported (average_last); training continues from w.
     Both means have the same weights, so a round with one client has s = 1.
     """
 

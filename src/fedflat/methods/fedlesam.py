@@ -49,17 +49,17 @@ class LocallyEstimated(Method):
         return replace(client, w_old=down.w) if known else client
 
     def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
-        """The base method's step on the gradient at w + e."""
+        """Take the base method's step on the gradient at w + e."""
         back = -down.last if self.from_server else client.w_old - down.w
         return super().step(w, client, down, shifted(grad, self.rho * self._normed(back, ctx)), ctx)  # type: ignore[safe-super]
 
     def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[Any, Any]:
-        """The base method's, and the received model is remembered."""
+        """Call the base method, and record the received model."""
         up, client = super().finish(w, client, down, ctx)  # type: ignore[safe-super]
         return up, replace(client, w_old=down.w) if self.from_client else client
 
     def update(self, server: Any, mean: Any, ctx: Context) -> Any:
-        """The base method's, and its whole move is remembered."""
+        """Call the base method, and record its full move."""
         moved = super().update(server, mean, ctx)  # type: ignore[safe-super]
         return replace(moved, last=moved.w - server.w) if self.from_server else moved
 
@@ -74,7 +74,7 @@ class LocallyEstimated(Method):
 class FedLESAM(LocallyEstimated, FedAvg, server=LesamServer, client=LesamClient, down=LesamServer):
     """The perturbation is estimated from the server's move since the client's last round: one gradient a step.
 
-    client  e = rho unit(w_old - w), the same for the whole round
+    client  e = rho unit(w_old - w), constant during the round
             w_i <- w_i - lr g_i(w_i + e);   w_old <- w
     server  w <- w + server_lr mean (w_i - w)
 

@@ -17,7 +17,7 @@ from .fedavg import FedAvg
 
 @cache
 def averaging(server: type[Record]) -> type[Record]:
-    """The server record of a base with what SWA keeps beside it."""
+    """Return the server record of a base with the fields of SWA."""
 
     class AveragingServer(server):  # type: ignore[misc, valid-type]  # made at run time
         swa_average: Vector  # mean of one model of each cycle, parameters
@@ -40,8 +40,8 @@ class SWA(Wrapper):
     server  the base's;   a <- (n a + w) / (n + 1);  n <- n + 1 after the last round of a cycle
 
     T is floor(begin R) for R planned rounds, the phase (t - T) mod cycle, and lr is the base's own, its decay included.
-    The average a is evaluated and handed out once n > 0, before that what the base hands out; training never starts
-    from a. With cycle = 1, or lr_low = none, the step size stays as it is.
+    The average a is evaluated and exported once n > 0, before that the model of the base; training never starts from
+    a. With cycle = 1, or lr_low = none, the step size stays as it is.
     """
 
     paper = Citation(
@@ -121,16 +121,16 @@ class SWA(Wrapper):
         return torch.where(server.swa_models > 0, server.swa_average, self.base.served(server))
 
     def _first_round(self, rounds: int) -> int:
-        """T; what is added makes 0.7 of 10 rounds 7, where floating point has less."""
+        """Return T; the added term makes 0.7 of 10 rounds 7, where floating point has less."""
         return floor(self.begin * rounds + 1e-9)
 
     def _is_averaged(self, t: int, first: int) -> bool:
-        """Whether the model after round `t` goes into the average."""
+        """Tell whether the model after round `t` goes into the average."""
         if self.sample == "released":
             return t > first and (t - first) % self.cycle == 0
         return t >= first and (t - first) % self.cycle == self.cycle - 1
 
     def _record(self, server: Any, average: Tensor, models: Tensor) -> Any:
-        """The base's record, which the base may have made anew, and the average."""
+        """Join the base's record, which may be new, and the average."""
         own = {f.name: getattr(server, f.name) for f in fields(self.base.server)}
         return self.server(**own, swa_average=average, swa_models=models)

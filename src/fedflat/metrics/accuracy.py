@@ -21,7 +21,7 @@ SAMPLES_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Loss and correctness of every sample; of several labels for a sample, all have to be right."""
+    """Loss and correctness of every sample; a sample with several labels is correct if all are."""
 
     loss: Tensor  # (n,)
     correct: Tensor  # (n,) bool; empty in regression
@@ -38,7 +38,7 @@ class Evaluation:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Accuracy, where there is one, loss, and what else the task is judged by."""
+        """Accuracy, if defined, loss, and the other numbers of the task."""
         accuracy = {"accuracy": self.accuracy} if len(self.correct) else {}
         return accuracy | {"loss": self.mean_loss} | self.further
 
@@ -56,7 +56,7 @@ class ClientSpread:
 def score(
     objective: Objective, w: Tensor, x: Tensor, y: Tensor, prepare: Callable[[Tensor], Tensor] = torch.clone
 ) -> Evaluation:
-    """Loss and correctness of the model `w` (d,) on each stored sample, in evaluation mode.
+    """Compute loss and correctness of the model `w` (d,) on each stored sample, in evaluation mode.
 
     `prepare` turns stored samples, some of `x` (n, *shape), into the model's input.
     """
@@ -71,7 +71,7 @@ def score(
 
 
 def _evaluation(kind: Kind, loss: Tensor, outputs: Tensor, y: Tensor) -> Evaluation:
-    """The evaluation of a task. `outputs` are which samples are correct (n,), or the scores (n, k)."""
+    """Make the evaluation of a task. outputs: whether each sample is correct (n,), or the scores (n, k)."""
     if kind == "classification":
         return Evaluation(loss, outputs)
     if kind == "multi-label":
@@ -81,7 +81,7 @@ def _evaluation(kind: Kind, loss: Tensor, outputs: Tensor, y: Tensor) -> Evaluat
 
 
 def multi_label_numbers(predicted: Tensor, y: Tensor) -> dict[str, float]:
-    """Of predicted labels and labels (n, k) bool: the share that is right, and F1 = 2 TP / (2 TP + FP + FN), its mean.
+    """Compare predicted labels and labels (n, k) bool: share of correct ones, and mean F1 = 2 TP / (2 TP + FP + FN).
 
     A label that is neither predicted nor there has F1 = 0, as in scikit-learn.
     """
@@ -91,7 +91,7 @@ def multi_label_numbers(predicted: Tensor, y: Tensor) -> dict[str, float]:
 
 
 def regression_numbers(predicted: Tensor, y: Tensor) -> dict[str, float]:
-    """Of predictions and numbers (n, k): root of the mean squared error, mean absolute error, and R2.
+    """Compare predictions and numbers (n, k): root of the mean squared error, mean absolute error, and R2.
 
     R2 = 1 - squared error / squared deviation from the mean, averaged over the k numbers; those that never vary do not
     count, and if none varies there is no R2.
@@ -105,7 +105,7 @@ def regression_numbers(predicted: Tensor, y: Tensor) -> dict[str, float]:
 
 
 def per_client(scores: Evaluation, holdings: Holdings | FederatedData) -> NDArray[np.float64]:
-    """Accuracy on the samples that each client holds, (clients,), from the scores of all training samples.
+    """Compute the accuracy on the samples that each client holds, (clients,), from scores of all training samples.
 
     Raises InputError in regression, which has none.
     """
@@ -117,7 +117,7 @@ def per_client(scores: Evaluation, holdings: Holdings | FederatedData) -> NDArra
 
 
 def validation_accuracies(objective: Objective, w: Tensor, data: FederatedData) -> NDArray[np.float64]:
-    """Accuracy of the model `w` (d,) on each client's validation samples, of the clients that have some.
+    """Compute the accuracy of the model `w` (d,) on each client's validation samples, for clients with some.
 
     Raises InputError for data without validation samples.
     """
@@ -127,29 +127,35 @@ def validation_accuracies(objective: Objective, w: Tensor, data: FederatedData) 
 
 
 def client_accuracies(objective: Objective, w: Tensor, data: FederatedData, clients: Index) -> NDArray[np.float64]:
-    """Accuracy of the model `w` (d,) on the training samples of each of `clients` (c,): (c,)."""
+    """Compute the accuracy of the model `w` (d,) on the training samples of each of `clients` (c,): (c,)."""
     parts = Holdings(data.members, data.offsets).parts()
     return _accuracies(objective, w, data, Holdings.of([parts[client] for client in clients]))
 
 
 def _accuracies(objective: Objective, w: Tensor, data: FederatedData, holdings: Holdings) -> NDArray[np.float64]:
-    """Accuracy on the samples of `data` that each client holds, of those that hold some."""
+    """Compute the accuracy on the samples of `data` that each client holds, for clients with some."""
     different, where = np.unique(holdings.members, return_inverse=True)
     return per_client(score_samples(objective, w, data, different), Holdings(where, np.unique(holdings.offsets)))
 
 
 def score_samples(objective: Objective, w: Tensor, data: FederatedData, samples: Members) -> Evaluation:
-    """`score` on the training samples with these indices (n,)."""
+    """Compute `score` on the training samples with these indices (n,)."""
     rows = torch.from_numpy(samples).to(data.y.device)
     return score(objective, w, data.stored(rows), data.y[rows], data.preparation)
 
 
 def held_loss(scores: Evaluation, data: FederatedData) -> float:
-    """Mean loss over the samples that clients hold, from the scores of all training samples."""
+    """Compute the mean loss over the samples that clients hold, from the scores of all training samples."""
     return float(scores.loss.double().cpu()[torch.from_numpy(data.held(slice(None)))].mean())
 
 
 def spread(accuracies: NDArray[np.float64]) -> ClientSpread:
-    """Mean, spread and extremes of the clients' accuracies (clients,)."""
+    """Compute mean, spread and extremes of the clients' accuracies (clients,)."""
     a = accuracies
     return ClientSpread(float(a.mean()), float(a.std()), float(a.min()), float(a.max()))
+
+
+def drift(local: Tensor, received: Tensor) -> Tensor:
+    """Compute ||w_i - w^t|| of each client, (clients,), from local models (clients, d) and the received one (d,)."""
+    distances: Tensor = (local - received).norm(dim=-1)
+    return distances

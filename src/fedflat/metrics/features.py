@@ -37,7 +37,7 @@ class FeatureMap:
         return self.label
 
     def about(self) -> dict[str, Any]:
-        """The label and the protocol, for JSON."""
+        """Return the label and the protocol, for JSON."""
         return {"label": self.label, "protocol": self.protocol}
 
     def save(self, path: Path) -> None:
@@ -58,9 +58,9 @@ class FeatureMap:
 def feature_map(
     objective: Objective, w: Tensor, data: FederatedData, label: str = "model", samples: int = SAMPLES, seed: int = 0
 ) -> FeatureMap:
-    """t-SNE (van der Maaten and Hinton, 2008) of the penultimate features of the model `w` (d,).
+    """Compute the t-SNE map (van der Maaten and Hinton, 2008) of the penultimate features of the model `w` (d,).
 
-    Of `samples` test samples, evenly spaced; perplexity 30, from principal components. Raises
+    It has `samples` evenly spaced test samples; perplexity 30, from principal components. Raises
     InputError without a test set or a linear last layer.
     """
     from sklearn.manifold import TSNE  # here, because the import takes a second
@@ -80,10 +80,10 @@ def feature_map(
 def penultimate_features(
     objective: Objective, w: Tensor, prepare: Callable[[Tensor], Tensor], x: Tensor, classes: int
 ) -> Tensor:
-    """The input of the last linear layer of the model `w` (d,) for stored samples `x` (n, *shape), (n, features).
+    """Compute the input (n, features) of the last linear layer of the model `w` (d,) for stored samples `x`.
 
-    In evaluation mode; `prepare` turns stored samples into the model's input. Raises InputError if the outputs of the
-    last linear layer are not the scores of the classes.
+    x: (n, *shape). The model is in evaluation mode; `prepare` turns stored samples into its input. Raises InputError
+    if the outputs of the last linear layer are not the scores of the classes.
     """
     features: list[Tensor] = []
     layers = [layer for layer in objective.module.modules() if isinstance(layer, nn.Linear)]
@@ -101,7 +101,7 @@ def penultimate_features(
 
 
 def _test_samples(data: FederatedData, samples: int) -> tuple[Tensor, Tensor]:
-    """At most `samples` test samples, evenly spaced: x (n, *shape), y (n,)."""
+    """Take at most `samples` test samples, evenly spaced: x (n, *shape), y (n,)."""
     if data.task != "classification":
         raise InputError(f"features are coloured by class, and the labels are those of {data.task}")
     if data.test is None:

@@ -15,11 +15,11 @@ COLUMNS = ("test_accuracy", "validation_accuracy", "gradients", "bytes_down", "b
 WINDOW = 21  # evaluations under the smoothing window; FedSMOO says Hanning and not how long
 
 
-MUCH = 0.2  # of all evaluations; a mean over more of the last ones has much of the training in it
+MUCH = 0.2  # of all evaluations; a mean over more of the last ones covers much of the training
 
 
 def long_mean(averaged: int, evaluations: int) -> str | None:
-    """What to say of a mean over the last `averaged` of `evaluations` if these are many; None if they are not."""
+    """Return a warning for a mean over too many of the last evaluations; None if they are few."""
     if averaged <= 1 or averaged <= MUCH * evaluations:
         return None
     return (
@@ -51,7 +51,7 @@ class AccuracyCurve:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]], vector_bytes: float) -> AccuracyCurve:
-        """From the rows of a run's metrics. Rounds without a test accuracy are left out."""
+        """Make the curve from the rows of a run's metrics. Rounds without a test accuracy are left out."""
         kept = [row for row in rows if row.get("test_accuracy") is not None]
         columns = {name: np.array([row.get(name) for row in kept], dtype=float) for name in COLUMNS}
         validated = all(row.get("validation_accuracy") is not None for row in kept)
@@ -65,7 +65,7 @@ class AccuracyCurve:
         )
 
     def last(self, k: int) -> tuple[float, float]:
-        """Mean and population standard deviation of the last `k` accuracies (FedGF: k = 100)."""
+        """Return the mean and population standard deviation of the last `k` accuracies (FedGF: k = 100)."""
         tail = self.accuracy[-k:]
         return float(tail.mean()), float(tail.std())
 
@@ -80,14 +80,14 @@ class AccuracyCurve:
         return float(self.accuracy.max())
 
     def best_on_validation(self) -> tuple[int, float] | None:
-        """The first round with the highest validation accuracy, and its test accuracy; None without validation."""
+        """Return the first round of the highest validation accuracy and its test accuracy; None without validation."""
         if self.validation is None:
             return None
         place = int(self.validation.argmax())
         return int(self.rounds[place]), float(self.accuracy[place])
 
     def smoothed(self, window: int = WINDOW) -> Values:
-        """Accuracies (n,) averaged under a Hanning window of `window` evaluations, which is cut at the ends."""
+        """Average accuracies (n,) under a Hanning window of `window` evaluations, which is cut at the ends."""
         weights = np.hanning(window + 2)[1:-1]  # without the zeros at its ends
         around = ((window - 1) // 2, window // 2)
         total = np.convolve(np.pad(self.accuracy, around), weights, mode="valid")
@@ -96,7 +96,7 @@ class AccuracyCurve:
         return values
 
     def reached(self, target: float, smooth: bool = False) -> Reached | None:
-        """When the accuracy, smoothed or not, was first at least `target`; None if it never was."""
+        """Find when the accuracy, smoothed or not, was first at least `target`; None if it never was."""
         places = np.flatnonzero((self.smoothed() if smooth else self.accuracy) >= target)
         if not len(places):
             return None

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ..core.hyper import allowed
 from ..core.method import Method
-from ..core.method_check import method_errors_named
+from ..core.user_code import method_errors_named
 from ..rounds.cost import full_passes_per_round, gradients_per_step, vector_cost
 from .text_table import text_table
 

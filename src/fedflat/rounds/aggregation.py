@@ -20,16 +20,16 @@ Weights = Literal["uniform", "samples"]
 
 
 def mean_weights(kind: str, sizes: Index, device: torch.device) -> Tensor:
-    """Weights in the mean of clients with `sizes` samples (c,): (c, 1), float64, ones or numbers of samples."""
+    """Return the weights of clients with `sizes` samples (c,) in the mean, (c, 1), float64: ones or `sizes`."""
     weights = np.ones(len(sizes)) if kind == "uniform" else sizes.astype(float)
     return to_device(torch.from_numpy(weights), device)[:, None]
 
 
 class RunningMean:
-    """Adds up stacks of records; holds the sums of one record, however many clients there are."""
+    """Adds stacks of records; its memory is that of one record, for any number of clients."""
 
     def __init__(self, method: Method, like: Tensor) -> None:
-        """`like` (d,) gives width, precision and device."""
+        """Start with zero; `like` (d,) gives width, precision and device."""
         self._record, self.like = method.mean, like.new_empty(0)
         self._uniform = self._record.marked("uniform_mean")
         widths = self._record.widths(like.shape[-1], method)
@@ -53,7 +53,7 @@ class RunningMean:
         self._add(parts, steps, weights, lr_factors)
 
     def count(self, steps: Tensor, weights: Tensor, lr_factors: Tensor) -> None:
-        """Add what `add` does but the records, which are added to `record_sums` elsewhere."""
+        """Add the counts of `add` without the records, which are added to `record_sums` elsewhere."""
         self._add([], steps, weights, lr_factors)
 
     def _add(
@@ -70,13 +70,13 @@ class RunningMean:
         return self._sums
 
     def sums(self) -> Iterator[ExactSum]:
-        """The sums of the record's fields, in an order that is the same everywhere."""
+        """Yield the sums of the record's fields, in an order that is the same everywhere."""
         yield from self._sums.values()
         if self._lr_factors is not None:
             yield self._lr_factors
 
     def value(self) -> Any:
-        """The mean record."""
+        """Return the mean record."""
         _, weight, clients = self.counts
         means = {name: x.value() / (clients if name in self._uniform else weight) for name, x in self._sums.items()}
         return self._record(**{name: mean.to(self.like.dtype) for name, mean in means.items()})

@@ -1,4 +1,4 @@
-"""Attacks by some of the clients, as an experiment: which clients they are, and what they send."""
+"""Simulated attacks: which clients attack, and which messages they send."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from ..data.federated import FederatedData
 from ..data.types import Index
 from .randomness import Purpose, generator
 
-COLLUDING = ("inner-product", "little-is-enough")  # attackers who know what the honest clients of the round send
+COLLUDING = ("inner-product", "little-is-enough")  # attacks that use the messages of the honest clients of the round
 
 
 @by_name
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """A share of the clients are attackers, the same ones in all rounds, chosen by the experiment's seed.
+    """A share of the clients attack, the same ones in all rounds, chosen by the experiment's seed.
 
-    They train as honest clients do, and send something else. None knows the guard. Those of `inner-product` and
-    `little-is-enough` know, coordinate by coordinate, mean and deviation of what the honest clients of the round send.
+    They train as honest clients do and send other messages. None knows the guard. Those of `inner-product` and
+    `little-is-enough` know the mean and deviation of the honest clients' messages of the round, by coordinate.
     """
 
     kind: Literal["sign-flip", "scaling", "noise", "label-flip", "inner-product", "little-is-enough"] = hyper(
         "sign-flip", "what attackers send, see docs/guards.md"
     )
-    share: float = hyper(0.1, "of the clients that are attackers; at least one is", low=0, high=1, open_low=True)
+    share: float = hyper(0.1, "fraction of clients that attack (at least one)", low=0, high=1, open_low=True)
     scale: float = hyper(
         10.0, "factor on the own record (sign-flip, scaling), on its size as noise (noise), or on the mean of the "
         "honest ones (inner-product)", low=0, open_low=True,
@@ -48,7 +48,7 @@ class Attack:
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        """Raises InputError, naming the field."""
+        """Check the fields. Raises InputError, naming the field."""
         try:
             check(self)
         except InputError as error:
@@ -57,13 +57,13 @@ class Attack:
             raise InputError("attack: scale and deviations are finite numbers")
 
     def attackers(self, clients: Index, seed: int) -> Index:
-        """Who of `clients` (c,) are attackers, in rising order."""
+        """Draw the attackers among `clients` (c,), in rising order."""
         number = max(1, round(self.share * len(clients)))
         return np.sort(generator(seed, Purpose.ATTACK).choice(clients, number, replace=False))
 
 
 def with_flipped_labels(data: FederatedData, attackers: Index) -> FederatedData:
-    """`data` in which each attacker has copies of its samples, of class C - 1 - y in place of y.
+    """Give each attacker copies of its samples with class C - 1 - y in place of y.
 
     Raises InputError for data without classes.
     """
@@ -78,37 +78,37 @@ def with_flipped_labels(data: FederatedData, attackers: Index) -> FederatedData:
 
 
 class Attackers:
-    """The attackers of a run, and what they send in place of what they have computed."""
+    """The attackers of a run, and the messages that replace theirs."""
 
     def __init__(self, attack: Attack, method: Method, clients: Index, seed: int) -> None:
-        """`clients` (c,) may take part. Raises InputError for a method in which attackers could not send that."""
+        """Choose attackers among `clients` (c,), who may take part. Raises InputError for an unsuitable method."""
         if not isinstance(attack, Attack):
             raise InputError(f"attack must be an Attack such as Attack(kind='sign-flip', share=0.2), got {attack!r}")
         if method.training != "federated":
             raise InputError(f"attack: {type(method).__name__} is {method.training} training, in which no client sends")
         if not set(method.up.__match_args__) <= set(method.mean.__match_args__):
-            raise InputError(f"attack: {type(method).__name__} averages something else than clients send")
+            raise InputError(f"attack: {type(method).__name__} averages other records than clients send")
         self.attack, self._method, self._seed = attack, method, seed
         self.clients = attack.attackers(clients, seed)
 
     @property
     def collude(self) -> bool:
-        """Whether they must know what the honest clients of the round send."""
+        """Whether the attack needs the messages of the honest clients of the round."""
         return self.attack.kind in COLLUDING
 
     def among(self, clients: Index) -> Index:
-        """The places in `clients` (c,) that have an attacker."""
+        """Return the indices of attackers in `clients` (c,)."""
         return np.flatnonzero(np.isin(clients, self.clients))
 
     def claimed(self, clients: Index, numbers: Tensor) -> Tensor:
-        """`numbers` (c, 1), which follow from how many samples each of `clients` (c,) claims to have."""
+        """Multiply `numbers` (c, 1), which follow from the numbers of samples, by the claims of attackers."""
         factors = np.where(np.isin(clients, self.clients), self.attack.claims, 1)
         return numbers * torch.from_numpy(factors)[:, None].to(numbers)
 
     def sent(self, computed: Record, t: int, clients: Index, known: HonestMoments) -> Any:
-        """What the attackers `clients` (c,) send in round `t`: the method's `up`, (c, width).
+        """Return the messages of the attackers `clients` (c,) in round `t`: the method's `up`, (c, width).
 
-        computed: what the server would average of them if they were honest, (c, width).
+        computed: the records that the server would average if they were honest, (c, width).
         """
         up, kind, scale = self.message(computed), self.attack.kind, self.attack.scale
         if kind in ("sign-flip", "scaling"):
@@ -121,11 +121,11 @@ class Attackers:
         return up
 
     def message(self, received: Record) -> Any:
-        """The message of which the server has made `received`."""
+        """Return the message from which the server computed `received`."""
         return self._method.up(**{name: getattr(received, name) for name in self._method.up.__match_args__})
 
     def _noise(self, up: Record, t: int, clients: Index) -> Any:
-        """Gaussian noise that is `scale` times as long as each field of each client would be."""
+        """Draw Gaussian noise, `scale` times as long as each field of each client would be."""
         draws = [generator(self._seed, Purpose.ATTACK, t, int(client)) for client in clients]
         found = {}
         for name, x in up.tensors().items():
@@ -135,7 +135,7 @@ class Attackers:
         return replace(up, **found)
 
     def _against(self, known: HonestMoments, name: str) -> Tensor:
-        """One field of what colluding attackers send, all the same, (width,)."""
+        """Return one field of the message that all colluding attackers send, (width,)."""
         if self.attack.kind == "inner-product":
             return -self.attack.scale * known.mean(name)
         z = known.deviations if self.attack.deviations is None else self.attack.deviations
@@ -143,10 +143,10 @@ class Attackers:
 
 
 class HonestMoments:
-    """Mean and deviation, coordinate by coordinate, of what the honest clients of a round send, with equal weights."""
+    """Mean and deviation of the honest clients' messages in a round, by coordinate, with equal weights."""
 
     def __init__(self, clients: int, attackers: int) -> None:
-        """Of so many clients of the round so many are attackers."""
+        """Start a round of `clients`, of whom `attackers` attack."""
         self.clients, self.attackers, self._number = clients, attackers, 0
         self._sums: dict[str, Tensor] = {}
         self._squares: dict[str, Tensor] = {}
@@ -160,11 +160,11 @@ class HonestMoments:
         self._number += len(x)
 
     def mean(self, name: str) -> Tensor:
-        """The mean of a field, (width,); zero if there is no honest client."""
+        """Return the mean of a field, (width,); zero if there is no honest client."""
         return self._sums[name] / self._number if self._number else torch.zeros(1, dtype=torch.float64)
 
     def std(self, name: str) -> Tensor:
-        """The population standard deviation of a field, (width,)."""
+        """Return the population standard deviation of a field, (width,)."""
         if not self._number:
             return torch.zeros(1, dtype=torch.float64)
         return (self._squares[name] / self._number - self.mean(name).square()).clamp(min=0).sqrt()

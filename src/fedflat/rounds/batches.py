@@ -1,4 +1,4 @@
-"""Which samples each client uses at each local step of a round."""
+"""The samples of each client at each local step of a round."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class BatchPlan:
     counts: Index  # (c, K) samples in each batch; kept with the host, so that no step waits for a device
 
     def active(self) -> list[int]:
-        """How many of the leading clients take each step."""
+        """Return how many of the leading clients take each step."""
         active: list[int] = np.count_nonzero(self.steps[:, None] > np.arange(self.steps[0]), axis=0).tolist()
         return active
 
     def single(self, row: int) -> BatchPlan:
-        """The work of one client."""
+        """Return the work of one client."""
         here = slice(row, row + 1)
         steps = slice(self.steps[row])
         return BatchPlan(
@@ -43,7 +43,7 @@ class BatchPlan:
         )
 
     def first(self, steps: int) -> BatchPlan:
-        """The first steps of every client."""
+        """Return the first steps of every client."""
         return BatchPlan(
             self.t, self.clients, np.minimum(self.steps, steps), self.samples[:, :steps], self.counts[:, :steps]
         )
@@ -60,7 +60,7 @@ class Batches:
         dtype: torch.dtype,
         participation: Participation | None = None,
     ) -> None:
-        """`dtype` is the model's; the weights of samples have it. `participation` says who is slow; default nobody."""
+        """Plan batches of `data`; weights of samples have `dtype`. `participation` says who is slow; default nobody."""
         self.data, self.client, self.seed, self.dtype = data, client, seed, dtype
         self._participation = participation
 
@@ -70,10 +70,10 @@ class Batches:
         return min(self.client.batch_size or self.data.largest, self.data.largest)
 
     def _length(self, sizes: Index) -> int:
-        """The length of batches for clients with so many samples, whose batches may be shorter.
+        """Return the common length of batches for clients with `sizes` samples; some batches may be shorter.
 
         Where batches have a size it is the same for all clients: how a sum over a batch rounds depends on its length,
-        and a client's training shall not depend on who is trained beside it.
+        and a client's training must not depend on the other clients in its stack.
         """
         return self.size if self.client.batch_size else int(sizes.max())
 
@@ -83,17 +83,17 @@ class Batches:
         return bool((self.data.sizes % self.size == 0).all())
 
     def longest_first(self, t: int, clients: Index) -> Index:
-        """`clients` by their number of local steps in round `t`: a stack loses those that are done from its end."""
+        """Sort `clients` by local steps in round `t`, most first: finished clients leave a stack at its end."""
         return clients[np.argsort(-self.steps(t, clients), kind="stable")]
 
     def steps(self, t: int, clients: Index) -> Index:
-        """Local steps of each of `clients` (c,) in round `t`."""
+        """Return the local steps of each of `clients` (c,) in round `t`."""
         steps = self.client.local_steps(self.data.sizes_of(clients))
         rule = self._participation
         return steps if rule is None else rule.steps_taken(self.seed, t, clients, steps)
 
     def plan(self, t: int, clients: Index) -> BatchPlan:
-        """The work of `clients`, longest first, in round `t`; it depends on the seed, `t` and each client alone."""
+        """Plan the work of `clients`, longest first, in round `t`; it depends on seed, `t` and each client alone."""
         steps = self.steps(t, clients)
         samples = self._samples(t, clients, steps)
         by_step = np.ascontiguousarray(samples.swapaxes(0, 1))  # the indices of one step in one piece of memory
@@ -101,7 +101,7 @@ class Batches:
         return BatchPlan(t, clients, steps, on_device, np.count_nonzero(samples >= 0, axis=-1))
 
     def batch(self, samples: Tensor, t: int, clients: Index, k: int, full: bool = True) -> Batch:
-        """The batch of the sample indices (*clients, b), augmented for step `k` of `t`.
+        """Return the batch of the sample indices (*clients, b), augmented for step `k` of `t`.
 
         Unless it is `full`, indices of -1 stand for samples that a client does not have, and the others have weights.
         """
@@ -113,7 +113,7 @@ class Batches:
         return Batch(self._inputs(samples, t, clients, k), self.data.y[samples], weight)
 
     def _inputs(self, samples: Tensor, t: int, clients: Index, k: int) -> Tensor:
-        """What the model takes for the sample indices (*clients, b)."""
+        """Return the model's input for the sample indices (*clients, b)."""
         augmentation = self.data.augmentation
         if augmentation is None:
             return self.data.inputs(samples)
@@ -122,7 +122,7 @@ class Batches:
         return augmentation(self.data.stored(samples), bits, self.data.preparation)
 
     def everything(self, clients: Index, stacked: bool) -> Iterator[Batch]:
-        """All samples of `clients`, not augmented, in batches whose weights sum to 1 over all batches of a client.
+        """Yield all samples of `clients`, not augmented, in batches; the weights of a client sum to 1 over its batches.
 
         Stacked (c, b), or for one client (b,).
         """
@@ -140,7 +140,7 @@ class Batches:
             yield Batch(self.data.inputs(samples), self.data.y[samples], weight)
 
     def _samples(self, t: int, clients: Index, steps: Index) -> Index:
-        """(c, K, b) sample indices; step k of client i is batch k mod m_i of epoch k div m_i."""
+        """Return the sample indices (c, K, b); step k of client i is batch k mod m_i of epoch k div m_i."""
         sizes, starts = self.data.sizes_of(clients), self.data.starts_of(clients)
         size = self._length(sizes)
         per_epoch = self.client.batches_per_epoch(sizes)
@@ -154,7 +154,7 @@ class Batches:
         return np.where(exists, self.data.held(starts[:, None, None] + mine), -1)
 
     def _orders(self, t: int, clients: Index, sizes: Index, epochs: int) -> Index:
-        """(c, epochs, n) the order in which each client goes through its samples, n the most samples."""
+        """Return the order of each client's samples (c, epochs, n), n the most samples."""
         place = np.arange(sizes.max())
         if self.client.batch_size is None:
             return np.broadcast_to(place, (len(clients), epochs, len(place)))

@@ -1,7 +1,7 @@
-"""One file holds the state of a run between two rounds. Safetensors and JSON; nothing is ever unpickled.
+"""Checkpoints: the state of a run between two rounds in one file. Safetensors and JSON; nothing is unpickled.
 
-Its last tensor is the SHA-256 of all bytes before it, which is compared before anything of the file is used. The last
-`KEPT` files of a folder are kept, so that a damaged one costs some rounds and not the run.
+The last tensor is the SHA-256 of all bytes before it, which is checked before the content is used. The last `KEPT`
+checkpoints of a folder are kept, so that a damaged one costs some rounds and not the run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Stream:
-    """A matrix of which only some rows are held at once."""
+    """A matrix that is read some rows at a time."""
 
     shape: tuple[int, int]
     dtype: torch.dtype
@@ -43,45 +43,47 @@ class Stream:
 
     @classmethod
     def of(cls, x: Tensor | Stream) -> Stream:
-        """`x` (n, width) as a stream."""
+        """Return `x` (n, width) as a stream."""
         return x if isinstance(x, Stream) else cls((x.shape[0], x.shape[1]), x.dtype, lambda start, end: x[start:end])
 
     def pieces(self) -> Iterator[Tensor]:
-        """All rows in order, as many at once as fit in `AT_ONCE` bytes."""
+        """Yield all rows in order, as many at once as fit in `AT_ONCE` bytes."""
         step = rows_at_once(self.shape[1] * self.dtype.itemsize)
         for start in range(0, self.shape[0], step):
             yield self.read(start, min(start + step, self.shape[0]))
 
 
 def rows_at_once(row_bytes: int) -> int:
-    """How many rows of so many bytes are held at once."""
+    """Return how many rows of `row_bytes` bytes are held at once."""
     return max(1, AT_ONCE // max(1, row_bytes))
 
 
 class DamagedError(InputError):
-    """A state that is not what was written, or is incomplete; an older one may be whole."""
+    """A checkpoint that is damaged or incomplete; an older one may be intact."""
 
 
 def path_of(folder: Path, t: int) -> Path:
-    """Where the state after `t` rounds is kept in `folder`."""
+    """Return the path of the state after `t` rounds in `folder`."""
     return folder / f"round-{t:06d}.safetensors"
 
 
 def round_of(path: Path) -> int | None:
-    """The number of rounds that the name of a state's file says; None for another file."""
+    """Return the number of rounds in the name of a checkpoint; None for another file."""
     match = _NAME.fullmatch(path.name)
     return int(match[1]) if match else None
 
 
 def kept_in(folder: Path) -> list[Path]:
-    """The files of states in `folder`, oldest first."""
+    """Return the files of states in `folder`, oldest first."""
     found = [(t, path) for path in folder.glob("round-*") if (t := round_of(path)) is not None]
     return [path for _, path in sorted(found)]
 
 
 def retire(folder: Path, newest: int, kept: int = KEPT) -> None:
-    """Remove the states in `folder` that no run will continue from: all but the last `kept` up to round `newest`, and
-    those of later rounds, which are damaged. Raises InputError if they cannot be removed.
+    """Remove the states in `folder` that no run will continue from.
+
+    These are all but the last `kept` up to round `newest`, and those of later rounds, which are damaged. Raises
+    InputError if they cannot be removed.
     """
     states = kept_in(folder)
     later = [path for path in states if (round_of(path) or 0) > newest]
@@ -101,16 +103,16 @@ def save(path: Path, tensors: Mapping[str, Tensor | Stream], meta: dict[str, Any
 
 
 def load(path: Path, streamed: tuple[str, ...] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What `save` wrote; matrices whose names begin with one of `streamed` as streams, which keep the file open.
+    """Read a checkpoint; matrices whose names begin with one of `streamed` are streams, which keep the file open.
 
     Raises DamagedError, naming the file, if it is missing, damaged or incomplete, InputError if it is of another
     format. Files of format 1 are read without a check, as they have no checksum.
     """
-    whole = check_sum(path)
+    intact = check_sum(path)
     try:
         file: Any = safe_open(path, framework="pt")
         meta = json.loads((file.metadata() or {})["fedflat"])
-        if not whole and meta["format"] != 1:
+        if not intact and meta["format"] != 1:
             raise DamagedError(f"checkpoint {path} cannot be read: it is damaged, its SHA-256 is another one")
         if meta["format"] not in (1, FORMAT):
             raise InputError(f"checkpoint {path} has format {meta['format']}, this version reads {FORMAT} and 1")
@@ -123,7 +125,7 @@ def load(path: Path, streamed: tuple[str, ...] = ()) -> tuple[dict[str, Any], di
 
 
 def settings_of(meta: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The settings in what `load` gave. Raises DamagedError if there are none."""
+    """Return the settings in the metadata of a checkpoint. Raises DamagedError if there are none."""
     settings = meta.get("settings")
     if not isinstance(settings, dict):
         raise DamagedError(f"checkpoint {path} is no state of a run: its settings are missing")
@@ -131,7 +133,7 @@ def settings_of(meta: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def check_sum(path: Path) -> bool:
-    """Whether the file ends with the SHA-256 of all that is before. Raises DamagedError if it cannot be read."""
+    """Tell whether the file ends with the SHA-256 of the bytes before. Raises DamagedError if it cannot be read."""
     try:
         with path.open("rb") as file:
             left, digest = path.stat().st_size - 32, hashlib.sha256()
@@ -150,8 +152,8 @@ def _read(file: Any, name: str, streamed: bool) -> Tensor | Stream:
     # addresses, and a resumed run would differ from an uninterrupted one in the last bit.
     if streamed and len(shape) == 2:
         return Stream((shape[0], shape[1]), part[:0].dtype, lambda start, end: part[start:end].clone())
-    whole: Tensor = file.get_tensor(name).clone()
-    return whole
+    tensor: Tensor = file.get_tensor(name).clone()
+    return tensor
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor | Stream], metadata: dict[str, str]) -> None:
@@ -179,7 +181,7 @@ def _write(path: Path, tensors: Mapping[str, Tensor | Stream], metadata: dict[st
 
 
 def _contents(header: bytes, tensors: Sequence[Tensor | Stream]) -> Iterator[bytes | memoryview]:
-    """The bytes of a file before its checksum, some at a time."""
+    """Yield the bytes of a file before its checksum, some at a time."""
     yield header
     for x in tensors:
         for piece in x.pieces() if isinstance(x, Stream) else [x]:

@@ -1,16 +1,18 @@
-"""SHA256SUMS: the digests of the files of a folder, in the format of the command `sha256sum`, which can check them."""
+"""Digests of files: SHA256SUMS of a folder, in the format of `sha256sum`, and JSON files with their own SHA-256."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..core.errors import InputError
-from ..files import TEMPORARY, read_text, system_errors, write_atomically
+from ..files import TEMPORARY, TEXT, parsed, read_json, read_text, system_errors, write_atomically
 
 FILE = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
@@ -46,7 +48,7 @@ class Checksums:
             self._write(known)
 
     def problem(self, name: str) -> str | None:
-        """What is wrong with the file `name`, in words; None if it is as it was written, or needs and has no digest."""
+        """Describe the damage of the file `name`; None if it is intact, or needs and has no digest."""
         expected = self._read().get(name, set())
         if not expected and not self.required:
             return None
@@ -57,19 +59,19 @@ class Checksums:
         return None if digest_of(self.folder / name) in expected else "its SHA-256 is another one"
 
     def _is_under_way(self, name: str, expected: set[str]) -> bool:
-        """Whether the file `name` was being written, or set aside, when a process was killed."""
+        """Tell whether a process was killed while it wrote or replaced the file `name`."""
         left = [path for path in self.folder.glob(".tmp-*") if TEMPORARY.fullmatch(path.name)]
         return any(digest_of(path) in expected for path in (*left, *self.folder.glob(f"{name}.*")) if path.is_file())
 
     def check(self, name: str) -> Path:
-        """The path of the file `name`. Raises InputError, naming it, unless the file is as it was written."""
+        """Return the path of the file `name`. Raises InputError, naming it, unless the file is intact."""
         path, problem = self.folder / name, self.problem(name)
         if problem:
             raise InputError(f"{path} is missing or damaged: {problem}; `fedflat verify {self.folder}` says more")
         return path
 
     def knows(self, name: str) -> bool:
-        """Whether the file `name` is there, or has a digest and is missing."""
+        """Tell whether the file `name` exists or has a digest."""
         with suppress(InputError):
             return (self.folder / name).exists() or name in self.names
         return False
@@ -80,7 +82,7 @@ class Checksums:
         return sorted(self._read())
 
     def _read(self) -> dict[str, set[str]]:
-        """The digests by name; none for a folder of an earlier version. Raises InputError if SHA256SUMS is damaged."""
+        """Read the digests by name; none if there is no SHA256SUMS. Raises InputError if it is damaged."""
         path, found = self.folder / FILE, dict[str, set[str]]()
         for line in read_text(path).splitlines() if path.exists() else ():
             match = _LINE.fullmatch(line)
@@ -97,7 +99,7 @@ class Checksums:
 def check_listed(path: Path) -> None:
     """Raise InputError if the folder of the file `path` has a digest of it, and it is another one.
 
-    A file SHA256SUMS of another program says nothing.
+    A SHA256SUMS of another program is ignored.
     """
     checksums, problem = Checksums(path.parent), None
     with suppress(InputError):
@@ -109,6 +111,29 @@ def check_listed(path: Path) -> None:
 
 
 def digest_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal digits. Raises InputError if it cannot be read."""
+    """Return the SHA-256 of a file, in hexadecimal digits. Raises InputError if it cannot be read."""
     with system_errors(path, "read"), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+CONTENT, SHA256 = "content", "sha256"
+
+
+def write_checked(path: Path, content: Any, private: bool = False) -> None:
+    """Write the JSON-able `content` atomically; a `private` file can be read by its owner alone. Raises InputError."""
+    text = json.dumps({CONTENT: content, SHA256: _digest(content)}, indent=2) + "\n"
+    write_atomically(path, lambda temporary: temporary.write_text(text), private)
+
+
+def read_checked(path: Path, most: int = TEXT) -> Any:
+    """Read the content of a checked file of at most `most` bytes. Raises InputError, naming it, if it is damaged."""
+    found = read_json(path, most)
+    is_checked = isinstance(found, dict) and found.keys() == {CONTENT, SHA256}
+    if not is_checked or found[SHA256] != parsed(path, lambda: _digest(found[CONTENT])):
+        raise InputError(f"{path} is damaged: it does not have the SHA-256 of its content")
+    return found[CONTENT]
+
+
+def _digest(content: Any) -> str:
+    """Return the SHA-256 of a JSON-able value, for any order of keys and any line breaks in the file."""
+    return hashlib.sha256(json.dumps(json.loads(json.dumps(content)), sort_keys=True).encode()).hexdigest()

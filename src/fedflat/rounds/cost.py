@@ -1,4 +1,4 @@
-"""The cost of a method in numbers sent and kept, read off its records."""
+"""The cost of a method, in numbers sent and kept, computed from its records."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..core.alternation import Alternation
 from ..core.method import Context, Method
-from ..core.method_check import check_pair
 from ..core.oracle import ObservedOracle
 from ..core.records import Record
+from ..core.user_code import check_pair
+from ..core.wrapper import Alternation
 from ..data.types import Index
 
 
@@ -26,7 +26,7 @@ class MethodCost:
 
 
 def method_cost(method: Method, d: int) -> MethodCost:
-    """What `method` sends and keeps for a model of `d` parameters; baselines that are not federated send nothing."""
+    """Compute the cost of `method` for a model of `d` parameters; baselines that are not federated send nothing."""
     sends = method.training == "federated"
     kept = method.client.widths(d, method)
     passing = method.client.marked("per_round")
@@ -39,7 +39,7 @@ def method_cost(method: Method, d: int) -> MethodCost:
 
 
 def compared_messages(with_adapter: float, full: float) -> str:
-    """What a client sends in a round, in bytes, beside what it would send in full fine-tuning."""
+    """Describe the bytes that a client sends in a round, and their share of full fine-tuning."""
     share = f", {100 * with_adapter / full:.2g} % of the {full / 1e6:,.3g} MB of full fine-tuning" if full else ""
     return f"{with_adapter / 1e6:,.3g} MB{share}"
 
@@ -49,39 +49,39 @@ class VectorCost(MethodCost):
 
     @property
     def stored(self) -> int:
-        """What a client holds in a round: the model, what it keeps, and what it received beside the model."""
+        """Numbers that a client holds in a round: the model, its record, and the rest of the message."""
         return 1 + self.client + self.down - 1
 
 
 def vector_cost(method: Method) -> VectorCost:
-    """What `method` sends and keeps, in model-sized vectors."""
+    """Compute the cost of `method` in model-sized vectors."""
     cost = method_cost(method, _WIDE)
     return VectorCost(*(round(numbers / _WIDE) for numbers in (cost.down, cost.up, cost.client, cost.server)))
 
 
 def gradients_per_step(method: Method) -> int:
-    """Minibatch gradients that one local step asks for, counted by taking one."""
+    """Count the minibatch gradients of one local step, by taking one."""
     return _trial(method).per_step
 
 
 def full_passes_per_round(method: Method) -> int:
-    """Gradients on all of a client's samples that one round asks for, counted by taking one."""
+    """Count the gradients on all of a client's samples in one round, by computing one."""
     return _trial(method).full
 
 
 def gradients_in_round(method: Method, steps: Index, batches: Index, t: int = 0) -> Index:
-    """Minibatch gradients of clients that take `steps` (c,) in round `t`, and have so many `batches` (c,): (c,)."""
+    """Count the minibatch gradients of clients that take `steps` (c,) in round `t`, with `batches` (c,): (c,)."""
     found = _trial(method, t)
     return steps * found.per_step + batches * found.full
 
 
 def sends_move(method: Method) -> bool:
-    """Whether the field `delta` of what clients send is w_i - w, whatever they keep; found by finishing a round."""
+    """Tell whether the field `delta` of messages is w_i - w for any client record, by finishing a round."""
     return _trial(method).sends_move
 
 
 class _Identity:
-    """An oracle whose gradient at w is w: enough to count how often a method asks."""
+    """An oracle whose gradient at w is w: enough to count the requests of a method."""
 
     def __call__(self, w: Tensor) -> Tensor:
         return w
@@ -98,16 +98,16 @@ class _Identity:
 
 @dataclass(frozen=True)
 class _Trial:
-    """What a round of one step shows of a method."""
+    """The observations of a method in a round of one step."""
 
-    per_step: int  # minibatch gradients that a step asks for
-    full: int  # gradients on all samples that the round asks for
+    per_step: int  # minibatch gradients of a step
+    full: int  # gradients on all samples in the round
     sends_move: bool
 
 
 def _trial(method: Method, t: int = 0) -> _Trial:
-    """One step of a client that keeps ones, in round `t`."""
-    if isinstance(method, Alternation):  # asks for what its base does, and fits models of one size only
+    """Compute a round `t` of one step, of a client whose record has ones."""
+    if isinstance(method, Alternation):  # its cost is that of its base, and it fits models of one size only
         return _trial(method.base, t)
     w, step, full = torch.ones(3), ObservedOracle(_Identity()), ObservedOracle(_Identity())
     down = method.broadcast(method.init_server(w))

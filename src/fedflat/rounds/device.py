@@ -1,4 +1,4 @@
-"""The device that training runs on, and its threads."""
+"""The device of training, its threads, and the memory layout of tensors."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
-from ..core.errors import InputError
+from ..core.errors import InputError, first_line
 
 
 def usable_device(name: str | torch.device) -> torch.device:
-    """The device called `name`; `auto` is a GPU if there is one. Raises InputError if it cannot be used."""
+    """Return the device called `name`; `auto` is a GPU if available. Raises InputError if it cannot be used."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -19,15 +20,15 @@ def usable_device(name: str | torch.device) -> torch.device:
         probe.item()  # a device without memory of its own fails here
         return probe.device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"device = {str(name)!r} cannot be used: {str(error).splitlines()[0]}") from error
+        raise InputError(f"device = {str(name)!r} cannot be used: {first_line(error)}") from error
 
 
 @contextmanager
 def one_thread(device: torch.device) -> Iterator[None]:
-    """One thread inside the block, where `device` is the CPU.
+    """Use one thread inside the block, where `device` is the CPU.
 
-    Sums over several threads depend, in their last bits, on how many there are; rounds shall not depend on the machine
-    or on the number of worker processes.
+    The last bits of sums over several threads depend on the number of threads; rounds must not depend on the machine or
+    on the number of worker processes.
     """
     before = torch.get_num_threads()
     if device.type == "cpu":
@@ -39,5 +40,13 @@ def one_thread(device: torch.device) -> Iterator[None]:
 
 
 def device_name(device: torch.device) -> str:
-    """The name of a device for a user: of a GPU its model."""
+    """Return the name of a device for a user: the model of a GPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+
+
+ALIGNED = 64  # bytes, as torch aligns its own tensors: vector kernels round differently on other addresses
+
+
+def aligned(x: Tensor) -> Tensor:
+    """Return `x` contiguous at an aligned address, as in shared memory; copied only if it is not."""
+    return x if x.is_contiguous() and x.data_ptr() % ALIGNED == 0 else x.clone(memory_format=torch.contiguous_format)

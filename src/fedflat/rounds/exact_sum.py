@@ -1,4 +1,4 @@
-"""Sums whose bits do not depend on the order of what is added: of clients, of chunks, of ranks."""
+"""Sums whose bits do not depend on the order of the terms: of clients, of chunks, of ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AT_ONCE = 2**16  # numbers that are cut at once; they stay in the processor's ca
 
 @dataclass(frozen=True)
 class Grid:
-    """Where numbers are cut: at the powers of 2**step, as many of them as there are places."""
+    """The places at which numbers are cut: powers of 2**step, `places` of them."""
 
     places: int
     step: int  # bits from one place to the next; 2**(54 - step) numbers can be added before a place overflows
@@ -26,11 +26,11 @@ class Grid:
 
     @property
     def lowest(self) -> int:
-        """The lowest one whose next ones are not rounded."""
+        """The lowest place whose next ones are not rounded."""
         return -(1020 // self.step) + self.places
 
     def top(self, largest: float) -> int:
-        """The place for numbers up to `largest`: the first whose next one's unit is more than twice as large.
+        """Return the place for numbers up to `largest`: the first whose next one's unit is more than twice as large.
 
         Zeros go with any place, so they have the lowest.
         """
@@ -41,7 +41,7 @@ class Grid:
         return max(self.lowest, min(self.highest, -(-(frexp(largest)[1] + 1) // self.step) - 1))
 
     def anchor(self, place: int) -> float:
-        """The number whose last bit is the unit of a place: what is added to it is rounded to that unit."""
+        """Return the number whose last bit is the unit of a place: a number added to it is rounded to that unit."""
         return 1.5 * 2.0 ** (52 + self.step * place)
 
 
@@ -51,22 +51,22 @@ USUAL = Grid(places=2, step=36)
 
 
 def grid_of(dtype: torch.dtype) -> Grid:
-    """Where sums of numbers of a precision are cut."""
+    """Return the grid for sums of numbers of a precision."""
     return GRIDS.get(dtype, USUAL)
 
 
 class ExactSum:
-    """The sum of vectors (d,), the same bits in whatever order and groups they are added.
+    """The sum of vectors (d,), with the same bits for any order and grouping of the terms.
 
-    A floating-point sum is rounded at every addition, and so depends on the order. Here numbers are cut at places that
-    are the same for all, and pieces of the same place are added: whole numbers of at most 53 bits times the unit of the
-    place, whose sums are exact. Kept are two or three places down from the largest number there is; what is below is
-    left out, for all alike. This is the reproducible summation of Demmel and Nguyen (IEEE Transactions on Computers
-    64(7), 2015) with one index for a whole vector. Up to 2**18 vectors can be added.
+    A floating-point sum is rounded at every addition, and so depends on the order. Here numbers are cut at common
+    places, and pieces of the same place are added: integers of at most 53 bits times the unit of the place, whose sums
+    are exact. The two or three places below the largest number are kept; smaller pieces are dropped for all terms.
+    This is the reproducible summation of Demmel and Nguyen (IEEE Transactions on Computers
+    64(7), 2015) with one index per vector. Up to 2**18 vectors can be added.
     """
 
     def __init__(self, like: Tensor) -> None:
-        """`like` (*, d) gives width, precision and device of what will be added."""
+        """Start with zero; `like` (*, d) gives width, precision and device of the terms."""
         self._grid = grid_of(like.dtype)
         # The highest place first.
         self.sums = torch.zeros(self._grid.places, like.shape[-1], dtype=torch.float64, device=like.device)
@@ -87,10 +87,10 @@ class ExactSum:
             self._cut(some * products.weights, sums.unbind())
 
     def raise_to(self, top: int) -> None:
-        """Make `top` the highest place, if it is higher than the one so far: the lowest ones are dropped.
+        """Make `top` the highest place, if it is higher than the current one: the lowest ones are dropped.
 
-        What is dropped would not have been kept, and nothing would have been put at the new places: numbers so far are
-        less than half of their units. So it makes no difference when this happens.
+        The dropped pieces would not have been kept, and the new places would have stayed zero: numbers so far are less
+        than half of their units. So the result does not depend on when this happens.
         """
         up = top - self.top
         if up <= 0:
@@ -100,29 +100,32 @@ class ExactSum:
         self.top = top
 
     def value(self) -> Tensor:
-        """The sum, (d,), in float64."""
+        """Return the sum, (d,), in float64."""
         value, *lower = self._rows
         for sums in lower:
             value = value + sums
         return value
 
     def integers(self) -> Tensor:
-        """The sums as whole numbers of the units of their places, (places, d), int64; of one vector at most half of
-        2**step in absolute value. Raises ValueError if one is not finite, or has more than 63 bits."""
-        whole = self.sums / self._units()
-        if not bool((whole.abs() < 2.0**63).all()):
+        """Return the sums as integer multiples of the units of their places, (places, d), int64.
+
+        For one vector they are at most half of 2**step in absolute value. Raises ValueError if one is not finite, or
+        has more than 63 bits.
+        """
+        multiples = self.sums / self._units()
+        if not bool((multiples.abs() < 2.0**63).all()):
             raise ValueError("a number is not finite, or beyond the highest place")
-        return whole.to(torch.int64)
+        return multiples.to(torch.int64)
 
     @property
     def limit(self) -> int:
-        """The largest whole number that `integers` is of one vector."""
+        """The largest number in `integers` for one vector."""
         return 1 << (self._grid.step - 1)
 
     def add_integers(self, top: int, integers: Tensor) -> None:
-        """Add what `integers` is of other sums, or of the sum of several, whose highest place is `top`.
+        """Add `integers` of other sums, or of a sum of several, whose highest place is `top`.
 
-        Raises ValueError if that is below the highest place so far.
+        Raises ValueError if that is below the current highest place.
         """
         if top < self.top:
             raise ValueError(f"the highest place is {self.top} already, above {top}")
@@ -130,7 +133,7 @@ class ExactSum:
         self.sums += integers.to(self.sums) * self._units()
 
     def _units(self) -> Tensor:
-        """The unit of each place, (places, 1), from the highest."""
+        """Return the unit of each place, (places, 1), from the highest."""
         units = [2.0 ** (self._grid.step * (self.top - place)) for place in range(self._grid.places)]
         return self.sums.new_tensor(units)[:, None]
 

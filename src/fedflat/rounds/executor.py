@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,11 @@ import torch
 from torch import Tensor
 
 from ..core.errors import NonFiniteError
-from ..core.local import Descent, LocalResult, LocalState, StepFunction, local_step
+from ..core.local import Descent, LocalResult, LocalState, StepFunction, local_round, local_step
 from ..core.method import Context, Method
 from ..core.model_check import Randomness
 from ..core.objective import Batch, BatchOracle, Objective
-from ..core.oracle import ObservedOracle
+from ..core.oracle import ObservedOracle, Oracle
 from ..core.records import is_finite
 from ..data.preparation import to_device
 from ..data.types import Index
@@ -35,11 +36,11 @@ class Executor(ABC):
     objective: Objective
     batches: Batches
     seed: int
-    randomness: Randomness  # what the model draws at random in training
+    randomness: Randomness  # the random numbers that the model draws in training
 
     @property
     def name(self) -> str:
-        """As settings name it."""
+        """The name in settings."""
         return type(self).__name__.lower()
 
     @property
@@ -49,7 +50,7 @@ class Executor(ABC):
 
     @property
     def step(self) -> StepFunction:
-        """What takes one local step."""
+        """The function that takes one local step."""
         return local_step
 
     @abstractmethod
@@ -61,10 +62,10 @@ class Executor(ABC):
     def train(
         self, clients: Index, record: Any, down: Any, ctx: Context, observer: RoundObserver | None = None
     ) -> LocalResult:
-        """Local training of `clients` (c,), longest work first, in the round of `ctx`.
+        """Train `clients` (c,), longest work first, in the round of `ctx`.
 
-        record: what each client kept until now, (c, width). down: the server's message, (width,). observer: is shown
-        every local step. Raises NonFiniteError if a client's model or message is not finite.
+        record: the record of each client, (c, width). down: the server's message, (width,). observer: receives every
+        local step. Raises NonFiniteError if a client's model or message is not finite.
         """
         plan = self.batches.plan(ctx.t, clients)
         step = self.step if observer is None else partial(local_step, observe=_shown_to(observer, clients))
@@ -75,7 +76,7 @@ class Executor(ABC):
         return result
 
     def _oracle(self, samples: Tensor, plan: BatchPlan, rows: int, k: int, full: bool = True) -> BatchOracle:
-        """The oracle of the batch of `samples` at step `k`, for the leading `rows` clients of `plan`.
+        """Return the oracle of the batch of `samples` at step `k`, for the leading `rows` clients of `plan`.
 
         `full`: every client has all samples of the batch, and they need no weights; see `Batches.batch`.
         """
@@ -85,18 +86,18 @@ class Executor(ABC):
         return BatchOracle(self.objective, self._keyed(batch, plan.t, clients, k + 1), seeded)
 
     def _keyed(self, batch: Batch, t: int, clients: Index, *counters: int) -> Batch:
-        """`batch` with the keys of its dropout masks: the same at every gradient of a step, whatever ran before."""
+        """Add the keys of dropout masks to `batch`: the same at every gradient of a step, whatever ran before."""
         if self.randomness is not Randomness.DROPOUT:
             return batch
         keys = np.asarray(words(self.seed, Purpose.DROPOUT, t, clients, *counters)).view(np.int64)
         return replace(batch, key=to_device(torch.from_numpy(keys), batch.y.device))
 
     def _seeded(self, device: torch.device, plan: BatchPlan, *counters: int) -> AbstractContextManager[None]:
-        """Nothing to seed, unless a subclass runs models that draw other random numbers than dropout's."""
+        """Return an empty context; a subclass seeds models that draw other random numbers than dropout's."""
         return nullcontext()
 
     def _with_work(self, plan: BatchPlan, ctx: Context, run: Callable[[Context], LocalResult]) -> LocalResult:
-        """The result of `run` with a context that knows the clients' work in `plan`, and offers their full gradients.
+        """Call `run` with a context that has the clients' work in `plan` and their full gradients.
 
         Every batch of every such gradient counts as a minibatch gradient.
         """
@@ -106,11 +107,11 @@ class Executor(ABC):
         return replace(result, gradients=result.gradients + oracle.calls * batches)
 
     def _local_steps(self, plan: BatchPlan) -> Tensor:
-        """How many steps each client of `plan` will take, (c, 1)."""
+        """Return the number of steps of each client of `plan`, (c, 1)."""
         return to_device(torch.from_numpy(plan.steps[:, None]), plan.samples.device, self.batches.dtype)
 
     def _full_gradient(self, plan: BatchPlan, w: Tensor) -> Tensor:
-        """The gradient at `w` (*clients, d) on all samples of each client, batch by batch."""
+        """Compute the gradient at `w` (*clients, d) on all samples of each client, batch by batch."""
         total = torch.zeros_like(w)
         clients = plan.clients if w.ndim > 1 else plan.clients[0]
         for number, batch in enumerate(self.batches.everything(plan.clients, stacked=w.ndim > 1)):
@@ -120,12 +121,12 @@ class Executor(ABC):
 
 
 def stacked(down: Any, clients: Index) -> Any:
-    """The server's message for each of `clients`, (c, width)."""
+    """Expand the server's message to each of `clients`, (c, width)."""
     return down.map(lambda x: x.expand(len(clients), -1))
 
 
 def _shown_to(observer: RoundObserver, clients: Index) -> Callable[[LocalState, Tensor | None], None]:
-    """Shows `observer` each local step of `clients`: their models, and how far away the gradient was taken."""
+    """Return a callback that passes the models of `clients`, and the offset of the gradient's point, to `observer`."""
 
     def observe(state: LocalState, point: Tensor | None) -> None:
         w = state.w.reshape(-1, state.w.shape[-1])
@@ -145,3 +146,58 @@ def _check_finite(result: LocalResult, clients: Index, t: int) -> None:
             f"training diverged: client {culprit} sent NaN or infinity in round {t}; "
             "lower client.lr or set client.max_norm"
         )
+
+
+class Sequential(Executor):
+    """The reference: one client after another, on tensors without a client axis."""
+
+    chunk = 1
+
+    def run(
+        self, plan: BatchPlan, down: Any, client: Any, ctx: Context, descent: Descent, step: StepFunction
+    ) -> LocalResult:
+        results = [
+            self._run_client(
+                plan.single(row), down.map(itemgetter(row)), client.map(itemgetter(row)), ctx, descent, step
+            )
+            for row in range(len(plan.clients))
+        ]
+        return LocalResult(
+            up=results[0].up.map(_stack, *(r.up for r in results[1:])),
+            client=results[0].client.map(_stack, *(r.client for r in results[1:])),
+            w=torch.stack([r.w for r in results]),
+            steps=torch.stack([r.steps for r in results]),
+            lr_factors=torch.stack([r.lr_factors for r in results]),
+            gradients=sum(r.gradients for r in results),
+            loss=torch.stack([r.loss for r in results]),
+        )
+
+    def _run_client(
+        self, plan: BatchPlan, down: Any, client: Any, ctx: Context, descent: Descent, step: StepFunction
+    ) -> LocalResult:
+        """Compute the round of the one client in `plan`, on tensors (width,)."""
+        return self._with_work(
+            plan, ctx, lambda ctx: local_round(self.method, down, client, self._steps(plan), ctx, descent, step)
+        )
+
+    def _local_steps(self, plan: BatchPlan) -> Tensor:
+        return super()._local_steps(plan)[0]
+
+    def _steps(self, plan: BatchPlan) -> Iterator[tuple[Oracle, int]]:
+        for k, count in enumerate(plan.counts[0]):
+            yield self._oracle(plan.samples[0, k, :count], plan, 1, k), 1
+
+    @contextmanager
+    def _seeded(self, device: torch.device, plan: BatchPlan, *counters: int) -> Iterator[None]:
+        """Draw the same random numbers at every gradient of a step, whatever ran before."""
+        if self.randomness in (Randomness.NOTHING, Randomness.DROPOUT):
+            yield
+            return
+        seed = int(words(self.seed, Purpose.DROPOUT, plan.t, plan.clients[0], *counters))
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed >> 1)
+            yield
+
+
+def _stack(*rows: Tensor) -> Tensor:
+    return torch.stack(rows)

@@ -13,8 +13,7 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..core.hyper import by_name, check, hyper
 from ..core.method import Method
-from ..core.record_norm import record_norm, shortened_to
-from ..core.records import Record, is_finite
+from ..core.records import Record, is_finite, record_norm, shortened_to
 from .device import one_thread
 
 REMEMBERED = 9  # rounds whose norms the running median is of: it is an honest client's while five of them are

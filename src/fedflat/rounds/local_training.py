@@ -1,4 +1,4 @@
-"""How clients train locally, whatever the method, and what they know about a round."""
+"""Settings of local training that all methods share, and the context of a round."""
 
 from __future__ import annotations
 
@@ -43,27 +43,27 @@ class Client:
     clip_scope: ClipScope = hyper("full", "what is clipped: the direction, the loss gradient, or as FL-Simulator does")
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a value out of range, or if both epochs and steps are given."""
+        """Check the fields. Raises ValueError for a value out of range, or if both epochs and steps are given."""
         check(self)
         if self.epochs is not None and self.steps is not None:
             raise InputError("client.epochs and client.steps exclude each other; give one of them")
 
     def batches_per_epoch(self, sizes: Index) -> Index:
-        """Batches in one pass over n_i samples, (clients,)."""
+        """Return the number of batches in one pass over n_i samples, (clients,)."""
         return np.ones_like(sizes) if self.batch_size is None else -(-sizes // self.batch_size)
 
     def local_steps(self, sizes: Index) -> Index:
-        """K_i, the local steps of clients with `sizes` samples, (clients,)."""
+        """Return K_i, the local steps of clients with `sizes` samples, (clients,)."""
         if self.steps is not None:
             return np.full_like(sizes, self.steps)
         return self.batches_per_epoch(sizes) * (self.epochs or 1)
 
     def lr_at(self, t: int) -> float:
-        """The local step size of round `t`."""
+        """Return the local step size of round `t`."""
         return self.lr * self.lr_decay**t
 
     def descent(self, lr: float) -> Descent:
-        """What happens to a direction in a round with the step size `lr`."""
+        """Return the local update of a round with the step size `lr`."""
         shared = ("weight_decay", "max_norm", "momentum", "wd_scope", "clip_scope")
         return Descent(lr, **{name: getattr(self, name) for name in shared})
 
@@ -72,14 +72,14 @@ class ContextFactory:
     """Makes the context of each round of a run."""
 
     def __init__(self, method: Method, space: Space, client: Client, rounds: int, device: torch.device) -> None:
-        """`rounds` are planned."""
+        """Prepare the contexts of a run of `rounds` planned rounds."""
         self._method, self._client = method, client
         self._rounds = rounds if method.depends_on_rounds else 0
         self._is_weight = space.is_weight(device)
         self._layers = tuple(layer for _, layer in space.layers())
 
     def of(self, t: int, share: float, sampled: int) -> Context:
-        """The context of round `t`, in which `sampled` clients take part, a `share` of all."""
+        """Return the context of round `t`, in which `sampled` clients take part, a `share` of all."""
         ctx = Context(t, self._client.lr_at(t), share, is_weight=self._is_weight, layers=self._layers,
                       sampled=sampled, rounds=self._rounds)  # fmt: skip
         return replace(ctx, lr=self._method.round_lr(ctx))

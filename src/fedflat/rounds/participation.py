@@ -1,10 +1,10 @@
-"""Who takes part in a round."""
+"""Rules that choose the clients of a round."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
@@ -12,31 +12,33 @@ import numpy as np
 
 from ..core.errors import InputError
 from ..core.plain_numbers import plain_fields, plain_number
+from ..data.federated import FederatedData, Holdings
 from ..data.types import Index
-from .randomness import Purpose, words
+from .local_training import Client
+from .randomness import Purpose, generator, words
 
 
 class Participation(ABC):
     """A rule that chooses the cohort of every round."""
 
     def __post_init__(self) -> None:
-        """Make numbers of numpy and torch Python's."""
+        """Convert numbers of numpy and torch to Python's."""
         plain_fields(self)
 
     @abstractmethod
     def cohort(self, t: int, clients: int, rng: np.random.Generator) -> Index:
-        """The clients of round `t`, in rising order, at least one."""
+        """Return the clients of round `t`, in rising order, at least one."""
 
     def check(self, clients: int, rounds: int) -> None:
-        """Raise ValueError if the rule cannot serve so many clients or rounds."""
+        """Raise ValueError if the rule does not fit this number of clients or rounds."""
         return
 
     def steps_taken(self, seed: int, t: int, clients: Index, steps: Index) -> Index:
-        """How many of its local `steps` (c,) each of `clients` (c,) takes in round `t`: (c,), at least one."""
+        """Return how many of its local `steps` (c,) each of `clients` (c,) takes in round `t`: (c,), at least one."""
         return steps
 
     def held_out(self, clients: int) -> Index:
-        """The clients that never take part, in rising order."""
+        """Return the clients that never take part, in rising order."""
         return np.empty(0, dtype=np.int64)
 
 
@@ -70,7 +72,7 @@ class Share(Participation):
 
 @dataclass(frozen=True)
 class Bernoulli(Participation):
-    """Every client independently with probability `p`; a round without anybody is drawn again."""
+    """Every client independently with probability `p`; an empty round is drawn again."""
 
     p: float
 
@@ -90,12 +92,12 @@ class Bernoulli(Participation):
 
 @dataclass(frozen=True)
 class Explicit(Participation):
-    """The cohorts round by round, given by hand."""
+    """An explicit list of cohorts, one per round."""
 
     cohorts: Sequence[Sequence[int]]
 
     def cohort(self, t: int, clients: int, rng: np.random.Generator) -> Index:
-        # Only a dry round after the last one asks for more: it takes the last cohort again.
+        # Only a dry round after the last one needs more: it takes the last cohort again.
         return np.sort(np.asarray(self.cohorts[min(t, len(self.cohorts) - 1)], dtype=np.int64))
 
     def check(self, clients: int, rounds: int) -> None:
@@ -110,19 +112,19 @@ class Explicit(Participation):
 
 @dataclass(frozen=True)
 class Unreliable(Participation):
-    """The cohorts of `rule`, of which some clients never answer, and some are slow.
+    """The cohorts of `rule` with dropouts and stragglers.
 
-    A client that drops out has no part in the round, and costs no communication; one of a cohort always answers. A
+    A client that drops out has no part in the round, and costs no communication; at least one of a cohort replies. A
     straggler takes a number of its local steps that is uniform in 1, ..., K_i, as in FedProx (MLSys 2020, section 5.2).
-    Who it is depends on seed, round and client alone, so that all methods meet the same.
+    Both depend on seed, round and client alone, so that they are the same for all methods.
     """
 
-    rule: Participation  # or what `participation` makes one of, such as 0.2
-    dropouts: float = 0.0  # chance of a client never to answer
-    stragglers: float = 0.0  # chance of a client that answers to be slow
+    rule: Participation  # or a value that `participation` accepts, such as 0.2
+    dropouts: float = 0.0  # chance that a client does not reply
+    stragglers: float = 0.0  # chance that a client that replies is slow
 
     def __post_init__(self) -> None:
-        """Raises InputError, naming the field, for what is no chance or no rule."""
+        """Check the fields. Raises InputError, naming the field, for an invalid chance or rule."""
         super().__post_init__()
         object.__setattr__(self, "rule", participation(self.rule))  # set only here: the class is frozen
         _check_chance("dropouts", self.dropouts)
@@ -152,17 +154,17 @@ class Unreliable(Participation):
 
 @dataclass(frozen=True)
 class HeldOut(Participation):
-    """The cohorts of `rule` among all clients but a `share` of them, who never take part.
+    """The cohorts of `rule` without a `share` of all clients, who never take part.
 
     The model is evaluated on their samples: the gap to the clients that train is the participation gap of Yuan et al.
     (ICLR 2022). They are chosen at random, and are the same for every seed.
     """
 
-    rule: Participation  # or what `participation` makes one of, such as 0.2
+    rule: Participation  # or a value that `participation` accepts, such as 0.2
     share: float
 
     def __post_init__(self) -> None:
-        """Raises InputError for what is no share or no rule."""
+        """Check the fields. Raises InputError for an invalid share or rule."""
         super().__post_init__()
         object.__setattr__(self, "rule", participation(self.rule))  # set only here: the class is frozen
         _check_chance("held_out", self.share)
@@ -193,7 +195,7 @@ def _check_chance(name: str, value: float) -> None:
 
 
 def participation(rule: Any) -> Participation:
-    """A rule from what a user writes: a share (0.1), a number per round (10), cohorts ([[0, 1], ...]) or a rule."""
+    """Make a rule from a user's value: a share (0.1), a number per round (10), cohorts ([[0, 1], ...]) or a rule."""
     rule = plain_number(rule)
     if isinstance(rule, Participation):
         return rule
@@ -205,8 +207,35 @@ def participation(rule: Any) -> Participation:
         cohorts = [[plain_number(i) for i in cohort] for cohort in rule]
     except TypeError:
         cohorts = []
-    whole = all(isinstance(i, Integral) and not isinstance(i, bool) for cohort in cohorts for i in cohort)
-    if isinstance(rule, str | dict) or not cohorts or not whole:
+    are_clients = all(isinstance(i, Integral) and not isinstance(i, bool) for cohort in cohorts for i in cohort)
+    if isinstance(rule, str | dict) or not cohorts or not are_clients:
         allowed = "a share, a number per round, a list of cohorts such as [[0, 1], [1, 2]], or Bernoulli(p)"
         raise InputError(f"participation must be {allowed}, got {rule!r}")
     return Explicit([[int(i) for i in cohort] for cohort in cohorts])
+
+
+@dataclass(frozen=True)
+class PooledCohort(Participation):
+    """Client 0 in every round, with as many local steps as the cohort of `rule` would take together."""
+
+    rule: Participation
+    client: Client
+    sizes: Index  # samples of each client that `rule` chooses from, (clients,)
+
+    def cohort(self, t: int, clients: int, rng: np.random.Generator) -> Index:
+        return np.zeros(1, dtype=np.int64)
+
+    def steps_taken(self, seed: int, t: int, clients: Index, steps: Index) -> Index:
+        cohort = self.rule.cohort(t, len(self.sizes), generator(seed, Purpose.COHORT, t))
+        taken = self.rule.steps_taken(seed, t, cohort, self.client.local_steps(self.sizes[cohort]))
+        total: Index = taken.sum(keepdims=True)
+        return total
+
+
+def pooled(data: FederatedData, client: Client, rule: Participation) -> tuple[FederatedData, PooledCohort]:
+    """Pool the samples of all clients that may take part in one client; return its data and its cohorts."""
+    taking_part = np.setdiff1d(np.arange(data.clients), rule.held_out(data.clients))
+    parts = Holdings(data.members, data.offsets).parts()
+    members = np.unique(np.concatenate([parts[i] for i in taking_part]))
+    pool = replace(data, members=members, offsets=np.array([0, len(members)]), validation=None)
+    return pool, PooledCohort(rule, client, data.sizes)

@@ -1,6 +1,6 @@
-"""Counter-based randomness: every draw is a function of (seed, purpose, counters) and of nothing that ran before.
+"""Counter-based randomness: every draw is a function of (seed, purpose, counters) alone, not of earlier draws.
 
-So one client after another, many at once, several processes and a resumed run all draw the same.
+So sequential clients, stacks of clients, several processes and a resumed run all draw the same numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ALL = 0xFFFF_FFFF_FFFF_FFFF  # 64 bits
 
 
 class Purpose(IntEnum):
-    """What a draw is for. A number, once given, keeps its meaning; 0 is the partition of the data."""
+    """The purpose of a draw. Numbers never change their meaning; 0 is the partition of the data."""
 
     MODEL = 1
     COHORT = 2
@@ -29,26 +29,26 @@ class Purpose(IntEnum):
 
 
 def generator(seed: int, purpose: Purpose, *counters: int) -> np.random.Generator:
-    """A generator of its own for `counters`, e.g. the round."""
+    """Return the generator for `counters`, e.g. the round."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(purpose), *counters)))
 
 
 def words(seed: int, purpose: Purpose, *counters: Any) -> Words:
-    """64 random bits for every combination of the counters (whole numbers or arrays, broadcast together).
+    """Return 64 random bits for every combination of the counters (integers or arrays, broadcast together).
 
     SplitMix64's finaliser (Steele et al., 2014) chained over the counters: a few vector operations
     for all samples of a cohort, where one generator per client would cost microseconds each.
     """
     state: Any = _mix(seed & ALL)
     for counter in (int(purpose), *counters):
-        # Python's whole numbers are mixed ten times as fast as numpy's.
+        # Python's integers are mixed ten times as fast as numpy's.
         number = int(counter) & ALL if np.ndim(counter) == 0 else np.asarray(counter).astype(np.uint64)
         state = _mix(state ^ _mix(number))
     return np.asarray(state, dtype=np.uint64)
 
 
 def _mix(x: Any) -> Any:
-    """A bijection of 64-bit words in which every input bit moves every output bit; of an array or a whole number."""
+    """Map 64-bit words, integers or arrays, by a bijection in which every input bit changes every output bit."""
     x = (x + 0x9E3779B97F4A7C15) & ALL
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & ALL
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & ALL

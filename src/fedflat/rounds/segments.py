@@ -34,11 +34,11 @@ class Segment:
 
     @classmethod
     def now(cls, start: int, method: Method) -> Segment:
-        """The segment of rounds of `method` that this process computes from round `start` on."""
+        """Return the segment of rounds of `method` that this process computes from round `start`."""
         return cls(start, versions(DECISIVE), code_digest(method))
 
     def changes(self, since: Segment) -> list[str]:
-        """What differs from the segment `since`, in words. What one of the two does not know is no difference."""
+        """Describe the differences from the segment `since`. Values that one of the two lacks are no differences."""
         found = [
             f"{name} was {since.versions.get(name)}, now it is {mine}"
             for name, mine in self.versions.items()
@@ -50,7 +50,7 @@ class Segment:
 
 
 def following(segments: list[Segment], now: Segment, checkpoint: Path, strict: bool) -> list[Segment]:
-    """The segments of a run that continues from `checkpoint`, which has `segments`, with the segment `now`.
+    """Return the segments of a run that continues from `checkpoint`, with `segments`, in the segment `now`.
 
     If something has changed, warns with a ChangedWarning; with `strict` raises InputError.
     """
@@ -59,14 +59,14 @@ def following(segments: list[Segment], now: Segment, checkpoint: Path, strict: b
     if not changes:
         return segments
     if strict:
-        raise InputError(f"checkpoint {checkpoint}: {changes}; without --strict it is gone on from")
+        raise InputError(f"checkpoint {checkpoint}: {changes}; without --strict the run continues")
     message = f"{checkpoint}: {changes}; the rounds that follow may have other bits"
     warnings.warn(message, ChangedWarning, stacklevel=3)
     return [*segments, now]
 
 
 def versions(packages: Sequence[str]) -> dict[str, str | None]:
-    """The installed version of each package, None where it is absent."""
+    """Return the installed version of each package, None where it is absent."""
     return {name: _version(name) for name in packages}
 
 
@@ -81,7 +81,7 @@ def _version(package: str) -> str | None:
 
 
 def code_digest(method: Method) -> str:
-    """The digest of a method's source; around another method that of both, or `UNKNOWN`."""
+    """Return the digest of a method's source, for a wrapper of both sources; `UNKNOWN` if one is in no file."""
     digests = [source_digest(type(one)) for one in chain(method)]
     if len(digests) == 1 or UNKNOWN in digests:
         return UNKNOWN if UNKNOWN in digests else digests[0]
@@ -90,7 +90,7 @@ def code_digest(method: Method) -> str:
 
 @cache
 def source_digest(kind: type[Method]) -> str:
-    """Sixteen hexadecimal digits that change with the source of a method; `UNKNOWN` if a part of it is in no file.
+    """Return 16 hexadecimal digits that change with the source of a method; `UNKNOWN` if a part is in no file.
 
     The source is the method's file, the files of the methods it inherits from, and `core`, which has the local round,
     the oracle and the records.
@@ -105,7 +105,7 @@ def source_digest(kind: type[Method]) -> str:
 
 
 def _file(cls: type[Any]) -> Path | None:
-    """The file that defines a class; None if there is none."""
+    """Return the file that defines a class; None if there is none."""
     found = getattr(sys.modules.get(cls.__module__), "__file__", None)
     path = Path(found) if found else None
     return path if path is not None and path.suffix == ".py" and path.is_file() else None

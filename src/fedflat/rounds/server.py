@@ -1,21 +1,21 @@
-"""The server of a run: its state, whom it asks in a round, what it sends, and how it takes the mean of the answers."""
+"""The server of a run: its state, its cohorts, its message, and its update from the mean of the replies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ..core.errors import NonFiniteError
 from ..core.method import Context, Method
-from ..core.method_check import check_record
-from ..core.model_copy import copied, recompute_weights
 from ..core.objective import Objective
 from ..core.records import is_finite
+from ..core.torch_module import copied, recompute_weights
+from ..core.user_code import check_record
 from ..data.types import Index
 from .aggregation import RunningMean
 from .checkpoint import DamagedError
@@ -24,6 +24,9 @@ from .local_training import Client, ContextFactory
 from .participation import Participation
 from .randomness import Purpose, generator
 from .segments import Segment, following
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -39,19 +42,18 @@ class Snapshot:
 
 
 class Server:
-    """Holds the server's state and takes it from round to round.
+    """Holds the server's state and advances it round by round.
 
-    There is one for all ways to carry out a run: in one process, in several ranks, or in a federation over a network.
+    The same class serves one process, several ranks, and a federation over a network.
     """
 
     def __init__(
         self, method: Method, objective: Objective, w: Tensor, client: Client, participation: Participation,
         clients: int, seed: int, rounds: int, guard: Guard | None = None,
     ) -> None:  # fmt: skip
-        """`w` (d,) is the initial model; `client` says how all `clients` of the run train; `rounds` are planned.
-        guard: what is done about records that are too long.
+        """Start from the model `w` (d,); `client` has the local training of all `clients`; `rounds` are planned.
 
-        Raises InputError if the method comes to nothing in these.
+        guard: bounds the norm and weight of clients' records. Raises InputError if the method cannot work in `rounds`.
         """
         method.check_rounds(rounds)
         self.method, self.objective, self.client = method, objective, client
@@ -61,9 +63,9 @@ class Server:
         self.state = check_record(method, "init_server", method.init_server(w), method.server)
         self.guard = None if guard is None else GuardState.new(guard, method, w)  # that of the next round
         self.direction: Tensor | None = None  # (d,) see `take`
-        self.t = 0  # rounds that are over
-        self.history: list[dict[str, float]] = []  # what each of them reported
-        self.segments = [Segment.now(0, method)]  # with which versions and code they were carried out
+        self.t = 0  # finished rounds
+        self.history: list[dict[str, float]] = []  # the report of each
+        self.segments = [Segment.now(0, method)]  # versions and code that computed them
 
     @property
     def served(self) -> Tensor:
@@ -77,28 +79,28 @@ class Server:
 
     @property
     def model(self) -> nn.Module:
-        """A new module with the model in it, in evaluation mode."""
+        """A new module with the model, in evaluation mode."""
         module = copied(self.objective.module)
         self.objective.space.write(module, self.served)
         recompute_weights(module)
         return module.eval()
 
     def cohort(self, t: int) -> Index:
-        """The clients of round `t`, in rising order; known before the round is computed."""
+        """Return the clients of round `t`, in rising order; known before the round is computed."""
         return self._participation.cohort(t, self.clients, generator(self._seed, Purpose.COHORT, t))
 
     def context(self, sampled: int, share: float | None = None) -> Context:
-        """What every party may know of the next round, in which `sampled` clients take part, a `share` of all."""
+        """Return the context of the next round, in which `sampled` clients take part, a `share` of all."""
         return self._contexts.of(self.t, sampled / self._population if share is None else share, sampled)
 
     def broadcast(self) -> Any:
-        """The message of the next round, (width,) in every field."""
+        """Return the message of the next round, (width,) in every field."""
         return check_record(self.method, "broadcast", self.method.broadcast(self.state), self.method.down)
 
     def updated(self, mean: RunningMean, ctx: Context) -> Any:
-        """The next state, from the mean of what the server receives and of the clients' local steps.
+        """Compute the next state, from the mean of the received records and local steps; change nothing.
 
-        Raises NonFiniteError, naming the field, if it has NaN or infinity; nothing is changed in any case.
+        Raises NonFiniteError, naming the field, if it has NaN or infinity.
         """
         ctx = replace(ctx, steps=mean.steps, lr_sum=mean.lr_factors * ctx.lr)
         found = self.method.update(self.state, mean.value(), ctx)
@@ -111,10 +113,10 @@ class Server:
         return state
 
     def take(self, state: Any, mean: RunningMean, ctx: Context, guard: GuardState | None = None) -> None:
-        """Go to the next round with `state` and `guard`, which follow from the `mean` of the round of `ctx`.
+        """Advance to the next round with `state` and `guard`, which follow from the `mean` of the round of `ctx`.
 
         `direction` is h with w^{t+1} = w^t - eta h, where eta is the server's rate: server_lr times the mean sum of the
-        clients' step sizes, or server_lr alone if its mode is absolute. It is not finite if nobody has taken a step.
+        clients' step sizes, or server_lr alone if its mode is absolute. It is not finite if no client has taken a step.
         """
         is_absolute = getattr(self.method, "server_lr_mode", "relative") == "absolute"
         rate = 1.0 if is_absolute else mean.lr_factors * ctx.lr
@@ -122,22 +124,22 @@ class Server:
         self.state, self.guard, self.t = state, guard, self.t + 1
 
     def report(self, metrics: Mapping[str, float]) -> None:
-        """Add what the last round reports to the history."""
+        """Add the report of the last round to the history."""
         self.history.append({"t": self.t - 1, **metrics})
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of a checkpoint."""
+        """Return the tensors of a checkpoint."""
         direction = {} if self.direction is None else {"direction": self.direction}
         return {f"server.{name}": x for name, x in self.state.tensors().items()} | direction
 
     def meta(self) -> dict[str, Any]:
-        """What a checkpoint holds besides tensors, as JSON-able values."""
+        """Return the JSON-able values of a checkpoint."""
         guard = {} if self.guard is None else {"guard": list(self.guard.medians)}
         segments = [asdict(segment) for segment in self.segments]
         return {"t": self.t, "history": self.history, "segments": segments} | guard
 
     def read(self, tensors: Mapping[str, Any], meta: Mapping[str, Any], path: Path, strict: bool) -> Snapshot:
-        """The server in the content of the checkpoint `path`; give it to `restore` to continue from it.
+        """Read the server from the content of the checkpoint `path`; `restore` continues from it.
 
         Warns with a ChangedWarning, or with `strict` raises InputError, if the checkpoint was written with other
         versions or another code of the method. Raises DamagedError if a field is missing or of another shape.
@@ -165,3 +167,11 @@ class Server:
         """Continue from `snapshot`."""
         self.state, self.t, self.guard = snapshot.state, snapshot.t, snapshot.guard
         self.history, self.segments, self.direction = snapshot.history, snapshot.segments, snapshot.direction
+
+
+def metrics_table(history: list[dict[str, float]]) -> pa.Table:
+    """Return a table with a row per round and a column per metric."""
+    import pyarrow as pa  # a part of a second; the command line starts without it
+
+    columns = dict.fromkeys(name for row in history for name in row)
+    return pa.table({name: [row.get(name) for row in history] for name in columns})

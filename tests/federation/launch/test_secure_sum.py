@@ -13,7 +13,7 @@ from fedflat.federation.flower.programs import app_digest
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.launch.local_federation import LocalFederation
 from fedflat.federation.secure_sum.session import SESSION
-from fedflat.rounds.checked_json import read_checked
+from fedflat.rounds.checksums import read_checked
 from support.effort import in_test_all
 from support.flower_fixtures import GridFederation, events_of, study_of, wait_for
 

@@ -24,7 +24,7 @@ from fedflat.federation.secure_sum.session import (
     SessionFolder,
     UnmaskedRounds,
 )
-from fedflat.rounds.checked_json import write_checked
+from fedflat.rounds.checksums import write_checked
 
 SHARES = SharesRequest(3, "f" * 16, "s", (0, 2, 5), (b"a" * 32,) * 3, (b"b" * 32,) * 3, (0, -1))
 MASKS = MaskRequest(3, "f" * 16, "s", (0, 2), (b"x" * 132, b""))

@@ -11,7 +11,7 @@ from torch import nn
 
 import fedflat as ff
 from fedflat.metrics.flatness import Curve, Finding
-from fedflat.metrics.flatness.lanczos import Krylov, rademacher, tridiagonals
+from fedflat.metrics.flatness.hessian import Krylov, rademacher, tridiagonals
 from fedflat.metrics.flatness.measures import density
 from fedflat.metrics.flatness.measures.density import Density, broadened
 from support.federation import federation, tanh_network

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...core.errors import InputError
 from ...core.hyper import by_name, check, hyper
-from ...core.own_classes import check_hook, class_title, own_errors_named
+from ...core.user_code import check_hook, class_title, own_errors_named
 from ..types import Index, Members
 
 Priors = NDArray[np.float64]  # (clients, classes): each client's weights of the classes; a row need not sum to 1

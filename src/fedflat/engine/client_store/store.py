@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ...core.errors import InputError
 from ...core.method import Method
-from ...core.method_check import check_record
 from ...core.records import Record
+from ...core.user_code import check_record
 from ...data.preparation import to_device
 from ...data.types import Index
 from ...rounds.checkpoint import KEPT, Stream, rows_at_once

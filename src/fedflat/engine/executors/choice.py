@@ -15,9 +15,8 @@ from ...core.errors import InputError, StackingError, printable, shortened
 from ...core.local import LocalResult
 from ...core.model_check import Randomness
 from ...data.types import Index
-from ...rounds.executor import Executor, stacked
+from ...rounds.executor import Executor, Sequential, stacked
 from ...rounds.local_training import ContextFactory
-from ...rounds.sequential import Sequential
 from ..ranks import Ranks
 from .graphed import Graphed
 from .stack_check import check_stack

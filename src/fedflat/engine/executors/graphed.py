@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from ...core.oracle import Oracle
 from ...rounds.batches import BatchPlan
-from ...rounds.sequential import Sequential
+from ...rounds.executor import Sequential
 from .prepared import PreparedStep, Run
 from .tensor_step import StepInputs, TensorStep
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ...core.errors import InputError
-from ...rounds.checked_json import read_checked, write_checked
+from ...rounds.checksums import read_checked, write_checked
 from ..run_directory import RunDirectory
 from ..spec import RunSpec
 

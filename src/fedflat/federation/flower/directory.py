@@ -21,10 +21,9 @@ from ...experiments.run_directory import RunDirectory, difference
 from ...experiments.spec import RunSpec
 from ...files import flush_folder, parsed, read_json, system_errors, write_atomically
 from ...rounds import checkpoint
-from ...rounds.checked_json import read_checked
-from ...rounds.checksums import Checksums, digest_of
-from ...rounds.history import metrics_table
-from ...rounds.model_file import save_model
+from ...rounds.checksums import Checksums, digest_of, read_checked
+from ...rounds.run_model import save_model
+from ...rounds.server import metrics_table
 from ..membership import Membership
 from ..server import FederatedServer
 from .event_log import EVENTS, HEAD, EventLog, LogHead, check_log, head_in, read_events

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...core.errors import InputError, printable
 from ...files import locked
-from ...rounds.checked_json import read_checked, write_checked
+from ...rounds.checksums import read_checked, write_checked
 from .directory import EJECTED as FILE
 from .directory import FederationDirectory
 from .event_log import read_events

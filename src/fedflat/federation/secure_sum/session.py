@@ -24,7 +24,7 @@ from ...files import (
     system_errors,
     write_atomically,
 )
-from ...rounds.checked_json import read_checked, write_checked
+from ...rounds.checksums import read_checked, write_checked
 from ..messages import RefusedError
 from .messages import MaskRequest, SharesRequest, typed
 from .summand import Integers

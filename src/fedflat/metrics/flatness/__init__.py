@@ -12,10 +12,10 @@ from torch import nn
 from ...adapters import adapted_network
 from ...core.errors import InputError
 from ...core.matrix_products import fix_product_rounding
-from ...core.model_copy import copied
 from ...core.objective import Objective
 from ...core.plain_numbers import takes_numbers
 from ...core.task import SampleLoss, task_of
+from ...core.torch_module import copied
 from ...data.federated import FederatedData
 from .measure import Curve, Finding, LossMeasure, Measure, Measured, no_progress
 from .measures import all_measures, find
@@ -55,7 +55,7 @@ class Flatness(Mapping[str, Measured]):
         return len(self._values)
 
     def __str__(self) -> str:
-        """One line per number."""
+        """Write one line per number."""
         return "\n".join(f"{name:<28} {value}" for name, value in self.items())
 
 
@@ -87,7 +87,7 @@ def flatness(
 
 
 def measure(subject: Subject, measures: Sequence[str | Measure], progress: ProgressCallback = no_progress) -> Flatness:
-    """All `measures` of one subject. Raises InputError as `flatness` does."""
+    """Take all `measures` of one subject. Raises InputError as `flatness` does."""
     chosen = check_measures(measures, subject.objective.module)
     for one in chosen:
         if one.needs_round and subject.dry_round is None:
@@ -105,7 +105,7 @@ def measure(subject: Subject, measures: Sequence[str | Measure], progress: Progr
 
 
 def check_names(findings: Sequence[Finding]) -> Flatness:
-    """Join the findings. Raises InputError if a name would stand for the numbers of two of them."""
+    """Join the findings. Raises InputError if two of them use the same name."""
     owners: dict[str, str] = {}
     for finding in findings:
         for name in {*finding.values, *finding.curves}:

@@ -1,4 +1,4 @@
-"""The interface of measures of flatness, and what they give: numbers with errors, curves, and the protocol."""
+"""The interface of measures of flatness and of their results: numbers with errors, curves, and the protocol."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def subsets(values: Iterable[Measured]) -> str:
 
 
 def with_error(value: float, error: float) -> str:
-    """A number and its error, to two digits of the error and the same decimal place: `1.2345 ± 0.0031`."""
+    """Write a number and its error, to two digits of the error and the same decimal place: `1.2345 ± 0.0031`."""
     if not (isfinite(value) and isfinite(error)) or error <= 1e-6 * abs(value):
         return f"{value:.3g} ± {error:.2g}"
     size = max(abs(value), error)
@@ -60,7 +60,7 @@ def with_error(value: float, error: float) -> str:
 
 
 def mean_with_interval(draws: NDArray[np.float64]) -> Measured:
-    """The mean of independent draws (n,) with Student's 95 % interval; no error for a single draw."""
+    """Compute the mean of independent draws (n,) with Student's 95 % interval; no error for a single draw."""
     n = len(draws)
     if n < 2:
         return Measured(float(draws.mean()))
@@ -118,7 +118,7 @@ class Measure(ABC):
         return f"({','.join(other)})" if other else ""
 
     def of(self, subject: Subject) -> Subject:
-        """What `measure` is given of a subject: with `needs_round` the model that is trained."""
+        """Return the subject to measure: at the trained iterate if `needs_round`, else at the served model."""
         return subject.training() if self.needs_round else subject
 
     @abstractmethod
@@ -126,7 +126,7 @@ class Measure(ABC):
         """Measure `subject`, which is not changed, and report progress: `progress(steps done, steps in all)`."""
 
     def coordinates(self, subject: Subject) -> str:
-        """Over which parameters it measures, for the protocol; empty where that goes without saying."""
+        """Describe the parameters that it varies, for the protocol; empty for all parameters of the model."""
         return ""
 
     def finding(
@@ -137,7 +137,7 @@ class Measure(ABC):
         samples: str | None = None,
         used: int | None = None,
     ) -> Finding:
-        """A finding: values and curves, and the protocol in words.
+        """Make a finding: values and curves, and the protocol in words.
 
         Their names contain the defining settings that differ from the defaults.
 

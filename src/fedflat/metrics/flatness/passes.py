@@ -17,7 +17,7 @@ from ...core.objective import Batch, Objective
 
 
 def gradient_with_graph(objective: Objective, w: Tensor, batch: Batch) -> Tensor:
-    """The gradient at `w` (d,), which requires a gradient, with its graph, so that it can be differentiated again.
+    """Compute the gradient at `w` (d,), which requires a gradient, with its graph, for a second derivative.
 
     Fused attention has no second derivative, so attention uses its plain kernel here.
     """
@@ -27,7 +27,7 @@ def gradient_with_graph(objective: Objective, w: Tensor, batch: Batch) -> Tensor
 
 
 def hessian_products(gradient: Tensor, w: Tensor, vectors: Tensor, keep: bool) -> Tensor:
-    """Hessian products with `vectors` (k, d) by one pass through the graph of `gradient`, which is kept if `keep`."""
+    """Multiply the Hessian with `vectors` (k, d) in one pass through the graph of `gradient`; `keep` retains it."""
     if not gradient.requires_grad:  # it does not depend on w
         return torch.zeros_like(vectors)
     one = len(vectors) == 1
@@ -45,12 +45,12 @@ class Footprint:
 
     torch's allocations are counted after each operation, on two and on three samples. Both passes have the same
     operations, so the largest difference is the growth of the peak for any larger batch (a process with LeNet
-    grows by 1.30 MB a sample, the count is 1.28; ResNet-18 14.5 and 14.3). It does not contain what libraries
-    allocate by themselves or what does not grow with the samples.
+    grows by 1.30 MB a sample, the count is 1.28; ResNet-18 14.5 and 14.3). It excludes allocations
+    inside libraries and memory that does not grow with the samples.
     """
 
     def __init__(self, objective: Objective, sample: Batch) -> None:
-        """`sample` is a batch of one."""
+        """Count for `sample`, a batch of one."""
         self.objective, self.sample = objective, sample
 
     @cached_property
@@ -91,7 +91,7 @@ class Footprint:
 
 
 def _growth(run: Callable[[int], object]) -> list[float]:
-    """The growth of the allocated bytes per sample after each operation of `run`, a pass over n samples.
+    """Measure the growth of the allocated bytes per sample after each operation of `run`, a pass over n samples.
 
     If the operations depend on n: a third of what three samples need at the peak and at the end.
     """
@@ -102,7 +102,7 @@ def _growth(run: Callable[[int], object]) -> list[float]:
 
 
 def allocated(run: Callable[[], object]) -> list[int]:
-    """Bytes of the tensors that `run` has made and that are alive after each of its operations; its result is alive."""
+    """Count the bytes of the live tensors that `run` has made, after each of its operations; its result is alive."""
     allocations = _Allocations()
     with allocations:
         _result = run()
@@ -119,7 +119,7 @@ class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing here is compiled; by default torch imports its compiler for a mode, more than a second of a core."""
+        """Return False: nothing is compiled, and torch would import its compiler, more than a second of a core."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

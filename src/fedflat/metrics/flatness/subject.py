@@ -1,4 +1,4 @@
-"""The subject of a measure: a model, its loss on the data of its clients, and the round that would follow."""
+"""The subject of a measure: a model, its loss on the data of its clients, and the next round."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Landscape:
     """
 
     def __init__(self, objective: Objective, data: FederatedData, samples: Members, memory: int = MEMORY) -> None:
-        """`data` is on the device and in the dtype of the model; `samples` (n,) are indices into it."""
+        """Prepare the loss on `samples` (n,), indices into `data`, which has the device and the dtype of the model."""
         self.objective, self.data, self.memory = objective, data, memory
         self.samples = torch.from_numpy(samples.astype(np.int64)).to(data.y.device)
         self.footprint = Footprint(objective, self.batch(self.samples[:1]))
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
         return len(self.samples)
 
     @property
@@ -45,7 +45,7 @@ class Landscape:
         return self.objective.space.d
 
     def parts(self, number: int) -> list[Landscape]:
-        """`number` landscapes, or one per sample if there are fewer, each on every `number`-th sample.
+        """Split into `number` landscapes, or one per sample if there are fewer, each on every `number`-th sample.
 
         F is their mean, weighted by their numbers of samples.
         """
@@ -55,14 +55,14 @@ class Landscape:
         return parts
 
     def loss(self, w: Tensor) -> float:
-        """F at `w` (d,)."""
+        """Compute F at `w` (d,)."""
         with torch.no_grad(), self.objective.evaluating():
             chunks = self.batches(self.footprint.gradient)
             parts = [self.share(batch) * self.objective.loss(w, batch).double() for batch in chunks]
         return float(torch.stack(parts).sum())
 
     def gradient(self, w: Tensor) -> Tensor:
-        """The gradient of F at `w` (d,), (d,)."""
+        """Compute the gradient of F at `w` (d,), (d,)."""
         total = torch.zeros(self.d, dtype=torch.float64, device=w.device)
         with self.objective.evaluating():
             for batch in self.batches(self.footprint.gradient):
@@ -70,20 +70,20 @@ class Landscape:
         return total.to(w.dtype)
 
     def batches(self, bytes_per_sample: float) -> Iterator[Batch]:
-        """All samples, in batches as large as the memory allows at `bytes_per_sample`."""
+        """Yield all samples, in batches as large as the memory allows at `bytes_per_sample`."""
         for some in torch.split(self.samples, self.at_once(bytes_per_sample)):
             yield self.batch(some)
 
     def at_once(self, bytes_per_sample: float) -> int:
-        """How many samples the memory holds at `bytes_per_sample`; at least 1."""
+        """Return how many samples the memory holds at `bytes_per_sample`; at least 1."""
         return min(len(self), max(1, int(self.memory // max(1.0, bytes_per_sample))))
 
     def batch(self, samples: Tensor) -> Batch:
-        """The samples with these indices (b,), prepared for the model."""
+        """Return the samples with these indices (b,), prepared for the model."""
         return Batch(self.data.inputs(samples), self.data.y[samples])
 
     def share(self, batch: Batch) -> float:
-        """The share of the samples that is in `batch`."""
+        """Return the share of the samples that is in `batch`."""
         return len(batch.y) / len(self)
 
 
@@ -109,13 +109,13 @@ class RoundObserver:
     """Observes a dry round: records what it needs and changes nothing. This base class records nothing."""
 
     def step(self, clients: Index, k: int, w: Tensor, perturbation: Tensor) -> None:
-        """Called at local step `k` of `clients` (c,) with their models `w` (c, d) before the step.
+        """Receive local step `k` of `clients` (c,), with their models `w` (c, d) before the step.
 
         The method takes its descent gradient at `w + perturbation`, (c, d).
         """
 
     def done(self, clients: Index, w: Tensor) -> None:
-        """Called at the end of the round of `clients` (c,) with their local models `w` (c, d)."""
+        """Receive the local models `w` (c, d) of `clients` (c,) at the end of their round."""
 
 
 @dataclass(frozen=True)
@@ -142,21 +142,21 @@ class Subject:
     data: FederatedData  # on the device and in the dtype of the model
     max_samples: int = MAX_SAMPLES
     memory: int = MEMORY
-    dry_round: DryRound | None = None  # None: there is no run, only a model
+    dry_round: DryRound | None = None  # None for a model without a run
     iterate: Tensor | None = None  # (d,) the model that the next round starts from, if that is another than `w`
     direction: Tensor | None = None  # (d,) h of the last step, iterate = before - eta h; None before the first round
     weights: Literal["uniform", "samples"] = "uniform"  # of the clients in the server's mean
     is_merged: bool = False  # whether `w` are the weights of adapted layers, see `merged`
 
     def training(self) -> Subject:
-        """The subject of a measure that looks at the round that follows: with the model that is trained."""
+        """Return the subject of a measure of the next round: at the model that is trained."""
         return self if self.iterate is None else replace(self, w=self.iterate)
 
     @cached_property
     def merged(self) -> Subject:
         """The same model without adapters; `w` are the weights of the adapted layers, and all else is fixed.
 
-        It is alone, without a round. Holds a copy of the whole model.
+        It has no round. Holds a copy of the model.
         """
         objective = Objective(merged(self.objective.module, self.objective.space, self.w), task=self.objective.task)
         w = objective.space.flatten(objective.module)
@@ -175,21 +175,21 @@ class Subject:
         return self._landscape(self.data.members)
 
     def together(self, clients: Index) -> Mean:
-        """Return the loss on what `client` takes of each of these clients (c,), weighted by their samples."""
+        """Return the loss on the samples of `client` for these clients (c,), weighted by their sizes."""
         return Mean([(float(self.data.sizes[i]), self.client(i)) for i in clients])
 
     def used_of(self, clients: Index) -> int:
-        """Count the samples that `client` takes of these clients (c,) together."""
+        """Count the samples of `client` for these clients (c,) together."""
         sizes = self.data.sizes[clients]
         return int((-(-sizes // -(-sizes // self.max_samples))).sum())
 
     def client(self, i: int) -> Landscape:
-        """The loss of client `i` on its training samples."""
+        """Return the loss of client `i` on its training samples."""
         return self._landscape(self.data.members[self.data.offsets[i] : self.data.offsets[i + 1]])
 
     @property
     def total(self) -> int:
-        """How many training samples there are."""
+        """Number of training samples."""
         return len(self.data.members)
 
     @property
@@ -198,12 +198,13 @@ class Subject:
         return self.part(len(self.pooled))
 
     def part(self, used: int) -> str:
-        """Say how many of the training samples `used` are."""
-        whole = used == self.total
-        return f"all {used:,} training samples" if whole else f"{used:,} of {self.total:,} training samples"
+        """Describe `used` samples as a part of the training samples."""
+        return (
+            f"all {used:,} training samples" if used == self.total else f"{used:,} of {self.total:,} training samples"
+        )
 
     def some_clients(self, number: int) -> Index:
-        """`number` clients, or all if there are fewer, evenly spaced over all and the same for every model, (c,)."""
+        """Choose `number` clients, or all if there are fewer, evenly spaced and the same for every model, (c,)."""
         return np.linspace(0, self.data.clients, min(number, self.data.clients), endpoint=False).astype(np.int64)
 
     def next_round(self, clients: Index | None, observer: RoundObserver) -> NextRound:

@@ -1,19 +1,19 @@
-"""What rounds of the sampled Gaussian mechanism cost, by Google's `dp-accounting`."""
+"""The promise of a private run, and the cost of its rounds of the sampled Gaussian mechanism, by `dp-accounting`."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import MISSING, dataclass
 from functools import cache, reduce
-from math import floor, inf, log, log1p, log10, sqrt
+from math import exp, floor, inf, log, log1p, log10, pi, sqrt
 from typing import Any, Literal
 
 from ...core.errors import InputError
-from .gaussian import gaussian_distance, gaussian_epsilon
-from .settings import LEAST_NOISE, MOST_NOISE
+from ...core.hyper import by_name, check, hyper
 
 Neighbours = Literal["ADD_OR_REMOVE_ONE", "REPLACE_ONE"]
-INTERVAL, COARSE = 1e-4, 1e-3  # of losses: what `dp-accounting` takes by itself, and one for searching
+INTERVAL, COARSE = 1e-4, 1e-3  # of losses: the default of `dp-accounting`, and one for searching
 WIDEST = 500.0  # interval, whose exponential is still a number
 MOST_ROUNDS = 100_000
 RESOLUTION = 1e-13  # of delta for each round: errors of Fourier transforms, which composition multiplies
@@ -30,9 +30,9 @@ def epsilon(
 
     In each round every client takes part with probability `rate`, independently, and moves a sum by at most 1, to which
     Gaussian noise of deviation `noise_multiplier` is added. neighbours: what two data sets differ in, one client that
-    one of them does not have, or one client whose data are others. interval: to whose multiples losses are rounded up,
-    where they are not large. again: how many sums were released, of each round of which it was more than one. They have
-    one cohort, so k of them are one with noise that is smaller by sqrt(k). Raises InputError at a rate below 1 without
+    one of them does not have, or one client whose data are others. interval: losses are rounded up to its multiples,
+    where they are not large. again: the number of released sums of each round with more than one. They have one
+    cohort, so k of them equal one with noise that is smaller by sqrt(k). Raises InputError at a rate below 1 without
     the extra `dp`, and for rounds or a delta that floating point does not resolve.
     """
     if not rounds:
@@ -54,7 +54,7 @@ def epsilon(
 
 @cache
 def noise_for(epsilon_wanted: float, delta: float, rate: float, rounds: int) -> float:
-    """The least noise multiplier, of four significant digits, whose `epsilon` in so many rounds is at most the wanted.
+    """Find the least noise multiplier, with four significant digits, whose `epsilon` in `rounds` is at most the wanted.
 
     It is at least LEAST_NOISE. Raises InputError if it is above MOST_NOISE, and where `epsilon` does.
     """
@@ -91,7 +91,7 @@ def _check_resolved(rounds: int, delta: float) -> None:
 
 
 def _interval(interval: float, noise_multiplier: float, spread: float, rounds: int, rough: float) -> float:
-    """Return what losses of a round with such noise are rounded to, where the rounds cost about `rough`.
+    """Return the rounding of losses of a round with such noise, where the rounds cost about `rough`.
 
     It is `interval`, less where losses are small, and more where distributions would have more than some 1e5 of it.
     spread: about the deviation of the losses of all rounds.
@@ -131,19 +131,19 @@ def _least_digits(near: float, suffices: Callable[[float], bool]) -> float:
 
 
 def _multiple(steps: int, unit: float) -> float:
-    """`steps` times `unit`, as it is written with so many digits."""
+    """Return `steps` times `unit`, rounded to `DIGITS` digits."""
     return float(f"{steps * unit:.{DIGITS}g}")
 
 
 def _guess(epsilon_wanted: float, delta: float, rate: float, rounds: int) -> float:
-    """Roughly the noise multiplier, by the central limit theorem of Gaussian differential privacy (Bu et al., 2020)."""
+    """Estimate the noise multiplier by the central limit theorem of Gaussian differential privacy (Bu et al., 2020)."""
     mu = gaussian_distance(epsilon_wanted, delta)
     return 1 / sqrt(log1p((mu / rate) ** 2 / rounds)) if rate < 1 else sqrt(rounds) / mu
 
 
 @cache
 def _losses(rate: float, noise_multiplier: float, neighbours: Neighbours, interval: float) -> Any:
-    """The privacy loss distribution of one round; estimates are pessimistic."""
+    """Return the privacy loss distribution of one round; estimates are pessimistic."""
     try:
         from dp_accounting import NeighboringRelation  # an extra
         from dp_accounting.pld import privacy_loss_distribution as distributions
@@ -153,3 +153,84 @@ def _losses(rate: float, noise_multiplier: float, neighbours: Neighbours, interv
     return distributions.from_gaussian_mechanism(
         noise_multiplier, sampling_prob=rate, neighboring_relation=relation, value_discretization_interval=interval
     )
+
+
+ROUNDED_UP = 1e-9  # by which an epsilon is larger than the root that was found, more than the root's error
+
+
+def gaussian_epsilon(distance: float, delta: float) -> float:
+    """Compute the epsilon at `delta` of a sum that is moved by `distance` deviations of its noise, rounded up."""
+    from scipy.optimize import brentq  # takes long to import
+    from scipy.special import ndtri
+
+    if gaussian_delta(distance, 0.0) <= delta:
+        return 0.0
+    high = distance**2 / 2 - distance * float(ndtri(delta))  # where the first of the two terms of delta is delta
+    root = float(brentq(lambda epsilon: gaussian_delta(distance, epsilon) - delta, 0.0, high, xtol=1e-12))
+    return root + ROUNDED_UP * (1 + root)
+
+
+def gaussian_distance(epsilon: float, delta: float) -> float:
+    """Compute the distance, in deviations of the noise and from 1e-12 to 1e12, that costs `epsilon` at `delta`."""
+    from scipy.optimize import brentq
+
+    def excess(power: float) -> float:
+        return gaussian_delta(10**power, epsilon) - delta
+
+    return 1e-12 if excess(-12) > 0 else 10 ** float(brentq(excess, -12, 12))
+
+
+def gaussian_delta(distance: float, epsilon: float) -> float:
+    """Compute delta = Phi(distance/2 - epsilon/distance) - e^epsilon Phi(-distance/2 - epsilon/distance), exactly.
+
+    The two terms share the density at the first argument; without it none is large, and their difference is exact.
+    """
+    from scipy.special import ndtr
+
+    near, far = distance / 2 - epsilon / distance, distance / 2 + epsilon / distance
+    density = exp(-near * near / 2) / sqrt(2 * pi)
+    return (float(ndtr(near)) if near > 0 else density * _mills(-near)) - density * _mills(far)
+
+
+def _mills(x: float) -> float:
+    """Compute the chance of a normal deviate above `x` over the density at `x`, for `x` of at least 0."""
+    from scipy.special import erfcx
+
+    return sqrt(pi / 2) * float(erfcx(x / sqrt(2)))
+
+
+Noise = Literal["system", "seeded-not-private"]
+LEAST_NOISE = 0.01  # below it epsilon is in the thousands, and the grid of `PrivateMean` would be finer than its sums
+MOST_NOISE = 1e9  # times the largest clip over the least rate it still fits single precision
+
+
+@by_name
+@dataclass(frozen=True, kw_only=True)
+class Privacy:
+    """Client-level (epsilon, delta)-differential privacy of all models that a run exports; see docs/privacy.md."""
+
+    epsilon: float = hyper(
+        MISSING, "most that the run may spend, for one client added or removed", low=0, open_low=True, high=1e6
+    )
+    delta: float = hyper(
+        MISSING, "chance that epsilon does not hold; well below one over the clients", low=0, open_low=True, high=0.5
+    )
+    clip: float = hyper(
+        MISSING, "bound on the norm of all that a client sends, in the unit of parameters", low=1e-15, high=1e15
+    )
+    rate: float = hyper(MISSING, "chance of every client, independently, to take part in a round",
+                        low=1e-9, high=1)  # fmt: skip
+    noise_multiplier: float | None = hyper(
+        None,
+        "deviation of the noise on the sum, in clips; default: the one that spends epsilon in all rounds",
+        low=LEAST_NOISE,
+        high=MOST_NOISE,
+    )
+    noise: Noise = hyper("system", "where random numbers come from: the operating system, or for tests the seed")
+
+    def __post_init__(self) -> None:
+        """Check the fields. Raises InputError, naming the field, for a value out of range."""
+        try:
+            check(self)
+        except InputError as error:
+            raise InputError(str(error).replace("Privacy.", "privacy.")) from error

@@ -1,44 +1,46 @@
-"""The mean that the server of a private run sees: of bounded records, with noise, over a number that is fixed."""
+"""The mean of a private round: bounded records with noise, over a fixed number; and its secret random numbers."""
 
 from __future__ import annotations
 
 import hashlib
+import hmac
+import secrets
 from collections.abc import Callable
 from math import floor, log2
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ...core.local import lr_factors_of
 from ...core.method import Context, Method
-from ...core.record_norm import record_norm, shortened_to
-from ...core.records import Record
+from ...core.records import Record, record_norm, shortened_to
+from ...data.types import Index
 from ..aggregation import RunningMean
-from .randomness import normal_deviates
 
 FINENESS = 20  # binary digits of the grid below the deviation of the noise
 SLACK = 2.0**-20  # by which records are shorter than the bound, more than all roundings can add
 
 
 class PrivateMean(RunningMean):
-    """Bounds every record that is added, sums them on a grid, and tells the sum with noise over the expected clients.
+    """Bounds every record, sums them on a grid, and returns the noised sum over the expected number of clients.
 
-    A record is taken as a whole: all fields in the unit of parameters, a field with the scale of gradients as the move
-    it makes in a round, have a norm of at most `clip`. Coordinates are then cut, towards zero, to a grid that depends
+    The norm of a record is at most `clip`: that of all fields in the unit of parameters, where a field with the scale
+    of gradients counts as its move in a round. Coordinates are then cut, towards zero, to a grid that depends
     on the settings alone. So a client moves the sum by at most `clip`, to the last bit, and the noise, rounded to the
-    same grid, has no pattern in its last bits: what is told is the ideal noised sum, rounded.
+    same grid, has no pattern in its last bits: the released sum is the ideal noised sum, rounded.
     """
 
     def __init__(
         self, method: Method, like: Tensor, ctx: Context, steps: int, clip: float, noise_multiplier: float,
         expected: float, noise_key: Callable[[bytes], bytes],
     ) -> None:  # fmt: skip
-        """`like` (d,); `steps` is the number of local steps of every client; `expected` of clients is the divisor.
+        """Start with zero; `steps` are the local steps of every client; the divisor is `expected`, a number of clients.
 
-        `noise_key` gives the key of the noise on the sums with a `digest`. It must give another key for other sums: the
-        difference of two sums with the same noise has none.
+        like: (d,). noise_key: returns the key of the noise from the `digest` of the sums. Other sums must have another
+        key: the difference of two sums with the same noise has none.
         """
         super().__init__(method, like)
         self._clip, self._expected, self._noise_key = clip, expected, noise_key
@@ -54,7 +56,7 @@ class PrivateMean(RunningMean):
         super().add(self.bounded(received), steps, torch.ones_like(weights), lr_factors)
 
     def bounded(self, received: Record) -> Any:
-        """`received` (c, width) as it is added; the record of a client that is not finite is zero."""
+        """Bound `received` (c, width) as it is added; a record that is not finite becomes zero."""
         norm = record_norm(received, self._lr_sum.expand(len(next(iter(received.tensors().values()))), 1))
         shorter = shortened_to(received, norm, self._clip * (1 - SLACK))
         fields = {}
@@ -64,13 +66,13 @@ class PrivateMean(RunningMean):
         return self._record(**fields)
 
     def value(self) -> Any:
-        """The noised sum over the expected number of clients; however often it is asked for, the same."""
+        """Return the noised sum over the expected number of clients; the same at every call."""
         key = self._noise_key(self.digest())
         means = {name: self._noised(name, key) / self._expected for name in self._sums}
         return self._record(**{name: mean.to(self.like.dtype) for name, mean in means.items()})
 
     def digest(self) -> bytes:
-        """SHA-256 of the exact sums and the deviations of their noise; what is told depends on no more but the key."""
+        """Return the SHA-256 of the exact sums and their noise's deviations, which with the key determine `value`."""
         found = hashlib.sha256()
         for name, x in self._sums.items():
             total = x.value().cpu().numpy() + 0.0  # no zero has a sign
@@ -88,10 +90,51 @@ class PrivateMean(RunningMean):
         return self._factors[0]
 
     def _noised(self, name: str, key: bytes) -> Tensor:
-        """The sum of a field with noise, (width,), float64: multiples of the grid's unit, so nothing is rounded."""
+        """Return the noised sum of a field, (width,), float64: multiples of the grid's unit, so nothing is rounded."""
         total, unit = self._sums[name].value(), self._grid_unit(name)
         deviates = normal_deviates(key, f"noise of {name}", len(total)) * self._deviations[name]
         return total + torch.from_numpy(np.rint(deviates / unit) * unit).to(total.device)
 
     def _grid_unit(self, name: str) -> float:
         return 2.0 ** (floor(log2(self._deviations[name])) - FINENESS)
+
+
+KEY_BYTES = 32
+
+
+def system_key() -> bytes:
+    """Draw a key from the operating system's generator."""
+    return secrets.token_bytes(KEY_BYTES)
+
+
+def seeded_key(seed: int, t: int) -> bytes:
+    """Derive a key from the seed, which is not secret: for tests, not for a private run."""
+    return hashlib.sha256(f"not private: seed {seed}, round {t}".encode()).digest()
+
+
+def derived_key(key: bytes, purpose: bytes) -> bytes:
+    """Derive a key for one purpose by HMAC-SHA256: it reveals neither `key` nor the keys for other purposes."""
+    return hmac.digest(key, purpose, "sha256")
+
+
+def words(key: bytes, purpose: str, number: int) -> NDArray[np.uint64]:
+    """Generate words of 64 bits (number,), an independent stream for each purpose: SHAKE-256 of key and purpose."""
+    return np.frombuffer(hashlib.shake_256(key + purpose.encode()).digest(8 * number), dtype="<u8")
+
+
+def poisson_sample(key: bytes, rate: float, clients: int) -> Index:
+    """Draw each of `clients` with probability `rate`, independently, in rising order; the sample may be empty."""
+    if rate == 1:
+        return np.arange(clients)
+    return np.flatnonzero(words(key, "cohort", clients) < np.uint64(int(rate * 2**64)))
+
+
+def normal_deviates(key: bytes, purpose: str, number: int) -> NDArray[np.float64]:
+    """Draw independent standard normal deviates (number,), by the method of Box and Muller in double precision.
+
+    The radius has 64 random bits, so the largest deviate is 9.4.
+    """
+    half = -(-number // 2)
+    uniform = (words(key, purpose, 2 * half) + 0.5) * 2.0**-64  # in (0, 1]
+    radius, angle = np.sqrt(-2 * np.log(uniform[:half])), 2 * np.pi * uniform[half:]
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:number]

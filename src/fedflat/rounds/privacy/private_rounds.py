@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import os
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -17,15 +20,13 @@ from ...core.errors import InputError
 from ...core.method import Context, Method
 from ...core.wrapper import label_of
 from ...data.types import Index
+from ...files import PRIVATE, flush_folder, read_bytes, system_errors
 from ..checkpoint import DamagedError
 from ..cost import full_passes_per_round, gradients_per_step
 from ..local_training import Client
 from ..participation import Participation
-from .accountant import Neighbours, epsilon, noise_for
-from .private_mean import PrivateMean
-from .randomness import KEY_BYTES, derived_key, poisson_sample, seeded_key, system_key
-from .release_log import Release, add_to_log, log_of, read_log
-from .settings import Privacy
+from .accountant import Neighbours, Privacy, epsilon, noise_for
+from .private_mean import KEY_BYTES, PrivateMean, derived_key, poisson_sample, seeded_key, system_key
 
 _RUN = re.compile(r"[0-9a-f]{16}")
 MOST_DELTA = 1.0  # times one over the clients: a mechanism that shows a client at random has as much
@@ -33,25 +34,25 @@ MOST_DELTA = 1.0  # times one over the clients: a mechanism that shows a client 
 
 @dataclass(frozen=True)
 class Poisson(Participation):
-    """Every client independently with probability `rate`; rounds without anybody happen."""
+    """Every client independently with probability `rate`; rounds may be empty."""
 
     rate: float
 
     def cohort(self, t: int, clients: int, rng: np.random.Generator) -> Index:
-        """Clients as a private round may have them; those of a run are drawn by `PrivateRounds`, not by its seed."""
+        """Draw an example cohort; those of a run are drawn by `PrivateRounds`, not by its seed."""
         return np.flatnonzero(rng.random(clients) < self.rate)
 
 
 @dataclass(frozen=True)
 class RoundKey:
-    """The secret of a round, from which those of later rounds follow, and those of earlier ones do not."""
+    """The secret of a round; those of later rounds follow from it, those of earlier rounds do not."""
 
-    run: str  # a name of the run, 16 hexadecimal digits, which tells nothing of its keys
+    run: str  # a name of the run, 16 hexadecimal digits, that reveals none of its keys
     t: int
     key: bytes
 
     def of(self, t: int) -> RoundKey:
-        """The secret of round `t`, this one or a later one. Raises ValueError for an earlier one."""
+        """Return the secret of round `t`, this one or a later one. Raises ValueError for an earlier one."""
         if t < self.t:
             raise ValueError(f"the key of round {t} does not follow from that of round {self.t}")
         key = self.key
@@ -61,20 +62,20 @@ class RoundKey:
 
 
 class PrivateRounds:
-    """Draws who takes part, makes the mean of a round, and says what the rounds so far have spent.
+    """Draws the cohort of a round, makes its mean, and computes the privacy spent so far.
 
-    All that is drawn in a round follows from its `RoundKey`, and the noise from the sum that it is added to as well: a
-    round that is computed again has the same cohort, and for the same sum the same noise. Another sum has another one,
-    and counts as a further release. The key is kept in checkpoints, and the releases in a log beside them.
+    All random numbers of a round follow from its `RoundKey`, and the noise also from its sum: a round that is computed
+    again has the same cohort, and for the same sum the same noise. Another sum has other noise and counts as a further
+    release. The key is kept in checkpoints, and the releases in a log beside them.
     """
 
     def __init__(
         self, privacy: Privacy, method: Method, client: Client, clients: int, rounds: int, seed: int,
         shared: Callable[[Any], Any] = lambda key: key, writes: bool = True,
     ) -> None:  # fmt: skip
-        """`rounds` are planned; `shared` gives all ranks what the first one has drawn, as JSON, and only that `writes`.
+        """Plan `rounds`; `shared` sends the first rank's draws to all ranks, as JSON, and only that rank `writes`.
 
-        Raises InputError, naming the setting, for what cannot be private, or would spend more than is allowed.
+        Raises InputError, naming the setting, if the run cannot be private or would exceed its budget.
         """
         _check(privacy, method, client, clients)
         noise = privacy.noise_multiplier or noise_for(privacy.epsilon, privacy.delta, privacy.rate, rounds)
@@ -82,23 +83,23 @@ class PrivateRounds:
         self.rule, self.clients = Poisson(privacy.rate), clients
         self._seed, self._shared, self._writes, self._planned = seed, shared, writes, rounds
         self._client, self._steps = client, client.steps or 1
-        self._secret: RoundKey | None = None  # of the latest round that was asked for
+        self._secret: RoundKey | None = None  # of the latest requested round
         self._released: frozenset[Release] = frozenset()
         self._folders: frozenset[Path] = frozenset()  # that have states of this run
         self.check_budget(rounds)
 
     @property
     def expected(self) -> float:
-        """How many clients take part in a round on average; every sum is divided by it."""
+        """Expected number of clients in a round, the divisor of every sum."""
         return self.privacy.rate * self.clients
 
     @property
     def known_of_a_round(self) -> tuple[int, float]:
-        """How many clients take part, and what share of all, as far as methods may know: on average."""
+        """Number of clients in a round and their share of all, on average: methods may know no more."""
         return max(1, round(self.expected)), self.privacy.rate
 
     def expected_gradients(self, method: Method, sizes: Index) -> float:
-        """How many minibatch gradients a round takes on average, of clients with `sizes` samples (clients,)."""
+        """Return the expected number of minibatch gradients in a round of clients with `sizes` samples (clients,)."""
         full = full_passes_per_round(method) * int(self._client.batches_per_epoch(sizes).sum())
         return self.privacy.rate * (self.clients * self._steps * gradients_per_step(method) + full)
 
@@ -108,11 +109,11 @@ class PrivateRounds:
         return self.privacy.noise == "system"
 
     def cohort(self, t: int) -> Index:
-        """The clients of round `t`, the next one, in rising order, maybe nobody; every rank must ask."""
+        """Draw the clients of round `t`, the next one, in rising order; may be empty. Every rank must call it."""
         return poisson_sample(self._key(t, b"cohort"), self.privacy.rate, self.clients)
 
     def mean(self, method: Method, like: Tensor, ctx: Context) -> PrivateMean:
-        """What adds up the records of the round of `ctx`; `like` (d,)."""
+        """Return an empty mean for the records of the round of `ctx`; `like` (d,)."""
 
         def noise_key(digest: bytes) -> bytes:
             return self._key(ctx.t, b"noise" + digest)
@@ -120,10 +121,10 @@ class PrivateRounds:
         return PrivateMean(method, like, ctx, self._steps, self.privacy.clip, self._noise, self.expected, noise_key)
 
     def release(self, t: int, mean: PrivateMean) -> None:
-        """Note that the sum of round `t` is released: on disk, where states are, before its noise can be drawn.
+        """Record the release of the sum of round `t`, on disk beside the checkpoints, before its noise can be drawn.
 
-        Nothing is counted twice. Every rank must call it. Raises InputError if it is a further sum of a round, and the
-        planned rounds would then spend more than the run may.
+        No release is counted twice. Every rank must call it. Raises InputError if it is a further sum of a round, with
+        which the planned rounds would exceed the budget.
         """
         if not self.is_secret:
             return
@@ -136,20 +137,20 @@ class PrivateRounds:
         self.check_budget(self._planned)  # another process may have continued the same state meanwhile
 
     def kept(self, t: int) -> dict[str, Any]:
-        """What a state after `t` rounds keeps of keys and releases; the key is secret. Every rank must ask."""
+        """Return the key and the number of releases for the state after `t` rounds; secret. Every rank must call it."""
         if not self.is_secret:
             return {}
         secret = self._round_key(t)
         return {"run": secret.run, "key": secret.key.hex(), "releases": len(self._released)}
 
     def log_in(self, folder: Path) -> None:
-        """Keep the log of releases in `folder`, too, before a state is written there."""
+        """Write the log of releases to `folder`, too, before a checkpoint is written there."""
         if self._secret is not None:
             add_to_log(log_of(folder, self._secret.run), self._released)
             self._folders |= {folder.absolute()}
 
     def restored(self, kept: Any, t: int, path: Path) -> Self:
-        """The private rounds that go on after `t` rounds, from what the checkpoint `path` has `kept`.
+        """Return private rounds that continue after `t` rounds, from the `kept` values of the checkpoint `path`.
 
         Raises DamagedError if it has no key, InputError if the log beside it is missing or incomplete.
         """
@@ -169,28 +170,28 @@ class PrivateRounds:
         return new
 
     def settings(self) -> dict[str, str]:
-        """What the rounds depend on; noise that was solved for depends on how many are planned."""
+        """Return the settings of the rounds; solved-for noise depends on the number of planned rounds."""
         return {"privacy": repr(self.privacy), "noise_multiplier": f"{self._noise:g}"}
 
     def epsilon(self, rounds: int) -> float:
-        """What so many rounds have spent, for one client added or removed, in all continuations that are known of."""
+        """Return the epsilon spent by `rounds`, for one client added or removed, in all known continuations."""
         return self._epsilon(rounds, self._released)
 
     def spent(self, rounds: int) -> dict[str, float]:
-        """What so many rounds have spent, or as many as another continuation had, as results and checkpoints say it."""
+        """Return the privacy spent by `rounds`, or by a longer continuation, for results and checkpoints."""
         rounds = max([rounds, *(t + 1 for t, _ in self._released)])
         return {"epsilon": self.epsilon(rounds),
                 "epsilon_replace_one": self._epsilon(rounds, self._released, "REPLACE_ONE"),
                 "delta": self.privacy.delta, "noise_multiplier": self._noise}  # fmt: skip
 
     def check_budget(self, rounds: int, released: frozenset[Release] | None = None) -> None:
-        """Raise InputError if so many rounds, with what was `released`, spend more than the run may."""
+        """Raise InputError if `rounds`, with the sums `released`, exceed the budget."""
         released = self._released if released is None else released
         rounds = max([rounds, *(t + 1 for t, _ in released)])
         needed, again = self._epsilon(rounds, released), len(_again(released, rounds))
         if needed > self.privacy.epsilon:
             further = f", {again} of them released again with another sum," if again else ""
-            remedy = "go on where they were released first" if again else "set fewer rounds, or more noise"
+            remedy = "continue from where they were released first" if again else "set fewer rounds, or more noise"
             raise InputError(
                 f"privacy: {rounds} rounds{further} with noise_multiplier = {self._noise:g} spend epsilon = "
                 f"{needed:.4g}, and privacy.epsilon allows {self.privacy.epsilon:g}; {remedy}"
@@ -203,7 +204,7 @@ class PrivateRounds:
         return epsilon(self.privacy.rate, self._noise, rounds, self.privacy.delta, neighbours, again=again)
 
     def _key(self, t: int, purpose: bytes) -> bytes:
-        """The key of round `t` for one purpose; one that the seed tells is the same for all."""
+        """Return the key of round `t` for one purpose; a key from the seed is the same for all."""
         return derived_key(self._round_key(t).key, purpose) if self.is_secret else seeded_key(self._seed, t)
 
     def _round_key(self, t: int) -> RoundKey:
@@ -215,17 +216,77 @@ class PrivateRounds:
 
 
 def _again(released: frozenset[Release], rounds: int) -> tuple[int, ...]:
-    """How many sums were released, of each of the first `rounds` of which it was more than one, in rising order."""
+    """Count the released sums of each of the first `rounds` that released more than one, in rising order."""
     numbers = Counter(t for t, _ in released if t < rounds)
     return tuple(sorted(number for number in numbers.values() if number > 1))
 
 
 def _check(privacy: Privacy, method: Method, client: Client, clients: int) -> None:
-    """Raise InputError, naming the setting, for what cannot be private."""
+    """Raise InputError, naming the setting, if the run cannot be private."""
     if method.training != "federated":
         raise InputError(f"privacy: {label_of(method)} is {method.training} training, in which clients send nothing")
     if client.steps is None:
-        raise InputError("privacy needs client.steps: with epochs, how many steps a client takes tells its samples")
+        raise InputError("privacy needs client.steps: with epochs, the number of steps reveals the number of samples")
     if privacy.delta * clients > MOST_DELTA:
         raise InputError(f"privacy.delta = {privacy.delta:g} is more than one over the {clients} clients: "
                          "such a delta allows to show a client's data")  # fmt: skip
+
+
+Release = tuple[int, str]  # a round, and the tag of a sum of it, 32 hexadecimal digits
+_LINE = re.compile(r"((\d{1,9}) ([0-9a-f]{32})) ([0-9a-f]{16})")
+_PATTERN = "released-*.log"
+
+
+def log_of(folder: Path, run: str) -> Path:
+    """Return the path of the log of a run's releases in `folder`."""
+    return folder / _PATTERN.replace("*", run)
+
+
+def logs_in(folder: Path) -> list[Path]:
+    """List the logs of all runs with checkpoints, now or earlier, in `folder`."""
+    return sorted(folder.glob(_PATTERN))
+
+
+def read_log(path: Path) -> frozenset[Release]:
+    """Read the releases in the log `path`. Raises InputError, naming the line, if it is missing or damaged."""
+    return _releases(_complete_lines(read_bytes(path)), path)
+
+
+def add_to_log(path: Path, releases: frozenset[Release]) -> frozenset[Release]:
+    """Add new `releases` to the log `path`; return its content, which is on disk when this returns.
+
+    The file is created if it is missing, and only its owner can read it. Raises InputError if it cannot be written.
+    """
+    with system_errors(path, "written"):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE)
+        with os.fdopen(handle, "r+b") as file:
+            fcntl.flock(handle, fcntl.LOCK_EX)  # until it is closed: another process may continue the same state
+            complete = _complete_lines(file.read())
+            known = _releases(complete, path)
+            file.seek(len(complete))
+            file.truncate()
+            file.write("".join(_line(one) for one in sorted(releases - known)).encode())
+            file.flush()
+            os.fsync(handle)
+        flush_folder(path.parent)
+    return known | releases
+
+
+def _complete_lines(content: bytes) -> bytes:
+    """Remove an unfinished last line: the process was killed before it released the sum."""
+    return content[: content.rfind(b"\n") + 1]
+
+
+def _releases(content: bytes, path: Path) -> frozenset[Release]:
+    found = set()
+    for number, line in enumerate(content.decode("ascii", "replace").splitlines(keepends=True), 1):
+        match = _LINE.fullmatch(line[:-1])
+        if match is None or line != _line((int(match[2]), match[3])):
+            raise InputError(f"{path} is damaged in line {number}: the releases of its private run are not known")
+        found.add((int(match[2]), match[3]))
+    return frozenset(found)
+
+
+def _line(release: Release) -> str:
+    text = f"{release[0]} {release[1]}"
+    return f"{text} {hashlib.sha256(text.encode()).hexdigest()[:16]}\n"

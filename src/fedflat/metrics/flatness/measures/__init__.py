@@ -16,17 +16,17 @@ __all__ = ["MEASURES", "all_measures", "find", "find_measure"]
 
 @cache
 def all_measures() -> dict[str, type[Measure]]:
-    """Every measure of this folder by its name on the command line: its file's name with `-` for `_`."""
+    """Return every measure of this folder by its name on the command line: its file's name with `-` for `_`."""
     return classes_by_file(__name__, _is_measure)
 
 
 def find(name: str) -> Measure:
-    """The measure called `name` with its default settings. Raises InputError as `find_measure` does."""
+    """Make the measure called `name` with its default settings. Raises InputError as `find_measure` does."""
     return find_measure(name)()
 
 
 def find_measure(name: str) -> type[Measure]:
-    """The measure called `name`: one of these, an object reference, or an entry point of another package.
+    """Find the measure called `name`: one of these, an object reference, or an entry point of another package.
 
     Case, `-` and `_` do not matter. Raises InputError that lists the known ones.
     """

@@ -16,7 +16,7 @@ class AggregationError(Measure):
     Frobenius norms, of each adapted layer: the mean over these and the largest. B_i and A_i are what the clients of
     the round that follows end at; in all three means they have their weights in the server's. The server's own step,
     such as its momentum, is not in it. It is zero if one factor is the same at all clients. A layer whose mean product
-    is zero is left out. A real federation cannot take it: its server has the means of A and B alone.
+    is zero is left out. A real federation cannot compute it: its server has only the means of A and B.
     """
 
     needs_round = True
@@ -81,7 +81,7 @@ class _Layer:
         self.sums = tuple(x + y for x, y in zip(self.sums, found, strict=True)) if self.sums else found
 
     def error(self) -> float | None:
-        """The relative error; None if there is nothing that it could be relative to."""
+        """Compute the relative error; None if the mean product is zero."""
         weight, A, B, products = self.sums
         size = float((products / weight).norm())
         return float((products - B @ A / weight).norm() / weight) / size if size > 0 else None

@@ -7,8 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from ....core.hyper import hyper
-from ..hessian import Hessian
-from ..lanczos import rademacher, tridiagonals
+from ..hessian import Hessian, rademacher, tridiagonals
 from ..measure import Curve, Finding, LossMeasure, Measured, StepCallback, mean_with_interval
 from ..subject import Subject
 
@@ -59,7 +58,7 @@ class Density(LossMeasure):
 
 
 def broadened(nodes: Array, weights: Array, width: float) -> Curve:
-    """The mean over probes of normal densities at `nodes` with `weights` (probes, steps), four points per width.
+    """Average over probes the normal densities at `nodes` with `weights` (probes, steps), four points per width.
 
     `width` is relative to the range of the nodes or, if they are all equal, to their size or to 1.
     """

@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....core.hyper import hyper
-from ..hessian import Hessian
-from ..lanczos import Krylov, gaussian
+from ..hessian import Hessian, Krylov, gaussian
 from ..measure import Finding, LossMeasure, Measured, StepCallback
 from ..subject import Subject
 
@@ -15,7 +14,7 @@ class Eigenvalues(LossMeasure):
     Thick-restart Lanczos (Wu and Simon, 2000) from a fixed random vector, until all their residuals
     ||H v - lambda v|| are within the tolerance. The error of an eigenvalue is its residual: some exact
     eigenvalue is no farther than that (and usually much closer). An eigenvalue that is exactly multiple
-    is found once, unless the basis spans the whole space.
+    is found once, unless the basis spans the entire space.
     """
 
     precision = ("k", "tol", "most")
@@ -35,7 +34,7 @@ class Eigenvalues(LossMeasure):
 
 
 def eigenpairs(hessian: Hessian, k: int, tol: float, most: int, progress: StepCallback) -> list[tuple[float, float]]:
-    """The `k` largest eigenvalues, descending, each with its residual."""
+    """Compute the `k` largest eigenvalues, descending, each with its residual."""
     # A basis twice as large saved at most one product in thirty, on MLPs and LeNet before and after training.
     krylov = Krylov(hessian, gaussian(np.random.default_rng(0), hessian.w), room=2 * k + 8)
     while True:
@@ -50,7 +49,7 @@ def eigenpairs(hessian: Hessian, k: int, tol: float, most: int, progress: StepCa
 
 
 def _done(krylov: Krylov, k: int, tol: float, most: int) -> bool:
-    """Whether to stop. A space of few dimensions is spanned completely, which finds all multiple eigenvalues."""
+    """Tell whether to stop. A space of few dimensions is spanned completely, which finds all multiple eigenvalues."""
     if krylov.m == krylov.d or krylov.hessian.products >= most:
         return True
     values, _, residuals = krylov.ritz(k)

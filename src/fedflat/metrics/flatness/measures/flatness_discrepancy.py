@@ -41,7 +41,7 @@ class _LocalSharpness(RoundObserver):
     """Sums the sharpness of local models, each on its client's samples, as soon as the clients finish."""
 
     def __init__(self, subject: Subject, rho: float, progress: StepCallback, expected: int) -> None:
-        """`expected` is the number of clients; 0 if it is not known."""
+        """Start with no client; `expected` is their number, 0 if it is not known."""
         self.subject, self.rho, self.progress, self.expected = subject, rho, progress, expected
         self.total, self.weight, self.finished = 0.0, 0, 0  # the total is weighted by the clients' samples
 

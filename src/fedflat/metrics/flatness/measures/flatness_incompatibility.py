@@ -52,7 +52,7 @@ class _Rises(RoundObserver):
         self.rises: list[float] = []
 
     def add(self, i: int, d: Tensor) -> None:
-        """The rise of client `i` along `d` (d,)."""
+        """Add the rise of client `i` along `d` (d,)."""
         F, w = self.subject.client(i), self.subject.w
         self.rises.append(F.loss(w + self.rho * unit(d)) - F.loss(w))
         self.progress(len(self.rises), self.clients)

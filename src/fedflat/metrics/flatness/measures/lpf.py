@@ -41,7 +41,7 @@ class LPF(LossMeasure):
 
 
 def gaussians(seed: int, number: int, like: Tensor) -> Iterator[Tensor]:
-    """`number` independent N(0, I) vectors (d,), one at a time; a larger number begins with the same vectors."""
+    """Yield `number` independent N(0, I) vectors (d,), one at a time; a larger number begins with the same vectors."""
     rng = np.random.default_rng(seed)
     for _ in range(number):
         yield torch.from_numpy(rng.standard_normal(len(like))).to(like)

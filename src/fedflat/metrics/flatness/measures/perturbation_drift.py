@@ -82,7 +82,7 @@ class _GlobalModels(RoundObserver):
             self._add(k, w[self._training.pop(k, 0) :])
 
     def mean(self, k: int) -> Tensor:
-        """The server's model if the round ended at local step `k`, (d,)."""
+        """Return the server's model if the round ended at local step `k`, (d,)."""
         return (self.w.double() + self.moves[k] / self.clients[k]).to(self.w)
 
     def _add(self, k: int, w: Tensor) -> None:
@@ -95,7 +95,7 @@ class _Drifts(RoundObserver):
     """Sums half the distance between the clients' unit perturbations and the global ones."""
 
     def __init__(self, directions: dict[int, Tensor]) -> None:
-        """`directions` are the global perturbations of some local steps, each (d,) and of length 1."""
+        """Start with no client; `directions` are the global perturbations by local step, each (d,), of length 1."""
         self.directions = directions
         self.total, self.number = 0.0, 0  # over all clients and steps that were perturbed
 

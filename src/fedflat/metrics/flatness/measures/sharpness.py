@@ -28,7 +28,7 @@ class Sharpness(LossMeasure):
 def worst_rise(
     F: Landscape | Mean, w: Tensor, rho: float, steps: int, progress: StepCallback, scale: Tensor | float = 1.0
 ) -> float:
-    """max F(w + scale e) - F(w) at `w` (d,) over the points e, ||e|| <= rho, that `steps` of ascent visit.
+    """Compute max F(w + scale e) - F(w) at `w` (d,) over the points e, ||e|| <= rho, that `steps` of ascent visit.
 
     `scale` (d,) stretches the ball. The ascent moves e along unit(scale grad F). Its step length is rho for any
     number of steps: on a quadratic e then turns like a power iteration with (H + lambda_max I) / 2; with lengths

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ....core.hyper import hyper
-from ..hessian import Hessian
-from ..lanczos import Krylov, gaussian, rademacher
+from ..hessian import Hessian, Krylov, gaussian, rademacher
 from ..measure import Finding, LossMeasure, StepCallback, mean_with_interval
 from ..subject import Landscape, Subject
 
@@ -64,7 +63,7 @@ class Trace(LossMeasure):
         return self.finding(subject, {"trace": found}, samples=used, used=len(subject.pooled))
 
     def _goal(self, inside: float, draws: Draws) -> float:
-        """The number of probes for an interval as narrow as wanted, estimated from `draws`; at most theirs if it is."""
+        """Estimate the number of probes for the wanted interval from `draws`; at most their number if they suffice."""
         found = mean_with_interval(inside + draws)
         if not found.error:
             return 0.0
@@ -96,7 +95,7 @@ class _Probes:
         return float(krylov.projected.trace())
 
     def draw(self, number: int) -> Draws:
-        """`number` further draws; they do not depend on how many are drawn in one call."""
+        """Take `number` further draws; they do not depend on how many are drawn in one call."""
         draws, progress = np.zeros(number), self._progress(number)
         for i, (part, random) in enumerate(zip(self._parts, self._random, strict=False)):
             hessian = Hessian(part, self.w)
@@ -110,6 +109,6 @@ class _Probes:
         return draws
 
     def _progress(self, number: int) -> Callable[[int], None]:
-        """Reports how many of the next `number` products are done."""
+        """Return a callback that reports how many of the next `number` products are done."""
         before = self.products
         return lambda done: self.progress(before + done, before + number)

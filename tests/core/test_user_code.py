@@ -14,8 +14,8 @@ import fedflat as ff
 from fedflat.core.errors import InputError, NonFiniteError
 from fedflat.core.method import Method
 from fedflat.core.object_references import allow_code
-from fedflat.core.own_classes import class_title, own_errors_named
 from fedflat.core.records import Delta, Model
+from fedflat.core.user_code import class_title, own_errors_named
 from fedflat.methods import FedAvg, find
 from support.federation import simulation
 
@@ -45,6 +45,14 @@ def test_every_hook_that_raises_is_named_with_its_line(hook: str, executor: str)
     assert isinstance(caught.value.__cause__, KeyError), "the cause has the whole traceback"
 
 
+def test_a_folder_whose_name_begins_like_the_packages_is_a_users() -> None:
+    scope: dict[str, Any] = {}
+    file = f"{Path(ff.__file__).parent}_mine/mom.py"
+    exec(compile("def step(self, w, client, down, grad, ctx):\n    raise KeyError('mine')\n", file, "exec"), scope)
+    with pytest.raises(InputError, match=r"step raised KeyError: 'mine' \(mom.py, line 2\)$"):
+        simulation(mine(step=scope["step"]), executor="sequential").run()
+
+
 def test_the_line_is_the_last_one_in_the_users_file() -> None:
     """A function that the hook calls, and torch below it."""
 
@@ -52,7 +60,7 @@ def test_the_line_is_the_last_one_in_the_users_file() -> None:
         return w @ torch.ones(3, 5)
 
     with pytest.raises(
-        InputError, match=rf"step raised RuntimeError: .*\(test_own_classes.py, line {line_of(product)}\)"
+        InputError, match=rf"step raised RuntimeError: .*\(test_user_code.py, line {line_of(product)}\)"
     ):
         simulation(mine(step=lambda self, w, client, down, grad, ctx: product(w)), executor="sequential").run()
 
@@ -99,7 +107,7 @@ def test_a_worker_names_the_line_too() -> None:
     def step(self: Method, w: Any, client: Any, down: Any, grad: Any, ctx: Any) -> Any:
         raise KeyError("mine")
 
-    message = rf"step raised KeyError: 'mine' \(test_own_\w+.py, line {line_of(step)}"
+    message = rf"step raised KeyError: 'mine' \(test_user_\w+.py, line {line_of(step)}"
     with simulation(mine(step=step), executor="sequential", workers=2) as sim, pytest.raises(InputError, match=message):
         sim.run()
 

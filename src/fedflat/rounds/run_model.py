@@ -1,4 +1,4 @@
-"""The model that training begins with."""
+"""The model of a run: its initial parameters, and its file of parameters by name, as safetensors."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import nn
 
 from .. import models
-from ..adapters import LoRA, adapted, with_bfloat16_base
+from ..adapters import LoRA, adapted, kept_parameters, with_bfloat16_base
 from ..core.errors import InputError, printable, shortened
-from ..core.model_copy import copied
+from ..core.torch_module import copied
 from ..data.federated import digest
+from ..files import read_bytes
 from .randomness import Purpose, generator
 
 
 @dataclass(frozen=True)
 class InitialModel:
-    """What the model to train is made of: a name with its options, or a module, and perhaps adapters."""
+    """The description of the model to train: a name with its options, or a module, and perhaps adapters."""
 
     model: str | nn.Module
     classes: int
@@ -32,7 +36,7 @@ class InitialModel:
     adapter: LoRA | None = None
 
     def module(self) -> nn.Module:
-        """A copy of the given module, or a new one whose weights depend on the seed alone, as its adapters do.
+        """Copy the given module, or build one whose weights depend on the seed alone, as its adapters do.
 
         Raises InputError, naming the argument.
         """
@@ -46,7 +50,7 @@ class InitialModel:
         return with_bfloat16_base(made) if self.adapter.base_dtype == "bfloat16" else made
 
     def _base(self) -> nn.Module:
-        """The model without adapters."""
+        """Build the model without adapters."""
         model, options, dtype = self.model, self.options, self.dtype
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise InputError(f"dtype must be a floating-point torch.dtype, got {dtype!r}")
@@ -62,7 +66,7 @@ class InitialModel:
             return models.build(model, classes=self.classes, shape=self.shape, **options).to(dtype=dtype)
 
     def architecture(self) -> dict[str, Any] | None:
-        """What `of_architecture` makes it of again, as values for a JSON file; None if a file cannot say it."""
+        """Return values for a JSON file, from which `of_architecture` makes it again; None if JSON cannot hold them."""
         with suppress(TypeError, ValueError):  # options that are objects
             if isinstance(self.model, str):
                 made = {"name": models.known_model(self.model), "options": json.loads(json.dumps(self.options))}
@@ -75,7 +79,7 @@ class InitialModel:
 
     @classmethod
     def of_architecture(cls, architecture: Mapping[str, Any]) -> Self:
-        """From what `architecture` said."""
+        """Make the description from `architecture`."""
         name, options, classes, shape = (architecture[key] for key in ("name", "options", "classes", "shape"))
         adapter = None if architecture.get("adapter") is None else LoRA(**architecture["adapter"])
         dtype = getattr(torch, architecture["dtype"])
@@ -83,7 +87,7 @@ class InitialModel:
 
 
 def frozen_hash(module: nn.Module) -> str:
-    """Eight hexadecimal digits that differ between models with other frozen parameters; their names count, too."""
+    """Return eight hexadecimal digits, a digest of the frozen parameters and their names."""
     frozen = {name: p.detach() for name, p in module.named_parameters() if not p.requires_grad}
     names = torch.tensor(bytearray("\n".join(frozen).encode()), dtype=torch.uint8)
     return digest([names, *frozen.values()])
@@ -95,3 +99,31 @@ def _seeded(seed: int, purpose: Purpose) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(generator(seed, purpose).integers(2**63)))
         yield
+
+
+MAX_BYTES = 2**36
+
+
+def save_model(path: Path, model: nn.Module) -> None:
+    """Write a model's parameters, with adapters only these and the head; equal models give equal files."""
+    path.write_bytes(save({name: p.detach().cpu().contiguous() for name, p in kept_parameters(model).items()}))
+
+
+def load_model(path: Path, model: nn.Module) -> nn.Module:
+    """Put the parameters in the file `path` into `model`, which is changed and returned.
+
+    Raises InputError, naming the file, and leaves the model as it is, if the file is damaged, of another model, or has
+    NaN or infinity in it.
+    """
+    try:
+        tensors = load(read_bytes(path, MAX_BYTES))
+    except (OSError, SafetensorError, KeyError, RuntimeError, TypeError) as error:
+        raise InputError(f"{path} is damaged: {error}") from error
+    parameters = kept_parameters(model)
+    if {name: x.shape for name, x in tensors.items()} != {name: p.shape for name, p in parameters.items()}:
+        raise InputError(f"{path} is damaged or of another model: its parameters have other names or shapes")
+    if not all(torch.isfinite(x).all() for x in tensors.values()):
+        raise InputError(f"{path} has parameters that are NaN or infinite")
+    for name, p in parameters.items():
+        p.data.copy_(tensors[name])
+    return model

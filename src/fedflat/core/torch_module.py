@@ -1,15 +1,18 @@
-"""Copies of a model that share nothing with it."""
+"""Operations on a user's module: copy and restore it, set its mode, and read the scores in its output."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from itertools import chain
+from types import FunctionType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .errors import InputError, printable, shortened
+from .errors import InputError, first_line, printable, shortened
 from .hidden_state import HiddenState
 
 
@@ -18,7 +21,7 @@ def copied(module: nn.Module, with_parameters: bool = True) -> nn.Module:
 
     A tensor that a layer computes of its parameters before each pass, as old hooks for weight normalisation and for
     pruning do, becomes a constant until then. Raises InputError if a copy cannot be made or still uses the original, or
-    if a copy would lose something that plain PyTorch has: hooks on gradients of parameters, and memory in common.
+    if a copy would lose hooks on gradients of parameters, or memory that tensors share.
     """
     if isinstance(module, torch.jit.ScriptModule | nn.DataParallel):
         raise InputError(f"model: a {type(module).__name__} cannot be trained here; give the module it was made from")
@@ -30,7 +33,7 @@ def copied(module: nn.Module, with_parameters: bool = True) -> nn.Module:
     try:
         made = deepcopy(module, memo)
     except Exception as error:
-        problem = shortened(printable(str(error).partition("\n")[0]), 120)
+        problem = shortened(printable(first_line(error)), 120)
         raise InputError(
             f"model: cannot be copied, which training needs ({type(error).__name__}: {problem})"
         ) from error
@@ -66,7 +69,7 @@ def _refuse_shared_memory(module: nn.Module) -> None:
 
 
 def _places(module: nn.Module) -> Iterator[tuple[int, int, str, bool, int]]:
-    """Yield of each tensor: its first byte, bytes up to the last, name, whether it is trained, bytes of its numbers."""
+    """Yield for each tensor: address, extent in bytes, name, whether it is trained, bytes of its numbers."""
     seen = set[int]()
     for prefix, layer in module.named_modules():
         for name, x in chain(layer._parameters.items(), layer._buffers.items(), vars(layer).items()):
@@ -83,7 +86,7 @@ def _has_memory(x: Tensor) -> bool:
 
 
 class Restorer:
-    """Puts back what a pass with other parameters may leave behind in a module."""
+    """Undoes the changes that a pass with other parameters may leave in a module."""
 
     def __init__(self, module: nn.Module) -> None:
         layers = [layer for _, layer in module.named_modules(remove_duplicate=False)]
@@ -112,3 +115,90 @@ def recompute_weights(module: nn.Module) -> None:
             for hook in layer._forward_pre_hooks.values():
                 if type(hook).__module__.startswith("torch.nn.utils"):
                     hook(layer, ())
+
+
+def start_training(module: nn.Module) -> None:
+    """Put `module` into training mode; call `train()` of layers that override it.
+
+    Layers that are in evaluation mode inside a module in training mode stay so. Raises InputError for a function
+    assigned to `train` or `eval` of an object: it does not know the copy that is trained.
+    """
+    for name, layer in module.named_modules():
+        for method in {"train", "eval"} & set(vars(layer)):
+            if isinstance(vars(layer)[method], FunctionType):
+                raise InputError(f"model: {method}() of {name or 'the module'} is a function set on the object, which "
+                                 "does not know the copy that is trained; override it in a class")  # fmt: skip
+    if not module.training:
+        module.train()
+        return
+    evaluated = [layer for layer in module.modules() if not layer.training]
+    for layer in own_modes(module):
+        if layer.training:
+            layer.train()
+    for layer in evaluated:
+        layer.training = False
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put every layer into evaluation mode inside the block, and restore its mode afterwards.
+
+    Raises InputError if a layer stays in training mode.
+    """
+    modes = [(layer, layer.training) for layer in module.modules()]
+    module.eval()
+    try:
+        _refuse_training_layers(module)
+        yield
+    finally:
+        for layer, training in modes:
+            layer.training = training
+        if modes[0][1]:
+            start_training(module)  # an overridden `train()` may change more than the mode
+
+
+def own_modes(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the outermost layers of `module` that override `train()`."""
+    if "train" in vars(module) or type(module).train is not nn.Module.train:
+        yield module
+        return
+    for child in module.children():
+        yield from own_modes(child)
+
+
+def _refuse_training_layers(module: nn.Module) -> None:
+    """Raise InputError if a layer of `module`, on which `eval()` was called, is in training mode."""
+    for name, layer in module.named_modules():
+        if layer.training:
+            raise InputError(
+                f"model: {name or 'the module'} ({type(layer).__name__}) stays in training mode after eval(), so that "
+                "no two evaluations need agree; let its train() obey the mode"
+            )
+
+
+def scores_of(output: Any) -> Tensor:
+    """Return the scores (b, outputs) in a model's `output`. Raises InputError if there are none."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, Mapping):
+        found = output.get("logits")
+    elif hasattr(output, "logits"):  # before tuples, because an output of Hugging Face may be both
+        found = output.logits
+    else:
+        found = output[0] if isinstance(output, tuple | list) and output else None
+    if not isinstance(found, Tensor):
+        raise InputError(
+            f"model: returns {_described(output)}; it has to return a tensor of scores, a tuple that begins with it, "
+            "or an output with `logits`"
+        )
+    return found
+
+
+def _described(output: Any) -> str:
+    """Describe the type of an output and its parts."""
+    name = f"{type(output).__name__}"
+    if isinstance(output, Mapping):
+        return shortened(printable(f"a {name} with {', '.join(map(repr, output)) or 'nothing in it'}"))
+    if isinstance(output, tuple | list):
+        return shortened(f"a {name} of {', '.join(type(part).__name__ for part in output) or 'nothing'}")
+    return shortened(printable(f"a value of type {name}"))
