@@ -12,8 +12,7 @@ from torch.nn import functional
 from ...core.oracle import Oracle
 from ...rounds.batches import BatchPlan
 from ...rounds.sequential import Sequential
-from .prepared import PreparedStep, Run
-from .tensor_step import StepInputs, TensorStep
+from .prepared import PreparedStep, Run, StepInputs, TensorStep
 
 WARM_UP = 3  # steps before the recording, as torch advises: libraries choose their kernels and set up in the first
 
