@@ -1,4 +1,4 @@
-"""What is evaluated: the server's model or, where clients train alone, every client's own."""
+"""Evaluation and prediction: of the server's model or, where clients train alone, of every client's own."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Evaluated(Protocol):
     """Evaluates the state of a simulation as it is when it is asked."""
 
     def round_scores(self) -> dict[str, float]:
-        """The numbers of a round: on test samples, validation samples and held-out clients, where there are any."""
+        """Return the numbers of a round: on test samples, validation samples and held-out clients."""
 
     def final_scores(self) -> dict[str, float]:
-        """The numbers of a run's end: the clients' accuracies on their validation and training samples, and the
+        """Return the numbers of a run's end: the clients' accuracies on their validation and training samples, and the
         training loss."""
 
 
@@ -131,7 +131,7 @@ def test_samples(data: FederatedData) -> dict[str, float]:
 
 
 def means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each number over `rows`, all of which have the same numbers."""
+    """Return the mean of each number over `rows`, all of which have the same numbers."""
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
 

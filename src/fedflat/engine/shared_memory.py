@@ -30,14 +30,14 @@ class SharedMemory:
     """
 
     def __init__(self, size: int, descriptor: int | None = None) -> None:
-        """New memory, or that of another process, from which the open file `descriptor` was inherited."""
+        """Take new memory, or that of another process by its inherited open file `descriptor`."""
         self.descriptor = _anonymous_file(size) if descriptor is None else descriptor
         self._bytes = torch.frombuffer(mmap.mmap(self.descriptor, size), dtype=torch.uint8)
         if descriptor is None:  # tensors in the memory need its pages, not the file
             weakref.finalize(self, os.close, self.descriptor)
 
     def tensor(self, start: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """The tensor whose elements begin at byte `start`."""
+        """Return the tensor whose elements begin at byte `start`."""
         return self._bytes[start : start + prod(shape) * dtype.itemsize].view(dtype).view(shape)
 
 
@@ -52,7 +52,7 @@ class TensorAllocator:
         self.size = 0  # bytes allocated so far
 
     def __call__(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """The next tensor, aligned."""
+        """Return the next tensor, aligned."""
         start = self.size
         self.size += -(-prod(shape) * dtype.itemsize // ALIGNED) * ALIGNED
         if self._memory is None:
@@ -61,7 +61,7 @@ class TensorAllocator:
 
 
 def split_pickle(thing: Any) -> list[memoryview]:
-    """The pickle of `thing`, then the memory of each array and tensor in it, which the pickle does not copy.
+    """Return the pickle of `thing`, then the memory of each array and tensor in it, which the pickle does not copy.
 
     Classes and functions that are defined in the running script or notebook are pickled with their code. Raises an
     exception, of whatever type the part of `thing` raises that cannot be pickled.
@@ -72,7 +72,7 @@ def split_pickle(thing: Any) -> list[memoryview]:
 
 
 def join_pickle(parts: Sequence[Any]) -> Any:
-    """The object that was split; its arrays and tensors use the memory of `parts` without a copy."""
+    """Return the object that was split; its arrays and tensors use the memory of `parts` without a copy."""
     return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301 (from this program's own process)
 
 
@@ -92,7 +92,7 @@ def _is_array(x: Tensor) -> bool:
 
 
 def _anonymous_file(size: int) -> int:
-    """The descriptor of an open file in memory; where the system has none, of one on disk without a name."""
+    """Return the descriptor of an open file in memory; where the system has none, of one on disk without a name."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("fedflat")
     else:
@@ -114,14 +114,14 @@ class BufferLayout:
 
     @classmethod
     def of(cls, executor: Executor, parts: Sequence[memoryview], rows: int, slots: int, dtype: torch.dtype) -> Self:
-        """The layout for a training setup that was split into `parts`."""
+        """Return the layout for a training setup that was split into `parts`."""
         layout, allocate = cls(tuple(map(len, parts)), rows, slots, dtype), TensorAllocator()
         layout.setup_parts(allocate)
         SharedBuffers(executor, layout, allocate)
         return replace(layout, size=allocate.size)
 
     def setup_parts(self, allocate: TensorAllocator) -> list[Tensor]:
-        """The bytes of the parts of the training setup."""
+        """Return the bytes of the parts of the training setup."""
         return [allocate((size,), torch.uint8) for size in self.parts]
 
 
@@ -154,6 +154,6 @@ class SharedBuffers:
         self._slots = [slot(layout.rows) for _ in range(layout.slots)]
 
     def slot(self, number: int, clients: int) -> Slot:
-        """The first rows of a slot, one for each client."""
+        """Return the first rows of a slot, one for each client."""
         slot = self._slots[number]
         return Slot(slot.record.map(lambda x: x[:clients]), slot.result.map(lambda x: x[:clients]))

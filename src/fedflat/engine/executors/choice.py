@@ -71,7 +71,7 @@ def check_name(name: str, randomness_of: Randomness, device: torch.device) -> No
 
 
 def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index, steps: float) -> Choice:
-    """The executor called `name`; for `auto` the one that is faster on the first steps of `cohort` (c,).
+    """Return the executor called `name`; for `auto` the one that is faster on the first steps of `cohort` (c,).
 
     `steps` is the number of all clients' steps in the whole run, which decides whether compiling pays. CUDA graphs, and
     compiling for a GPU, are only used where they are asked for: no test of ours has run them there.
@@ -127,7 +127,7 @@ def _in_a_line(error: Exception) -> str:
 def agreed(
     ranks: Ranks, make: Callable[[type[Executor]], Executor], cohort: Index, chosen: Callable[[], Choice]
 ) -> Choice:
-    """The executor that rank 0 has `chosen`, on all ranks; a process that is alone takes it as it is.
+    """Return the executor that rank 0 has `chosen`, on all ranks; without ranks, that of this process.
 
     The number of ranks decides which clients are in one stack. If that changes the bits of a client's result, a choice
     of `auto` is replaced, and one that was asked for says so in its reason.
@@ -149,7 +149,7 @@ def agreed(
 
 
 def _faster(one: Executor, many: Executor, cohort: Index) -> Choice:
-    """The faster of one client at a time and many at once, timed on the first steps of `cohort` (c,).
+    """Return the faster of one client at a time and many at once, timed on the first steps of `cohort` (c,).
 
     By rule, models with convolutions go one client at a time, because stacked convolutions become grouped ones, which
     are slower, and so do models with adapters, whose base is large enough alone. Other models are stacked. A trial
@@ -210,13 +210,13 @@ class Trial:
 
 
 def _gpu_clock() -> float:
-    """The clock in seconds, once the GPU has done all that it was asked for."""
+    """Return the clock in seconds, after all work of the GPU."""
     torch.cuda.synchronize()
     return perf_counter()
 
 
 def stands_alone(executor: Executor, cohort: Index) -> bool:
-    """Whether a client's result has the same bits whoever is beside it in a stack, tried with some of `cohort` (c,).
+    """Tell whether a client's result has the same bits in any stack, tried with some of `cohort` (c,).
 
     This depends on the functions in a model: torch computes the last few numbers of a tensor by other code than the
     rest, and a single product by other code than several, and not all of that code rounds alike.

@@ -35,11 +35,11 @@ class StepInputs:
     numbers: Tensor  # what `StepNumbers` gives for this step
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything whose values may change, by name."""
+        """Return everything whose values may change, by name."""
         return self.rows() | self.shared()
 
     def rows(self) -> dict[str, Tensor]:
-        """The tensors with a client axis, if there is one."""
+        """Return the tensors with a client axis, if there is one."""
         named = {"w": self.state.w, "loss": torch.as_tensor(self.state.loss), "velocity": self.state.velocity}
         named |= {"lr_factors": self.state.lr_factors}
         named |= {f"client.{name}": x for name, x in self.state.client.tensors().items()}
@@ -50,7 +50,7 @@ class StepInputs:
         return {name: x for name, x in named.items() if x is not None}
 
     def shared(self) -> dict[str, Tensor]:
-        """What is the same for all clients."""
+        """Return what is the same for all clients."""
         shared, is_weight = {"numbers": self.numbers}, self.ctx.is_weight
         return shared if is_weight is None else shared | {"is_weight": is_weight}
 
@@ -69,7 +69,7 @@ class StepNumbers:
         self._steps: list[Tensor] = []
 
     def of(self, ctx: Context, steps: int, lr: float, device: torch.device) -> Tensor:
-        """Those of the step after `steps` others in the round of `ctx`."""
+        """Return those of the step after `steps` others in the round of `ctx`."""
         if self._round != (ctx.t, ctx.share, ctx.sampled, lr):
             self._round, self._steps = (ctx.t, ctx.share, ctx.sampled, lr), []
         while len(self._steps) <= steps:
@@ -87,7 +87,7 @@ class TensorStep:
     """
 
     def __init__(self, method: Method, objective: Objective, example: StepInputs) -> None:
-        """`example` gives the names of the tensors, and what is constant, such as the layers."""
+        """Take names of tensors and constants, such as the layers, from `example`."""
         self._method, self._objective = method, objective
         self._layers, self._rounds, self._descent = example.ctx.layers, example.ctx.rounds, example.descent
         self._client, self._down = type(example.state.client), type(example.down)
@@ -95,7 +95,7 @@ class TensorStep:
         self.gradients = 0  # minibatch gradients of a client that the last call took
 
     def __call__(self, *values: Tensor) -> list[Tensor]:
-        """The next tensors of the state: w, loss, velocity and factors if there are, and the clients' record."""
+        """Return the next tensors of the state: w, loss, velocity and factors if there are, and the clients' record."""
         named = dict(zip(self.names, values, strict=True))
         numbers = dict(zip(NUMBERS, named["numbers"].unbind(), strict=True))
         steps, lr = numbers.pop("steps"), numbers.pop("lr")
@@ -113,7 +113,7 @@ class TensorStep:
 
 
 def next_state(before: LocalState, values: list[Tensor], gradients: int) -> LocalState:
-    """The state made of what a `TensorStep` gives, in which each client took so many `gradients`."""
+    """Return the state after a `TensorStep` gave `values`, with `gradients` of each client."""
     w, loss, *rest = values
     velocity = None if before.velocity is None else rest.pop(0)
     factors = None if before.lr_factors is None else rest.pop(0)
@@ -150,7 +150,7 @@ class PreparedStep(ABC):
     def __call__(
         self, method: Method, state: LocalState, down: Any, grad: Oracle, ctx: Context, descent: Descent
     ) -> LocalState:
-        """One local step, as `core.local.local_step` takes it."""
+        """Take one local step, as `core.local.local_step` does."""
         if not isinstance(grad, BatchOracle) or not self.takes(state):
             return local_step(method, state, down, grad, ctx, descent)
         if not all(x.is_contiguous() for x in (state.w, *state.client.tensors().values())):
@@ -169,7 +169,7 @@ class PreparedStep(ABC):
         return next_state(state, run(list(tensors.values())), gradients)
 
     def _tried(self, inputs: StepInputs) -> tuple[Run, int] | None:
-        """The prepared step; None if it cannot be prepared, or does not give what the plain step gives on `inputs`."""
+        """Return the prepared step; None if preparing fails, or if it differs from the plain step on `inputs`."""
         step = TensorStep(self._method, self._objective, inputs)
         values = list(inputs.tensors().values())
         try:
@@ -184,13 +184,13 @@ class PreparedStep(ABC):
         return run, step.gradients
 
     def takes(self, state: LocalState) -> bool:
-        """Whether steps of these clients are worth preparing."""
+        """Tell whether steps of these clients are worth preparing."""
         return True
 
     @abstractmethod
     def form(self, tensors: dict[str, Tensor]) -> tuple[object, ...]:
-        """A key that is equal for the tensors of two steps if one prepared step can take both."""
+        """Return a key that is equal for the tensors of two steps if one prepared step can take both."""
 
     @abstractmethod
     def prepare(self, step: TensorStep, inputs: StepInputs) -> Run:
-        """A function that takes `step` for all tensors of the same form as `inputs`."""
+        """Return a function that takes `step` for all tensors of the same form as `inputs`."""

@@ -37,15 +37,15 @@ class CompiledStep(PreparedStep):
     participle = "compiled"
 
     def takes(self, state: LocalState) -> bool:
-        """A single row is another program to the compiler, and not worth it."""
+        """Tell whether there are several rows; one row is another program to the compiler, and not worth it."""
         return len(state.w) > 1
 
     def form(self, tensors: dict[str, Tensor]) -> tuple[object, ...]:
-        """Everything but the number of rows."""
+        """Return everything but the number of rows."""
         return tuple((name, x.shape[1:], x.stride(), x.dtype) for name, x in tensors.items())
 
     def prepare(self, step: TensorStep, inputs: StepInputs) -> Run:
-        """The compiled step."""
+        """Compile the step."""
         compiled = compile_graph(*_traced(step, inputs, self._objective.space.shapes.values()))
 
         def run(values: list[Tensor]) -> list[Tensor]:
@@ -57,7 +57,7 @@ class CompiledStep(PreparedStep):
 
 
 def compile_graph(graph: GraphModule, examples: list[Any]) -> Callable[..., Any]:
-    """What computes `graph`, for any number of rows if `examples` has a symbol for that.
+    """Compile `graph`, for any number of rows if `examples` has a symbol for that.
 
     What `torch.compile` adds to it at every call, to find out whether it still fits, takes longer than a step of a
     small model.
@@ -70,7 +70,7 @@ def compile_graph(graph: GraphModule, examples: list[Any]) -> Callable[..., Any]
 
 
 def _traced(step: TensorStep, inputs: StepInputs, shapes: Iterable[torch.Size]) -> tuple[GraphModule, list[Tensor]]:
-    """The operations of `step` on stacks of any number of rows, and the stand-ins that it was traced with.
+    """Trace the operations of `step` on stacks of any number of rows, and return them with the stand-ins.
 
     `shapes` are those of the parameters. The tracer may take a size for another that it equals, so it is shown as
     many rows as nothing else has.
@@ -91,7 +91,7 @@ def _traced(step: TensorStep, inputs: StepInputs, shapes: Iterable[torch.Size]) 
 
 
 def _any_number(mode: FakeTensorMode, number: int, x: Tensor) -> Tensor:
-    """A stand-in for `number` rows like those of `x`, that stands for any number; equal rows lie in one place."""
+    """Return a stand-in for any number of rows like those of `x`; equal rows lie in one place."""
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
     example = x.new_zeros(1 if x.stride(0) == 0 else number, *x.shape[1:]).expand(number, *x.shape[1:])
@@ -114,7 +114,7 @@ class Stacked(Executor):
         return most if adapted_network(self.objective.module) is None else max(1, min(most, self._most_in_memory()))
 
     def _most_in_memory(self) -> int:
-        """How many clients' activations the memory holds.
+        """Return the number of clients whose activations the memory holds.
 
         Without adapters the parameters bound the stack; an adapter is small beside what its model computes.
         """

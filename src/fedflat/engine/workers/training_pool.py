@@ -1,4 +1,4 @@
-"""Decides whether this process trains the clients of a round, or several worker processes."""
+"""Training of a round's clients in this process or, where that pays, in worker processes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Workers:
         return self._executor()
 
     def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context, chunks: int) -> Generator[ChunkResult]:
-        """The result of each of so many tasks, in their order; each is valid until the next is asked for."""
+        """Yield the result of each of `chunks` tasks, in order; each is valid until the next is asked for."""
         while chunks and not self._use_workers(chunks, down, ctx):
             task, started = next(tasks), perf_counter()
             result = train_chunk(self.executor, task, down, ctx)
@@ -109,7 +109,7 @@ class ChunkTask:
     ctx: Context  # without the fields that are in the setup
 
     def failure_message(self, pid: int, how: str) -> str:
-        """The message for the end of the last worker that trained these clients."""
+        """Return the message for the end of the last worker that trained these clients."""
         shown = ", ".join(map(str, self.clients[:LISTED]))
         more = f" and {len(self.clients) - LISTED} more" if len(self.clients) > LISTED else ""
         clients = f"client{'s' if len(self.clients) > 1 else ''} {shown}{more}"
@@ -150,7 +150,7 @@ class TrainingPool:
         self._workers.close()
 
     def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context) -> Generator[ChunkResult]:
-        """The result of each task, in their order; it is in shared memory, which the next result may overwrite.
+        """Yield the result of each task, in order; it is in shared memory, which the next result may overwrite.
 
         An error in a client's training is raised in place of its result, as without workers. Raises WorkerError if two
         workers end over one task.
@@ -219,7 +219,7 @@ def _without_test_data(executor: Executor) -> Executor:
 
 
 def _pickled(setup: TrainingSetup, number: int) -> list[memoryview]:
-    """The setup as the parts of a pickle. Raises InputError, which says what it is that cannot be pickled."""
+    """Return the setup as the parts of a pickle. Raises InputError that names what cannot be pickled."""
     try:
         return split_pickle(setup)
     except Exception as error:
