@@ -20,7 +20,7 @@ import typer.main
 
 from fedflat.core.matrix_products import fix_product_rounding
 from fedflat.core.method import Method
-from fedflat.engine.executors import choice, compiled
+from fedflat.engine.executors import choice, stacked
 from fedflat.engine.workers import process
 from fedflat.methods import all_methods
 from fedflat.rounds.executor import Executor
@@ -75,7 +75,7 @@ def choice_by_rule(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled steps are traced for any number of rows and run as torch would; the compiler's own time is left out."""
-    monkeypatch.setattr(compiled, "compile_graph", lambda graph, _: graph)
+    monkeypatch.setattr(stacked, "compile_graph", lambda graph, _: graph)
 
 
 FEDERATED = {name: cls for name, cls in all_methods().items() if cls.training == "federated"}

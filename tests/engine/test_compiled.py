@@ -10,7 +10,7 @@ from torch import nn
 
 import fedflat as ff
 from fedflat.core.method import Method
-from fedflat.engine.executors import compiled
+from fedflat.engine.executors import stacked
 from fedflat.methods import FedAvg, find
 from support.effort import chosen
 from support.federation import federation, simulation
@@ -88,7 +88,7 @@ def test_without_a_compiler_steps_are_taken_as_they_are(
     def missing(*_: object, **__: object) -> None:
         raise RuntimeError("no C++ compiler found")
 
-    monkeypatch.setattr(compiled, "compile_graph", missing)
+    monkeypatch.setattr(stacked, "compile_graph", missing)
     sim, reference = (simulation(find("FedSAM")(), executor=executor) for executor in ("compiled", "stacked"))
     with caplog.at_level(logging.WARNING):
         assert torch.equal(trajectory(sim), trajectory(reference))
@@ -116,7 +116,7 @@ def test_a_wrong_compiler_is_noticed(monkeypatch: pytest.MonkeyPatch, caplog: py
     def wrong(graph: torch.fx.GraphModule, _: object) -> object:
         return lambda *values: [1.01 * x for x in graph(*values)]
 
-    monkeypatch.setattr(compiled, "compile_graph", wrong)
+    monkeypatch.setattr(stacked, "compile_graph", wrong)
     runs = [trajectory(simulation(find("FedAvg")(), executor=executor)) for executor in ("compiled", "stacked")]
     assert torch.equal(*runs)
     assert "the compiled step gives other numbers" in caplog.text

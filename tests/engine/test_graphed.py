@@ -9,7 +9,7 @@ import torch
 
 from fedflat.core.method import Method
 from fedflat.engine.executors import Choice, graphed
-from fedflat.engine.executors.tensor_step import TensorStep
+from fedflat.engine.executors.prepared import TensorStep
 from fedflat.methods import find
 from support.federation import simulation
 

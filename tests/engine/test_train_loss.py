@@ -16,7 +16,7 @@ from fedflat.core import local
 from fedflat.core.local import Descent, local_round
 from fedflat.core.method import Context, Method
 from fedflat.core.objective import Objective
-from fedflat.engine.executors import Stacked, compiled
+from fedflat.engine.executors import Stacked, stacked
 from fedflat.methods import FedAvg, FedGMT, FedLESAM, FedRobust, FedSAM, all_methods
 from support.effort import for_few_rounds, in_test_all
 from support.federation import federation, simulation, tanh_network
@@ -117,7 +117,7 @@ def test_neither_chunks_nor_a_dry_round_change_it(monkeypatch: pytest.MonkeyPatc
 @in_test_all
 def test_a_compiled_step_gives_it(covering_method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced and run as torch would. `make test` has this in `test_compiled.py`, with the models."""
-    monkeypatch.setattr(compiled, "compile_graph", lambda graph, _: graph)
+    monkeypatch.setattr(stacked, "compile_graph", lambda graph, _: graph)
     one, many = (simulation(covering_method, executor=e, rounds=3) for e in ("sequential", "compiled"))
     assert losses(one) == pytest.approx(losses(many), rel=1e-7)
     assert many.executor.step.works

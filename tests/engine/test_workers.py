@@ -23,7 +23,7 @@ from fedflat.core.errors import InputError
 from fedflat.core.method import Context, Method
 from fedflat.engine.cohort import InTurn
 from fedflat.engine.executors import Stacked
-from fedflat.engine.workers import WorkerError, Workers, process, training, training_pool
+from fedflat.engine.workers import WorkerError, Workers, process, training_pool
 from fedflat.engine.workers.training_pool import ChunkTask, TrainingPool
 from fedflat.engine.workers.worker_pool import WorkItem
 from fedflat.experiments import runner
@@ -383,17 +383,17 @@ class RecordedStarts:
         (1, 6, 99.0, []),
         ("auto", 6, 0.0, []),  # too little work so far
         ("auto", 6, 99.0, [5]),
-        ("auto", 6, training.WORTH_STARTING, [5]),
-        ("auto", 6, training.WORTH_STARTING / 4, [2]),  # in the middle of a round, with the remaining chunks
-        ("auto", 6, training.WORTH_STARTING / 5, []),  # one chunk remains
+        ("auto", 6, training_pool.WORTH_STARTING, [5]),
+        ("auto", 6, training_pool.WORTH_STARTING / 4, [2]),  # in the middle of a round, with the remaining chunks
+        ("auto", 6, training_pool.WORTH_STARTING / 5, []),  # one chunk remains
     ],
 )
 def test_workers_start_where_they_pay(number, cohort: int, seconds: float, started: list[int], monkeypatch) -> None:
     """`seconds`: that each chunk takes in this process."""
-    monkeypatch.setattr(training, "TrainingPool", RecordedStarts)
+    monkeypatch.setattr(training_pool, "TrainingPool", RecordedStarts)
     monkeypatch.setattr(RecordedStarts, "started", [], raising=False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(training, "perf_counter", (seconds * i for i in range(100)).__next__)
+    monkeypatch.setattr(training_pool, "perf_counter", (seconds * i for i in range(100)).__next__)
     sim = simulation(FedAvg(), workers=number, participation=cohort, executor="sequential")
     sim.round()
     assert RecordedStarts.started == started
@@ -485,7 +485,7 @@ def test_what_cannot_be_sent(what: str, monkeypatch: pytest.MonkeyPatch) -> None
     ) as error:
         simulation(method, model=model, workers=2, executor="sequential").round()
     assert "\n" not in str(error.value)
-    monkeypatch.setattr(training, "WORTH_STARTING", 0.0)
+    monkeypatch.setattr(training_pool, "WORTH_STARTING", 0.0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     sim = simulation(method, model=model, executor="sequential")
     assert sim.workers == 2

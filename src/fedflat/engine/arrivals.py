@@ -43,15 +43,17 @@ class Arrivals:
         self.of_clients = list(like.new_zeros(4, len(clients), dtype=torch.float64).unbind())
 
     def in_order(self, clients: Index, places: Index) -> list[Index]:
-        """The `places` of clients in groups that are trained one after the other: honest ones first, if attackers must
-        know what they send."""
+        """Split the `places` of clients into groups that are trained one after the other.
+
+        Honest clients come first if attackers must know what they send.
+        """
         if self._attackers is None or not self._attackers.collude:
             return [places]
         bad = np.isin(clients[places], self._attackers.clients)
         return [places[~bad], places[bad]]
 
     def take(self, clients: Index, places: Index, received: Any, steps: Tensor, lr_factors: Tensor) -> ReceivedChunk:
-        """What the server makes of what the clients at `places` of the round have computed."""
+        """Return what the server makes of the results of the clients at `places` of the round."""
         if self._attackers is not None:
             if self._inflates_steps:
                 steps, lr_factors = (self._attackers.claimed(clients[places], x) for x in (steps, lr_factors))
@@ -79,7 +81,7 @@ class Arrivals:
         return found
 
     def next_guard(self) -> GuardState | None:
-        """The guard for the next round."""
+        """Return the guard for the next round."""
         if self._guard is None:
             return None
         return self._guard.updated(self.of_clients[3][self.of_clients[0] > 0].tolist())
@@ -93,7 +95,7 @@ class Arrivals:
         return found
 
     def _attacked(self, clients: Index, received: Any, steps: Tensor, lr_factors: Tensor) -> Any:
-        """What the server makes of the messages of a chunk, some of which are attackers'."""
+        """Return what the server makes of the messages of a chunk with attackers."""
         assert self._attackers is not None  # noqa: S101 (for the type checker)
         bad = self._attackers.among(clients)
         if self._attackers.collude and len(bad) < len(clients):

@@ -81,7 +81,7 @@ class Trainer(Protocol):
         """The executor that runs the clients."""
 
     def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context, chunks: int) -> Generator[ChunkResult]:
-        """The result of each of so many tasks, in their order; each is valid until the next is asked for."""
+        """Yield the result of each of `chunks` tasks, in order; each is valid until the next is asked for."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class InTurn:
     observer: RoundObserver | None = None
 
     def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context, chunks: int = 0) -> Generator[ChunkResult]:
-        """The result of each task, in their order."""
+        """Yield the result of each task, in order."""
         for task in tasks:
             yield train_chunk(self.executor, task, down, ctx, self.observer)
 

@@ -54,7 +54,7 @@ def device_trial(device: torch.device) -> Iterator[DeviceCheck]:
 
 
 def _tried(part: str, run: Callable[[], tuple[str, bool]]) -> DeviceCheck:
-    """What `run` finds: a text, and whether it is as it should be."""
+    """Return what `run` finds: a text, and whether it is as expected."""
     try:
         return DeviceCheck(part, *run())
     except Exception as error:
@@ -94,7 +94,7 @@ def _agreement(
 
 
 def _final(sim: Simulation) -> tuple[Tensor, str]:
-    """The model after all rounds, on the CPU, and whether its steps could be prepared."""
+    """Return the model after all rounds, on the CPU, and whether its steps could be prepared."""
     for _ in sim:
         pass
     step = sim.executor.step
@@ -141,7 +141,7 @@ def _waits(device: torch.device) -> tuple[str, bool]:
 
 @contextmanager
 def _counted_waits() -> Iterator[list[warnings.WarningMessage]]:
-    """Collects a warning for each time that the host waits for the GPU inside the block."""
+    """Collect a warning for each time that the host waits for the GPU inside the block."""
     torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as found:

@@ -1,21 +1,25 @@
-"""What is evaluated: the server's model or, where clients train alone, every client's own."""
+"""Evaluation and prediction: of the server's model or, where clients train alone, of every client's own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..core.errors import InputError
+from ..core.errors import InputError, printable, shortened
+from ..core.model_check import check_tokens
 from ..core.objective import Objective
+from ..core.torch_module import evaluating, scores_of
 from ..data.federated import FederatedData, Holdings
+from ..data.sample_kind import Encoder, SampleKind
 from ..data.types import Index
 from ..metrics.accuracy import (
+    SAMPLES_AT_ONCE,
     Evaluation,
     client_accuracies,
     held_loss,
@@ -31,10 +35,10 @@ class Evaluated(Protocol):
     """Evaluates the state of a simulation as it is when it is asked."""
 
     def round_scores(self) -> dict[str, float]:
-        """The numbers of a round: on test samples, validation samples and held-out clients, where there are any."""
+        """Return the numbers of a round: on test samples, validation samples and held-out clients."""
 
     def final_scores(self) -> dict[str, float]:
-        """The numbers of a run's end: the clients' accuracies on their validation and training samples, and the
+        """Return the numbers of a run's end: the clients' accuracies on their validation and training samples, and the
         training loss."""
 
 
@@ -126,10 +130,51 @@ def test_samples(data: FederatedData) -> dict[str, float]:
 
 
 def means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each number over `rows`, all of which have the same numbers."""
+    """Return the mean of each number over `rows`, all of which have the same numbers."""
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
 
 def spread_of(name: str, accuracies: NDArray[np.float64]) -> dict[str, float]:
     """`NAME_mean`, `NAME_std`, `NAME_worst` and `NAME_best` of the clients' accuracies (clients,)."""
     return {f"{name}_{which}": value for which, value in asdict(spread(accuracies)).items()}
+
+
+def predict(
+    module: nn.Module, kind: SampleKind, x: Any, classes: bool = False, encoder: Encoder | None = None
+) -> Tensor:
+    """Compute the scores (n, k) of samples `x`, or with `classes` what `classes_of` makes of them, on the CPU.
+
+    They are computed in batches, on the module's device, in evaluation mode and without gradients. Raises InputError
+    for samples that are not of the kind of training, see `SampleKind.stored`, and for scores that are NaN or infinite.
+    """
+    stored = kind.stored(x, encoder)
+    check_tokens(module, *([] if stored.is_floating_point() else [stored]))
+    parameters = list(module.parameters())
+    first = next((p for p in parameters if p.requires_grad), parameters[0])
+    found = [torch.empty(0, kind.outputs, dtype=first.dtype)] if not len(stored) else []
+    with torch.inference_mode(), evaluating(module):
+        for some in torch.split(stored, SAMPLES_AT_ONCE) if len(stored) else ():
+            found.append(_scores(module, kind.prepared(some.to(first.device), first.dtype), kind.outputs).cpu())
+    scores = torch.cat(found).clone()
+    return classes_of(scores, kind) if classes else scores
+
+
+def classes_of(scores: Tensor, kind: SampleKind) -> Tensor:
+    """Return the class (n,) with the largest score, int64; in a multi-label task which labels are there, 0 or 1 (n, k).
+
+    Raises InputError in regression.
+    """
+    if kind.task == "regression":
+        raise InputError("predict: a regression has no classes; its scores are the numbers that it predicts")
+    return scores.argmax(-1) if kind.task == "classification" else (scores > 0).long()
+
+
+def _scores(module: nn.Module, x: Tensor, outputs: int) -> Tensor:
+    try:
+        scores = scores_of(module(x))
+    except (RuntimeError, LookupError) as error:
+        reason = shortened(printable((str(error).splitlines() or [type(error).__name__])[0]))
+        raise InputError(f"predict: the model cannot take these samples: {reason}") from error
+    if scores.shape != (len(x), outputs) or not torch.isfinite(scores).all():
+        raise InputError("predict: the model gives scores that are NaN or infinite, or not one row for each sample")
+    return scores

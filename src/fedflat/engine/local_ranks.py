@@ -78,7 +78,7 @@ def meeting_place(folder: Path) -> Iterator[None]:
 
 
 def meeting_store(folder: Path, attempt: str, number: int) -> dist.Store:
-    """The store of one attempt: a killed attempt's still has the addresses of its ranks (pytorch#135712)."""
+    """Return the store of one attempt: a killed attempt's still has the addresses of its ranks (pytorch#135712)."""
     return dist.FileStore(str(folder / f"{STORE}-{attempt}"), number)
 
 
@@ -107,6 +107,6 @@ def impostors(folder: Path, attempt: str, seconds: float) -> list[int]:
 
 
 def _code(key: bytes, attempt: str, sender: int, receiver: int) -> torch.Tensor:
-    """What `sender` shows `receiver`, (32,) in uint8."""
+    """Return the code that `sender` shows `receiver`, (32,) in uint8."""
     code = hmac.digest(key, f"fedflat ranks: attempt {attempt}, {sender} to {receiver}".encode(), "sha256")
     return torch.frombuffer(bytearray(code), dtype=torch.uint8)

@@ -48,7 +48,7 @@ def rounds_for(method: Method) -> int:
 
 
 def trajectory(sim: Simulation) -> Tensor:
-    """The model after every round that is left, (rounds, d); if clients train alone, all of theirs side by side."""
+    """Return the model after every remaining round, (rounds, d); if clients train alone, all of theirs side by side."""
     return torch.stack([_models(sim) for _ in sim])
 
 
@@ -59,21 +59,21 @@ def _models(sim: Simulation) -> Tensor:
 
 
 def it_trains(method: Method) -> None:
-    """The model moves, and stays finite."""
+    """Check that the model moves, and stays finite."""
     path = trajectory(simulation(method, "sequential"))
     require(bool(torch.isfinite(path).all()), "the model has NaN or infinity after a round")
     require(bool((path[-1] != path[0]).any()), "the model does not move")
 
 
 def a_stack_trains_as_one_client_after_another(method: Method) -> None:
-    """The executors agree in every round."""
+    """Check that the executors agree in every round."""
     one, many = (trajectory(simulation(method, executor)) for executor in ("sequential", "stacked"))
     apart = float((one - many).norm() / one.norm())
     require(apart <= TOLERANCE, f"stacked clients end {apart:.2g} (relative) away from the same clients one by one")
 
 
 def a_run_goes_on_from_a_checkpoint(method: Method) -> None:
-    """A resumed run has the bits of an uninterrupted one."""
+    """Check that a resumed run has the bits of an uninterrupted one."""
     expected, first, resumed = (simulation(method, "sequential") for _ in range(3))
     whole = trajectory(expected)
     first.round()

@@ -23,7 +23,7 @@ def private_rounds(
     privacy: Any, method: Method, client: Client, clients: int, rounds: int, seed: int, ranks: Ranks, weights: str,
     participation: Any, adapter: LoRA | None, screening: Guard | Attack | None = None,
 ) -> PrivateRounds | None:  # fmt: skip
-    """The sampler, noise and accountant of a private run; None for another one.
+    """Return the sampler, noise and accountant of a private run; None for another one.
 
     Raises InputError, naming the setting, for what cannot be private.
     """

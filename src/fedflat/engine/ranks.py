@@ -65,7 +65,7 @@ class Ranks:
         return np.flatnonzero(owners == self.index)
 
     def owners(self, clients: Index) -> Index:
-        """The rank that keeps the records of each of `clients` (c,)."""
+        """Return the rank that keeps the records of each of `clients` (c,)."""
         return clients % self.number
 
     def owned(self, clients: Index) -> NDArray[np.bool_]:
@@ -75,7 +75,7 @@ class Ranks:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """An error that one rank raises inside the block is raised on all ranks at the end of the block."""
+        """Re-raise an error of any rank on all ranks, at the end of the block."""
         if self.number == 1:
             yield
             return
@@ -91,19 +91,19 @@ class Ranks:
             raise mine or _error_of_another(next(error for error in errors if error is not None))
 
     def first(self, value: Any) -> Any:
-        """The value, which JSON can hold, that rank 0 has passed."""
+        """Return the value, which JSON can hold, that rank 0 has passed."""
         return self._broadcast(value, 0)
 
     def gather(self, value: Any) -> list[Any]:
-        """The values, which JSON can hold, that the ranks have passed, in the order of the ranks."""
+        """Return the values, which JSON can hold, that the ranks have passed, in the order of the ranks."""
         return [self._broadcast(value, rank) for rank in range(self.number)]
 
     def most(self, number: int) -> int:
-        """The largest number that a rank has passed."""
+        """Return the largest number that a rank has passed."""
         return int(self._reduce(torch.tensor(number), dist.ReduceOp.MAX))
 
     def total(self, number: int) -> int:
-        """The sum of the numbers that the ranks have passed."""
+        """Return the sum of the numbers that the ranks have passed."""
         return int(self._reduce(torch.tensor(number)))
 
     def add_up(self, mean: RunningMean, *of_clients: Tensor) -> None:
@@ -173,7 +173,7 @@ class Ranks:
         return rows
 
     def _broadcast(self, value: Any, source: int) -> Any:
-        """The value that rank `source` has passed, sent as JSON: a pickle could run code when it is read."""
+        """Return the value that rank `source` has passed, sent as JSON: a pickle could run code when it is read."""
         if self.number == 1:
             return value
         text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
@@ -183,7 +183,7 @@ class Ranks:
         return json.loads(text.numpy().tobytes())
 
     def _reduce(self, x: Tensor, how: Any = dist.ReduceOp.SUM) -> Tensor:
-        """The sum, or another reduction, of `x` over all ranks, in place; a GPU's numbers go through the host."""
+        """Return the sum, or another reduction, of `x` over all ranks, in place; GPU tensors go through the host."""
         if self.number > 1:
             on_host = x.cpu()
             with _connection_errors():
@@ -197,7 +197,7 @@ ALONE = Ranks()
 
 
 def _error_of_another(error: dict[str, str]) -> Exception:
-    """The error of another rank, from the name of its class and its text."""
+    """Return the error of another rank, from the name of its class and its text."""
     kind = {one.__name__: one for one in (InputError, DamagedError, NonFiniteError)}.get(error["kind"])
     return kind(error["text"]) if kind else RuntimeError(f"{error['kind']}: {error['text']}")
 
@@ -235,7 +235,7 @@ def joined(patience: float = PATIENCE) -> Iterator[Ranks]:
 
 
 def _meeting_point(patience: float) -> dict[str, Any]:
-    """The arguments of `init_process_group` that say where the ranks find each other.
+    """Return the arguments of `init_process_group` that say where the ranks find each other.
 
     `fedflat run --ranks` offers a folder for that, torchrun a store. When torchrun starts the ranks again, its store
     still holds the addresses of those that died (pytorch#135712), so every attempt gets a prefix of its own. Attempts

@@ -16,8 +16,7 @@ from ..data.types import Index
 from ..metrics.flatness import Flatness
 from ..metrics.protocols import AccuracyCurve
 from ..rounds.cost import MethodCost
-from .evaluation import Evaluated
-from .prediction import predict
+from .evaluation import Evaluated, predict
 from .run_files import save_run
 
 if TYPE_CHECKING:

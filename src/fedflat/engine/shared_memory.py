@@ -9,14 +9,17 @@ import pickle
 import tempfile
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 import cloudpickle
 import torch
 from torch import Tensor
 
 from ..rounds.device import ALIGNED
+from ..rounds.executor import Executor
+from .cohort import ChunkResult
 
 
 class SharedMemory:
@@ -27,14 +30,14 @@ class SharedMemory:
     """
 
     def __init__(self, size: int, descriptor: int | None = None) -> None:
-        """New memory, or that of another process, from which the open file `descriptor` was inherited."""
+        """Take new memory, or that of another process by its inherited open file `descriptor`."""
         self.descriptor = _anonymous_file(size) if descriptor is None else descriptor
         self._bytes = torch.frombuffer(mmap.mmap(self.descriptor, size), dtype=torch.uint8)
         if descriptor is None:  # tensors in the memory need its pages, not the file
             weakref.finalize(self, os.close, self.descriptor)
 
     def tensor(self, start: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """The tensor whose elements begin at byte `start`."""
+        """Return the tensor whose elements begin at byte `start`."""
         return self._bytes[start : start + prod(shape) * dtype.itemsize].view(dtype).view(shape)
 
 
@@ -49,7 +52,7 @@ class TensorAllocator:
         self.size = 0  # bytes allocated so far
 
     def __call__(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """The next tensor, aligned."""
+        """Return the next tensor, aligned."""
         start = self.size
         self.size += -(-prod(shape) * dtype.itemsize // ALIGNED) * ALIGNED
         if self._memory is None:
@@ -58,7 +61,7 @@ class TensorAllocator:
 
 
 def split_pickle(thing: Any) -> list[memoryview]:
-    """The pickle of `thing`, then the memory of each array and tensor in it, which the pickle does not copy.
+    """Return the pickle of `thing`, then the memory of each array and tensor in it, which the pickle does not copy.
 
     Classes and functions that are defined in the running script or notebook are pickled with their code. Raises an
     exception, of whatever type the part of `thing` raises that cannot be pickled.
@@ -69,7 +72,7 @@ def split_pickle(thing: Any) -> list[memoryview]:
 
 
 def join_pickle(parts: Sequence[Any]) -> Any:
-    """The object that was split; its arrays and tensors use the memory of `parts` without a copy."""
+    """Return the object that was split; its arrays and tensors use the memory of `parts` without a copy."""
     return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301 (from this program's own process)
 
 
@@ -89,7 +92,7 @@ def _is_array(x: Tensor) -> bool:
 
 
 def _anonymous_file(size: int) -> int:
-    """The descriptor of an open file in memory; where the system has none, of one on disk without a name."""
+    """Return the descriptor of an open file in memory; where the system has none, of one on disk without a name."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("fedflat")
     else:
@@ -97,3 +100,60 @@ def _anonymous_file(size: int) -> int:
             descriptor = os.dup(file.fileno())
     os.ftruncate(descriptor, size)
     return descriptor
+
+
+@dataclass(frozen=True)
+class BufferLayout:
+    """What a worker needs to find everything in the shared memory."""
+
+    parts: tuple[int, ...]  # bytes of each part of the pickled training setup
+    rows: int  # the most clients in a slot
+    slots: int
+    dtype: torch.dtype  # of all records
+    size: int = 0  # bytes in all
+
+    @classmethod
+    def of(cls, executor: Executor, parts: Sequence[memoryview], rows: int, slots: int, dtype: torch.dtype) -> Self:
+        """Return the layout for a training setup that was split into `parts`."""
+        layout, allocate = cls(tuple(map(len, parts)), rows, slots, dtype), TensorAllocator()
+        layout.setup_parts(allocate)
+        SharedBuffers(executor, layout, allocate)
+        return replace(layout, size=allocate.size)
+
+    def setup_parts(self, allocate: TensorAllocator) -> list[Tensor]:
+        """Return the bytes of the parts of the training setup."""
+        return [allocate((size,), torch.uint8) for size in self.parts]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The records of a chunk's clients, and room for the result of their training."""
+
+    record: Any
+    result: ChunkResult
+
+
+class SharedBuffers:
+    """The server's message, and slots through which chunks of clients pass to a worker and back."""
+
+    def __init__(self, executor: Executor, layout: BufferLayout, allocate: TensorAllocator) -> None:
+        method, d, dtype = executor.method, executor.objective.space.d, layout.dtype
+
+        def record(kind: type[Any], *rows: int) -> Any:
+            widths = kind.widths(d, method)
+            return kind(**{name: allocate((*rows, width), dtype) for name, width in widths.items()})
+
+        def slot(rows: int) -> Slot:
+            before, received, after = (record(kind, rows) for kind in (method.client, method.mean, method.client))
+            steps, factors, drifts, losses = (
+                allocate(shape, dtype) for shape in ((rows, 1), (rows, 1), (rows,), (rows,))
+            )
+            return Slot(before, ChunkResult(received, after, steps, factors, drifts, losses))
+
+        self.message = record(method.down)
+        self._slots = [slot(layout.rows) for _ in range(layout.slots)]
+
+    def slot(self, number: int, clients: int) -> Slot:
+        """Return the first rows of a slot, one for each client."""
+        slot = self._slots[number]
+        return Slot(slot.record.map(lambda x: x[:clients]), slot.result.map(lambda x: x[:clients]))

@@ -60,9 +60,8 @@ from .arrivals import Arrivals
 from .callbacks import Callback
 from .client_store import BUDGET, ClientStore
 from .cohort import CohortResult, InTurn, Trainer, train
-from .evaluation import Evaluated, OwnModels, ServerModel
+from .evaluation import Evaluated, OwnModels, ServerModel, predict
 from .executors import Choice, agreed, check_name, choose
-from .prediction import predict
 from .private import private_rounds, without_client_values
 from .ranks import ALONE, Ranks
 from .run import Run, summarise

@@ -25,7 +25,7 @@ from ..data.readers.npz import read_samples
 from ..data.readers.pictures import decode_pictures
 from ..data.readers.untrusted_files import read_regular
 from ..data.sample_kind import SampleKind
-from ..engine.prediction import classes_of
+from ..engine.evaluation import classes_of
 from ..files import read_text, write_atomically
 from .csv_text import csv_line
 from .run_directory import StoredRun

@@ -26,7 +26,7 @@ from ..data.sample_kind import Encoder, SampleKind
 from ..data.sources import source, source_names
 from ..data.texts import tokenizer_of
 from ..data.types import Index
-from ..engine.prediction import predict
+from ..engine.evaluation import predict
 from ..engine.run import Run, metrics_frame, short_description
 from ..engine.run_files import (
     METRICS,

@@ -22,7 +22,7 @@ class Rows(ABC):
 
     @abstractmethod
     def read(self, slots: Slots) -> Tensor:
-        """The rows (c, width) in `slots` (c,), in memory of their own, on the device of the model."""
+        """Return the rows (c, width) in `slots` (c,), in memory of their own, on the device of the model."""
 
     @abstractmethod
     def write(self, slots: Slots, rows: Tensor) -> None:

@@ -35,7 +35,7 @@ class SlotIndex:
 
     @classmethod
     def restored(cls, slots: Slots, earlier: Sequence[Mask] = ()) -> SlotIndex:
-        """The index of a checkpoint, whose slots are held, as are those of `earlier` ones; all others are free.
+        """Return the index of a checkpoint, whose slots are held, as are those of `earlier` ones; all others are free.
 
         Raises InputError if it is damaged.
         """
@@ -57,7 +57,7 @@ class SlotIndex:
         return self._slots.copy()
 
     def of(self, clients: Index) -> Slots:
-        """The slots (c,) of `clients`, `ABSENT` where a client has never been seen."""
+        """Return the slots (c,) of `clients`, `ABSENT` where a client has never been seen."""
         return self._slots[clients]
 
     def seen(self) -> Index:

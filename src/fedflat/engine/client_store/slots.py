@@ -59,7 +59,7 @@ class SlotFile:
 
     @classmethod
     def anonymous(cls, slot_bytes: int) -> SlotFile:
-        """A file without a name in the folder for temporary files; it is gone when it is closed or the process ends."""
+        """Make a file without a name in the temporary folder; closing it, or the end of the process, frees it."""
         name = f"a temporary file in {tempfile.gettempdir()}"
         with _system_errors(name, "made"), tempfile.TemporaryFile() as file:
             found = cls(os.dup(file.fileno()), name, slot_bytes, (), None)
@@ -68,7 +68,7 @@ class SlotFile:
 
     @classmethod
     def created(cls, folder: Path, slot_bytes: int) -> SlotFile:
-        """A new file in `folder`, over one that no checkpoint needs. Raises InputError if it cannot be made."""
+        """Make a new file in `folder`, over one that no checkpoint needs. Raises InputError if it cannot be made."""
         file = cls._open(folder, slot_bytes, (), os.O_RDWR | os.O_CREAT)
         file._lock()
         header = file._header()
@@ -84,7 +84,7 @@ class SlotFile:
 
     @classmethod
     def opened(cls, folder: Path, slot_bytes: int, key: bytes, slots: Slots, digests: Digests | None) -> SlotFile:
-        """The file in `folder` to be read for the checkpoint `key`, whose records are in `slots` (c,) and have
+        """Open the file in `folder` to be read for the checkpoint `key`, whose records are in `slots` (c,) and have
         `digests` (c,), or, for a checkpoint of format 1, are taken as they are.
 
         Raises DamagedError if it is not that checkpoint's, or a record is not what was written.
@@ -114,7 +114,7 @@ class SlotFile:
 
     @classmethod
     def claimed(cls, file: SlotFile) -> SlotFile:
-        """An `opened` file, which may now also be written. Raises InputError as `opened` does."""
+        """Return an `opened` file that may also be written from now on. Raises InputError as `opened` does."""
         if file.folder is None:
             raise InputError(f"{file.name} has no name")
         claimed = cls._open(file.folder, file._slot_bytes, (file.key,), os.O_RDWR)
@@ -127,7 +127,7 @@ class SlotFile:
         return claimed
 
     def digests(self, slots: Slots) -> Digests:
-        """The digests (c,) of what was written to `slots` (c,)."""
+        """Return the digests (c,) of what was written to `slots` (c,)."""
         return self._digests[slots]
 
     def read(self, slots: Slots, content: Content) -> None:
@@ -149,7 +149,7 @@ class SlotFile:
         self._store_digests(slots, digests_of(content))
 
     def check(self) -> tuple[bytes, ...]:
-        """The keys in the header. Raises DamagedError unless the file has what its checkpoint refers to."""
+        """Return the keys in the header. Raises DamagedError unless the file has what its checkpoint refers to."""
         header = self._header()
         slot_bytes, keys, following = header or (0, (), NONE)
         if slot_bytes != self._slot_bytes or self.key == NONE or self.key not in (*keys, following):
@@ -253,7 +253,7 @@ class SlotFile:
 
 
 def digests_of(content: Content) -> Digests:
-    """The digests (c,) of the records in `content`."""
+    """Return the digests (c,) of the records in `content`."""
     each = np.fromiter((xxhash.xxh3_64_intdigest(row) for row in content), dtype=np.uint64, count=len(content))
     return each.view(np.int64)
 

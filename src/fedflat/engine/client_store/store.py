@@ -78,7 +78,7 @@ class ClientStore:
         self._announced = False  # a checkpoint that relies on the slot file is being written
 
     def most_bytes(self, at_once: int) -> int:
-        """The most memory that records may come to take, if `at_once` clients are trained at once."""
+        """Return the most memory that records can take if `at_once` clients are trained at once."""
         kept = 2 * self._clients if self._fits else CHUNKS * at_once
         return kept * self._slot_bytes + self._index.slots.nbytes + (0 if self._fits else 8 * self._clients)
 
@@ -99,7 +99,7 @@ class ClientStore:
         return self._fields(self._rows.read(self._index.of(clients)))[name]
 
     def content(self, clients: Index, rows: Callable[[str, Index], Tensor]) -> dict[str, Tensor | Stream]:
-        """The tensors of a checkpoint without a slot file: the records of `clients` (c,), who have been seen.
+        """Return the tensors of a checkpoint without a slot file: the records of `clients` (c,), who have been seen.
 
         rows: gives one field of some clients, (n, width). Returns the records of every field, (c, width), and the row
         of each client of the run in them, (clients,).
@@ -115,7 +115,7 @@ class ClientStore:
         return {SLOTS: torch.from_numpy(places), **streams}
 
     def get(self, clients: Index, down: Record) -> Record:
-        """The records (c, width) of `clients`; one never seen gets its first record made from `down` (c, d)."""
+        """Return the records (c, width) of `clients`; one never seen gets its first record made from `down` (c, d)."""
         slots = self._index.of(clients)
         known = np.flatnonzero(slots >= 0)
         if self._rows is not None and len(known) == len(clients) and not self._passing:
@@ -150,19 +150,19 @@ class ClientStore:
         self.commit()
 
     def commit(self) -> None:
-        """What is staged becomes the clients' records. Raises InputError, and changes nothing, if a write failed."""
+        """Make staged records the clients' records. Raises InputError, and changes nothing, if a write failed."""
         if self._rows is not None:
             self._rows.settle()
         self._index.commit()
 
     def discard(self) -> None:
-        """What is staged is forgotten."""
+        """Drop staged records."""
         if self._rows is not None:
             self._rows.abandon()
         self._index.discard()
 
     def tensors(self, beside: Path | None = None) -> dict[str, Tensor | Stream]:
-        """What a checkpoint in the folder `beside` must hold: all records, or, if their slot file is in that folder,
+        """Return what a checkpoint in folder `beside` must hold: all records or, if their slot file is in that folder,
         only their slots and digests. Streams can be read until the next commit. When the checkpoint is in place, call
         `saved`."""
         file = self._file
@@ -182,7 +182,7 @@ class ClientStore:
         return {name: torch.from_numpy(x) for name, x in written.items()}
 
     def saved(self) -> None:
-        """The checkpoint that `tensors` was asked for is in place: what only older ones need may be overwritten."""
+        """Allow overwriting what only older checkpoints need; call it when that of `tensors` is in place."""
         if self._file is not None and self._announced:
             self._file.settle()
             self._index.hold()
@@ -217,7 +217,7 @@ class ClientStore:
         return self._rows.file if isinstance(self._rows, FileRows) else None
 
     def _fields(self, rows: Tensor) -> dict[str, Tensor]:
-        """Records (c, width) field by field, each in memory of its own, as kernels round by it."""
+        """Return records (c, width) field by field, each in memory of its own, as kernels round by it."""
         parts = torch.split(rows, list(self._widths.values()), dim=1)
         return {name: part.contiguous() for name, part in zip(self._widths, parts, strict=True)}
 
@@ -241,7 +241,7 @@ class ClientStore:
         return FileRows(file, self._like, self._width)
 
     def _copied(self, index: SlotIndex, read: Callable[[Slots], Tensor]) -> tuple[SlotIndex, Rows]:
-        """New rows with what `read` gives for the slots of `index`, and the index to them."""
+        """Return new rows with what `read` gives for the slots of `index`, and the index to them."""
         copy, rows = SlotIndex(self._clients), self._new()
         clients, step = index.seen(), rows_at_once(self._slot_bytes)
         clients = clients[self._owned(clients)]
@@ -265,7 +265,7 @@ class ClientStore:
         return SlotIndex.restored(slots.numpy(), masks)
 
     def _reader(self, tensors: Mapping[str, Tensor | Stream], used: int) -> Callable[[Slots], Tensor]:
-        """Reads whole records (c, width) from the fields of a checkpoint, for slots that rise."""
+        """Read whole records (c, width) from the fields of a checkpoint, for slots that rise."""
         fields = [Stream.of(tensors[name]) for name in self._widths]
         if any(x.shape != (used, width) for x, width in zip(fields, self._widths.values(), strict=True)):
             raise InputError("clients' records do not fit the method or the model")

@@ -1,4 +1,4 @@
-"""Which executor a simulation uses."""
+"""The executor of a simulation: the one asked for, or the one that is faster and computes the same."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from torch import Tensor, nn
 
 from ...adapters import adapted_network
 from ...core.errors import InputError, StackingError, printable, shortened
+from ...core.hidden_state import close
 from ...core.local import LocalResult
 from ...core.model_check import Randomness
+from ...core.objective import Batch, Objective
 from ...data.types import Index
 from ...rounds.executor import Executor, Sequential, stacked
 from ...rounds.local_training import ContextFactory
 from ..ranks import Ranks
 from .graphed import Graphed
-from .stack_check import check_stack
 from .stacked import Compiled, Stacked
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ ENOUGH, MOST = 0.03, 20  # an executor is timed for so many seconds, or so many 
 COMPILING = 60.0  # seconds that compiling and timing a step may take, generously
 LONG_TRIAL_STEPS, LONG_ENOUGH = 8, 0.3  # the same where compiling is in question: the run is long, and trials may be
 TRIAL_CLIENTS = 8  # at most, whose results are compared bit by bit
+CHECKED_SAMPLES = 4  # of which the gradients in a stack are compared with those alone
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def check_name(name: str, randomness_of: Randomness, device: torch.device) -> No
 
 
 def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index, steps: float) -> Choice:
-    """The executor called `name`; for `auto` the one that is faster on the first steps of `cohort` (c,).
+    """Return the executor called `name`; for `auto` the one that is faster on the first steps of `cohort` (c,).
 
     `steps` is the number of all clients' steps in the whole run, which decides whether compiling pays. CUDA graphs, and
     compiling for a GPU, are only used where they are asked for: no test of ours has run them there.
@@ -124,7 +126,7 @@ def _in_a_line(error: Exception) -> str:
 def agreed(
     ranks: Ranks, make: Callable[[type[Executor]], Executor], cohort: Index, chosen: Callable[[], Choice]
 ) -> Choice:
-    """The executor that rank 0 has `chosen`, on all ranks; a process that is alone takes it as it is.
+    """Return the executor that rank 0 has `chosen`, on all ranks; without ranks, that of this process.
 
     The number of ranks decides which clients are in one stack. If that changes the bits of a client's result, a choice
     of `auto` is replaced, and one that was asked for says so in its reason.
@@ -146,7 +148,7 @@ def agreed(
 
 
 def _faster(one: Executor, many: Executor, cohort: Index) -> Choice:
-    """The faster of one client at a time and many at once, timed on the first steps of `cohort` (c,).
+    """Return the faster of one client at a time and many at once, timed on the first steps of `cohort` (c,).
 
     By rule, models with convolutions go one client at a time, because stacked convolutions become grouped ones, which
     are slower, and so do models with adapters, whose base is large enough alone. Other models are stacked. A trial
@@ -207,13 +209,13 @@ class Trial:
 
 
 def _gpu_clock() -> float:
-    """The clock in seconds, once the GPU has done all that it was asked for."""
+    """Return the clock in seconds, after all work of the GPU."""
     torch.cuda.synchronize()
     return perf_counter()
 
 
 def stands_alone(executor: Executor, cohort: Index) -> bool:
-    """Whether a client's result has the same bits whoever is beside it in a stack, tried with some of `cohort` (c,).
+    """Tell whether a client's result has the same bits in any stack, tried with some of `cohort` (c,).
 
     This depends on the functions in a model: torch computes the last few numbers of a tensor by other code than the
     rest, and a single product by other code than several, and not all of that code rounds alike.
@@ -224,3 +226,40 @@ def stands_alone(executor: Executor, cohort: Index) -> bool:
         if len(clients[some]) and not torch.equal(Trial(executor, clients[some]).run(), together[some]):
             return False
     return True
+
+
+def check_stack(one: Executor) -> None:
+    """Raise StackingError if a stack of two clients has other gradients than each of them, or none."""
+    objective, data = one.objective, one.batches.data
+    for layer in objective.module.modules():
+        has_padding = getattr(layer, "padding_idx", None) is not None and not isinstance(layer, nn.Embedding)
+        if has_padding and any(p.requires_grad for p in layer.parameters(False)):
+            raise StackingError(
+                f"model: in a stack, torch trains the padding of {type(layer).__name__}; set executor = 'sequential'"
+            )
+    some = torch.arange(min(CHECKED_SAMPLES, len(data.y)), device=data.y.device)
+    x, y = (torch.stack([part, part.flip(0)]) for part in (data.inputs(some), data.y[some]))
+    keys = torch.arange(2, device=some.device) if one.randomness is Randomness.DROPOUT else None
+    w = objective.space.flatten(objective.module)
+    points = torch.stack([w, w * 1.01 + 0.001])
+    together = _gradient(objective, points, Batch(x, y, key=keys))
+    for i, gradient in enumerate(together):
+        alone = _gradient(objective, points[i], Batch(x[i], y[i], key=None if keys is None else keys[i]))
+        if not _close(gradient, alone, objective):
+            raise StackingError(
+                "model: torch gives other gradients for several clients at once; set executor = 'sequential'"
+            )
+
+
+def _gradient(objective: Objective, w: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Compute what `Objective.gradient` does, in the precision of the model."""
+    w = w.detach().requires_grad_()
+    with torch.enable_grad():
+        gradient: torch.Tensor = torch.autograd.grad(objective.loss(w, batch).sum(), w)[0]
+    return gradient
+
+
+def _close(a: torch.Tensor, b: torch.Tensor, objective: Objective) -> bool:
+    """Tell whether two gradients agree but for rounding, which is that of the coarsest parameters."""
+    floating = [p.dtype for p in objective.module.parameters() if p.is_floating_point()]
+    return close(a, b, max(torch.finfo(dtype).eps for dtype in floating) ** 0.4)

@@ -12,8 +12,7 @@ from torch.nn import functional
 from ...core.oracle import Oracle
 from ...rounds.batches import BatchPlan
 from ...rounds.executor import Sequential
-from .prepared import PreparedStep, Run
-from .tensor_step import StepInputs, TensorStep
+from .prepared import PreparedStep, Run, StepInputs, TensorStep
 
 WARM_UP = 3  # steps before the recording, as torch advises: libraries choose their kernels and set up in the first
 
@@ -28,11 +27,11 @@ class GraphedStep(PreparedStep):
     participle = "recorded as a CUDA graph"
 
     def form(self, tensors: dict[str, Tensor]) -> tuple[object, ...]:
-        """Everything."""
+        """Return everything: a recording fits one form alone."""
         return tuple((name, x.shape, x.dtype) for name, x in tensors.items())
 
     def prepare(self, step: TensorStep, inputs: StepInputs) -> Run:
-        """The recording."""
+        """Record the step."""
         places = [x.clone() for x in inputs.tensors().values()]
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream())

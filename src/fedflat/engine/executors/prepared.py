@@ -1,11 +1,11 @@
-"""Local steps that are prepared once and then taken many times."""
+"""Local steps as functions of tensors, prepared once by a compiler or a CUDA graph and then taken many times."""
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import torch
@@ -13,12 +13,116 @@ from torch import Tensor
 
 from ...core.local import Descent, LocalState, local_step
 from ...core.method import Context, Method
-from ...core.objective import BatchOracle, Objective
+from ...core.objective import Batch, BatchOracle, Objective
 from ...core.oracle import Oracle
-from .tensor_step import StepInputs, StepNumbers, TensorStep, next_state
+from ...core.records import Record
+from ...data.preparation import to_device
 
 log = logging.getLogger(__name__)
 Run = Callable[[list[Tensor]], list[Tensor]]  # takes a step: from the tensors of `StepInputs` to those of the state
+NUMBERS = ("t", "share", "sampled", "steps", "lr")  # of a step; they change from step to step or round to round
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """What a local step depends on besides the method: the clients' state, message, batch, and a few numbers."""
+
+    state: LocalState
+    down: Any
+    batch: Batch
+    ctx: Context
+    descent: Descent
+    numbers: Tensor  # what `StepNumbers` gives for this step
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return everything whose values may change, by name."""
+        return self.rows() | self.shared()
+
+    def rows(self) -> dict[str, Tensor]:
+        """Return the tensors with a client axis, if there is one."""
+        named = {"w": self.state.w, "loss": torch.as_tensor(self.state.loss), "velocity": self.state.velocity}
+        named |= {"lr_factors": self.state.lr_factors}
+        named |= {f"client.{name}": x for name, x in self.state.client.tensors().items()}
+        named |= {f"down.{name}": x for name, x in self.down.tensors().items()}
+        named |= {f"batch.{name}": x for name, x in vars(self.batch).items()}
+        if isinstance(self.ctx.local_steps, Tensor):
+            named["local_steps"] = self.ctx.local_steps
+        return {name: x for name, x in named.items() if x is not None}
+
+    def shared(self) -> dict[str, Tensor]:
+        """Return what is the same for all clients."""
+        shared, is_weight = {"numbers": self.numbers}, self.ctx.is_weight
+        return shared if is_weight is None else shared | {"is_weight": is_weight}
+
+
+class StepNumbers:
+    """The numbers of each local step (`NUMBERS`) as a tensor (5,), made for many steps of a round at once.
+
+    One by one they cost as much as a small model's step. Float64, so that a number keeps the digits that Python gives
+    it.
+    """
+
+    AT_ONCE = 16  # steps
+
+    def __init__(self) -> None:
+        self._round: tuple[float, ...] = ()
+        self._steps: list[Tensor] = []
+
+    def of(self, ctx: Context, steps: int, lr: float, device: torch.device) -> Tensor:
+        """Return those of the step after `steps` others in the round of `ctx`."""
+        if self._round != (ctx.t, ctx.share, ctx.sampled, lr):
+            self._round, self._steps = (ctx.t, ctx.share, ctx.sampled, lr), []
+        while len(self._steps) <= steps:
+            first = len(self._steps)
+            rows = [(ctx.t, ctx.share, ctx.sampled, k, lr) for k in range(first, first + self.AT_ONCE)]
+            self._steps += to_device(torch.tensor(rows, dtype=torch.float64), device).unbind()
+        return self._steps[steps]
+
+
+class TensorStep:
+    """The local step of one method on one objective as a function of `StepInputs.tensors()`.
+
+    Numbers become tensors without an axis, so nothing that changes can be taken for a constant. A method that
+    needs more in its step than oracle and numbers raises an error here; such a step is not one of tensors.
+    """
+
+    def __init__(self, method: Method, objective: Objective, example: StepInputs) -> None:
+        """Take names of tensors and constants, such as the layers, from `example`."""
+        self._method, self._objective = method, objective
+        self._layers, self._rounds, self._descent = example.ctx.layers, example.ctx.rounds, example.descent
+        self._client, self._down = type(example.state.client), type(example.down)
+        self.names = list(example.tensors())
+        self.gradients = 0  # minibatch gradients of a client that the last call took
+
+    def __call__(self, *values: Tensor) -> list[Tensor]:
+        """Return the next tensors of the state: w, loss, velocity and factors if there are, and the clients' record."""
+        named = dict(zip(self.names, values, strict=True))
+        numbers = dict(zip(NUMBERS, named["numbers"].unbind(), strict=True))
+        steps, lr = numbers.pop("steps"), numbers.pop("lr")
+        known: dict[str, Any] = numbers | {"is_weight": named.get("is_weight"), "layers": self._layers}
+        ctx: Any = Context(**known, lr=lr, local_steps=named.get("local_steps", 1.0), rounds=self._rounds)  # type: ignore[arg-type]
+        record = _record(self._client, named, "client.")
+        velocity, factors = named.get("velocity"), named.get("lr_factors")
+        at = LocalState(named["w"], record, velocity, steps, loss=named["loss"], lr_factors=factors)
+        batch = Batch(**{f.name: named.get(f"batch.{f.name}") for f in fields(Batch)})  # type: ignore[arg-type]
+        oracle, descent = BatchOracle(self._objective, batch), replace(self._descent, lr=lr)
+        after = local_step(self._method, at, _record(self._down, named, "down."), oracle, ctx, descent)
+        self.gradients = after.gradients
+        optional = [x for x in (after.velocity, after.lr_factors) if x is not None]
+        return [after.w, torch.as_tensor(after.loss), *optional, *after.client.tensors().values()]
+
+
+def next_state(before: LocalState, values: list[Tensor], gradients: int) -> LocalState:
+    """Return the state after a `TensorStep` gave `values`, with `gradients` of each client."""
+    w, loss, *rest = values
+    velocity = None if before.velocity is None else rest.pop(0)
+    factors = None if before.lr_factors is None else rest.pop(0)
+    client = type(before.client)(**dict(zip(before.client.tensors(), rest, strict=True)))
+    return LocalState(w, client, velocity, before.steps + 1, before.gradients + gradients, loss, factors)
+
+
+def _record(kind: Callable[..., Record], named: dict[str, Tensor], prefix: str) -> Any:
+    return kind(**{name.removeprefix(prefix): x for name, x in named.items() if name.startswith(prefix)})
 
 
 class PreparedStep(ABC):
@@ -46,7 +150,7 @@ class PreparedStep(ABC):
     def __call__(
         self, method: Method, state: LocalState, down: Any, grad: Oracle, ctx: Context, descent: Descent
     ) -> LocalState:
-        """One local step, as `core.local.local_step` takes it."""
+        """Take one local step, as `core.local.local_step` does."""
         if not isinstance(grad, BatchOracle) or not self.takes(state):
             return local_step(method, state, down, grad, ctx, descent)
         if not all(x.is_contiguous() for x in (state.w, *state.client.tensors().values())):
@@ -65,7 +169,7 @@ class PreparedStep(ABC):
         return next_state(state, run(list(tensors.values())), gradients)
 
     def _tried(self, inputs: StepInputs) -> tuple[Run, int] | None:
-        """The prepared step; None if it cannot be prepared, or does not give what the plain step gives on `inputs`."""
+        """Return the prepared step; None if preparing fails, or if it differs from the plain step on `inputs`."""
         step = TensorStep(self._method, self._objective, inputs)
         values = list(inputs.tensors().values())
         try:
@@ -80,13 +184,13 @@ class PreparedStep(ABC):
         return run, step.gradients
 
     def takes(self, state: LocalState) -> bool:
-        """Whether steps of these clients are worth preparing."""
+        """Tell whether steps of these clients are worth preparing."""
         return True
 
     @abstractmethod
     def form(self, tensors: dict[str, Tensor]) -> tuple[object, ...]:
-        """A key that is equal for the tensors of two steps if one prepared step can take both."""
+        """Return a key that is equal for the tensors of two steps if one prepared step can take both."""
 
     @abstractmethod
     def prepare(self, step: TensorStep, inputs: StepInputs) -> Run:
-        """A function that takes `step` for all tensors of the same form as `inputs`."""
+        """Return a function that takes `step` for all tensors of the same form as `inputs`."""

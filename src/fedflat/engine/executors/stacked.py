@@ -1,22 +1,102 @@
-"""Many clients at once."""
+"""Many clients at once as rows of one tensor, and the same with the local step compiled as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
+from torch.fx import GraphModule
 
 from ...adapters import adapted_network
-from ...core.local import Descent, LocalResult, StepFunction, local_round
+from ...core.local import Descent, LocalResult, LocalState, StepFunction, local_round
 from ...core.method import Context
 from ...core.objective import Batch
 from ...core.oracle import Oracle
 from ...metrics.flatness.passes import Footprint
 from ...rounds.batches import BatchPlan
 from ...rounds.executor import Executor
-from .compiled import CompiledStep
+from .prepared import PreparedStep, Run, StepInputs, TensorStep
+
+if TYPE_CHECKING:
+    from torch._subclasses import FakeTensorMode
+
+PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113)
+
+
+class CompiledStep(PreparedStep):
+    """Compiles a step for any number of rows; one for each form that batches come in.
+
+    The step is traced with stand-ins first, which leaves a list of tensor operations, and that list is compiled:
+    about 5 to 10 seconds, less the next time, since the compiler keeps its work on disk. A step that asks for more
+    than tensors cannot be traced, and without a C++ compiler none can be compiled.
+    """
+
+    participle = "compiled"
+
+    def takes(self, state: LocalState) -> bool:
+        """Tell whether there are several rows; one row is another program to the compiler, and not worth it."""
+        return len(state.w) > 1
+
+    def form(self, tensors: dict[str, Tensor]) -> tuple[object, ...]:
+        """Return everything but the number of rows."""
+        return tuple((name, x.shape[1:], x.stride(), x.dtype) for name, x in tensors.items())
+
+    def prepare(self, step: TensorStep, inputs: StepInputs) -> Run:
+        """Compile the step."""
+        compiled = compile_graph(*_traced(step, inputs, self._objective.space.shapes.values()))
+
+        def run(values: list[Tensor]) -> list[Tensor]:
+            with torch.no_grad():
+                result: list[Tensor] = compiled(*values)
+            return result
+
+        return run
+
+
+def compile_graph(graph: GraphModule, examples: list[Any]) -> Callable[..., Any]:
+    """Compile `graph`, for any number of rows if `examples` has a symbol for that.
+
+    What `torch.compile` adds to it at every call, to find out whether it still fits, takes longer than a step of a
+    small model.
+    """
+    from torch._inductor import standalone_compile  # takes a second to import, and few runs compile
+
+    # In this process: a pool of compilers would outlive a killed run.
+    options = {"config_patches": {"compile_threads": 1}}
+    return standalone_compile(graph, examples, options=options)
+
+
+def _traced(step: TensorStep, inputs: StepInputs, shapes: Iterable[torch.Size]) -> tuple[GraphModule, list[Tensor]]:
+    """Trace the operations of `step` on stacks of any number of rows, and return them with the stand-ins.
+
+    `shapes` are those of the parameters. The tracer may take a size for another that it equals, so it is shown as
+    many rows as nothing else has.
+    """
+    # Here, because they import sympy, which takes half a second, and few runs compile.
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    rows, shared = inputs.rows(), inputs.shared()
+    sizes = {size for shape in (*shapes, *(x.shape for x in (rows | shared).values())) for size in shape}
+    number = next(prime for prime in PRIMES if prime not in sizes)
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    examples = [_any_number(mode, number, x) for x in rows.values()]
+    examples += [mode.from_tensor(x, static_shapes=True) for x in shared.values()]
+    with torch.no_grad():
+        return make_fx(step, _allow_non_fake_inputs=True)(*examples), examples
+
+
+def _any_number(mode: FakeTensorMode, number: int, x: Tensor) -> Tensor:
+    """Return a stand-in for any number of rows like those of `x`; equal rows lie in one place."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+    example = x.new_zeros(1 if x.stride(0) == 0 else number, *x.shape[1:]).expand(number, *x.shape[1:])
+    sizes = [DimDynamic.DYNAMIC, *[DimDynamic.STATIC] * (x.ndim - 1)]
+    return mode.from_tensor(example, symbolic_context=StatelessSymbolicContext(sizes))
 
 
 class Stacked(Executor):
@@ -34,7 +114,7 @@ class Stacked(Executor):
         return most if adapted_network(self.objective.module) is None else max(1, min(most, self._most_in_memory()))
 
     def _most_in_memory(self) -> int:
-        """How many clients' activations the memory holds.
+        """Return the number of clients whose activations the memory holds.
 
         Without adapters the parameters bound the stack; an adapter is small beside what its model computes.
         """

@@ -1,6 +1,6 @@
 """Worker processes, and the training of a round's clients in several of them at the same time."""
 
-from .training import Workers
+from .training_pool import Workers
 from .worker_pool import WorkerError
 
 __all__ = ["WorkerError", "Workers"]

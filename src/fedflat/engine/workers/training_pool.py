@@ -1,13 +1,15 @@
-"""Trains the chunks of a cohort in worker processes, which share the memory of data, records and results."""
+"""Training of a round's clients in this process or, where that pays, in worker processes."""
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from time import perf_counter
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,11 +20,69 @@ from ...core.method import Context
 from ...data.types import Index
 from ...rounds.executor import Executor
 from ..cohort import ChunkInput, ChunkResult, train_chunk
-from ..shared_memory import SharedMemory, TensorAllocator, join_pickle, split_pickle
+from ..shared_memory import BufferLayout, SharedBuffers, SharedMemory, Slot, TensorAllocator, join_pickle, split_pickle
 from .process import WorkerProcess
-from .shared_buffers import BufferLayout, SharedBuffers, Slot
 from .worker import Report, RunTask
-from .worker_pool import WorkerPool, WorkItem
+from .worker_pool import WorkerError, WorkerPool, WorkItem
+
+# Seconds of training in this process after which `auto` starts workers. Each takes 2 to 3 seconds to start.
+WORTH_STARTING = 10.0
+
+
+class Workers:
+    """Trains the chunks of a cohort; no bit of the result depends on which process trains a chunk.
+
+    This process trains where workers would gain nothing: one chunk, one worker, or too little work so far.
+    """
+
+    def __init__(self, executor: Callable[[], Executor], number: int | Literal["auto"], device: torch.device) -> None:
+        """At most `number` processes; `auto` is as many as torch has threads, as soon as it pays to start them."""
+        self._executor, self._auto = executor, number == "auto"
+        possible = device.type == "cpu" and os.name == "posix"
+        self.number = number if number != "auto" else torch.get_num_threads() if possible else 1
+        if self.number > 1 and not possible:
+            where = f"device = '{device}'" if device.type != "cpu" else "this system"
+            raise InputError(f"workers = {number}: on {where} one process trains all clients; set workers = 1")
+        self._seconds = 0.0  # of training in this process
+        self._pool: TrainingPool | None = None
+
+    @property
+    def executor(self) -> Executor:
+        """The executor that trains a chunk; it is chosen in the first round, possibly by a trial."""
+        return self._executor()
+
+    def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context, chunks: int) -> Generator[ChunkResult]:
+        """Yield the result of each of `chunks` tasks, in order; each is valid until the next is asked for."""
+        while chunks and not self._use_workers(chunks, down, ctx):
+            task, started = next(tasks), perf_counter()
+            result = train_chunk(self.executor, task, down, ctx)
+            self._seconds += perf_counter() - started
+            chunks -= 1
+            yield result
+        if chunks and self._pool is not None:
+            yield from self._pool.parts(tasks, down, ctx)
+
+    def close(self) -> None:
+        """End the workers, if there are any; the next round would start new ones."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    def _use_workers(self, chunks: int, down: Any, ctx: Context) -> bool:
+        """Whether workers are to train the remaining `chunks` of a round; if so, some are ready."""
+        if min(chunks, self.number) < 2 or (self._auto and self._seconds < WORTH_STARTING):
+            return False
+        if self._pool is None:
+            try:
+                self._pool = TrainingPool(self.executor, self.number, down.w.dtype, ctx)
+                self._pool.start(chunks)
+            except (InputError, WorkerError, OSError):
+                if not self._auto:
+                    raise
+                self.number = 1
+                self.close()
+        return self._pool is not None
+
 
 ATTEMPTS = 2  # a chunk that ends two workers would end any number of them
 LISTED = 5  # clients in a message
@@ -49,7 +109,7 @@ class ChunkTask:
     ctx: Context  # without the fields that are in the setup
 
     def failure_message(self, pid: int, how: str) -> str:
-        """The message for the end of the last worker that trained these clients."""
+        """Return the message for the end of the last worker that trained these clients."""
         shown = ", ".join(map(str, self.clients[:LISTED]))
         more = f" and {len(self.clients) - LISTED} more" if len(self.clients) > LISTED else ""
         clients = f"client{'s' if len(self.clients) > 1 else ''} {shown}{more}"
@@ -90,7 +150,7 @@ class TrainingPool:
         self._workers.close()
 
     def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context) -> Generator[ChunkResult]:
-        """The result of each task, in their order; it is in shared memory, which the next result may overwrite.
+        """Yield the result of each task, in order; it is in shared memory, which the next result may overwrite.
 
         An error in a client's training is raised in place of its result, as without workers. Raises WorkerError if two
         workers end over one task.
@@ -159,7 +219,7 @@ def _without_test_data(executor: Executor) -> Executor:
 
 
 def _pickled(setup: TrainingSetup, number: int) -> list[memoryview]:
-    """The setup as the parts of a pickle. Raises InputError, which says what it is that cannot be pickled."""
+    """Return the setup as the parts of a pickle. Raises InputError that names what cannot be pickled."""
     try:
         return split_pickle(setup)
     except Exception as error:

@@ -23,7 +23,7 @@ class PoolTask(Protocol):
     """What a pool has to know about a task. Tasks are pickled for the workers."""
 
     def failure_message(self, pid: int, how: str) -> str:
-        """The message of the WorkerError after the last attempt: process `pid`, which ran this task, ended `how`."""
+        """Return the message of the WorkerError after the last attempt, in which process `pid` ended `how`."""
 
 
 @dataclass(eq=False)
@@ -41,7 +41,7 @@ class WorkItem:
         self.is_finished, self.value, self.error = True, value, error
 
     def result(self) -> Any:
-        """The value of a finished item. Raises its error instead, if there is one."""
+        """Return the value of a finished item. Raises its error if it has one."""
         if self.error is not None:
             raise self.error
         return self.value
