@@ -171,8 +171,8 @@ def run_row(part: str, split: str, run: StoredRun) -> Row:
         "train_loss": summary["train_loss"],
         "gradients": summary["gradients"],
         "seconds": summary["seconds"],
-        "client.lr": spec.client.values()["lr"],
-        "hyper_parameters": as_json(spec.method.arguments()),
+        "client.lr": spec.client.lr,
+        "hyper_parameters": as_json(spec.method.fields),
         "segments": len(read_json(run.directory.path / "env.json")),
     }
     if "c" in run.metrics.column_names:
@@ -196,7 +196,7 @@ def tuning_rows(split: str, spec: TuningSpec, one: Tried) -> list[Row]:
     """The validation accuracies of one configuration in one step; a seed that diverged has one row without any."""
     method = spec.methods[one.method]
     run = spec.trial(Configuration(method, one.number, one.values), spec.tune.seeds[0], one.rounds)
-    sections = {"client": run.client.values(), "method": run.method.arguments()}
+    sections = {"client": vars(run.client), "method": run.method.fields}
     parts = {key: key.partition(".") for key in spec.box_of(method)}
     settings = {key: sections[section][name] for key, (section, _, name) in parts.items()}
     shared = {
@@ -213,7 +213,7 @@ def tuning_rows(split: str, spec: TuningSpec, one: Tried) -> list[Row]:
 
 def drift_rows(run: StoredRun) -> list[Row]:
     """The mean drift of the clients and the interpolation c in every round of FedGF."""
-    own = run.spec.method.arguments()
+    own = run.spec.method.fields
     shared = {"rho": own["rho"], "threshold": own["threshold"]}
     return [
         shared | {"round": int(row["t"]) + 1, "drift": row["drift"], "c": row["c"]} for row in run.metrics.to_pylist()

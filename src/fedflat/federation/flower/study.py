@@ -15,7 +15,7 @@ from ...core.method import Method
 from ...core.object_references import allow_code
 from ...core.space import Space
 from ...data.sources import is_folder
-from ...experiments.spec import RunSpec, build_adapter, build_guard, build_method, participation_of
+from ...experiments.spec import RunSpec, participation_of
 from ...rounds.device import usable_device
 from ...rounds.segments import versions
 from ..round_terms import RoundTerms
@@ -49,7 +49,7 @@ class Study:
             )
         if self.spec.loss != "cross-entropy":
             raise InputError(f"loss = {self.spec.loss!r}: a federation trains classifiers; set loss = 'cross-entropy'")
-        if (training := build_method(self.spec.method).training) != "federated":
+        if (training := self.spec.method.object.training) != "federated":
             raise InputError(
                 f"method.name = {self.spec.method.name!r} is {training} training, not that of a federation"
             )
@@ -69,7 +69,7 @@ class Study:
         if self.spec.probes:
             raise InputError("probes need all clients' samples in one place; set probes = []")
 
-        self.terms.check(build_guard(self.spec.guard))
+        self.terms.check(self.spec.guard)
 
     @classmethod
     def load(cls, folder: Path, settings: RunSettings) -> Study:
@@ -116,4 +116,5 @@ class Study:
     def method(self, module: nn.Module) -> Method:
         """The method for `module`, whose adapters may be trained by turns."""
         device = next(module.parameters()).device
-        return by_turns(build_method(self.spec.method), build_adapter(self.spec.adapter), Space(module), device)
+        adapter = self.spec.adapter and self.spec.adapter.object
+        return by_turns(self.spec.method.object, adapter, Space(module), device)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass
 from typing import Literal
 
-from ...core.errors import InputError
 from ...core.hyper import by_name, check, hyper
 
 Noise = Literal["system", "seeded-not-private"]
@@ -39,7 +38,4 @@ class Privacy:
 
     def __post_init__(self) -> None:
         """Raises InputError, naming the field, for a value out of range."""
-        try:
-            check(self)
-        except InputError as error:
-            raise InputError(str(error).replace("Privacy.", "privacy.")) from error
+        check(self, "privacy")
