@@ -148,7 +148,7 @@ class _Part:
 class ObjectOf(_Part):
     """A field that holds an object of one dataclass; a table has the fields of the class."""
 
-    cls: type[Any]
+    cls: Any  # the dataclass
 
     def build(self, value: Any) -> Any:
         """Return the object. Raises InputError, a FieldError where one key is wrong."""
@@ -171,7 +171,7 @@ class Choice(_Part):
     Case, `-` and `_` of names do not matter. The name alone is accepted in place of a table.
     """
 
-    classes: Mapping[str, type[Any]]
+    classes: Mapping[str, Any]
     default: str  # the name of a table without one
     point: ExtensionPoint | None = None  # what a class outside this package has to be, if any is accepted
     common: type[Any] | None = None  # a field of this type holds an object that has a name, too,
@@ -320,12 +320,14 @@ def _is_none(value: Any) -> bool:
     return isinstance(value, str) and value == "none"
 
 
+@cache
 def _infos(cls: Any, choice: Choice | None) -> dict[str, FieldInfo]:
     """Return type, default and meaning of every field of a dataclass."""
     types, found = field_types(cls), dict[str, FieldInfo]()
+    if choice is not None and choice.inside is not None:
+        types = {key: Annotated[Named, choice.inside] if kind is choice.common else kind for key, kind in types.items()}
     for field in dataclasses.fields(cls):
-        nested = _nested(choice, types[field.name])
-        kind: Any = types[field.name] if nested is None else Annotated[Named, nested]
+        kind: Any = types[field.name]
         default = PydanticUndefined if field.default is dataclasses.MISSING else field.default
         found[field.name] = FieldInfo(annotation=kind, default=default, description=field.metadata.get("meaning"))
     return found
