@@ -436,7 +436,7 @@ class RunSpec(Experiment):
 
     def module_for(self, classes: int, shape: tuple[int, ...]) -> nn.Module:
         """The initial model, with its adapters if it has any, for samples of this `shape`."""
-        adapter = self.adapter and self.adapter.object
+        adapter = None if self.adapter is None else self.adapter.object
         return InitialModel(
             self.model.name, classes, shape, self.seed, self.model.options, self.torch_dtype, adapter
         ).module()
@@ -471,7 +471,7 @@ class RunSpec(Experiment):
             store_budget=self.store_megabytes * 10**6,
             store_folder=store_folder,
             ranks=ranks,
-            adapter=self.adapter and self.adapter.object,
+            adapter=None if self.adapter is None else self.adapter.object,
             privacy=self.privacy,
             guard=self.guard,
             attack=self.attack,
@@ -613,7 +613,8 @@ class StudySpec(Experiment):
         if own is None:
             return self.client
         with errors_at(f"client_of.{method.full_name}"):
-            return CLIENT.build({**table_of(self.client), **own})
+            client: Client = CLIENT.build({**table_of(self.client), **own})
+        return client
 
 
 def with_variants(runs: list[RunSpec]) -> list[RunSpec]:

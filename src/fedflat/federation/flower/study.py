@@ -116,5 +116,5 @@ class Study:
     def method(self, module: nn.Module) -> Method:
         """The method for `module`, whose adapters may be trained by turns."""
         device = next(module.parameters()).device
-        adapter = self.spec.adapter and self.spec.adapter.object
+        adapter = None if self.spec.adapter is None else self.spec.adapter.object
         return by_turns(self.spec.method.object, adapter, Space(module), device)
