@@ -22,7 +22,7 @@ import torch
 from fedflat.core.objective import Batch, Objective
 from fedflat.experiments.budget import Speed, budget_of_runs
 from fedflat.experiments.recipe import Cell, all_recipes
-from fedflat.experiments.spec import RunSpec, build_client
+from fedflat.experiments.spec import RunSpec
 from fedflat.models import build
 
 from .tables import Table
@@ -53,7 +53,7 @@ def cells() -> Iterator[tuple[Cell, list[RunSpec]]]:
 
 def kind_of(spec: RunSpec) -> Kind:
     """Return what the speed of a run depends on."""
-    return spec.data.name, spec.model.name, build_client(spec.client).batch_size or 0
+    return spec.data.name, spec.model.name, spec.client.batch_size or 0
 
 
 def kinds() -> dict[Kind, RunSpec]:
@@ -63,7 +63,7 @@ def kinds() -> dict[Kind, RunSpec]:
 
 def speed_of(spec: RunSpec) -> Speed:
     """Return processor seconds of a gradient of a batch, and of evaluating one sample."""
-    known, size = spec.known_data, build_client(spec.client).batch_size or 1
+    known, size = spec.known_data, spec.client.batch_size or 1
     shape = known.sample_shape(spec.sample_format)
     pixels = torch.randint(0, 256, (size, *shape))
     batch = Batch(pixels if known.vocabulary_size else pixels / 255, torch.zeros(size, dtype=torch.int64))

@@ -16,7 +16,7 @@ from docs.method_pages import link
 from fedflat.core.errors import InputError
 from fedflat.engine.arguments import check_ranks
 from fedflat.experiments.config_errors import validated
-from fedflat.experiments.spec import RunSpec, build_method
+from fedflat.experiments.spec import RunSpec
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.flower.study import Study
 from fedflat.methods import all_methods
@@ -78,7 +78,7 @@ def in_one_process(run: RunSpec) -> None:
 
 def by_ranks(run: RunSpec) -> None:
     """Raise InputError if several ranks cannot carry out the run."""
-    check_ranks(2, 1, run.probes, build_method(run.method))
+    check_ranks(2, 1, run.probes, run.method.object)
 
 
 def in_a_federation(run: RunSpec) -> None:

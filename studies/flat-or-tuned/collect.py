@@ -171,8 +171,8 @@ def run_row(part: str, split: str, run: StoredRun) -> Row:
         "train_loss": summary["train_loss"],
         "gradients": summary["gradients"],
         "seconds": summary["seconds"],
-        "client.lr": spec.client.values()["lr"],
-        "hyper_parameters": as_json(spec.method.arguments()),
+        "client.lr": spec.client.lr,
+        "hyper_parameters": as_json(spec.method.fields),
         "segments": len(read_json(run.directory.path / "env.json")),
     }
     if "c" in run.metrics.column_names:
@@ -199,7 +199,7 @@ def tuning_rows(split: str, spec: TuningSpec, one: Tried) -> list[Row]:
     """
     method = spec.methods[one.method]
     run = spec.trial(Configuration(method, one.number, one.values), spec.tune.seeds[0], one.rounds)
-    sections = {"client": run.client.values(), "method": run.method.arguments()}
+    sections = {"client": vars(run.client), "method": run.method.fields}
     parts = {key: key.partition(".") for key in spec.box_of(method)}
     settings = {key: sections[section][name] for key, (section, _, name) in parts.items()}
     shared = {
@@ -216,7 +216,7 @@ def tuning_rows(split: str, spec: TuningSpec, one: Tried) -> list[Row]:
 
 def drift_rows(run: StoredRun) -> list[Row]:
     """Return the mean drift of the clients and the interpolation c in every round of FedGF."""
-    own = run.spec.method.arguments()
+    own = run.spec.method.fields
     shared = {"rho": own["rho"], "threshold": own["threshold"]}
     return [
         shared | {"round": int(row["t"]) + 1, "drift": row["drift"], "c": row["c"]} for row in run.metrics.to_pylist()

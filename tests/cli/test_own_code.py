@@ -182,8 +182,8 @@ def test_every_wrong_door_is_one_line(fedflat, study: Path, tmp_path: Path, name
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--method own.py:Mine --method.scal 3", "method: Mine has no field 'scal'; did you mean scale?"),
-        ("--method own.py:Mine --method.scale -3", "method.scale: Input should be greater than or equal to 0, got -3"),
+        ("--method own.py:Mine --method.scal 3", "method.scal: unknown key; did you mean scale?"),
+        ("--method own.py:Mine --method.scale -3", "method.scale: must be a number in [0, inf), got -3"),
         ("--loss own.py:net", "loss: own.py:net: a loss of your own is given in Python, fedflat.Simulation(loss=...)"),
         ("--model own.py:blobs", "makes a tuple, not a torch.nn.Module"),
         ("--model own.py:Turns", "makes a Turns, not a torch.nn.Module"),

@@ -10,6 +10,7 @@ import fedflat as ff
 from fedflat import Client
 from fedflat.core.errors import InputError
 from fedflat.core.hyper import Interval, allowed
+from fedflat.data.selection import DataOptions
 from fedflat.methods import find
 from fedflat.metrics.flatness.measures.sharpness import Sharpness
 
@@ -29,6 +30,10 @@ FedGF, FedCM, FedSMOO, FedSAM = map(find, ("FedGF", "FedCM", "FedSMOO", "FedSAM"
         (lambda: FedGF(window=2.5), r"FedGF\.window must be a whole number in \[1, inf\), got 2.5"),
         (lambda: FedGF(c=1.5), r"FedGF\.c must be a number in \[0, 1\] or none, got 1.5"),
         (lambda: FedSMOO(dynamic_reg=1), r"FedSMOO\.dynamic_reg must be true or false, got 1"),
+        (lambda: ff.LoRA(targets=("q",), head=0), r"adapter\.head must be a text, got 0"),
+        (lambda: ff.LoRA(targets=("q",), start=-1), r"adapter\.start must be a text or none, got -1"),
+        (lambda: DataOptions(test_domain=3), r"data\.test_domain must be a text or none, got 3"),
+        (lambda: DataOptions(labels=True), r"data\.labels must be one of 'numbers', 'names', got True"),
     ],
 )
 def test_wrong_values_name_class_field_and_range(make, message: str) -> None:

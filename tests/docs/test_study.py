@@ -303,11 +303,9 @@ def test_control_3_gives_the_base_what_the_search_chose_for_the_flat_method() ->
         client_of={"FedAvg": {"lr": 0.3}, "FedSAM": {"lr": 0.1}, "FedLESAM": {"lr": 0.1}, "FedSMOO": {"lr": 0.2}},
     )
     found = script.same_settings(winners)
-    settings = {
-        name: [(run.method.name, run.client.values()["lr"]) for run in spec.runs()] for name, spec in found.items()
-    }
+    settings = {name: [(run.method.name, run.client.lr) for run in spec.runs()] for name, spec in found.items()}
     assert settings == {"FedSAM": [("FedAvg", 0.1)] * 3, "FedSMOO": [("FedDyn", 0.2)] * 3}
-    assert found["FedSMOO"].methods[0].arguments()["alpha"] == 1 / 20
+    assert found["FedSMOO"].methods[0].alpha == 1 / 20
 
 
 @pytest.mark.parametrize(("name", "changed"), [("FedGF", "method.threshold"), ("FedDyn", "method.alpha")])

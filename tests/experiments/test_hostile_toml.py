@@ -16,17 +16,11 @@ import fedflat.cli
 from fedflat.cli import main
 from fedflat.cli.flags import resolve
 from fedflat.core.errors import InputError
-from fedflat.experiments.spec import (
-    Experiment,
-    RunSpec,
-    StudySpec,
-    build_measure,
-    build_method,
-    build_partition,
-    from_flag,
-    participation_of,
-)
+from fedflat.core.method import Method
+from fedflat.data import Partition
+from fedflat.experiments.spec import Experiment, RunSpec, StudySpec, from_flag, participation_of
 from fedflat.files import parse_toml
+from fedflat.metrics.flatness import Measure
 from fedflat.rounds.local_training import Client
 from fedflat.rounds.run_model import InitialModel
 from support.effort import chosen, effort
@@ -39,13 +33,13 @@ GROWTH = 2**30  # bytes of memory at most, for all
 
 def build(spec: RunSpec) -> None:
     """Build everything of a run that needs no data."""
-    build_method(spec.method)
-    build_partition(spec.partition)
-    Client(**spec.client.values())
+    assert isinstance(spec.method.object, Method)
+    assert isinstance(spec.partition.object, Partition)
+    assert isinstance(spec.client, Client)
     rule = participation_of(spec.participation)
     rule.check(spec.data.clients, spec.rounds)
     for measure in (*spec.flatness, *spec.probes):
-        build_measure(measure)
+        assert isinstance(measure.object, Measure)
     InitialModel(spec.model.name, 10, (1, 8, 8), spec.seed, spec.model.options).module()
     spec.to_toml()
     spec.digest()

@@ -93,7 +93,7 @@ def test_a_class_that_is_in_no_package_is_named_by_its_file(tmp_path: Path) -> N
         """In no file that could be loaded again."""
 
     with pytest.raises(
-        InputError, match=r'Mine is not in this package; name the file it is in: methods = "my.py:Mine"'
+        InputError, match=r'methods.0: Mine is not in this package; name the file it is in, "my.py:Mine"'
     ):
         ff.study(out=tmp_path / "out", methods=[Mine()])
 

@@ -90,8 +90,8 @@ def test_every_variant_of_figure_11_of_fedgf_differs_from_its_centre_in_one_valu
 
 def small(spec: RunSpec) -> RunSpec:
     """One round of two clients if there are two, one step on two samples; data, partition, model and method stay."""
-    data = spec.data.model_copy(update={"train_samples": None, "test_samples": None})
-    client = spec.client.model_copy(update={"epochs": None, "steps": 1, "batch_size": 2})
+    data = replace(spec.data, train_samples=None, test_samples=None)
+    client = replace(spec.client, epochs=None, steps=1, batch_size=2)
     changes = {
         "data": data,
         "client": client,

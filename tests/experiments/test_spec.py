@@ -10,8 +10,9 @@ import torch
 import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.core.method import Method
+from fedflat.core.object_references import allow_code
 from fedflat.experiments.config_errors import validated
-from fedflat.experiments.spec import RunSpec, StudySpec, build_method, participation_of
+from fedflat.experiments.spec import RunSpec, StudySpec, participation_of
 from fedflat.rounds.participation import Bernoulli, Explicit, HeldOut, Number, Participation, Share, Unreliable
 from support.effort import FEW_ROUNDS
 from support.studies import SMALL, run_spec, study_spec
@@ -23,12 +24,12 @@ def test_toml_comes_back_the_same(method: Method) -> None:
     again = RunSpec(**tomllib.loads(spec.to_toml()))
     assert again == spec
     assert again.digest() == spec.digest()
-    assert build_method(again.method) == method
+    assert again.method.object == method
 
 
 def test_names_are_forgiving_values_are_not() -> None:
-    assert build_method(run_spec(method="fed-SMOO").method) == ff.methods.FedSMOO()
-    assert build_method(run_spec(method={"name": "fedsam", "rho": 0.3}).method) == ff.methods.FedSAM(rho=0.3)
+    assert run_spec(method="fed-SMOO").method.object == ff.methods.FedSMOO()
+    assert run_spec(method={"name": "fedsam", "rho": 0.3}).method.object == ff.methods.FedSAM(rho=0.3)
     assert run_spec(partition={"name": "IID"}).partition.name == "iid"
 
 
@@ -85,14 +86,14 @@ def test_a_study_is_every_method_with_every_seed() -> None:
         ({"zzz": 1}, "zzz: unknown key; known are data, data_dir, partition, model, "),
         ({"client": {"epoch": 3}}, "client.epoch: unknown key; did you mean epochs?"),
         ({"method": {"name": "fedsam", "roh": 1}}, "method.roh: unknown key; did you mean rho?"),
-        ({"method": {"name": "fedsam", "rho": -1}}, "method.rho: Input should be greater than or equal to 0, got -1"),
+        ({"method": {"name": "fedsam", "rho": -1}}, "method.rho: must be a number in [0, inf), got -1"),
         ({"method": {"name": "fedsom"}}, "method: unknown name 'fedsom'; known are Centralised, FedACG, "),
         ({"method": {"rho": 1}}, "method.rho: unknown key; known are name, server_lr"),
         ({"rounds": True}, "rounds must be a number, got true"),
-        ({"method": {"name": "fedsam", "rho": True}}, "method: rho must be a number, got true"),
-        ({"data": {"name": "cifar"}}, "data.name: 'cifar' is unknown; known are ag_news, cifar10, "),
-        ({"model": {"name": "vgg"}}, "model.name: 'vgg' is unknown; known are cnn, emnist-cnn, "),
-        ({"partition": {"name": "dirichlet", "alpha": "x"}}, "partition.alpha: Input should be a valid number"),
+        ({"method": {"name": "fedsam", "rho": True}}, "method.rho: must be a number in [0, inf), got True"),
+        ({"data": {"name": "cifar"}}, "data.name = 'cifar' is unknown; known are ag_news, cifar10, "),
+        ({"model": {"name": "vgg"}}, "model = 'vgg' is unknown; known are cnn, emnist-cnn, "),
+        ({"partition": {"name": "dirichlet", "alpha": "x"}}, "partition.alpha: must be a number in (0, inf), got 'x'"),
         ({"rounds": 0}, "rounds: Input should be greater than or equal to 1, got 0"),
         ({"rounds": 0, "seed": -1}, "rounds: Input should be greater than or equal to 1, got 0 (and 1 more)"),
         ({"participation": "most"}, "participation: participation must be a share, "),
@@ -112,7 +113,7 @@ def test_mistakes_are_one_line_that_names_the_field(table: dict, message: str) -
     [
         (
             {"methods": ["fedavg", {"name": "fedsam", "rho": -2}]},
-            "methods.1.rho: Input should be greater than or equal",
+            "methods.1.rho: must be a number in [0, inf), got -2",
         ),
         ({"methods": []}, "methods: List should have at least 1 item"),
         ({"methods": ["fedavg", "FedAvg"]}, "methods: number 1 is the same as number 0: FedAvg"),
@@ -120,7 +121,7 @@ def test_mistakes_are_one_line_that_names_the_field(table: dict, message: str) -
         ({"seeds": [0, 0]}, "seeds: seeds must be different whole numbers from 0"),
         ({"targets": [95]}, "targets.0: Input should be less than 1, got 95"),
         ({"client_of": {"feddin": {}}}, "client_of: unknown method 'feddin'"),
-        ({"methods": ["feddyn"], "client_of": {"feddyn": {"lr": -1}}}, "client_of.FedDyn.lr: Input should be greater"),
+        ({"methods": ["feddyn"], "client_of": {"feddyn": {"lr": -1}}}, "client_of.FedDyn.lr: must be a number in (0"),
         ({"weights": "samples", "methods": ["fedavg", "scaffold"]}, "weights = 'samples' does not fit Scaffold"),
     ],
 )
@@ -176,7 +177,7 @@ def test_participation_is_what_its_table_says(table: dict, rule: Participation) 
         ({"dropouts": 0.1}, "participation: participation needs one of share, number, bernoulli and cohorts"),
         ({"share": 0.1, "number": 3}, "participation: participation needs one of share, number, bernoulli and cohorts"),
         ({"share": 0.1, "dropouts": 1}, "participation: dropouts: Input should be less than 1, got 1"),
-        ({"cohorts": [[0]], "held_out": 0.5}, "participation: participation: held_out does not go with listed cohorts"),
+        ({"cohorts": [[0]], "held_out": 0.5}, "participation: held_out does not go with listed cohorts"),
     ],
 )
 def test_a_participation_that_cannot_be_is_named(table: dict, message: str) -> None:
@@ -240,3 +241,41 @@ def test_guard_and_attack_go_to_toml_and_back_and_rename_no_folder_where_they_ar
         ff.Guard(multiple=2.0, max_weight=3.0), ff.Attack(kind="noise", share=0.3),
     )  # fmt: skip
     assert {"guard", "attack"}.isdisjoint(run_spec().decisive())
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"data": {"test_domain": 3}}, "data.test_domain: must be a text or none, got 3"),
+        ({"adapter": {"targets": ["1"], "head": 0}}, "adapter.head: must be a text, got 0"),
+        ({"client": {"epochs": 1, "steps": 2}}, "client.epochs and client.steps exclude each other"),
+        ({"client": 3}, "client: must be a table, got 3"),
+        ({"method": 3}, "method: must be a name or a table with a name, got 3"),
+        ({"privacy": {"epsilon": 1}}, "privacy.delta: a value is needed"),
+        ({"participation": Share(0.2)}, "participation: a study has a number, a list or a table here"),
+    ],
+)
+def test_what_a_class_refuses_is_refused_by_its_key(table: dict, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        validated(RunSpec, table)
+    assert str(error.value).startswith(message)
+
+
+def test_values_are_read_as_the_types_of_their_fields() -> None:
+    table = {"client": {"lr": "0.5", "epochs": 2.0}, "method": {"name": "fedgmt", "beta": "none"},
+             "data": {"train_samples": "none", "augment": None, "class_names": ["a", "b"]}}  # fmt: skip
+    spec = validated(RunSpec, table)
+    assert (spec.client, type(spec.client.epochs)) == (ff.Client(lr=0.5, epochs=2), int)
+    assert spec.method.object == ff.methods.FedGMT(beta=None)
+    assert (spec.data.train_samples, spec.data.augment, spec.data.class_names) == (None, "none", ("a", "b"))
+
+
+def test_a_method_that_was_read_without_its_code_is_built_once_code_may_run(tmp_path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("from fedflat.methods import FedSAM\n\n\nclass Mine(FedSAM):\n    '''client  server  '''\n")
+    spec = validated(RunSpec, {"method": {"name": f"{file}:Mine", "rho": 0.4}})
+    assert not spec.method.is_loaded
+    with pytest.raises(InputError, match="names code, which is not run unless"):
+        _ = spec.method.object
+    with allow_code():
+        assert spec.method.object.rho == 0.4

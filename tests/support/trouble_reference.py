@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedflat.experiments.spec import build_client, participation_of
+from fedflat.experiments.spec import participation_of
 from fedflat.federation.client import FederatedClient
 from fedflat.federation.flower.study import Study, own_samples
 from fedflat.federation.membership import Membership
@@ -74,7 +74,7 @@ class Reference:
         module = study.module()
         members = {name: len(y) for name, (_, y) in self.samples.items()}
         return FederatedServer(
-            study.method(module), module, build_client(spec.client), Membership(members, "0" * 16),
+            study.method(module), module, spec.client, Membership(members, "0" * 16),
             participation_of(spec.participation), spec.weights, spec.seed, study.digest, study.shape,
             replace(study.terms, quorum=0.01, secure_sum=None), spec.rounds,
         )  # fmt: skip
@@ -84,7 +84,7 @@ class Reference:
         for number, name in enumerate(sorted(self.samples)):
             module, data = study.module(), own_samples(study, self.samples[name], number)
             found[name] = FederatedClient(
-                study.method(module), module, data, build_client(spec.client), spec.seed, Records(), study.digest,
+                study.method(module), module, data, spec.client, spec.seed, Records(), study.digest,
                 participation=participation_of(spec.participation), rounds=spec.rounds,
             )  # fmt: skip
             found[name]._state = Records()

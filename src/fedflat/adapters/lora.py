@@ -45,9 +45,6 @@ class LoRA:
         targets: Any = self.targets
         if isinstance(targets, list | str):
             object.__setattr__(self, "targets", (targets,) if isinstance(targets, str) else tuple(targets))
-        try:
-            check(self)
-        except InputError as error:
-            raise InputError(str(error).replace("LoRA.", "adapter.")) from error
+        check(self, "adapter")
         if not self.targets or not all(self.targets):
             raise InputError('adapter.targets names no layer; give the names of linear layers, e.g. ["query", "value"]')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from ..core.object_references import is_outside
 from ..data.partition import PARTITIONS
 from ..experiments.config_errors import validated
 from ..experiments.merging import is_list, merged
-from ..experiments.schema import Section, sections_of
+from ..experiments.schema import Member, members_of
 from ..experiments.spec import Experiment, RunSpec, StudySpec, from_flag
 from ..methods import METHODS
 from ..reports.literal import literal
@@ -52,28 +52,32 @@ def override(spec: Spec, flags: list[str]) -> Spec:
     return validated(kind, merged(kind, table, _parsed(kind, flags, table)))
 
 
-def keys(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
-    """Every dotted key of a configuration with its meaning, defaults in brackets."""
+def keys(model: type[BaseModel]) -> dict[str, str]:
+    """Return every dotted key of a configuration with its meaning, defaults in brackets."""
+    return _meanings(model.model_fields, "")
+
+
+def _meanings(fields: Mapping[str, FieldInfo], prefix: str) -> dict[str, str]:
     found: dict[str, str] = {}
-    for name, info in model.model_fields.items():
-        members = sections_of(info.annotation)
+    for name, info in fields.items():
+        members = members_of(info)
         if len(members) > 1:
             found |= _alternatives(members, f"{prefix}{name}.")
         elif members:
-            found |= keys(members[0], f"{prefix}{name}.")
+            found |= _meanings(members[0].fields, f"{prefix}{name}.")
         else:
-            default = "" if info.default is None or info.default_factory else f" [{info.default}]"
-            found[prefix + name] = f"{info.description or ''}{default}".strip()
+            has_default = not (info.is_required() or info.default is None or info.default_factory)
+            found[prefix + name] = f"{info.description or ''}{f' [{info.default}]' if has_default else ''}".strip()
     return found
 
 
-def _alternatives(members: list[type[Section]], prefix: str) -> dict[str, str]:
-    """The keys of sections of which `name` chooses one; a key may mean something else in each."""
+def _alternatives(members: list[Member], prefix: str) -> dict[str, str]:
+    """The keys of classes of which `name` chooses one; a key may mean something else in each."""
     meanings: dict[str, dict[str, list[str]]] = {}
     for member in members:
-        for key, meaning in keys(member, prefix).items():
-            meanings.setdefault(key, {}).setdefault(meaning, []).append(member.__name__)
-    names = ", ".join(member.__name__ for member in members)
+        for key, meaning in _meanings(member.fields, prefix).items():
+            meanings.setdefault(key, {}).setdefault(meaning, []).append(member.name)
+    names = ", ".join(member.name for member in members)
     texts = {key: _in_words(by_meaning) for key, by_meaning in meanings.items()}
     chosen = {f"{prefix}name": f"one of {names}"}
     return chosen | texts | chosen  # the name first
@@ -137,20 +141,20 @@ def _given(words: list[str]) -> Iterator[tuple[str, str, str]]:
 def _named(model: type[BaseModel], key: str, text: str) -> tuple[FieldInfo | None, str]:
     """Return the field at a key, or None, and the key; with `.name` where `text` is the name of a section."""
     info = _field(model, key)
-    members = [] if info is None or is_list(info) else sections_of(info.annotation)
-    has_name = [one for one in members if "name" in one.model_fields]
+    members = [] if info is None or is_list(info) else members_of(info)
+    has_name = [one for one in members if "name" in one.fields]
     if has_name and text != "none" and not text.startswith("{"):
-        return has_name[0].model_fields["name"], f"{key}.name"
+        return has_name[0].fields["name"], f"{key}.name"
     return info, key
 
 
 def _field(model: type[BaseModel], key: str) -> FieldInfo | None:
     """Return the field at a dotted key, of the first section that has it; None if no section has it, or in a list."""
-    sections, info = [model], None
+    members, info = members_of(model), None
     for part in key.split("."):
-        infos = [one.model_fields[part] for one in sections if part in one.model_fields]
+        infos = [one.fields[part] for one in members if part in one.fields]
         info = infos[0] if infos else None
-        sections = [section for one in infos if not is_list(one) for section in sections_of(one.annotation)]
+        members = [member for one in infos if not is_list(one) for member in members_of(one)]
     return info
 
 
@@ -187,7 +191,7 @@ def _value(key: str, info: FieldInfo | None, text: str) -> Any:
         return _entries(key, text)
     if text == "none":
         return None
-    return _json(key, text) if kind is dict or sections_of(info.annotation) else text
+    return _json(key, text) if kind is dict or members_of(info) else text
 
 
 def _entries(key: str, text: str) -> list[Any]:

@@ -17,7 +17,7 @@ from .run import DryRunOption, JobsOption, KeysOption, StrictOption, number_of_j
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..experiments.spec import MethodSection
+    from ..experiments.schema import Named
     from ..experiments.tuning import Tuned
     from ..experiments.tuning_spec import TuningSpec
 
@@ -87,7 +87,7 @@ def _plan(spec: TuningSpec) -> Table:
     )
 
 
-def _planned(spec: TuningSpec, method: MethodSection) -> tuple[str, str, str, str]:
+def _planned(spec: TuningSpec, method: Named) -> tuple[str, str, str, str]:
     """What would be tried of one method, as a row of the table."""
     from ..experiments.ledger import described
 

@@ -12,6 +12,21 @@ class InputError(ValueError):
     """A value, file or combination that cannot work; the message is one line and names the field."""
 
 
+class FieldError(InputError):
+    """A value that a field cannot have.
+
+    key: the field, with points for one inside another. problem: what is wrong, such as "must be a number, got 'x'".
+    owner: what has the field, such as a class; empty where the message is to begin with the key.
+    """
+
+    def __init__(self, key: str, problem: str, owner: str = "") -> None:
+        super().__init__(key, problem, owner)
+        self.key, self.problem, self.owner = key, problem, owner
+
+    def __str__(self) -> str:
+        return f"{self.owner}.{self.key} {self.problem}" if self.owner else f"{self.key}: {self.problem}"
+
+
 class MissingPackageError(InputError):
     """What was asked for needs an optional package that is not installed; the message names package and extra."""
 

@@ -11,7 +11,7 @@ from functools import cache, wraps
 from math import inf
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from .errors import InputError, shortened
+from .errors import FieldError, InputError, shortened
 from .plain_numbers import plain_fields
 from .registry import suggestion
 
@@ -87,23 +87,24 @@ def _misnamed(name: str, names: list[str], unknown: list[str]) -> str:
     return f"{name} has no field {shortened(unknown[0])!r}; it has {', '.join(names)}{suggestion(unknown[0], names)}"
 
 
-def check(instance: Any) -> None:
-    """Raise InputError, naming class and field, for a value outside the declared range or choices.
+def check(instance: Any, section: str = "") -> None:
+    """Raise FieldError for a value outside the declared range or choices.
 
-    Fields whose values are numbers of numpy or torch get Python's.
+    Fields whose values are numbers of numpy or torch get Python's. section: what a configuration calls such an object,
+    which the message names in place of the class.
     """
     cls: Any = type(instance)
-    hints = _hints(cls)
+    hints = field_types(cls)
     plain_fields(instance)
     for f in fields(instance):
         value = getattr(instance, f.name)
         if not _fits(value, hints[f.name], f.metadata.get("interval", Interval())):
-            raise InputError(f"{cls.__name__}.{f.name} must be {allowed(cls, f.name)}, got {value!r}")
+            raise FieldError(f.name, f"must be {allowed(cls, f.name)}, got {value!r}", section or cls.__name__)
 
 
 def allowed(cls: Any, name: str) -> str:
     """The values that the field `name` of a class may have, in words: "a number in [0, inf)", "true or false", ..."""
-    kind = _hints(cls)[name]
+    kind = field_types(cls)[name]
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(repr, get_args(kind)))
     if get_origin(kind) is tuple:
@@ -121,7 +122,7 @@ def allowed(cls: Any, name: str) -> str:
 
 
 @cache
-def _hints(cls: Any) -> dict[str, Any]:
+def field_types(cls: Any) -> dict[str, Any]:
     """The types of the fields of a class; a study makes many instances of it."""
     return get_type_hints(cls)
 
@@ -133,7 +134,7 @@ def _is_class(kind: Any) -> bool:
 
 def _fits(value: Any, kind: Any, interval: Interval) -> bool:
     if get_origin(kind) is Literal:
-        return value in get_args(kind)
+        return any(type(value) is type(one) and value == one for one in get_args(kind))
     if get_origin(kind) is tuple:
         return isinstance(value, tuple) and all(isinstance(one, str) for one in value)
     if _is_class(kind):
@@ -141,5 +142,5 @@ def _fits(value: Any, kind: Any, interval: Interval) -> bool:
     kinds = get_args(kind) or (kind,)
     if value is None or isinstance(value, bool | str):
         return type(value) in kinds
-    numbers = tuple({int, *kinds} & {int, float}) if bool not in kinds else ()
+    numbers = (int, float) if float in kinds else (int,) if int in kinds else ()
     return isinstance(value, numbers) and value in interval

@@ -56,10 +56,7 @@ class DataOptions:
         """Raise InputError, naming the field, for a value out of range."""
         if isinstance(self.class_names, list):
             object.__setattr__(self, "class_names", tuple(self.class_names))
-        try:
-            check(self)
-        except InputError as error:
-            raise InputError(str(error).replace("DataOptions.", "data.")) from error
+        check(self, "data")
 
     @property
     def labelling(self) -> Labelling:

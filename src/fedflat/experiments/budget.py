@@ -42,7 +42,7 @@ from ..rounds.cost import compared_messages, full_passes_per_round, gradients_pe
 from ..rounds.device import device_name, usable_device
 from ..rounds.local_training import Client
 from ..rounds.randomness import Purpose, generator
-from .spec import RunSpec, build_client, build_method, participation_of
+from .spec import RunSpec, participation_of
 
 # The cost of all rounds is estimated from the cohorts of the first ones.
 SIMULATION_ROUNDS = 1000  # so many of a simulation
@@ -133,9 +133,9 @@ def run_budget(spec: RunSpec) -> RunBudget:
     train, test = _sample_counts(spec)
     clients, share = spec.data.clients, spec.data.validation
     sizes = np.full(clients, max(1, round((1 - share) * train / clients)), dtype=np.int64)
-    method, client = build_method(spec.method), build_client(spec.client)
+    method, client = spec.method.object, spec.client
     evaluated = -(-spec.rounds // spec.eval_every) * (_models(method, clients) * test + share * train) + train
-    rule = spec.participation if spec.privacy is None else {"bernoulli": spec.privacy.values()["rate"]}
+    rule = spec.participation if spec.privacy is None else {"bernoulli": spec.privacy.rate}
     cohorts = _cohorts(json.dumps(rule), clients, spec.seed, min(spec.rounds, SPEC_ROUNDS))
     known = spec.known_data
     d = _trained_parameters(spec) if _is_made_for_real(spec) else _model_parameters(spec, known)
@@ -273,7 +273,7 @@ def speed_of(spec: RunSpec, measure: bool = True) -> Speed | None:
 
 def timed_model(spec: RunSpec) -> str:
     """Return what the speed depends on beside the machine: data set, model, size of a batch, numbers, adapter."""
-    batch_size = build_client(spec.client).batch_size
+    batch_size = spec.client.batch_size
     name = spec.data.name
     if is_folder(name):  # of which there are many
         name = f"{name} {spec.known_data.sample_shape()} {spec.known_data.classes}"
@@ -289,7 +289,7 @@ def _measured_speed(spec: RunSpec, device: torch.device) -> Speed:
     module = (spec.module() if _is_made_for_real(spec) else build(spec.model.name, known.classes, shape)).to(
         device, dtype
     )
-    size = min(build_client(spec.client).batch_size or LARGEST_BATCH, LARGEST_BATCH)
+    size = min(spec.client.batch_size or LARGEST_BATCH, LARGEST_BATCH)
     pixels = torch.randint(0, 256, (size, *shape), device=device)
     x = pixels if known.vocabulary_size else (pixels / 255).to(dtype)
     batch = Batch(x, torch.zeros(size, dtype=torch.int64, device=device))

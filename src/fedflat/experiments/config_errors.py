@@ -6,17 +6,17 @@ The size comes first, because pydantic collects every problem, which costs time 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, time
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
-from ..core.errors import InputError, printable, shortened
+from ..core.errors import FieldError, InputError, printable, shortened
 from ..core.plain_numbers import plain_numbers
-from ..core.registry import suggestion
-from .schema import Section, sections_of
+from .schema import members_of
 
 Model = TypeVar("Model", bound=BaseModel)
 MAX_DEPTH = 20  # tables and lists inside each other; recipes have 6
@@ -94,36 +94,31 @@ def validated(model: type[Model], table: dict[str, Any]) -> Model:
 
 
 def _first_problem(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first problem of a configuration, after its dotted key, and how many more there are."""
+    """Return the first problem of a configuration, after its dotted key, and how many more there are."""
     first, *more = error.errors(include_url=False)
-    info = model.model_fields.get(str(first["loc"][0])) if first["loc"] else None
-    members = sections_of(info.annotation) if info else []  # the sections that the first key of the location may hold
-    # A class name in the place of a key is pydantic's tag of a union member; no user has written it.
-    tags = {member.__name__ for member in members}
-    key = ".".join(str(part) for place, part in enumerate(first["loc"]) if not (place and part in tags))
-    text = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "extra_forbidden":
-        text = f"unknown key{_suggestion(first['loc'], model, members)}"
-    elif first["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        expected, given = first["ctx"].get("expected_tags", "").replace("'", ""), first["ctx"].get("tag")
-        close = suggestion(given, expected.split(", "))
-        text = f"unknown name {short_repr(given)}; known are {expected}{close}" if given else "needs a name"
-    elif first["type"] != "value_error":
-        text += f", got {short_repr(first['input'])}"
+    key, cause = ".".join(map(str, first["loc"])), first.get("ctx", {}).get("error")
+    if isinstance(cause, FieldError):
+        key, text = ".".join(filter(None, (key, cause.key))), cause.problem
+    elif first["type"] == "extra_forbidden":
+        text = f"unknown key{_suggestion(first['loc'], model)}"
+    elif first["type"] == "value_error":
+        text = str(cause)
+        key = "" if _begins_with_key(text, first["loc"]) else key
+    else:
+        text = f"{first['msg']}, got {short_repr(first['input'])}"
     return ": ".join(filter(None, (key, text))) + (f" (and {len(more)} more)" if more else "")
 
 
-def _suggestion(location: tuple[int | str, ...], model: type[BaseModel], members: list[type[Section]]) -> str:
-    """The known key most like the unknown one at `location`, or all known keys of its table."""
-    known = list(model.model_fields)
-    if len(location) > 1:
-        for part in location[1:-1]:  # the last of the names of sections in it, as one may be inside another
-            named = [member for member in members if member.__name__ == part]
-            inside = [
-                info.annotation for member in members for name, info in member.model_fields.items() if name == part
-            ]
-            members = named or [one for kind in inside for one in sections_of(kind)] or members
-        chosen = members
-        known = sorted({name for member in chosen for name in member.model_fields})
-    close = get_close_matches(str(location[-1]), known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"
+def _begins_with_key(text: str, location: tuple[int | str, ...]) -> bool:
+    """Tell whether a message names its field itself, such as `client.epochs and client.steps exclude each other`."""
+    return bool(location) and text.startswith(tuple(f"{location[0]}{end}" for end in (".", ":", " =")))
+
+
+def _suggestion(location: tuple[int | str, ...], model: type[BaseModel]) -> str:
+    """Return the known key most like the unknown one at `location`, or all known keys of its table."""
+    fields: Mapping[str, FieldInfo] = model.model_fields
+    for part in location[:-1]:
+        members = members_of(fields[str(part)]) if part in fields else []
+        fields = members[0].fields if members else fields
+    close = get_close_matches(str(location[-1]), fields, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(fields)}"

@@ -12,7 +12,7 @@ from ..core.errors import InputError
 from ..core.object_references import short_name
 from ..methods import plain
 from .merging import flattened
-from .schema import NamedSection, Section
+from .schema import Named
 
 Table = Mapping[str, Any]
 
@@ -47,7 +47,7 @@ class SettingsGrid:
     other key, such as `client.lr`, for all methods.
     """
 
-    def __init__(self, values: Mapping[str, Any], methods: Sequence[NamedSection], where: str = "grid") -> None:
+    def __init__(self, values: Mapping[str, Any], methods: Sequence[Named], where: str = "grid") -> None:
         """where: the key of the grid. Raises InputError, naming the key, for one that no method of the study has."""
         self._values = values
         self._keys = [self._keys_of(method) for method in methods]
@@ -64,21 +64,21 @@ class SettingsGrid:
         """How many runs there are for each seed."""
         return sum(prod(len(self._values[key]) for key in keys) for keys in self._keys)
 
-    def points(self) -> Iterator[tuple[NamedSection, dict[str, Any]]]:
+    def points(self) -> Iterator[tuple[Named, dict[str, Any]]]:
         """Every method with the values of each of its points, by the key of the run's configuration."""
         for method, keys in zip(self._methods, self._keys, strict=True):
             for chosen in product(*(self._values[key] for key in keys)):
                 yield method, {_key_of_run(key): value for key, value in zip(keys, chosen, strict=True)}
 
-    def choices_of(self, method: NamedSection) -> dict[str, Any]:
+    def choices_of(self, method: Named) -> dict[str, Any]:
         """What the grid has for `method`, by the key of a run's configuration."""
         return {_key_of_run(key): self._values[key] for key in self._keys_of(method)}
 
-    def _keys_of(self, method: NamedSection) -> list[str]:
+    def _keys_of(self, method: Named) -> list[str]:
         """The keys of the grid that go for `method`, in their order."""
         return [key for key in self._values if self._goes_for(key, method)]
 
-    def _goes_for(self, key: str, method: NamedSection) -> bool:
+    def _goes_for(self, key: str, method: Named) -> bool:
         owner, _, field = key.partition(".")
         if owner == "method":
             return _has(method, field)
@@ -88,9 +88,9 @@ class SettingsGrid:
 
 def _has(section: Any, key: str) -> bool:
     """Whether a section has a field; `base.rho` is one of the section inside it."""
-    values = section.values() if isinstance(section, Section) else section if isinstance(section, Mapping) else {}
+    values = section.values() if isinstance(section, Named) else section
     name, dot, rest = key.partition(".")
-    return name in values and (not dot or _has(values[name], rest))
+    return isinstance(values, Mapping) and name in values and (not dot or _has(values[name], rest))
 
 
 def _names_method(key: str) -> bool:

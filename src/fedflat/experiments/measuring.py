@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
@@ -12,21 +13,21 @@ from ..engine.simulation import Simulation
 from ..metrics.flatness import LIGHT, Finding, Flatness, Measure, ProgressCallback, check_measures, check_names
 from .config_errors import validated
 from .run_directory import RunDirectory
-from .schema import Section
-from .spec import MeasureSection, build_measure
+from .schema import Named, Section
+from .spec import MEASURE
 from .studies import load_study, run_directory
 
 
 class MeasureList(Section):
     """Measures as a user gives them: names, or tables with a name and settings."""
 
-    measures: list[MeasureSection] = Field(default=list(LIGHT), validate_default=True)
+    measures: list[Annotated[Named, MEASURE]] = Field(default=list(LIGHT), validate_default=True)
 
 
 def build_measures(measures: Sequence[object]) -> list[Measure]:
     """Measures from names and tables; `LIGHT` if there are none. Raises InputError that names a wrong one."""
     found = validated(MeasureList, {"measures": list(measures)} if measures else {})
-    return [build_measure(one) for one in found.measures]
+    return [one.object for one in found.measures]
 
 
 def run_directories(paths: Sequence[Path]) -> list[RunDirectory]:

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from ..core.errors import InputError
 from ..core.object_references import file_of, short_name
 from ..core.registry import plain
-from .schema import DefaultName, Section, sections_of
+from .schema import Member, Named, Section, members_of, table_of
 
 
 def merged(model: type[BaseModel], old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,31 +46,28 @@ def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _over(info: FieldInfo | None, old: Any, new: Any) -> Any:
     """Merge the value `new` over `old`, both of the field described by `info`."""
-    members = [] if info is None or is_list(info) else sections_of(info.annotation)
-    if any("name" in one.model_fields for one in members):
+    members = [] if info is None or is_list(info) else members_of(info)
+    if any("name" in one.fields for one in members):
         old, new = ({"name": value} if isinstance(value, str) else value for value in (old, new))
-    old, new = (value.values() if isinstance(value, Section) else value for value in (old, new))
+    new = new.values() if isinstance(new, Section | Named) else new  # another object takes the place of the old one
+    old = old.values() if isinstance(old, Section | Named) else table_of(old)
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return new
-    if info is not None and _is_another(info, members, old, new):
+    if info is not None and _is_another(members, old, new):
         return dict(new)
     if info is not None and info.annotation == dict[str, Any]:  # a grid, whose keys may be dotted
         return flattened(old) | flattened(new)
     found = dict(old)
     for key, value in new.items():
-        inside = (one.model_fields[key] for one in members if key in one.model_fields)
+        inside = (one.fields[key] for one in members if key in one.fields)
         found[key] = _over(next(inside, None), old.get(key), value)
     return found
 
 
-def _is_another(info: FieldInfo, members: list[type[Section]], old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+def _is_another(members: list[Member], old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """Tell whether `new` names another class than `old`, on which the other keys depend."""
-    if "name" not in new or not any(one.has_keys_of_its_name for one in members):
-        return False
-    default = next((one.name for one in info.metadata if isinstance(one, DefaultName)), None) or next(
-        one.model_fields["name"].default for one in members
-    )
-    return bool(_known(new["name"]) != _known(old.get("name", default)))
+    default = next((one.default_name for one in members if one.default_name), None)
+    return "name" in new and default is not None and bool(_known(new["name"]) != _known(old.get("name", default)))
 
 
 def _known(name: Any) -> Any:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from ..adapters.lora import LoRA
-from ..core.errors import InputError
 from ..core.object_references import allow_code
 from ..core.plain_numbers import takes_numbers
-from ..methods import all_methods
 from .config_errors import validated
 from .merging import merged
 from .run_directory import StoredRun
@@ -18,8 +14,6 @@ from .runner import RunObserver
 from .spec import Experiment, StudySpec
 from .studies import Jobs
 from .studies import study as carry_out_study
-
-UNNAMED = ("attack", "client", "guard")  # settings that are tables without a name
 
 
 def load_run(folder: str | Path) -> StoredRun:
@@ -55,30 +49,5 @@ def study(
     """
     with allow_code():
         table = Experiment.read(Path(file)) if file is not None else {}
-        table = merged(StudySpec, table, {key: _as_table(value, key) for key, value in settings.items()})
-        return carry_out_study(validated(StudySpec, table), Path(out), observer, jobs, strict)
-
-
-def _as_table(value: Any, key: str) -> Any:
-    """A setting as it is written in TOML: objects of this package become tables with a name."""
-    if isinstance(value, list | tuple):
-        return [_as_table(one, key) for one in value]
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    table = {f.name: _as_table(getattr(value, f.name), key) for f in fields(value) if f.init}
-    return table if key in UNNAMED else {"name": _name(value, key), **table}
-
-
-def _name(value: Any, key: str) -> str:
-    """The name of an object's class as a configuration has it. Raises InputError for one that has none."""
-    from ..data.partition import all_partitions
-    from ..metrics.flatness import all_measures
-
-    cls, classes = type(value), {**all_methods(), **all_partitions(), **all_measures(), "lora": LoRA}
-    for name, known in classes.items():
-        if known is cls:
-            return name
-    raise InputError(
-        f'{key}: {cls.__name__} is not in this package; name the file it is in: {key} = "my.py:{cls.__name__}", or a '
-        "table with that name and its fields"
-    )
+        spec = validated(StudySpec, merged(StudySpec, table, settings))
+        return carry_out_study(spec, Path(out), observer, jobs, strict)

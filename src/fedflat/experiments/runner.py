@@ -20,7 +20,7 @@ from ..rounds.checkpoint import DamagedError
 from .grid import settings_key
 from .interrupt import Interrupted, StopRequest, stop_between_rounds
 from .run_directory import RunDirectory, StoredRun, difference
-from .spec import RunSpec, build_measure
+from .spec import RunSpec
 
 
 class RunObserver:
@@ -257,7 +257,7 @@ def finish(
         if request.signal_number:
             raise Interrupted(request.signal_number, f"all rounds of {spec.title} are saved, {name} was being measured")
 
-    measures = [build_measure(one) for one in spec.flatness]
+    measures = [one.object for one in spec.flatness]
     result = sim.result(measures, progress)
     directory.finish(result, spec.targets)
     for callback in sim.callbacks:

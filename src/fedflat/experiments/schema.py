@@ -1,29 +1,26 @@
-"""Configuration schemas, made from the classes that they configure."""
+"""The parts of a configuration: sections, and objects that are made of tables.
+
+A table becomes an object by its class, whose own check is the only one of its values. What is done here is what a file
+or a flag needs besides: names of classes, types of numbers, and messages that begin with the key.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Set
-from difflib import get_close_matches
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
-from math import inf
-from typing import Annotated, Any, ClassVar, Literal, Union, get_type_hints
+from typing import Annotated, Any, ClassVar, get_args
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializeAsAny,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-    create_model,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, PydanticUndefined, core_schema
 
-from ..core.errors import InputError
-from ..core.hyper import Interval
+from ..core.errors import FieldError, InputError, shortened
+from ..core.hyper import field_types
 from ..core.object_references import (
     ExtensionPoint,
+    check_allowed,
     find_outside,
     is_code_allowed,
     is_outside,
@@ -31,8 +28,11 @@ from ..core.object_references import (
     resolved,
     short_name,
 )
+from ..core.registry import matching, suggestion
 
-NUMBERS = (int, float, int | None, float | None)
+Table = Mapping[str, Any]
+OPTIONAL_NUMBERS = (int | None, float | None)
+NUMBERS = (int, float, *OPTIONAL_NUMBERS)
 
 
 class Section(BaseModel):
@@ -54,48 +54,64 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _none_is_a_word(cls, table: Any) -> Any:
-        """Read `beta = "none"`, which files have where nothing at all would be the default."""
-        if not isinstance(table, dict) or not any(
-            isinstance(value, str) and value == "none" for value in table.values()
-        ):
+        """Read `share = "none"`, which files have where nothing at all would be the default."""
+        if not isinstance(table, dict):
             return table
-        numbers = {name for name, field in cls.model_fields.items() if field.annotation in NUMBERS[2:]}
-        return {name: None if value == "none" and name in numbers else value for name, value in table.items()}
+        optional = {name for name, field in cls.model_fields.items() if field.annotation in OPTIONAL_NUMBERS}
+        return {name: None if _is_none(value) and name in optional else value for name, value in table.items()}
 
     def values(self) -> dict[str, Any]:
-        """The keys and values of the section itself; sections inside it stay sections."""
+        """Return keys and values; sections and objects inside stay what they are."""
         return {name: getattr(self, name) for name in type(self).model_fields}
 
     def table(self) -> dict[str, Any]:
-        """The section as a file has it: without keys that have no value, or with "none" if that is not the default."""
-        found = self.model_dump(exclude_none=True)
-        for name, info in type(self).model_fields.items():
-            value = getattr(self, name)
-            if isinstance(value, Section):
-                found[name] = value.table()
-            elif isinstance(value, list):
-                found[name] = [
-                    x.table() if isinstance(x, Section) else y for x, y in zip(value, found[name], strict=True)
-                ]
-            elif value is None and info.default is not None and not info.default_factory:
-                found[name] = "none"
-        return found
+        """Return the section as a file has it."""
+        table: dict[str, Any] = file_table(self)
+        return table
 
 
-class NamedSection(Section):
-    """A section whose `name` chooses a class; the other keys are the fields of that class."""
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """An object whose class is chosen by a name. The values of its fields are attributes, too: `spec.method.rho`."""
 
-    has_keys_of_its_name = True
     name: str
+    fields: Table  # an object that has a name of its own is a Named
+    choice: Choice = dataclasses.field(repr=False, compare=False)
+    made: Any = None  # the object; None where code that it needs could not be run when it was read
+
+    def __getattr__(self, key: str) -> Any:
+        """Return the value of a field."""
+        if key.startswith("__") or key not in (fields := vars(self).get("fields", {})):
+            raise AttributeError(f"{vars(self).get('name')} has no field {key!r}")
+        return fields[key]
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the object could be made: otherwise it needs code that was not to be run."""
+        return self.made is not None
+
+    @property
+    def object(self) -> Any:
+        """The object. Raises InputError if it needs code that may not be run here."""
+        if self.is_loaded:
+            return self.made
+        for name in self.names():
+            check_allowed(name)
+        return self.choice.build(self.values()).object
+
+    def values(self) -> dict[str, Any]:
+        """Return the name, and keys and values of the fields."""
+        return {"name": self.name, **self.fields}
 
     def names(self) -> list[str]:
-        """The name, and after it those of the sections inside this one, such as a method that another one is around."""
-        inside = [value for value in self.values().values() if isinstance(value, NamedSection)]
-        return [self.name, *(name for one in inside for name in one.names())]
+        """Return the name, and after it those of objects inside, such as a method that another one is around."""
+        inside = (value.names() if isinstance(value, Named) else [str(value["name"])] for value in self.fields.values()
+                  if isinstance(value, Named) or (isinstance(value, Mapping) and "name" in value))  # fmt: skip
+        return [self.name, *(name for names in inside for name in names)]
 
     @property
     def full_name(self) -> str:
-        """All names in one: it tells one section inside another from the same one inside a third."""
+        """All names in one: it tells a method inside another one from the same one inside a third."""
         return "-".join(self.names())
 
     @property
@@ -103,154 +119,238 @@ class NamedSection(Section):
         """The full name, without the module or file of a class that is outside this package: `SWA-FedSAM`."""
         return "-".join(map(short_name, self.names()))
 
-    def arguments(self) -> dict[str, Any]:
-        """The keys and values other than the name."""
-        return {key: value for key, value in self.values().items() if key != "name"}
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """A section, or a class, that a field of a configuration may hold."""
+
+    name: str
+    fields: Mapping[str, FieldInfo]
+    default_name: str | None = None  # the `name` of a table without one, if it chooses a class with keys of its own
 
 
-class UnloadedSection(NamedSection):
-    """A section that names code which may not be run here; its other keys are kept as they are."""
+class _Part:
+    """What the annotation of a field says about the objects that it holds; pydantic calls `build`."""
 
-    model_config = ConfigDict(extra="allow")
+    build: Callable[[Any], Any]
 
-    def names(self) -> list[str]:
-        inside = [value for value in self.values().values() if isinstance(value, Mapping)]
-        return [self.name, *(str(one["name"]) for one in inside if "name" in one)]
+    @property
+    def members(self) -> list[Member]:
+        """The classes that a name, if there is one, chooses from."""
+        raise NotImplementedError
 
-    def values(self) -> dict[str, Any]:
-        return {"name": self.name} | (self.model_extra or {})
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        dumped = core_schema.plain_serializer_function_ser_schema(table_of)
+        return core_schema.no_info_plain_validator_function(self.build, serialization=dumped)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class NestedClass:
-    """What a field of some classes may be besides a number or text: an object of a class that has a section, too."""
+class ObjectOf(_Part):
+    """A field that holds an object of one dataclass; a table has the fields of the class."""
 
-    kind: type[Any]
-    section: Any  # the type of its section
+    cls: Any  # the dataclass
 
+    def build(self, value: Any) -> Any:
+        """Return the object. Raises InputError, a FieldError where one key is wrong."""
+        if isinstance(value, self.cls):
+            return value
+        if not isinstance(value, Mapping):
+            raise InputError(f"must be a table, got {_shown(value)}")
+        return self.cls(**_converted(self.cls, value, None))
 
-@dataclasses.dataclass(frozen=True)
-class DefaultName:
-    """Of a field whose `name` chooses a section: the name that a table without one has."""
-
-    name: str
-
-
-def section_of(cls: type[Any]) -> type[Section]:
-    """A section with the fields of a dataclass: the same names, types, defaults, ranges and meanings."""
-    return create_model(cls.__name__, __base__=Section, **_definitions(cls))
-
-
-def section_named(name: str, cls: type[Any]) -> type[NamedSection]:
-    """The section of the only class that a key may have, called `name`; lists are accepted for tuples."""
-    return _named_section(name, cls, None)
+    @property
+    def members(self) -> list[Member]:
+        """The class."""
+        return [Member(self.cls.__name__, _infos(self.cls, None))]
 
 
-def choice_of(
-    classes: Mapping[str, type[Any]],
-    plain: Callable[[str], str],
-    default: str,
-    point: ExtensionPoint,
-    common: type[Any] | None = None,
-) -> Any:
-    """The type of a section with a `name` that chooses one of `classes`; only the keys of that class are accepted.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Choice(_Part):
+    """A field whose `name` chooses one of some dataclasses; the other keys are the fields of that class.
 
-    Names are compared as `plain(name)`. The name alone is accepted in place of a table, and a table without a name is
-    the `default`. The name of a class outside this package is accepted too: see `outside_section`. common: what these
-    classes have in common; a field of that type is a section of the same kind, of a class without such a field.
+    Case, `-` and `_` of names do not matter. The name alone is accepted in place of a table.
     """
-    whole = {name: cls for name, cls in classes.items() if common not in get_type_hints(cls).values()}
-    sections = {name: _named_section(name, cls, None) for name, cls in whole.items()}
-    inside = _choice(sections, set(classes) - set(whole), plain, default, point, None)
-    held = NestedClass(common, inside) if common else None
-    sections |= {name: _named_section(name, cls, held) for name, cls in classes.items() if name not in whole}
-    return inside if len(whole) == len(classes) else _choice(sections, set(), plain, default, point, held)
+
+    classes: Mapping[str, Any]
+    default: str  # the name of a table without one
+    point: ExtensionPoint | None = None  # what a class outside this package has to be, if any is accepted
+    common: type[Any] | None = None  # a field of this type holds an object that has a name, too,
+    inside: Choice | None = None  # which is one of these
+    outer: tuple[str, ...] = ()  # names that are refused, because they go around another one themselves
+
+    def build(self, value: Any) -> Named:
+        """Return the object with its name. Raises InputError, a FieldError where one key is wrong.
+
+        A reference to code that may not be run is kept as it is, and its keys are not checked.
+        """
+        if isinstance(value, Named):
+            return value
+        table = self._table(value)
+        name, given = table.get("name", self.default), {key: x for key, x in table.items() if key != "name"}
+        known = matching(name, self.classes) if isinstance(name, str) else None
+        if known:
+            return self._named(known, self.classes[known], given)
+        if isinstance(name, str) and (outer := matching(name, self.outer)):
+            raise InputError(f"{outer} goes around another one itself, and cannot be inside one")
+        if self.point is None or not is_outside(name, self.point):
+            raise InputError(f"unknown name {_shown(name)}; known are {', '.join(self.classes)}"
+                             f"{suggestion(name, self.classes)}")  # fmt: skip
+        if is_reference(name) and not is_code_allowed():
+            return Named(name, given, self)
+        name = resolved(name) if is_reference(name) else name
+        return self._named(name, find_outside(name, self.point), given)
+
+    def _table(self, value: Any) -> Table:
+        """Return a table with a name, from a name or an object of this package."""
+        if isinstance(value, str):
+            return {"name": value}
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            cls = type(value)
+            name = next((name for name, known in self.classes.items() if known is cls), None)
+            if name is None:
+                raise InputError(
+                    f'{cls.__name__} is not in this package; name the file it is in, "my.py:{cls.__name__}", or give a '
+                    "table with that name and its fields"
+                )
+            return {"name": name, **{f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}}
+        if not isinstance(value, Mapping):
+            raise InputError(f"must be a name or a table with a name, got {_shown(value)}")
+        return value
+
+    def _named(self, name: str, cls: Any, given: Table) -> Named:
+        """Return an object of `cls`; the fields beside an object whose code may not be run are checked all the same."""
+        values = _converted(cls, given, self)
+        inside = {key: value for key, value in values.items() if isinstance(value, Named)}
+        is_loaded = all(value.is_loaded for value in inside.values())
+        made = cls(**{key: x for key, x in values.items() if key not in inside},
+                   **{key: value.made for key, value in inside.items() if is_loaded})  # fmt: skip
+        fields = {f.name: getattr(made, f.name) for f in dataclasses.fields(cls)}
+        return Named(name, fields | inside, self, made if is_loaded else None)
+
+    @property
+    def members(self) -> list[Member]:
+        """The classes."""
+        return [
+            Member(name, {"name": FieldInfo(annotation=str, default=name), **_infos(cls, self)}, self.default)
+            for name, cls in self.classes.items()
+        ]
 
 
-def _named_section(name: str, cls: type[Any], nested: NestedClass | None) -> type[NamedSection]:
-    fields: dict[str, Any] = {"name": (Literal[name], name)} | _definitions(cls, nested)
-    return create_model(name, __base__=NamedSection, **fields)
+def members_of(kind: Any) -> list[Member]:
+    """Return the sections and classes that a field, or a type, may hold; of a list, those that its entries may be."""
+    if isinstance(kind, FieldInfo):
+        parts = [one for one in kind.metadata if isinstance(one, _Part)]
+        return parts[0].members if parts else members_of(kind.annotation)
+    if isinstance(kind, type) and issubclass(kind, Section):
+        name = kind.model_fields["name"].default if kind.has_keys_of_its_name else None
+        return [Member(kind.__name__, kind.model_fields, name)]
+    parts = [one for one in getattr(kind, "__metadata__", ()) if isinstance(one, _Part)]
+    return parts[0].members if parts else [one for inside in get_args(kind) for one in members_of(inside)]
 
 
-def _choice(
-    sections: Mapping[str, type[NamedSection]],
-    refused: Set[str],
-    plain: Callable[[str], str],
-    default: str,
-    point: ExtensionPoint,
-    nested: NestedClass | None,
-) -> Any:
-    """The type of a section that is one of `sections`; the `refused` are known, and cannot be inside one another."""
-    known = {plain(name): name for name in (*sections, *refused)}
-
-    def validated_section(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-        table = {"name": value} if isinstance(value, str) else value
-        if not isinstance(table, Mapping):
-            return value if isinstance(value, NamedSection) and is_outside(value.name, point) else handler(value)
-        name = table.get("name", default)
-        if not isinstance(name, str):
-            return handler(table)
-        table = {**table, "name": known.get(plain(name), name)}
-        if table["name"] in refused:
-            raise InputError(f"{table['name']} goes around another one itself, and cannot be inside one")
-        outside = table["name"] not in sections and is_outside(table["name"], point)
-        return outside_section(table, point, nested) if outside else handler(table)
-
-    options = tuple(sections.values())
-    union: Any = options[0] if len(options) == 1 else Annotated[Union[options], Field(discriminator="name")]  # noqa: UP007
-    return Annotated[union, SerializeAsAny(), DefaultName(default), WrapValidator(validated_section)]  # type: ignore[type-arg]
+def table_of(value: Any) -> Any:
+    """Return an object as a table of all its fields, with its name if it has one."""
+    if isinstance(value, Named):
+        return {key: table_of(x) for key, x in value.values().items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    return value
 
 
-def outside_section(table: Mapping[str, Any], point: ExtensionPoint, nested: NestedClass | None = None) -> NamedSection:
-    """The section of a class outside this package, by object reference or entry point; its keys are the class's fields.
+@contextmanager
+def errors_at(key: str) -> Iterator[None]:
+    """Inside the block, an InputError becomes a FieldError of the field `key`, or of one inside it."""
+    try:
+        yield
+    except FieldError as error:
+        raise FieldError(f"{key}.{error.key}", error.problem) from error
+    except InputError as error:
+        raise FieldError(key, str(error)) from error
 
-    If code may not be run here, a section whose keys are not checked. Raises InputError for a key that the class does
-    not have, and as `load_object` does.
+
+def _converted(cls: Any, given: Table, choice: Choice | None) -> dict[str, Any]:
+    """Return the arguments of `cls` that a table gives; one that has a name of its own, by a `choice`, is a Named.
+
+    Raises FieldError for an unknown key, and for one that is missing.
     """
-    name = str(table["name"])
-    if is_reference(name) and not is_code_allowed():
-        return UnloadedSection(**table)
-    name = resolved(name) if is_reference(name) else name
-    section = _section_of_outside(name, find_outside(name, point), nested)
-    for key in table:
-        if key not in section.model_fields:
-            fields = [field for field in section.model_fields if field != "name"]
-            close = get_close_matches(key, fields, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(fields) or 'none'}"
-            raise InputError(f"{short_name(name)} has no field {key!r}; {hint}")
-    return section(**{**table, "name": name})
+    types, fields = field_types(cls), {field.name: field for field in dataclasses.fields(cls) if field.init}
+    for key in given:
+        if key not in fields:
+            names = sorted([*fields, *([] if choice is None else ["name"])])
+            hint = suggestion(key, names) or f"; known are {', '.join(names)}"
+            raise FieldError(key, f"unknown key{hint}")
+    found = {key: _as_type(types[key], value) for key, value in given.items()}
+    for key, field in fields.items():
+        if key not in given and field.default is field.default_factory is dataclasses.MISSING:
+            raise FieldError(key, "a value is needed")
+        if nested := _nested(choice, types[key]):
+            with errors_at(key):
+                found[key] = nested.build(given.get(key, field.default))
+    return found
+
+
+def _nested(choice: Choice | None, kind: Any) -> Choice | None:
+    """Return the choice of a field of type `kind` of one of the classes of `choice`, if it has a name of its own."""
+    return choice.inside if choice is not None and kind is choice.common else None
+
+
+def _as_type(kind: Any, value: Any) -> Any:
+    """Return `value` as the type of its field, if a file or flag spells it as another one: 1 or "0.5" for a float.
+
+    A value of which nothing can be made stays as it is, and the class refuses it.
+    """
+    if _is_none(value) and kind in OPTIONAL_NUMBERS:
+        return None
+    if value is None and "none" in get_args(kind):
+        return "none"  # flags read the word as no value
+    if isinstance(value, bool) and kind in NUMBERS:
+        return value
+    try:
+        return _adapter(kind).validate_python(value)
+    except ValidationError:
+        return value
 
 
 @cache
-def _section_of_outside(name: str, cls: type[Any], nested: NestedClass | None) -> type[NamedSection]:
-    if not dataclasses.is_dataclass(cls):
-        raise InputError(f"{name}: {cls.__name__} has no fields; its settings are fields of a dataclass")
-    return create_model(cls.__name__, __base__=NamedSection, name=(str, name), **_definitions(cls, nested))
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
 
 
-def sections_of(kind: Any) -> list[type[Section]]:
-    """The sections that a field annotated `kind` may hold: itself, or the members of a union or list."""
-    if isinstance(kind, type) and issubclass(kind, Section):
-        return [kind]
-    return [member for argument in getattr(kind, "__args__", ()) for member in sections_of(argument)]
+def _is_none(value: Any) -> bool:
+    return isinstance(value, str) and value == "none"
 
 
-def _definitions(cls: type[Any], nested: NestedClass | None = None) -> dict[str, Any]:
-    """The type and the pydantic field of every field of a dataclass, by name; a `nested` one is a section."""
-    hints, found = get_type_hints(cls), dict[str, Any]()
+@cache
+def _infos(cls: Any, choice: Choice | None) -> dict[str, FieldInfo]:
+    """Return type, default and meaning of every field of a dataclass."""
+    types, found = field_types(cls), dict[str, FieldInfo]()
+    if choice is not None and choice.inside is not None:
+        types = {key: Annotated[Named, choice.inside] if kind is choice.common else kind for key, kind in types.items()}
     for field in dataclasses.fields(cls):
-        if nested is not None and hints[field.name] is nested.kind:
-            table = {"name": type(field.default).__name__, **vars(field.default)}
-            meaning = field.metadata.get("meaning")
-            found[field.name] = nested.section, Field(default=table, validate_default=True, description=meaning)
-            continue
-        interval = field.metadata.get("interval", Interval())  # the range that `hyper` declared
-        bounds: dict[str, Any] = {}
-        if interval.low > -inf:
-            bounds["gt" if interval.open_low else "ge"] = interval.low
-        if interval.high < inf:
-            bounds["le"] = interval.high
-        default = ... if field.default is dataclasses.MISSING else field.default
-        info = Field(default=default, description=field.metadata.get("meaning"), **bounds)
-        found[field.name] = (hints[field.name], info)
+        kind: Any = types[field.name]
+        default = PydanticUndefined if field.default is dataclasses.MISSING else field.default
+        found[field.name] = FieldInfo(annotation=kind, default=default, description=field.metadata.get("meaning"))
     return found
+
+
+def file_table(value: Any) -> Any:
+    """Return a part of a configuration as a file has it: without keys that have no value.
+
+    A field of a class that has no value says "none" if the default is another one.
+    """
+    if isinstance(value, list | tuple):
+        return [file_table(one) for one in value]
+    if isinstance(value, Section | Mapping):
+        values = value.values() if isinstance(value, Section) else value
+        return {key: file_table(x) for key, x in values.items() if x is not None}
+    if not dataclasses.is_dataclass(value):
+        return value
+    values, made = (value.values(), value.made) if isinstance(value, Named) else (table_of(value), value)
+    known = () if made is None else dataclasses.fields(made)
+    has_default = {field.name for field in known if field.default not in (None, dataclasses.MISSING)}
+    kept = {key: x for key, x in values.items() if x is not None or key in has_default}
+    return {key: "none" if x is None else file_table(x) for key, x in kept.items()}
+
+
+def _shown(value: object) -> str:
+    return shortened(repr(value))

@@ -66,8 +66,8 @@ def chosen_study(chosen: Sequence[RankedSettings]) -> StudySpec:
 
 def study_of(runs: Sequence[RunSpec], shared: Experiment, seeds: Sequence[int]) -> StudySpec:
     """The study of the methods of `runs`, with their settings and those of their clients; all else is `shared`."""
-    own = {run.method.full_name: run.client.values() for run in runs}
-    first = runs[0].client.values()
+    own = {run.method.full_name: vars(run.client) for run in runs}
+    first = vars(runs[0].client)
     same = {name: value for name, value in first.items() if all(client[name] == value for client in own.values())}
     differing = {name: {k: x for k, x in client.items() if k not in same} for name, client in own.items()}
     settings: dict[str, Any] = {name: getattr(shared, name) for name in Experiment.model_fields} | {

@@ -6,6 +6,7 @@ import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -16,7 +17,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_
 
 from ..adapters.lora import LoRA
 from ..core.errors import InputError, shortened
-from ..core.hyper import later_defaults
+from ..core.hyper import hyper, later_defaults
 from ..core.method import Method
 from ..core.object_references import (
     ExtensionPoint,
@@ -36,15 +37,14 @@ from ..data.folder_dataset import FoundDataset
 from ..data.labels import Labelling
 from ..data.loading import described
 from ..data.partition import PARTITIONS, all_partitions
-from ..data.partition import find as find_partition
 from ..data.selection import DataOptions
 from ..data.sources import SOURCES, is_folder, known_source
 from ..engine.arguments import check_weights, check_workers
 from ..engine.ranks import ALONE, Ranks
 from ..files import parse_toml, read_toml
-from ..methods import METHODS, all_methods, find, plain
-from ..metrics.flatness import LIGHT, Measure, check_measures
-from ..metrics.flatness.measures import MEASURES, all_measures, find_measure
+from ..methods import METHODS, all_methods, find
+from ..metrics.flatness import LIGHT, check_measures
+from ..metrics.flatness.measures import MEASURES, all_measures
 from ..metrics.protocols import Protocol
 from ..models import MODELS, known_model
 from ..models.blocks.fetched import folder_of
@@ -59,7 +59,7 @@ from ..rounds.run_model import InitialModel
 from .config_errors import check_bounds, short_repr, validated
 from .grid import SettingsGrid, checked_grid, settings_key, variants
 from .merging import merged, nested
-from .schema import NamedSection, Section, UnloadedSection, choice_of, section_named, section_of
+from .schema import Choice, Named, ObjectOf, Section, errors_at, table_of
 
 MAX_FILE_BYTES = 2**24  # of a configuration; a million clients in listed cohorts have 12 million
 ALL_CLIENTS = 1.0  # the default of a `Simulation`, in whose place privacy has a rate
@@ -71,26 +71,20 @@ DIGITS = 16  # of a digest that names a folder
 
 if TYPE_CHECKING:
     from torch import nn
-if TYPE_CHECKING:  # the fields of sections are those of classes that are found at run time
+
     from ..engine.simulation import Simulation
 
-    AdapterSection = NamedSection
-    AttackSection = Section
-    ClientSection = Section
-    GuardSection = Section
-    MethodSection = NamedSection
-    PartitionSection = NamedSection
-    PrivacySection = Section
-    MeasureSection = NamedSection
-else:
-    AdapterSection = section_named("lora", LoRA)
-    AttackSection = section_of(Attack)
-    ClientSection = section_of(Client)
-    GuardSection = section_of(Guard)
-    PrivacySection = section_of(Privacy)
-    MethodSection = choice_of(all_methods(), plain, "FedAvg", METHODS, common=Method)
-    PartitionSection = choice_of(all_partitions(), plain, "dirichlet", PARTITIONS)
-    MeasureSection = choice_of(all_measures(), plain, "sharpness", MEASURES)
+
+def _method_choice(wrapped: Choice | None = None) -> Choice:
+    """Return the choice of a method; without `wrapped`, of one that another one can go around."""
+    outer = tuple(name for name, cls in all_methods().items() if issubclass(cls, Wrapper))
+    classes = {name: cls for name, cls in all_methods().items() if wrapped or name not in outer}
+    return Choice(classes, "FedAvg", METHODS, Method, wrapped, () if wrapped else outer)
+
+
+METHOD = _method_choice(wrapped=_method_choice())
+MEASURE = Choice(all_measures(), "sharpness", MEASURES)
+CLIENT = ObjectOf(Client)
 
 
 def from_flag(value: Any) -> Any:
@@ -137,26 +131,17 @@ class ParticipationSection(Section):
         return Unreliable(found, self.dropouts, self.stragglers) if self.dropouts or self.stragglers else found
 
 
-class DataSection(section_of(DataOptions)):  # type: ignore[misc]  # made at run time
+@dataclass(frozen=True, kw_only=True)
+class DataSection(DataOptions):
     """The data set, the number of clients it is split over, and which samples are used."""
 
-    name: str = Field(default="digits", description="a source, see `fedflat data list`")
-    clients: int = Field(default=50, ge=1, le=MAX_CLIENTS, description="number of clients")
+    name: str = hyper("digits", "a source, see `fedflat data list`")
+    clients: int = hyper(50, "number of clients", low=1, high=MAX_CLIENTS)
 
-    @field_validator("name")
-    @classmethod
-    def _is_a_source(cls, name: str) -> str:
-        if is_reference(name) and not is_code_allowed():
-            return name
-        try:
-            return known_source(name)
-        except InputError as error:
-            raise InputError(str(error).removeprefix("data.name = ")) from error
-
-    @field_validator("augment", mode="before")
-    @classmethod
-    def _none_is_a_word(cls, augment: Any) -> Any:
-        return "none" if augment is None else augment  # flags read the word none as no value
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not is_reference(self.name) or is_code_allowed():
+            object.__setattr__(self, "name", known_source(self.name))
 
 
 class ModelSection(Section):
@@ -171,32 +156,29 @@ class ModelSection(Section):
     @field_validator("name")
     @classmethod
     def _is_a_model(cls, name: str) -> str:
-        if is_reference(name) and not is_code_allowed():
-            return name
-        try:
-            return known_model(name)
-        except InputError as error:
-            raise InputError(str(error).removeprefix("model = ")) from error
+        return name if is_reference(name) and not is_code_allowed() else known_model(name)
 
 
 class Experiment(Section):
     """The settings that a run and a study have in common."""
 
-    data: DataSection = DataSection()
+    data: Annotated[DataSection, ObjectOf(DataSection)] = DataSection()
     data_dir: str | None = Field(default=None, description="folder with the data sets; default $FEDFLAT_DATA")
-    partition: PartitionSection = Field(default_factory=dict, validate_default=True)
+    partition: Annotated[Named, Choice(all_partitions(), "dirichlet", PARTITIONS)] = Field(
+        default_factory=dict, validate_default=True
+    )
     model: ModelSection = ModelSection()
-    adapter: AdapterSection | None = Field(
+    adapter: Annotated[Named, Choice({"lora": LoRA}, "lora")] | None = Field(
         default=None, description="adapters that are trained in place of the model, see docs/howto/adapters.md"
     )
-    privacy: PrivacySection | None = Field(
+    privacy: Annotated[Privacy, ObjectOf(Privacy)] | None = Field(
         default=None, description="client-level differential privacy, see docs/privacy.md"
     )
-    client: ClientSection = ClientSection()
-    guard: GuardSection | None = Field(
+    client: Annotated[Client, CLIENT] = Client()
+    guard: Annotated[Guard, ObjectOf(Guard)] | None = Field(
         default=None, description="bounds on what one client can do to the mean, see docs/guards.md"
     )
-    attack: AttackSection | None = Field(
+    attack: Annotated[Attack, ObjectOf(Attack)] | None = Field(
         default=None, description="what a share of the clients does to the mean, an experiment, see docs/guards.md"
     )
     rounds: int = Field(default=100, ge=1, le=MAX_ROUNDS, description="communication rounds")
@@ -233,22 +215,15 @@ class Experiment(Section):
         le=MAX_STORE_MEGABYTES,
         description="memory for what clients keep; a file where it may be more",
     )
-    flatness: list[MeasureSection] = Field(
+    flatness: list[Annotated[Named, MEASURE]] = Field(
         default=list(LIGHT),
         validate_default=True,
         description="measures of the final model, see `fedflat flatness --list`",
     )
-    probes: list[MeasureSection] = Field(default=[], description="measures during training, which they do not change")
+    probes: list[Annotated[Named, MEASURE]] = Field(
+        default=[], description="measures during training, which they do not change"
+    )
     probe_every: int = Field(default=10, ge=1, description="rounds between probes")
-
-    @field_validator("adapter")
-    @classmethod
-    def _is_an_adapter(cls, adapter: Any) -> Any:
-        try:
-            build_adapter(adapter)
-        except InputError as error:
-            raise InputError(str(error).removeprefix("adapter.")) from error
-        return adapter
 
     @model_validator(mode="before")
     @classmethod
@@ -265,16 +240,6 @@ class Experiment(Section):
                              "part independently with the chance privacy.rate; leave participation out")  # fmt: skip
         return self
 
-    @field_validator("guard", "attack")
-    @classmethod
-    def _bounds_or_attacks(cls, section: Any, info: ValidationInfo) -> Any:
-        try:
-            _ = build_guard(section) if info.field_name == "guard" else build_attack(section)
-        except InputError as error:
-            name = info.field_name
-            raise InputError(str(error).removeprefix(f"{name}.").removeprefix(f"{name}: ")) from error
-        return section
-
     @field_validator("loss", mode="before")
     @classmethod
     def _is_no_function(cls, loss: Any) -> Any:
@@ -288,6 +253,8 @@ class Experiment(Section):
     def _parsed_and_checked(cls, value: Any, info: ValidationInfo) -> Any:
         check: Callable[[Any], object] = participation_of if info.field_name == "participation" else check_workers
         value = from_flag(value)
+        if isinstance(value, Participation):
+            raise InputError("a study has a number, a list or a table here, such as {'bernoulli': 0.2}")
         check(value)
         return value
 
@@ -370,15 +337,15 @@ class Experiment(Section):
         return table
 
     @abstractmethod
-    def method_sections(self) -> list[NamedSection]:
+    def method_sections(self) -> list[Named]:
         """The methods of the runs."""
 
     def planned_by_rounds(self) -> str | None:
         """The label of a method whose runs cannot get more rounds than were planned, if there is one."""
-        if self.privacy is not None and self.privacy.values()["noise_multiplier"] is None:
+        if self.privacy is not None and self.privacy.noise_multiplier is None:
             return f"{self.method_sections()[0].label} with so much noise"
-        loaded = (one for one in self.method_sections() if is_loaded(one))
-        return next((one.label for one in loaded if build_method(one).depends_on_rounds), None)
+        loaded = (one for one in self.method_sections() if one.is_loaded)
+        return next((one.label for one in loaded if one.object.depends_on_rounds), None)
 
     def outside_names(self) -> dict[str, ExtensionPoint]:
         """The names of everything that is not in this package, with what each of them stands for."""
@@ -436,7 +403,7 @@ def with_names(table: dict[str, Any], change: Callable[[str], str]) -> dict[str,
 class RunSpec(Experiment):
     """One run: one method, one seed."""
 
-    method: MethodSection = Field(default_factory=dict, validate_default=True)
+    method: Annotated[Named, METHOD] = Field(default_factory=dict, validate_default=True)
     seed: int = Field(default=0, ge=0, description="of partition, initial weights, cohorts and batches")
     _variant: str = PrivateAttr(default="")  # what distinguishes it from other runs of its method in a study
 
@@ -445,7 +412,7 @@ class RunSpec(Experiment):
         _check_method(self.method, self.weights, self.rounds)
         return self
 
-    def method_sections(self) -> list[NamedSection]:
+    def method_sections(self) -> list[Named]:
         return [self.method]
 
     @property
@@ -469,7 +436,7 @@ class RunSpec(Experiment):
 
     def module_for(self, classes: int, shape: tuple[int, ...]) -> nn.Module:
         """The initial model, with its adapters if it has any, for samples of this `shape`."""
-        adapter = build_adapter(self.adapter)
+        adapter = None if self.adapter is None else self.adapter.object
         return InitialModel(
             self.model.name, classes, shape, self.seed, self.model.options, self.torch_dtype, adapter
         ).module()
@@ -484,8 +451,8 @@ class RunSpec(Experiment):
         sim = Simulation(
             model=self.model.name,
             data=federated_data(self),
-            method=build_method(self.method),
-            client=build_client(self.client),
+            method=self.method.object,
+            client=self.client,
             rounds=self.rounds,
             participation=participation_of(self.participation) if self.privacy is None else ALL_CLIENTS,
             weights=self.weights,
@@ -499,17 +466,17 @@ class RunSpec(Experiment):
             eval_every=self.eval_every,
             last=self.last,
             model_options=self.model.options,
-            probes=[build_measure(one) for one in self.probes],
+            probes=[one.object for one in self.probes],
             probe_every=self.probe_every,
             store_budget=self.store_megabytes * 10**6,
             store_folder=store_folder,
             ranks=ranks,
-            adapter=build_adapter(self.adapter),
-            privacy=build_privacy(self.privacy),
-            guard=build_guard(self.guard),
-            attack=build_attack(self.attack),
+            adapter=None if self.adapter is None else self.adapter.object,
+            privacy=self.privacy,
+            guard=self.guard,
+            attack=self.attack,
         )
-        check_measures([build_measure(one) for one in self.flatness], sim.objective.module)  # now, not after training
+        check_measures([one.object for one in self.flatness], sim.objective.module)  # now, not after training
         return sim
 
 
@@ -541,7 +508,7 @@ def _without_later(section: dict[str, Any], cls: type[Any]) -> dict[str, Any]:
 class StudySpec(Experiment):
     """The same experiment for several methods and seeds."""
 
-    methods: list[MethodSection] = Field(
+    methods: list[Annotated[Named, METHOD]] = Field(
         default_factory=lambda: ["FedAvg", "FedSAM"], validate_default=True, min_length=1
     )
     seeds: list[int] = Field(default=[0, 1, 2], min_length=1, description="one run per method and seed")
@@ -572,7 +539,7 @@ class StudySpec(Experiment):
 
     @field_validator("methods")
     @classmethod
-    def _are_different(cls, methods: list[NamedSection]) -> list[NamedSection]:
+    def _are_different(cls, methods: list[Named]) -> list[Named]:
         for i, method in enumerate(methods):
             if method in methods[:i]:
                 raise ValueError(f"number {i} is the same as number {methods.index(method)}: {method.name}")
@@ -607,7 +574,7 @@ class StudySpec(Experiment):
             self._check_points()
         return self
 
-    def method_sections(self) -> list[NamedSection]:
+    def method_sections(self) -> list[Named]:
         return self.methods
 
     def runs(self) -> list[RunSpec]:
@@ -626,7 +593,7 @@ class StudySpec(Experiment):
             if other != point:
                 raise InputError(f"grid: {other} and {point} are the same run of {method.label}; leave one of them out")
 
-    def _run(self, method: NamedSection, values: dict[str, Any], seed: int) -> RunSpec:
+    def _run(self, method: Named, values: dict[str, Any], seed: int) -> RunSpec:
         """The run at one point of the grid. Raises InputError, naming the key, for a value that cannot be."""
         shared = {name: getattr(self, name) for name in Experiment.model_fields if name != "client"}
         settings = {**shared, "client": self._client_for(method), "method": method, "seed": seed}
@@ -639,16 +606,15 @@ class StudySpec(Experiment):
         except InputError as error:
             raise InputError(f"grid: {str(error).removeprefix('grid.')}") from error
 
-    def _client_for(self, method: NamedSection) -> Section:
+    def _client_for(self, method: Named) -> Client:
         """The client settings of one method."""
         keys = (method.full_name, "-".join(map(portable, method.names())), method.name)
         own = next((self.client_of[key] for key in keys if key in self.client_of), None)
         if own is None:
             return self.client
-        try:
-            return validated(ClientSection, {**self.client.values(), **own})
-        except InputError as error:
-            raise InputError(f"client_of.{method.full_name}.{error}") from error
+        with errors_at(f"client_of.{method.full_name}"):
+            client: Client = CLIENT.build({**table_of(self.client), **own})
+        return client
 
 
 def with_variants(runs: list[RunSpec]) -> list[RunSpec]:
@@ -672,25 +638,25 @@ def _method_name(name: str) -> str:
     return f"{outer}-{_method_name(name[len(outer) + 1 :])}" if outer else find(name).__name__
 
 
-def _check_method(section: NamedSection, weights: str, rounds: int | None) -> None:
+def _check_method(section: Named, weights: str, rounds: int | None) -> None:
     """Raise InputError if a method cannot have such weights, or not be planned for so many rounds.
 
     Code that may not be run here is not checked.
     """
-    if is_loaded(section):
-        method = build_method(section)
-        check_weights(method, weights)
+    if section.is_loaded:
+        check_weights(section.object, weights)
         if rounds is not None:
-            method.check_rounds(rounds)
+            section.object.check_rounds(rounds)
 
 
 def federated_data(spec: RunSpec) -> FederatedData:
     """The data of a run, split over its clients; all methods of a study share one copy."""
-    options = spec.data.values()
+    options = table_of(spec.data)
     name, clients = options.pop("name"), options.pop("clients")
     options["tokenizer"] = spec.tokenizer
-    scheme = build_partition(spec.partition)
-    return load_once(name, clients, scheme, spec.seed, spec.data_dir, (*options.items(), ("task", spec.task)))
+    return load_once(
+        name, clients, spec.partition.object, spec.seed, spec.data_dir, (*options.items(), ("task", spec.task))
+    )
 
 
 @cache
@@ -699,54 +665,6 @@ def load_once(
 ) -> FederatedData:
     """`fedflat.data.load`, whose result is kept for as long as the process lives."""
     return load(name, clients, scheme, seed, data_dir, **dict(options))
-
-
-def build_client(section: Section) -> Client:
-    """The local training that a `client` section describes."""
-    return Client(**section.values())
-
-
-def build_adapter(section: NamedSection | None) -> LoRA | None:
-    """The adapter that a section describes, if there is one."""
-    return None if section is None else LoRA(**section.arguments())
-
-
-def build_privacy(section: Section | None) -> Privacy | None:
-    """The privacy that a section describes, if there is one."""
-    return None if section is None else Privacy(**section.values())
-
-
-def build_guard(section: Section | None) -> Guard | None:
-    """The guard that a section describes, if there is one."""
-    return None if section is None else Guard(**section.values())
-
-
-def build_attack(section: Section | None) -> Attack | None:
-    """The attack that a section describes, if there is one."""
-    return None if section is None else Attack(**section.values())
-
-
-def is_loaded(section: NamedSection) -> bool:
-    """Whether all code that a section names may be run here."""
-    inside = [value for value in section.values().values() if isinstance(value, NamedSection)]
-    return not isinstance(section, UnloadedSection) and all(map(is_loaded, inside))
-
-
-def build_method(section: NamedSection) -> Method:
-    """The method that a section names, with the one inside it, if there is one."""
-    arguments = section.arguments()
-    inside = {name: build_method(x) for name, x in arguments.items() if isinstance(x, NamedSection)}
-    return find(section.name)(**arguments | inside)
-
-
-def build_partition(section: NamedSection) -> Partition:
-    """The partition scheme that a section names."""
-    return find_partition(section.name)(**section.arguments())
-
-
-def build_measure(section: NamedSection) -> Measure:
-    """The measure that a section names."""
-    return find_measure(section.name)(**section.arguments())
 
 
 def participation_of(value: Any) -> Participation:

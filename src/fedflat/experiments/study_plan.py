@@ -126,8 +126,8 @@ def _fixed_seconds(run: RunSpec, speed: Speed) -> float:
 
 def _kind(run: RunSpec) -> str:
     """What the time of a gradient depends on."""
-    data = {name: value for name, value in run.data.values().items() if name != "clients"}
-    own = [run.adapter and run.adapter.values(), run.client.values()["batch_size"]]
+    data = {name: value for name, value in vars(run.data).items() if name != "clients"}
+    own = [run.adapter and run.adapter.values(), run.client.batch_size]
     shared = [getattr(run, name) for name in ("device", "dtype", "precision", "executor", "loss")]
     return settings_key([run.method.full_name, data, run.model.values(), *own, *shared])
 

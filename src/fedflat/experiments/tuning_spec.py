@@ -17,8 +17,8 @@ from ..methods import find, plain
 from .config_errors import validated
 from .grid import SettingsGrid
 from .merging import flattened
-from .schema import NamedSection, Section
-from .spec import RunSpec, StudySpec, build_method, distinct_seeds, is_loaded, with_variants
+from .schema import Named, Section, table_of
+from .spec import RunSpec, StudySpec, distinct_seeds, with_variants
 
 CHOSEN = ("client", "method")  # sections of a run's configuration that are chosen; the others make the problem
 LEARNING_RATES = (0.01, 0.0316, 0.1, 0.316)  # FedSAM's grid, 10^-2 to 10^-0.5; FedSMOO's is 0.01, 0.1, 0.5
@@ -113,7 +113,7 @@ def _strata(key: str, number: int, seed: int) -> Sequence[float]:
 class Configuration:
     """One setting of a method that a search tries."""
 
-    method: NamedSection  # as the file has it
+    method: Named  # as the file has it
     number: int  # 0 are the settings of the file itself
     values: Point  # what differs from the file, by the key of a run's configuration
 
@@ -156,11 +156,11 @@ class TuneSection(Section):
         return self
 
 
-def _tried_values(method: NamedSection, prefix: str = "method") -> dict[str, tuple[Any, ...]]:
+def _tried_values(method: Named, prefix: str = "method") -> dict[str, tuple[Any, ...]]:
     """What papers tried for the fields of a method, and of one inside it, by key."""
     found = {f"{prefix}.{name}": values for name, values in find(method.name).sources.grids.items()}
-    for name, value in method.arguments().items():
-        found |= _tried_values(value, f"{prefix}.{name}") if isinstance(value, NamedSection) else {}
+    for name, value in method.fields.items():
+        found |= _tried_values(value, f"{prefix}.{name}") if isinstance(value, Named) else {}
     return found
 
 
@@ -245,10 +245,10 @@ class TuningSpec(StudySpec):
                 "FedSAM.rho); everything else makes the problem that they are chosen for"
             )
 
-    def _check_trials(self, method: NamedSection) -> None:
+    def _check_trials(self, method: Named) -> None:
         """Raise InputError if a configuration of the method cannot be, or if it has fewer than the others."""
         tune, configurations = self.tune, self.configurations_of(method)
-        if len(tune.rounds) > 1 and is_loaded(method) and build_method(method).depends_on_rounds:
+        if len(tune.rounds) > 1 and method.is_loaded and method.object.depends_on_rounds:
             raise InputError(f"tune.rounds = {tune.rounds}: {method.label} trains by how many rounds are planned, "
                              "so none can be added to its runs; give one number")  # fmt: skip
         for configuration in configurations:
@@ -260,7 +260,7 @@ class TuningSpec(StudySpec):
                 f"{len(configurations)} different ones of {method.label}; give it more values, or a range"
             )
 
-    def box_of(self, method: NamedSection) -> dict[str, Choice]:
+    def box_of(self, method: Named) -> dict[str, Choice]:
         """What the search chooses from for one method, by the key of a run's configuration.
 
         Raises InputError, naming the key, for one that no method has, and for a method with nothing to choose.
@@ -273,11 +273,11 @@ class TuningSpec(StudySpec):
             box["client.lr"] = OneOf(LEARNING_RATES)
         return box
 
-    def configurations_of(self, method: NamedSection) -> list[Configuration]:
+    def configurations_of(self, method: Named) -> list[Configuration]:
         """The configurations of one method: the file's, and others from its box."""
         number = self.tune.configurations // len(self.methods) - 1
-        mine = {"client." + name: value for name, value in self._client_for(method).values().items()}
-        mine |= flattened(method.model_dump(), "method.")
+        mine = {"client." + name: value for name, value in vars(self._client_for(method)).items()}
+        mine |= flattened(table_of(method), "method.")
         points = drawn(self.box_of(method), number, self.tune.seeds[0], mine) if number else []
         return [Configuration(method, i, point) for i, point in enumerate([{}, *points])]
 
@@ -294,7 +294,7 @@ class TuningSpec(StudySpec):
             return self._run(configuration.method, configuration.values | WITHOUT_RESULTS | {"rounds": rounds}, seed)
         except InputError as error:
             said = f"tune.box: {str(error).removeprefix('grid: ').removeprefix('grid.')}"
-            whole = "; give whole numbers as a list" if "valid integer" in said else ""
+            whole = "; give whole numbers as a list" if "a whole number" in said else ""
             raise InputError(said + whole) from error
 
     def trials(self, configurations: Sequence[Configuration], rounds: int) -> list[RunSpec]:

@@ -49,10 +49,7 @@ class Attack:
 
     def __post_init__(self) -> None:
         """Check the fields. Raises InputError, naming the field."""
-        try:
-            check(self)
-        except InputError as error:
-            raise InputError(str(error).replace("Attack.", "attack.")) from error
+        check(self, "attack")
         if inf in (self.scale, self.deviations):
             raise InputError("attack: scale and deviations are finite numbers")
 

@@ -44,10 +44,7 @@ class Guard:
 
     def __post_init__(self) -> None:
         """Raise InputError, naming the field, for a guard that bounds nothing."""
-        try:
-            check(self)
-        except InputError as error:
-            raise InputError(str(error).replace("Guard.", "guard.")) from error
+        check(self, "guard")
         if not self.bounds_norms and (self.max_weight is None or self.max_weight == inf):
             raise InputError(
                 "guard: nothing is bounded; give bound (such as 3.0), multiple (such as 3.0) or max_weight"

@@ -60,7 +60,7 @@ def simulation_of_own(rounds: int) -> ff.Simulation:
     spec = own_study()
     sim = ff.Simulation(
         model="mlp", model_options={"hidden": [5]}, data=ff.FederatedData.from_clients(own_clients(), classes=3),
-        method=find("scaffold")(), client=ff.Client(**spec.client.values()), participation=2, rounds=rounds,
+        method=find("scaffold")(), client=spec.client, participation=2, rounds=rounds,
         executor="sequential", dtype=torch.float32,
     )  # fmt: skip
     list(sim)

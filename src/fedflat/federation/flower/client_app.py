@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 from ...core.errors import InputError, NonFiniteError, printable
 from ...core.object_references import allow_code
 from ...data import FederatedData
-from ...experiments.spec import build_client, build_guard, participation_of
+from ...experiments.spec import participation_of
 from ..client import FederatedClient
 from ..membership import checked_federation
 from ..messages import ClientInfo, Failure, RefusedError, TrainReply, TrainRequest
@@ -81,9 +81,7 @@ class ClientSession:
         if not isinstance(request, KeysRequest):
             return summing.answer(request)
         summing.check(request)  # before it trains
-        reply, summand = self._client(request).summand(
-            request, build_guard(self._study.spec.guard), self._study.spec.weights
-        )
+        reply, summand = self._client(request).summand(request, self._study.spec.guard, self._study.spec.weights)
         return summing.begin(request, reply.samples, reply.steps, summand)
 
     def _state_folder(self, federation: str) -> Path:
@@ -96,7 +94,7 @@ class ClientSession:
             method=study.method(module),
             module=module,
             data=self._data(request.number),
-            client=build_client(spec.client),
+            client=spec.client,
             seed=spec.seed,
             folder=self._state_folder(request.federation),
             digest=study.digest,

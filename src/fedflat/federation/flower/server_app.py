@@ -14,7 +14,7 @@ from ...core.object_references import allow_code
 from ...core.wrapper import serves_another
 from ...data import FederatedData
 from ...experiments.run_directory import difference
-from ...experiments.spec import build_client, build_guard, participation_of
+from ...experiments.spec import participation_of
 from ...metrics.accuracy import score
 from ..membership import ClientRegistry, Membership
 from ..server import FederatedServer, RoundFailedError, RoundReport
@@ -146,7 +146,7 @@ class FederationRun:
         return FederatedServer(
             method=study.method(module),
             module=module,
-            client=build_client(spec.client),
+            client=spec.client,
             federation=membership,
             participation=participation_of(spec.participation),
             weights=spec.weights,
@@ -155,7 +155,7 @@ class FederationRun:
             shape=study.shape,
             terms=study.terms,
             rounds=spec.rounds,
-            guard=build_guard(spec.guard),
+            guard=spec.guard,
         )
 
     def _round(self, server: FederatedServer) -> RoundReport:

@@ -21,7 +21,7 @@ from ...data import FederatedData
 from ...data.numbers import kind_of
 from ...data.preparation import AUGMENTATIONS
 from ...data.sources import is_folder
-from ...experiments.spec import RunSpec, build_adapter, build_guard, build_method, federated_data, participation_of
+from ...experiments.spec import RunSpec, federated_data, participation_of
 from ...rounds.device import usable_device
 from ...rounds.segments import versions
 from ..terms import RoundTerms
@@ -56,7 +56,7 @@ class Study:
             )
         if self.spec.loss != "cross-entropy":
             raise InputError(f"loss = {self.spec.loss!r}: a federation trains classifiers; set loss = 'cross-entropy'")
-        if (training := build_method(self.spec.method).training) != "federated":
+        if (training := self.spec.method.object.training) != "federated":
             raise InputError(
                 f"method.name = {self.spec.method.name!r} is {training} training, not that of a federation"
             )
@@ -76,7 +76,7 @@ class Study:
         if self.spec.probes:
             raise InputError("probes need all clients' samples in one place; set probes = []")
 
-        self.terms.check(build_guard(self.spec.guard))
+        self.terms.check(self.spec.guard)
 
     @classmethod
     def load(cls, folder: Path, settings: RunSettings) -> Study:
@@ -123,7 +123,8 @@ class Study:
     def method(self, module: nn.Module) -> Method:
         """Return the method for `module`, whose adapters may be trained in turns."""
         device = next(module.parameters()).device
-        return by_turns(build_method(self.spec.method), build_adapter(self.spec.adapter), Space(module), device)
+        adapter = None if self.spec.adapter is None else self.spec.adapter.object
+        return by_turns(self.spec.method.object, adapter, Space(module), device)
 
 
 def stored(node: Mapping[str, Any]) -> tuple[Any, Any]:

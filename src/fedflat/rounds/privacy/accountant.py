@@ -230,7 +230,4 @@ class Privacy:
 
     def __post_init__(self) -> None:
         """Check the fields. Raises InputError, naming the field, for a value out of range."""
-        try:
-            check(self)
-        except InputError as error:
-            raise InputError(str(error).replace("Privacy.", "privacy.")) from error
+        check(self, "privacy")
