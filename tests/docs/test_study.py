@@ -52,6 +52,7 @@ from docs.study_analysis import (
 )
 from docs.study_guidance import guidance, reach
 from fedflat.core.errors import InputError
+from fedflat.core.progress import no_progress
 from fedflat.experiments import tuning
 from fedflat.experiments.measuring import build_measures, measure_run
 from fedflat.experiments.run_directory import RunDirectory
@@ -62,7 +63,6 @@ from fedflat.experiments.studies import run_directory
 from fedflat.experiments.studies import study as carry_out
 from fedflat.experiments.tuning_spec import TuningSpec
 from fedflat.methods import find
-from fedflat.metrics.flatness import no_progress
 from support.studies import SMALL, study_spec
 
 FOLDER = Path(__file__).parents[2] / "studies" / "flat-or-tuned"

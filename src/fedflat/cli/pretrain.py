@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .completion import source_names
-from .console import Console, usual_columns
+from .console import Console, bar_for_each, usual_columns
 
 
 def pretrain(
@@ -34,10 +34,7 @@ def pretrain(
 
     console = Console()
     with Progress(*usual_columns(), console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(f"{name} ", total=None)
-        made = pretraining.pretrain(
-            name, folder, data_dir, partial, seed, lambda done, total: bar.update(task, completed=done, total=total)
-        )
+        made = pretraining.pretrain(name, folder, data_dir, partial, seed, bar_for_each(bar, ""))
     learned = "" if made.accuracy is None else f", {100 * made.accuracy:.1f} % of their test texts right"
     console.say(
         f"trained {made.parameters:,} parameters on {made.samples:,} texts of {len(made.classes)} classes{learned}",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import InputError
+from ..core.progress import Progress
 from .cache import Writer
 from .labels import checked_names, named
 from .readers.layout import Part, Shape
@@ -17,8 +18,6 @@ from .sample_format import LENGTH, SampleFormat
 
 PADDING, UNKNOWN = "<pad>", "<unk>"  # numbers 0 and 1
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
-
-Progress = Callable[[str, int, int], None]  # part, samples done, samples in all
 
 
 def write_labels(writer: Writer, what: str, part: str, content: Part, classes: int) -> None:

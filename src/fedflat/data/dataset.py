@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError, printable
+from ..core.progress import Progress
 from ..core.task import Kind
 from ..hub import PIN
 from .cache import Entry, SourceFiles, Writer, entry, key
-from .conversion import Progress, write_groups, write_labels, write_pictures, write_texts
+from .conversion import write_groups, write_labels, write_pictures, write_texts
 from .preparation import Preparation
 from .readers.file_search import plain_files
 from .readers.layout import Layout, Shape

@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 
 from ..core.errors import InputError, printable
+from ..core.progress import Progress
 from .cache import Entry, SourceFiles, Writer, entry, key
-from .conversion import Progress, write_groups, write_own_labels
+from .conversion import write_groups, write_own_labels
 from .dataset import LoadedDataset, data_root, samples_of
 from .numbers import alike
 from .readers.layout import Part

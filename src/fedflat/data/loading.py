@@ -11,10 +11,10 @@ from torch import Tensor
 from ..core.errors import InputError, shortened
 from ..core.object_references import portable
 from ..core.plain_numbers import takes_numbers
+from ..core.progress import Progress, no_progress
 from ..core.registry import suggestion
 from ..core.task import Kind
 from .arrays import check_shapes
-from .conversion import Progress
 from .dataset import BundledDataset, FileDataset, LoadedDataset, data_root
 from .federated import FederatedData, Holdings, checked_task
 from .folder_dataset import FolderDataset, FoundDataset
@@ -27,10 +27,6 @@ from .readers.layout import CHANNELS
 from .sample_format import OWN_FORMAT, SampleFormat
 from .selection import DataOptions, select_samples
 from .sources import known_source, source
-
-
-def _no_progress(part: str, done: int, total: int) -> None:
-    """Ignore the progress of a conversion."""
 
 
 @takes_numbers
@@ -57,7 +53,7 @@ def load(
     check_split(clients, partition, seed)
     known = known_source(name)
     chosen = checked_options(options)
-    whole = source(known).load(known, data_dir, chosen.partial, chosen.form, _no_progress)
+    whole = source(known).load(known, data_dir, chosen.partial, chosen.form, no_progress)
     how = Labelling(chosen.labels, chosen.class_names)
     loaded = select_samples(labelled(whole, checked_task(task), known, how), chosen)
     used, there_are = len(loaded.train.y), source(known).sizes.get("train", len(loaded.train.y))
@@ -78,7 +74,7 @@ def described(
         return replace(described_by, classes=labelled(described_by.read(), task, known, how).classes)
     if not isinstance(described_by, FolderDataset):
         return described_by
-    loaded = described_by.load(known, data_dir, True, form, _no_progress)
+    loaded = described_by.load(known, data_dir, True, form, no_progress)
     return described_by.described(labelled(loaded, task, known, how))
 
 
@@ -116,7 +112,7 @@ def prepare(
     hub: bool = False,
     partial: bool = False,
     image_size: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     revision: str | None = None,
     text_length: int | None = None,
     tokenizer: str | None = None,
@@ -135,7 +131,7 @@ def prepare(
             raise InputError(f"hub (--hub): {known_source(name)} is not on the hub; {known.where}")
         download(known_source(name), known, data_root(data_dir, name), revision)
     form = DataOptions(image_size=image_size, text_length=text_length, tokenizer=tokenizer).form
-    return known.load(known_source(name), data_dir, partial, form, progress or _no_progress)
+    return known.load(known_source(name), data_dir, partial, form, progress)
 
 
 def divide(

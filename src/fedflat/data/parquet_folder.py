@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..core.errors import InputError
+from ..core.progress import Progress
 from .cache import Writer
-from .conversion import Progress, write_pictures, write_texts
+from .conversion import write_pictures, write_texts
 from .folder_dataset import VOCABULARY, FolderDataset
 from .readers.layout import Part, Shape
 from .readers.parquet import Parquet, first_picture, parquet_columns, parquet_files

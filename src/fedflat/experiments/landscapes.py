@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError, printable
+from ..core.progress import Steps
 from ..data.types import Index
 from ..engine.simulation import Simulation
 from ..files import read_bytes
 from ..metrics.features import FeatureMap, feature_map
-from ..metrics.flatness.measure import StepCallback
 from ..metrics.flatness.subject import MAX_SAMPLES, Landscape, RoundObserver, Subject
 from ..metrics.flatness.surface import Surface, grid, losses_on, marks_on, plane_through, random_plane, spanned
 from ..rounds.model_file import load_model
@@ -167,7 +167,7 @@ class SurfaceTask(Generic[Picture]):
     steps: int  # number of calls of the progress callback
     path: Path
     kind: type[Picture]
-    work: Callable[[StepCallback], Picture]
+    work: Callable[[Steps], Picture]
 
     @property
     def title(self) -> str:
@@ -181,7 +181,7 @@ class SurfaceTask(Generic[Picture]):
         except InputError:
             return None
 
-    def compute(self, progress: StepCallback) -> Picture:
+    def compute(self, progress: Steps) -> Picture:
         """Compute the picture and save it."""
         picture = self.work(progress)
         picture.save(self.path)
@@ -224,7 +224,7 @@ def plane_task(
     sizes = asdict(replace(settings, reach=1.0, seed=0))  # a plane depends on neither of these two
     path = folder / f"plane-{_key('plane', identities, sizes)}.npz"
 
-    def work(progress: StepCallback) -> Surface:
+    def work(progress: Steps) -> Surface:
         models = _models(loaded, runs, clients)
         sim = loaded.simulation(runs[0])
         subject = Subject(sim.objective, models[runs[0].label], sim.data, settings.max_samples)
@@ -248,7 +248,7 @@ def _check_plane(runs: Sequence[ShownRun], clients: Sequence[Index], settings: S
 
 
 def _plane_surface(
-    label: str, subject: Subject, models: dict[str, Tensor], settings: SurfaceSettings, progress: StepCallback
+    label: str, subject: Subject, models: dict[str, Tensor], settings: SurfaceSettings, progress: Steps
 ) -> Surface:
     """The surface on the plane through `models`, on the samples of `subject`, with its protocol in words."""
     plane = plane_through(models, settings.axes)
@@ -274,7 +274,7 @@ def _random_surface_task(
     decisive = asdict(settings if client is not None else replace(settings, local=0))
     path = folder / f"{run.spec.label}-{part.replace(' ', '-')}-{_key('random', run.identity, client, decisive)}.npz"
 
-    def work(progress: StepCallback) -> Surface:
+    def work(progress: Steps) -> Surface:
         sim, w = loaded.simulation(run), loaded.model(run)
         subject = Subject(sim.objective, w, sim.data, settings.max_samples)
         landscape, samples = subject.pooled, subject.samples
@@ -293,7 +293,7 @@ def _random_surface(
     w: Tensor,
     samples: str,
     settings: SurfaceSettings,
-    progress: StepCallback,
+    progress: Steps,
 ) -> Surface:
     """The surface around the model `w` (d,) in random directions, with its protocol in words."""
     plane = random_plane(landscape.objective, w, settings.axes, settings.seed)
@@ -317,7 +317,7 @@ def feature_task(loaded: LoadedRun, run: ShownRun, seed: int, folder: Path) -> S
     """A map of the penultimate features of a run's model; `seed` is that of t-SNE."""
     path = folder / f"{run.spec.label}-features-{_key('features', run.identity, seed)}.npz"
 
-    def work(progress: StepCallback) -> FeatureMap:
+    def work(progress: Steps) -> FeatureMap:
         sim, w = loaded.simulation(run), loaded.model(run)
         found = feature_map(sim.objective, w, sim.data, run.label, seed=seed)
         progress(1, 1)

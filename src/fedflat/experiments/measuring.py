@@ -8,8 +8,9 @@ from pathlib import Path
 from pydantic import Field
 
 from ..core.errors import InputError
+from ..core.progress import Progress
 from ..engine.simulation import Simulation
-from ..metrics.flatness import LIGHT, Finding, Flatness, Measure, ProgressCallback, check_measures, check_names
+from ..metrics.flatness import LIGHT, Finding, Flatness, Measure, check_measures, check_names
 from .config_errors import validated
 from .run_directory import RunDirectory
 from .schema import Section
@@ -62,7 +63,7 @@ def measure_run(
     measures: Sequence[Measure],
     max_samples: int,
     data_dir: str | None,
-    progress: ProgressCallback,
+    progress: Progress,
 ) -> Flatness:
     """Take measures of the model in a run's newest checkpoint, and save the findings of each before the next one."""
     sim = load_simulation(directory, data_dir)

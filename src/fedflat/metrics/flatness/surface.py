@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from ...core.errors import InputError
 from ...core.objective import Objective
+from ...core.progress import Steps, no_progress
 from ...core.space import Space
 from ...files import read_bytes, write_atomically
-from .measure import StepCallback, no_progress
 
 Loss = Callable[[Tensor], float]  # model (d,) -> loss
 Numbers = NDArray[np.float64]
@@ -239,7 +239,7 @@ def spanned(plane: Plane, models: Mapping[str, Tensor], points: int) -> tuple[Nu
     return x, y if len(plane.directions) > 1 else np.zeros(1)
 
 
-def losses_on(loss: Loss, plane: Plane, x: Numbers, y: Numbers, progress: StepCallback = no_progress) -> Numbers:
+def losses_on(loss: Loss, plane: Plane, x: Numbers, y: Numbers, progress: Steps = no_progress) -> Numbers:
     """`loss` at every w(x, y), (m, n) for x (n,) and y (m,), one model in memory at a time."""
     losses = np.empty((len(y), len(x)))
     for j, i in np.ndindex(losses.shape):
