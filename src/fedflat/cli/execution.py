@@ -22,7 +22,7 @@ from ..experiments import runner, studies
 from ..experiments.extension import extend_run, extend_study, with_rounds
 from ..experiments.recipe import Cell, Recipe
 from ..experiments.run_directory import RunDirectory, StoredRun
-from ..experiments.runner import Observers
+from ..experiments.runner import together
 from ..experiments.spec import Experiment, RunSpec, StudySpec
 from ..experiments.studies import Jobs
 from ..experiments.tracking import TrackingObserver
@@ -81,7 +81,7 @@ def carry_out_run(
     """
     tracking = TrackingObserver(track, path, lambda _: RunDirectory(path))
     with watcher(console, [spec]) as watching, tracking:
-        runner.run(spec, path, Observers(watching, tracking), strict, ranks)
+        runner.run(spec, path, together(watching, tracking), strict, ranks)
     console.say(f"results in {path}")
 
 
@@ -145,7 +145,7 @@ def carry_out_study(
     warn_of_doubtful_settings(console, spec)
     tracking = TrackingObserver(track, path, lambda one: studies.run_directory(one, path))
     with watcher(console, spec.runs(), spec.protocol) as watching, tracking:
-        studies.study(spec, path, Observers(watching, tracking), jobs, strict)
+        studies.study(spec, path, together(watching, tracking), jobs, strict)
     runs, _ = studies.runs_in_folder(spec, path)
     show(console, [Chapter(compare(runs, targets=spec.targets, protocol=spec.protocol))], path)
 

@@ -54,7 +54,7 @@ class Results(RunObserver):
         self._console, self._protocol = console, protocol
         self._width = max([18, *(len(run.title) for run in runs)])
 
-    def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
+    def run_ended(self, spec: RunSpec, run: StoredRun) -> None:
         from ..reports.comparison_data import accuracy, accuracy_in_words  # here, because it needs torch
 
         result = f"train loss {run.summary['train_loss']:.4f}"
@@ -88,7 +88,7 @@ class Bar(Results, AbstractContextManager[RunObserver]):
     def run_started(self, spec: RunSpec, done: int) -> None:
         self._progress.update(self._task, advance=done, description=spec.title)
 
-    def round_done(self, spec: RunSpec, result: Round) -> None:
+    def round_ended(self, spec: RunSpec, result: Round) -> None:
         self._progress.update(self._task, advance=1, description=f"{spec.title}  {state(result)}")
 
     def measuring(self, spec: RunSpec, name: str, done: int, total: int) -> None:
@@ -108,7 +108,7 @@ class Lines(Results):
         self._done += done
         self._skipped += done
 
-    def round_done(self, spec: RunSpec, result: Round) -> None:
+    def round_ended(self, spec: RunSpec, result: Round) -> None:
         self._done += 1
         quarter = max(1, spec.rounds // 4)
         if (result.t + 1) % quarter == 0 and result.t + 1 < spec.rounds:

@@ -12,7 +12,7 @@ from fedflat.experiments import runner, studies, tracking
 from fedflat.experiments.extension import extend_run
 from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.run_directory import RunDirectory, StoredRun
-from fedflat.experiments.runner import Observers, RunObserver
+from fedflat.experiments.runner import RunObserver, together
 from fedflat.experiments.tracking import observer
 from fedflat.experiments.tracking.csv_files import CsvTracker
 from fedflat.experiments.tracking.tracker import TrackedRun
@@ -39,7 +39,7 @@ def tool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 def tracked_run(tool: str, folder: Path, also: RunObserver | None = None, **changes) -> StoredRun:
     with tracking.TrackingObserver([tool], folder, lambda _: RunDirectory(folder)) as tracked:
-        return runner.run(run_spec(**(SETTINGS | changes)), folder, Observers(tracked, also or RunObserver()))
+        return runner.run(run_spec(**(SETTINGS | changes)), folder, together(tracked, also or RunObserver()))
 
 
 def assert_tracked(run: StoredRun, found: Tracked) -> None:
@@ -77,7 +77,7 @@ def test_every_metric_of_every_round_is_there_at_its_step(tool: str, tmp_path: P
 class Killed(RunObserver):
     """Ends the run after a round that is tracked and not saved."""
 
-    def round_done(self, spec, result) -> None:
+    def round_ended(self, spec, result) -> None:
         if result.t == 4:
             raise KeyboardInterrupt
 

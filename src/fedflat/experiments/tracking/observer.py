@@ -60,10 +60,10 @@ class TrackingObserver(RunObserver, AbstractContextManager["TrackingObserver"]):
         for row in directory.rows()[:done] if self._names else ():
             self._write(directory.path, int(row["t"]), row)
 
-    def round_done(self, spec: RunSpec, result: Round) -> None:
+    def round_ended(self, spec: RunSpec, result: Round) -> None:
         self._write(self._directory_of(spec).path, result.t, result.metrics)
 
-    def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
+    def run_ended(self, spec: RunSpec, run: StoredRun) -> None:
         path = self._directory_of(spec).path
         summary = run.summary | {name: found.value for name, found in run.flatness.items()}
         self._tell(path, lambda tracker: tracker.finish(summary))
