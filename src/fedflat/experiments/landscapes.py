@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from time import monotonic
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -15,16 +18,17 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError, printable
-from ..core.progress import Steps
+from ..core.progress import Progress, Steps
 from ..data.types import Index
 from ..engine.simulation import Simulation
-from ..files import read_bytes
+from ..files import locked, make_folder, read_bytes, sweep, write_atomically
 from ..metrics.features import FeatureMap, feature_map
 from ..metrics.flatness.subject import MAX_SAMPLES, Landscape, RoundObserver, Subject
 from ..metrics.flatness.surface import Surface, grid, losses_on, marks_on, plane_through, random_plane, spanned
 from ..rounds.model_file import load_model
 from ..rounds.participation import Explicit
 from ..rounds.randomness import Purpose, generator
+from .interrupt import Interrupted
 from .run_directory import StoredRun
 from .spec import RunSpec, participation_of
 from .studies import stored_study
@@ -186,6 +190,73 @@ class SurfaceTask(Generic[Picture]):
         picture = self.work(progress)
         picture.save(self.path)
         return picture
+
+
+@contextmanager
+def writing_pictures(folder: Path) -> Iterator[None]:
+    """Make `folder` and its subfolder `surfaces`, and hold their lock inside the block.
+
+    Raises InputError if they cannot be made, or if another process writes there.
+    """
+    make_folder(folder / "surfaces")
+    with locked(folder / "surfaces" / ".lock", f"--out {folder} is being written by another process"):
+        sweep(folder / "surfaces")
+        yield
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A picture of a task, and how long it took."""
+
+    task: SurfaceTask[Any]
+    picture: Surface | FeatureMap
+    seconds: float | None  # None if it was computed before
+
+
+def compute(tasks: Sequence[SurfaceTask[Any]], progress: Progress) -> Iterator[Computed]:
+    """Give the picture of each task in turn; one that was computed before is read, any other is computed and kept.
+
+    progress: called with the title of a task, 0 and its steps before it begins, and after every step.
+
+    Raises Interrupted after Ctrl-C, with every finished picture on disk.
+    """
+    kept = [task.load() for task in tasks]
+    done = sum(picture is not None for picture in kept)
+    try:
+        for task, old in zip(tasks, kept, strict=True):
+            if old is not None:
+                yield Computed(task, old, None)
+                continue
+            began = monotonic()
+            progress(task.title, 0, task.steps)
+            picture = task.compute(partial(progress, task.title))
+            done += 1
+            yield Computed(task, picture, monotonic() - began)
+    except KeyboardInterrupt as error:
+        where = f"{done} of {len(tasks)} pictures are kept, and the same command computes the others"
+        raise Interrupted(signal.SIGINT, where) from error
+
+
+def write_index(computed: Sequence[Computed], folder: Path) -> None:
+    """Write landscape.json: what each picture shows, and its file. Raises InputError if it cannot be written."""
+    about = [one.picture.about() | {"file": str(one.task.path.relative_to(folder))} for one in computed]
+    write_atomically(folder / "landscape.json", lambda file: file.write_text(json.dumps(about, indent=2) + "\n"))
+
+
+def title_of(runs: Sequence[ShownRun]) -> str:
+    """Return the title of a page on `runs`."""
+    names = ", ".join(run.label for run in runs) if len(runs) <= 4 else f"{len(runs)} models"
+    return f"Loss landscape of {names} on {', '.join(dict.fromkeys(str(run.stored.settings['data']) for run in runs))}"
+
+
+def notes_on(runs: Sequence[ShownRun]) -> list[str]:
+    """Name the settings in which runs differ so that their surfaces are not of one function."""
+    notes = []
+    for name in ("data", "data_hash", "model"):
+        values = dict.fromkeys(str(run.stored.settings[name]) for run in runs)
+        if len(values) > 1:
+            notes.append(f"Not the same loss: {name} differs between runs ({'; '.join(values)}).")
+    return notes
 
 
 def shown_runs(paths: Sequence[Path], data_dir: str | None = None) -> list[ShownRun]:
