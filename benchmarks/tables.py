@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich import box
 from rich.table import Table as ConsoleTable
 
-from fedflat.reports.literal import literal
+from fedflat.reports.text_table import literal
 
 from .measurement import Measurement, Spread
 from .results import Results

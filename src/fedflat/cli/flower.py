@@ -14,7 +14,7 @@ import typer
 from ..core.errors import InputError, MissingPackageError, shortened
 from ..core.object_references import allow_code
 from ..experiments.interrupt import Interrupted, signals_handled_by
-from ..reports.literal import literal
+from ..reports.text_table import literal
 from .completion import SettingsCommand
 from .console import Console
 

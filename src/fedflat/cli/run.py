@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from ..core.errors import InputError
+from ..core.errors import InputError, is_first_rank
 from ..core.object_references import allow_code
-from ..experiments.change_warnings import is_first_rank
 from .console import Console
 from .flag_names import check_flags
 

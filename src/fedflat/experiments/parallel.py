@@ -13,13 +13,12 @@ from typing import Any
 
 import torch
 
-from ..core.errors import NonFiniteError
+from ..core.errors import NonFiniteError, changes_in_one_line
 from ..core.object_references import allow_code, is_code_allowed
 from ..engine.workers import WorkerError
 from ..engine.workers.process import WorkerProcess
 from ..engine.workers.worker import Report, RunTask
 from ..engine.workers.worker_pool import WorkerPool
-from .change_warnings import changes_in_one_line
 from .config_errors import validated
 from .interrupt import Interrupted, StopRequest
 from .run_directory import RunDirectory

@@ -61,8 +61,7 @@ from ..rounds.history import metrics_table
 from ..rounds.initial_model import InitialModel, frozen_hash
 from ..rounds.model_file import load_model
 from ..rounds.privacy.release_log import logs_in, read_log
-from ..rounds.segments import versions
-from .commit import commit_of_code
+from ..rounds.segments import commit_of_code, versions
 from .grid import settings_key
 from .run_file_readers import (
     read_architecture,

@@ -14,8 +14,7 @@ from ..core.hyper import allowed
 from ..core.method import Method
 from ..core.method_check import method_errors_named
 from ..rounds.cost import full_passes_per_round, gradients_per_step, vector_cost
-from .literal import literal
-from .text_table import text_table
+from .text_table import literal, text_table
 
 if TYPE_CHECKING:
     from ..data.partition import Partition

@@ -13,9 +13,7 @@ from fedflat.experiments.extension import extend_run
 from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.run_directory import RunDirectory, StoredRun
 from fedflat.experiments.runner import RunObserver, together
-from fedflat.experiments.tracking import observer
-from fedflat.experiments.tracking.csv_files import CsvTracker
-from fedflat.experiments.tracking.tracker import TrackedRun
+from fedflat.experiments.tracking.tracker import CsvTracker, TrackedRun
 from support.studies import run_spec, study_spec
 from support.tracked import READERS, Tracked
 from support.watching import Watched
@@ -27,7 +25,7 @@ SETTINGS = {"eval_every": 4, "flatness": ["gradient_norm"]}
 @pytest.fixture(params=READERS)
 def tool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A tool that is installed; nobody outside is spoken to."""
-    package = observer.TRACKERS[request.param].package
+    package = tracking.TRACKERS[request.param].package
     if package:
         pytest.importorskip(package)
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -149,7 +147,7 @@ class Failing(CsvTracker):
 
 
 def test_a_tool_that_fails_is_given_up_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(observer.TRACKERS, "csv", Failing)
+    monkeypatch.setitem(tracking.TRACKERS, "csv", Failing)
     with pytest.warns(ChangedWarning, match="--track csv is given up for .*: the server is gone for good"):
         run = tracked_run("csv", tmp_path)
     assert run.metrics.num_rows == 6
@@ -186,7 +184,7 @@ def test_a_file_of_somebody_else_is_not_written(tmp_path: Path) -> None:
 def test_unknown_and_missing_tools_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="--track excel: known are csv, tensorboard, wandb, mlflow"):
         tracking.check_trackers(["csv", "excel"])
-    monkeypatch.setattr(observer, "find_spec", lambda name: None)
+    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     for name in ("tensorboard", "wandb", "mlflow"):
         with pytest.raises(InputError) as error:
             tracking.check_trackers([name])
