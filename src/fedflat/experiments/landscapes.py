@@ -268,7 +268,7 @@ def shown_runs(paths: Sequence[Path], data_dir: str | None = None) -> list[Shown
             found += [run for run in runs if run.seed == runs[0].seed]
         else:
             found.append(StoredRun.open(path))
-            found[-1].directory.require_configuration()
+            found[-1].directory.spec()  # raises InputError for a run whose simulation cannot be built again
     runs = list({run.directory.path.resolve(): run for run in found}.values())
     return [ShownRun(label, run, data_dir) for label, run in zip(_labels(runs), runs, strict=True)]
 

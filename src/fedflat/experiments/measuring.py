@@ -34,14 +34,12 @@ def run_directories(paths: Sequence[Path]) -> list[RunDirectory]:
     """The folders of the runs at `paths`, and of all runs with a checkpoint of the studies there. Raises InputError."""
     found: list[RunDirectory] = []
     for path in paths:
-        if (path / "config.toml").exists():
-            of_path = [RunDirectory(path)]
-        elif (path / "study.toml").exists():
+        if (path / "study.toml").exists():
             directories = [run_directory(spec, path) for spec in load_study(path).runs()]
             of_path = [directory for directory in directories if directory.checkpoint]
         else:
-            RunDirectory(path).require_configuration()
-            raise InputError(f"{path} holds neither a run (config.toml) nor a study (study.toml)")
+            of_path = [RunDirectory(path)]
+            of_path[0].spec()  # raises InputError for a folder without a run to measure
         if not of_path:
             raise InputError(f"{path} holds no run with a checkpoint")
         found += of_path
