@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
@@ -30,6 +30,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.errors import InputError, NonFiniteError, imported_errors, is_first_rank, shortened
+from ..core.progress import Progress as ProgressCallback
 from ..experiments.interrupt import Interrupted
 from ..reports.text_table import literal
 
@@ -82,6 +83,23 @@ class Console(rich.console.Console):
         """Inside the block, show a spinner beside the text `what`."""
         return self.status(literal(what))
 
+    @contextmanager
+    def bars(self, before: str = "", counted: bool = False) -> Iterator[ProgressCallback]:
+        """Show a bar for each part of a computation inside the block, on a terminal; give the callback that moves them.
+
+        before: what stands before the name of a part. counted: also show how many steps are done.
+        """
+        columns = [Described(), *Progress.get_default_columns()[1:], *[MofNCompleteColumn()] * counted]
+        with Progress(*columns, console=self, transient=True, disable=not self.is_terminal) as progress:
+            tasks: dict[str, TaskID] = {}
+
+            def advance(part: str, done: int, total: int) -> None:
+                if part not in tasks:
+                    tasks[part] = progress.add_task(f"{before}{part}", total=total)
+                progress.update(tasks[part], completed=done, total=total)
+
+            yield advance
+
     def on_broken_pipe(self) -> None:
         """End silently: the program that reads the output has ended."""
         end_silently()
@@ -101,27 +119,10 @@ class Described(ProgressColumn):
         return literal(task.description)
 
 
-def usual_columns() -> tuple[ProgressColumn | str, ...]:
-    """The usual columns of a progress bar, the description first."""
-    return Described(), *Progress.get_default_columns()[1:]
-
-
 def counting_columns(unit: str) -> tuple[ProgressColumn, ...]:
     """A bar, how many of all `unit` are done, the time so far and the time left; the description last."""
     counted = (BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn())
     return *counted, TextColumn("left"), TimeRemainingColumn(), Described()
-
-
-def bar_for_each(progress: Progress, before: str) -> Callable[[str, int, int], None]:
-    """A callback (part, done, total) that shows each part as a bar of its own; `before` stands before its name."""
-    tasks: dict[str, TaskID] = {}
-
-    def advance(part: str, done: int, total: int) -> None:
-        if part not in tasks:
-            tasks[part] = progress.add_task(f"{before}{part}", total=total)
-        progress.update(tasks[part], completed=done, total=total)
-
-    return advance
 
 
 @contextmanager

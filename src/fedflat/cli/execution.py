@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
-from rich.progress import MofNCompleteColumn, Progress
 
 from ..core.object_references import check_allowed
 from ..data import prepare
@@ -28,7 +27,7 @@ from ..experiments.studies import Jobs
 from ..experiments.tracking import TrackingObserver
 from ..files import write_atomically
 from ..metrics.protocols import long_mean
-from .console import Console, bar_for_each, usual_columns
+from .console import Console
 from .progress import watcher
 
 if TYPE_CHECKING:
@@ -47,11 +46,8 @@ def prepare_set(
     tokenizer: str | None = None,
 ) -> LoadedDataset:
     """Read the set `name`, with a bar while it is converted for the first time; the bar disappears when it is done."""
-    with Progress(
-        *usual_columns(), MofNCompleteColumn(), console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        shown = bar_for_each(bar, f"{name} ")
-        return prepare(name, data_dir, hub, partial, image_size, shown, revision, text_length, tokenizer)
+    with console.bars(f"{name} ", counted=True) as progress:
+        return prepare(name, data_dir, hub, partial, image_size, progress, revision, text_length, tokenizer)
 
 
 def prepare_data(console: Console, spec: Experiment) -> None:

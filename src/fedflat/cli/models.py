@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import MofNCompleteColumn, Progress
 
 from ..core.errors import InputError
 from ..core.object_references import allow_code
 from .completion import source_names
-from .console import Console, bar_for_each, usual_columns
+from .console import Console
 from .results import is_federation
 from .run import AllowCodeOption
 
@@ -50,9 +49,8 @@ def predict(
         raise InputError(f"{run} holds a federation, whose server does not know what samples its clients have; in "
                          f"Python put {run / 'model.safetensors'} into a model")  # fmt: skip
     console = Console()
-    columns = (*usual_columns(), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        number = predict_file(StoredRun.open(run), source, out, scores, probabilities, bar_for_each(bar, ""))
+    with console.bars(counted=True) as progress:
+        number = predict_file(StoredRun.open(run), source, out, scores, probabilities, progress)
     console.say(f"{number:,} predictions: {out}")
 
 
@@ -97,8 +95,8 @@ def pretrain(
     from ..experiments import pretraining  # here, because it imports torch
 
     console = Console()
-    with Progress(*usual_columns(), console=console, transient=True, disable=not console.is_terminal) as bar:
-        made = pretraining.pretrain(name, folder, data_dir, partial, seed, bar_for_each(bar, ""))
+    with console.bars() as progress:
+        made = pretraining.pretrain(name, folder, data_dir, partial, seed, progress)
     learned = "" if made.accuracy is None else f", {100 * made.accuracy:.1f} % of their test texts right"
     console.say(
         f"trained {made.parameters:,} parameters on {made.samples:,} texts of {len(made.classes)} classes{learned}",

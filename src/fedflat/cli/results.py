@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
-from rich.progress import Progress
 
 from ..core.errors import InputError, shortened
 from ..core.object_references import allow_code
-from .console import Console, bar_for_each, usual_columns
+from .console import Console
 from .run import AllowCodeOption
 
 if TYPE_CHECKING:
@@ -153,9 +152,9 @@ def flatness(
         context.with_resource(allow_code())
     found: dict[str, Flatness] = {}
     for directory in run_directories(runs):
-        with Progress(*usual_columns(), console=console, transient=True, disable=not console.is_terminal) as bar:
-            name = directory.path.name
-            found[name] = measure_run(directory, chosen, max_samples, data_dir, bar_for_each(bar, f"{name}  "))
+        name = directory.path.name
+        with console.bars(f"{name}  ") as progress:
+            found[name] = measure_run(directory, chosen, max_samples, data_dir, progress)
     console.show(flatness_table(found))
     for protocol in dict.fromkeys(one.protocol for each in found.values() for one in each.findings):
         console.say(protocol, style="dim")

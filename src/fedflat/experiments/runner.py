@@ -225,8 +225,7 @@ class RunExecution:
 
         result = sim.result([build_measure(one) for one in spec.flatness], progress)
         self.directory.finish(result, spec.targets)
-        for callback in sim.callbacks:
-            callback.run_ended(result)
+        sim.call_back(result)
 
 
 def load_newest_checkpoint(sim: Simulation, directory: RunDirectory, strict: bool = False) -> None:
