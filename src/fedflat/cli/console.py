@@ -80,7 +80,7 @@ class Console(rich.console.Console):
             wide.print(table)
 
     def doing(self, what: str = "") -> Status:
-        """Inside the block, show a spinner beside the text `what`."""
+        """Show a spinner beside the text `what` inside the block."""
         return self.status(literal(what))
 
     @contextmanager
@@ -120,7 +120,7 @@ class Described(ProgressColumn):
 
 
 def counting_columns(unit: str) -> tuple[ProgressColumn, ...]:
-    """A bar, how many of all `unit` are done, the time so far and the time left; the description last."""
+    """Return a bar, how many of all `unit` are done, the time so far and the time left; the description last."""
     counted = (BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn())
     return *counted, TextColumn("left"), TimeRemainingColumn(), Described()
 
@@ -148,7 +148,7 @@ def in_one_line() -> Iterator[None]:
 
 
 def _message(error: Exception) -> str:
-    """What is wrong, in words for a user."""
+    """Describe the error for a user."""
     if isinstance(error, InputError):
         return str(error)
     if isinstance(error, MemoryError):

@@ -109,7 +109,7 @@ def landscape(
 
 @contextmanager
 def _flags_named() -> Iterator[None]:
-    """Inside the block, an error that begins with the name of a setting gets the name of its flag."""
+    """Give an error that begins with the name of a setting the name of its flag, inside the block."""
     try:
         yield
     except InputError as error:

@@ -43,7 +43,7 @@ COUNTS = ("attackers", "clipped", "refused")  # numbers of clients
 def watcher(
     console: Console, runs: Sequence[RunSpec], protocol: Protocol = "last"
 ) -> AbstractContextManager[RunObserver]:
-    """Shows the progress of all `runs`: a bar if `console` is a terminal, else lines. Results are by `protocol`."""
+    """Show the progress of all `runs`: a bar if `console` is a terminal, else lines. Results are by `protocol`."""
     return Bar(console, runs, protocol) if console.is_terminal else nullcontext(Lines(console, runs, protocol))
 
 
@@ -127,7 +127,7 @@ class Lines(Results):
 
 
 def state(result: Round) -> str:
-    """The accuracy after a round, the loss in it, and the method's own numbers, such as FedGF's c."""
+    """Format the accuracy after a round, the loss in it, and the method's own numbers, such as FedGF's c."""
     accuracies = {kind: result.metrics.get(f"{kind}_accuracy") for kind in ("test", "validation")}
     parts = [f"{kind} accuracy {100 * value:.1f} %" for kind, value in accuracies.items() if value is not None]
     if "test_accuracy_iterate" in result.metrics:
@@ -141,5 +141,5 @@ def state(result: Round) -> str:
 
 
 def _short(value: float) -> str:
-    """With two places after the point, or if only zeros would stand there with one digit."""
+    """Format with two decimal places, or, if these would be zeros, with one significant digit."""
     return f"{value:.1g}" if 0 < abs(value) < 0.005 else f"{value:.2f}"

@@ -110,7 +110,7 @@ def _report_federation(console: Console, folders: list[Path], out: Path | None) 
 
 
 def _digest(runs: list[StoredRun]) -> str:
-    """The hexadecimal digits that stand for these runs, in any order."""
+    """Return the hexadecimal digits that stand for these runs, in any order."""
     names = sorted(f"{run.method}-seed{run.seed}-{run.digest()}" for run in runs)
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
 
@@ -161,7 +161,7 @@ def flatness(
 
 
 def _parsed(text: str) -> object:
-    """The value of --measure: a measure's name as it is, or the table that a JSON text spells."""
+    """Parse the value of --measure: the name of a measure, or a table as JSON."""
     if not text.lstrip().startswith("{"):
         return text
     try:
@@ -199,7 +199,7 @@ def verify(
 
 
 def verdicts(folder: Path) -> Iterator[Verdict]:
-    """The files of a folder, each with its problem if it has one. Raises InputError for a folder that is not ours."""
+    """Check the files of a folder, each with its problem if it has one. Raises InputError for an unknown folder."""
     from ..data import cache
     from ..experiments.tuning import SETTINGS
     from ..experiments.verification import Verdict, verify_run, verify_search, verify_study

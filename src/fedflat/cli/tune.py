@@ -81,7 +81,7 @@ def tune(
 
 
 def _plan(spec: TuningSpec) -> Table:
-    """What would be tried, and for how many rounds."""
+    """List what would be tried, and for how many rounds."""
     from ..reports.text_table import text_table
 
     steps = ", ".join(map(str, [0, *spec.tune.rounds[:-1]]))
@@ -94,7 +94,7 @@ def _plan(spec: TuningSpec) -> Table:
 
 
 def _planned(spec: TuningSpec, method: MethodSection) -> tuple[str, str, str, str]:
-    """What would be tried of one method, as a row of the table."""
+    """Return what would be tried of one method, as a row of the table."""
     from ..experiments.ledger import described
 
     rounds = spec.tune.rounds
@@ -105,7 +105,7 @@ def _planned(spec: TuningSpec, method: MethodSection) -> tuple[str, str, str, st
 
 
 def _table(found: list[Tuned]) -> Table:
-    """The winner of each method, and what it gained over the settings of the file."""
+    """Return the winner of each method, and what it gained over the settings of the file."""
     from ..reports.text_table import text_table
 
     return text_table(
@@ -118,7 +118,7 @@ def _table(found: list[Tuned]) -> Table:
 
 
 def _tied(one: Tuned) -> str:
-    """That numbers decided, and what helps."""
+    """Explain that ties were broken by the numbers of configurations, and what avoids ties."""
     steps = f"{'rounds' if len(one.ties) > 1 else 'round'} {' and '.join(map(str, one.ties))}"
     return (
         f"after {steps} configurations with the same accuracy went on and were cut, by their numbers; "
@@ -127,7 +127,7 @@ def _tied(one: Tuned) -> str:
 
 
 def _found(one: Tuned) -> tuple[str, str, str, str, str]:
-    """The winner of one method, as a row of the table."""
+    """Return the winner of one method, as a row of the table."""
     from ..experiments.ledger import described
 
     given, winner = (tried.score for tried in one.given)
@@ -173,12 +173,12 @@ def best(
 
 
 def _paths(out: Path, number: int) -> list[Path]:
-    """The files of so many studies: `out` itself, or several with a number."""
+    """Return the files of `number` studies: `out` itself, or several with a number."""
     return [out] if number == 1 else [out.with_stem(f"{out.stem}-{i}") for i in range(1, number + 1)]
 
 
 def _best_table(choices: list[RankedSettings]) -> Table:
-    """The best settings of each method, and by how much they are ahead of the next ones."""
+    """List the best settings of each method, and by how much they are ahead of the next ones."""
     from ..experiments.grid import variants
     from ..reports.text_table import text_table
 

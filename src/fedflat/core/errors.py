@@ -38,7 +38,7 @@ class ChangedWarning(UserWarning):
 
 
 def printable(text: str) -> str:
-    """`text` on one line, with control and formatting characters written as escapes.
+    """Return `text` on one line, with control and formatting characters written as escapes.
 
     Names come from files and networks; such characters could move a terminal's cursor or begin a new line.
     """
@@ -46,7 +46,7 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, longest: int = LONGEST) -> str:
-    """`text`, without its middle if it has more than `longest` characters."""
+    """Return `text`, without its middle if it has more than `longest` characters."""
     half = longest // 2
     return text if len(text) <= longest else f"{text[:half]} [...] {text[-half:]}"
 

@@ -96,7 +96,7 @@ class ShownRun:
         return {"settings": self.stored.settings, "model": content}
 
     def next_cohort(self) -> Index:
-        """The clients of the round after the last one; of an explicit participation, those of its last round."""
+        """Return the clients of the round after the last one; of an explicit participation, those of its last round."""
         if self.spec.privacy is not None:  # any client may be
             return np.arange(self.spec.data.clients)
         rule, t = participation_of(self.spec.participation), int(self.stored.summary["rounds"])
@@ -104,7 +104,7 @@ class ShownRun:
         return rule.cohort(t, self.spec.data.clients, generator(self.spec.seed, Purpose.COHORT, t))
 
     def local_clients(self, number: int) -> Index:
-        """`number` clients of the next round, evenly spaced, and therefore the same for all methods of a seed."""
+        """Return `number` clients of the next round, evenly spaced, hence the same for all methods of a seed."""
         cohort = self.next_cohort()
         if number:
             _ = self.checkpoint  # raises InputError if it is missing, before hours of work
@@ -123,7 +123,7 @@ class LoadedRun:
     _local: dict[int, Tensor] = field(default_factory=dict)
 
     def simulation(self, run: ShownRun) -> Simulation:
-        """The simulation of `run`, before its first round, or in its last state once `local` was called."""
+        """Build the simulation of `run`, before its first round, or in its last state once `local` was called."""
         if self._run is not run or self._sim is None:
             self._run = self._sim = None  # the old simulation is freed before the new one is built
             self._local = {}
@@ -131,7 +131,7 @@ class LoadedRun:
         return self._sim
 
     def model(self, run: ShownRun) -> Tensor:
-        """The server's final model of `run`, (d,). Raises InputError if it has none."""
+        """Load the server's final model of `run`, (d,). Raises InputError if it has none."""
         sim = self.simulation(run)
         if sim.method.training == "local":
             raise InputError(f"{run.label}: every client has a model of its own, and there is none of the server")
@@ -139,7 +139,7 @@ class LoadedRun:
         return torch.cat([parameters[name].detach().reshape(-1) for name in sim.objective.space.shapes]).to(sim.w)
 
     def local(self, run: ShownRun, clients: Index) -> dict[int, Tensor]:
-        """The models (d,) of `clients` after local training in the round that would follow the last one, by client."""
+        """Train `clients` in the round that would follow the last one; return their models (d,), by client."""
         sim = self.simulation(run)
         if not self._local.keys() >= set(clients.tolist()):
             sim.load(run.checkpoint)
@@ -179,7 +179,7 @@ class SurfaceTask(Generic[Picture]):
         return f"{self.label}, {self.part}"
 
     def load(self) -> Picture | None:
-        """The picture with its present label, if it was computed before and its file is not damaged."""
+        """Read the picture, with its present label, if it was computed before and its file is not damaged."""
         try:
             return replace(self.kind.load(self.path), label=self.label) if self.path.exists() else None
         except InputError:
@@ -260,7 +260,7 @@ def notes_on(runs: Sequence[ShownRun]) -> list[str]:
 
 
 def shown_runs(paths: Sequence[Path], data_dir: str | None = None) -> list[ShownRun]:
-    """The runs at `paths`; of a study those of every method with the first seed. Raises InputError if there is none."""
+    """Read the runs at `paths`, of a study those of every method with the first seed. Raises InputError if none."""
     found: list[StoredRun] = []
     for path in paths:
         if (path / "study.toml").exists():
@@ -276,7 +276,7 @@ def shown_runs(paths: Sequence[Path], data_dir: str | None = None) -> list[Shown
 def surface_tasks(
     loaded: LoadedRun, runs: Sequence[ShownRun], settings: SurfaceSettings, folder: Path
 ) -> list[SurfaceTask[Surface]]:
-    """A surface in random directions around the model of every run, and around those of some of its clients."""
+    """Plan a surface in random directions around the model of every run, and around those of some of its clients."""
     return [
         _random_surface_task(loaded, run, settings, folder, client)
         for run in runs
@@ -287,7 +287,7 @@ def surface_tasks(
 def plane_task(
     loaded: LoadedRun, runs: Sequence[ShownRun], settings: SurfaceSettings, folder: Path
 ) -> SurfaceTask[Surface]:
-    """The surface on the plane through the models of `runs` and of some of their clients."""
+    """Plan the surface on the plane through the models of `runs` and of some of their clients."""
     clients = [run.local_clients(settings.local) for run in runs]
     _check_plane(runs, clients, settings)
     label = ", ".join(run.label for run in runs)
@@ -321,7 +321,7 @@ def _check_plane(runs: Sequence[ShownRun], clients: Sequence[Index], settings: S
 def _plane_surface(
     label: str, subject: Subject, models: dict[str, Tensor], settings: SurfaceSettings, progress: Steps
 ) -> Surface:
-    """The surface on the plane through `models`, on the samples of `subject`, with its protocol in words."""
+    """Compute the surface on the plane through `models`, on the samples of `subject`, with its protocol in words."""
     plane = plane_through(models, settings.axes)
     x, y = spanned(plane, models, settings.points)
     loss = losses_on(subject.pooled.loss, plane, x, y, progress)
@@ -339,7 +339,7 @@ def _plane_surface(
 def _random_surface_task(
     loaded: LoadedRun, run: ShownRun, settings: SurfaceSettings, folder: Path, client: int | None
 ) -> SurfaceTask[Surface]:
-    """A surface around the model of the server (`client` None) or of one client, on that client's samples."""
+    """Plan a surface around the model of the server (`client` None) or of one client, on that client's samples."""
     part = GLOBAL if client is None else f"client {client}"
     # A global surface does not depend on the number of local ones.
     decisive = asdict(settings if client is not None else replace(settings, local=0))
@@ -366,7 +366,7 @@ def _random_surface(
     settings: SurfaceSettings,
     progress: Steps,
 ) -> Surface:
-    """The surface around the model `w` (d,) in random directions, with its protocol in words."""
+    """Compute the surface around the model `w` (d,) in random directions, with its protocol in words."""
     plane = random_plane(landscape.objective, w, settings.axes, settings.seed)
     x = grid(settings.points, settings.reach)
     y = x if settings.axes > 1 else np.zeros(1)
@@ -385,7 +385,7 @@ def _random_surface(
 
 
 def feature_task(loaded: LoadedRun, run: ShownRun, seed: int, folder: Path) -> SurfaceTask[FeatureMap]:
-    """A map of the penultimate features of a run's model; `seed` is that of t-SNE."""
+    """Plan a map of the penultimate features of a run's model; `seed` is that of t-SNE."""
     path = folder / f"{run.spec.label}-features-{_key('features', run.identity, seed)}.npz"
 
     def work(progress: Steps) -> FeatureMap:
@@ -398,7 +398,7 @@ def feature_task(loaded: LoadedRun, run: ShownRun, seed: int, folder: Path) -> S
 
 
 def _models(loaded: LoadedRun, runs: Sequence[ShownRun], clients: Sequence[Index]) -> dict[str, Tensor]:
-    """The models of `runs`, then the local ones of `clients` of each run, by name."""
+    """Return the models of `runs`, then the local ones of `clients` of each run, by name."""
     servers: dict[str, Tensor] = {}
     local: dict[str, Tensor] = {}
     for run, chosen in zip(runs, clients, strict=True):
@@ -409,7 +409,7 @@ def _models(loaded: LoadedRun, runs: Sequence[ShownRun], clients: Sequence[Index
 
 
 def _labels(runs: Sequence[StoredRun]) -> list[str]:
-    """Different labels for all runs: their methods; if two are equal, methods and seeds; otherwise folders."""
+    """Return different labels for all runs: methods; if two are equal, methods and seeds; otherwise folders."""
     candidates = [
         [run.method for run in runs],
         [f"{run.method}, seed {run.seed}" for run in runs],
@@ -422,5 +422,5 @@ def _labels(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def _key(*parts: Any) -> str:
-    """A part of a file's name that differs between pictures with different settings; so long that none is met twice."""
+    """Return a part of a file's name, a digest that differs between pictures with different settings."""
     return hashlib.sha256(json.dumps([VERSION, *parts], sort_keys=True).encode()).hexdigest()[:32]

@@ -25,13 +25,13 @@ class MeasureList(Section):
 
 
 def build_measures(measures: Sequence[object]) -> list[Measure]:
-    """Measures from names and tables; `LIGHT` if there are none. Raises InputError that names a wrong one."""
+    """Build measures from names and tables; `LIGHT` if there are none. Raises InputError that names a wrong one."""
     found = validated(MeasureList, {"measures": list(measures)} if measures else {})
     return [build_measure(one) for one in found.measures]
 
 
 def run_directories(paths: Sequence[Path]) -> list[RunDirectory]:
-    """The folders of the runs at `paths`, and of all runs with a checkpoint of the studies there. Raises InputError."""
+    """Find the runs at `paths`, and all runs with a checkpoint of the studies there. Raises InputError."""
     found: list[RunDirectory] = []
     for path in paths:
         if (path / "study.toml").exists():
@@ -47,7 +47,7 @@ def run_directories(paths: Sequence[Path]) -> list[RunDirectory]:
 
 
 def load_simulation(directory: RunDirectory, data_dir: str | None = None) -> Simulation:
-    """The simulation of a run in the state of its newest checkpoint. Raises InputError if there is none."""
+    """Build the simulation of a run in the state of its newest checkpoint. Raises InputError if there is none."""
     if directory.checkpoint is None:
         raise InputError(f"{directory.path} has no checkpoint")
     spec = directory.spec()

@@ -41,7 +41,7 @@ class StudyTask:
     code: bool  # whether the code that the configuration names may be run
 
     def failure_message(self, pid: int, how: str) -> str:
-        """The message for a worker that ended while it carried out this run."""
+        """Return the message for a worker that ended while it carried out this run."""
         return (
             f"the process of {self.label} {how} (is memory short?); its last checkpoint is good, and the same command "
             "goes on from there"
@@ -49,7 +49,7 @@ class StudyTask:
 
 
 def prepare_runs() -> RunTask:
-    """Within a worker: let signals stop a run between rounds; the returned function carries out a run.
+    """Let signals stop a run between rounds, within a worker; return the function that carries out a run.
 
     That function returns the number of the signal that stopped the run, if there was one.
     """

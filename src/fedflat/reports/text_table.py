@@ -12,7 +12,7 @@ from ..core.errors import printable
 
 
 def literal(text: str, style: str = "") -> Text:
-    """`text` on one line: nothing in it is markup, and control characters are spelled out.
+    """Return `text` on one line: nothing in it is markup, and control characters are spelled out.
 
     Labels, paths and settings come from users, files and networks: `[/x]` in one of them is shown as four characters.
     """
@@ -28,7 +28,7 @@ def text_table(
     title: str | None = None,
     caption: str | None = None,
 ) -> Table:
-    """A table of `rows`, each with a text for every one of `titles`.
+    """Make a table of `rows`, each with a text for every one of `titles`.
 
     words: the columns that are words, which begin at the left; all others are numbers, which end at the right.
     unbroken: the columns that are never broken into several lines.

@@ -23,7 +23,7 @@ TRACKERS: dict[str, type[Tracker]] = {
 
 
 def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
-    """The names, each once. Raises InputError for an unknown one, or one whose package is missing."""
+    """Return the names, each once. Raises InputError for an unknown one, or one whose package is missing."""
     for name in names:
         if name not in TRACKERS:
             raise InputError(f"--track {name}: known are {', '.join(TRACKERS)}")

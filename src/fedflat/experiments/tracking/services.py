@@ -64,7 +64,7 @@ class TensorBoardTracker(Tracker):
 
 
 def _steps(folder: Path) -> int:
-    """How many rounds the event files in `folder` have."""
+    """Count the rounds that the event files in `folder` have."""
     if not folder.is_dir():
         return 0
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -76,7 +76,7 @@ def _steps(folder: Path) -> int:
 
 
 def _text(tag: str, text: str) -> Any:
-    """A text, which TensorBoard shows as it stands."""
+    """Return a text that TensorBoard shows verbatim."""
     from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
     from tensorboard.compat.proto.tensor_pb2 import TensorProto
     from tensorboard.compat.proto.types_pb2 import DT_STRING
@@ -191,5 +191,5 @@ class MlflowTracker(Tracker):
 
 
 def _address(run: TrackedRun) -> str:
-    """Where runs are kept: what the user has set, or a data base in the folder, as MLflow does by default."""
+    """Return where runs are kept: what the user has set, or a data base in the folder, as MLflow does by default."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(run.root / 'mlflow.db').resolve()}"

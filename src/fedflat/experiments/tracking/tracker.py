@@ -31,18 +31,18 @@ class TrackedRun:
     root: Path  # the folder of the run, or of the study that it belongs to
 
     def kept_name(self, tool: str) -> str:
-        """A name that no other run of the study has; it is kept, and stays when the run gets more rounds."""
+        """Return a name that no other run of the study has; it is kept, and stays when the run gets more rounds."""
         kept = self.state(tool).get("digest")
         digest = kept if isinstance(kept, str) and kept.isalnum() else self.spec.digest()
         self.keep(tool, {"digest": digest})
         return f"{self.spec.label}-{digest}"
 
     def settings(self) -> dict[str, Any]:
-        """The configuration with dotted keys, such as `client.lr`."""
+        """Return the configuration with dotted keys, such as `client.lr`."""
         return dict(_dotted(self.spec.table()))
 
     def state(self, tool: str) -> dict[str, Any]:
-        """What a tracker has kept with `keep` in the run's folder. Raises InputError for a file of another kind."""
+        """Return what a tracker has kept in the run's folder. Raises InputError for a file of another kind."""
         return dict(kept_states(self.directory.path).get(tool) or {})
 
     def keep(self, tool: str, state: Mapping[str, Any]) -> None:
@@ -51,7 +51,7 @@ class TrackedRun:
 
 
 def kept_states(folder: Path) -> dict[str, Any]:
-    """What the trackers of a run have kept in its folder, by tool. Raises InputError if the file is damaged."""
+    """Read what the trackers of a run have kept in its folder, by tool. Raises InputError if the file is damaged."""
     path = folder / STATE
     try:
         content = read_checked(path) if path.exists() else {}
@@ -141,7 +141,7 @@ class CsvTracker(Tracker):
 
 
 def check_csv(folder: Path) -> dict[str, str]:
-    """The files of a CSV tracker in a run's folder, each with what is wrong with it, or "" if nothing is.
+    """Check the files of a CSV tracker in a run's folder; return what is wrong with each, "" if nothing is.
 
     Only those of a run that was tracked to its end are checked; the others are written anew when it goes on. Raises
     InputError if the file with the digests is damaged.

@@ -87,7 +87,7 @@ def flatness(
 
 
 def measure(subject: Subject, measures: Sequence[str | Measure], progress: Progress = no_progress) -> Flatness:
-    """All `measures` of one subject. Raises InputError as `flatness` does."""
+    """Take all `measures` of one subject. Raises InputError as `flatness` does."""
     chosen = check_measures(measures, subject.objective.module)
     for one in chosen:
         if one.needs_round and subject.dry_round is None:
