@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from fedflat.cli.console import Console
-from fedflat.cli.ending import in_one_line
+from fedflat.cli.console import Console, in_one_line
 from fedflat.engine.allocator import tune_allocator
-from fedflat.reports.literal import literal
+from fedflat.reports.text_table import literal
 
 from . import growth as growing
 from .growth_figure import write_growth

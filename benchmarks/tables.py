@@ -9,7 +9,7 @@ from typing import Any
 from rich import box
 from rich.table import Table as ConsoleTable
 
-from fedflat.reports.literal import literal
+from fedflat.reports.text_table import literal
 
 from .measurement import Measurement, Spread
 from .results import Results

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedflat.cli.ending import in_one_line
+from fedflat.cli.console import in_one_line
 from fedflat.core.errors import InputError
 from fedflat.experiments import tuning
 from fedflat.experiments.ledger import LEDGER, Tried

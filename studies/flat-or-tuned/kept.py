@@ -23,7 +23,7 @@ from hashlib import sha256
 from lzma import LZMAError
 from pathlib import Path
 
-from fedflat.cli.ending import in_one_line
+from fedflat.cli.console import in_one_line
 from fedflat.core.errors import InputError
 from fedflat.experiments import tuning
 from fedflat.experiments.ledger import CURVES, LEDGER

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedflat.cli.console import Console
-from fedflat.cli.ending import in_one_line
+from fedflat.cli.console import Console, in_one_line
 from fedflat.cli.execution import carry_out_study, prepare_data
 from fedflat.cli.progress import watcher
 from fedflat.experiments import tuning

@@ -13,7 +13,7 @@ import pytest
 
 import fedflat.cli
 from fedflat.cli.console import WIDE, Console, Described
-from fedflat.reports.literal import literal
+from fedflat.reports.text_table import literal
 
 HOSTILE = "[/x] [red]no[/red] :smile: \x1b[2J\rfedflat: \u202eall is well\nfedflat: done"
 SPELLED = "[/x] [red]no[/red] :smile: \\x1b[2J\\x0dfedflat: \\x202eall is well\\x0afedflat: done"

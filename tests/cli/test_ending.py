@@ -12,11 +12,10 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 
 from fedflat.cli import app
-from fedflat.cli.ending import LONGEST, in_one_line
-from fedflat.core.errors import ChangedWarning, InputError, NonFiniteError
+from fedflat.cli.console import LONGEST, in_one_line
+from fedflat.core.errors import ChangedWarning, InputError, NonFiniteError, changes_in_one_line
 from fedflat.engine.ranks import RankError
 from fedflat.engine.workers import WorkerError
-from fedflat.experiments.change_warnings import changes_in_one_line
 from fedflat.experiments.interrupt import Interrupted
 from fedflat.federation.membership import FederationError
 

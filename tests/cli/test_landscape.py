@@ -13,7 +13,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedflat.cli import landscape_tasks
 from fedflat.experiments import landscapes, runner, studies
 from fedflat.experiments.landscapes import (
     LoadedRun,
@@ -233,7 +232,7 @@ def test_labels_say_what_tells_the_runs_apart(study: Path, finished: Path) -> No
 def test_a_long_job_says_first_how_long(fedflat, study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = f"landscape {study} --points 9 --one-dimensional"
     assert "about" not in fedflat(line)[1]
-    monkeypatch.setattr(landscape_tasks, "LONG", 0.0)
+    monkeypatch.setattr("fedflat.cli.landscape.LONG", 0.0)
     out = fedflat(f"{line} --seed 2")[1]
     assert re.search(r"about \d+ s for 27 points, .* s each; --points, --max-samples or", out)
 

@@ -27,6 +27,7 @@ from scipy.stats import t as student
 import fedflat as ff
 from docs import generate
 from fedflat.core.errors import InputError
+from fedflat.core.progress import no_progress
 from fedflat.experiments import tuning
 from fedflat.experiments.measuring import build_measures, measure_run
 from fedflat.experiments.run_directory import RunDirectory
@@ -37,7 +38,6 @@ from fedflat.experiments.studies import run_directory
 from fedflat.experiments.studies import study as carry_out
 from fedflat.experiments.tuning_spec import TuningSpec
 from fedflat.methods import find
-from fedflat.metrics.flatness import no_progress
 from support.studies import SMALL, study_spec
 
 analysis, collect, guidance, kept, script, study = (

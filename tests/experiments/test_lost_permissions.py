@@ -41,7 +41,7 @@ class Losing(RunObserver):
     def __init__(self, folder: Path, mode: int | None) -> None:
         self.folder, self.mode, self.lost = folder, mode, False
 
-    def round_done(self, spec: RunSpec, result: Round) -> None:
+    def round_ended(self, spec: RunSpec, result: Round) -> None:
         if result.t != 2 or self.lost:
             return
         self.lost = True

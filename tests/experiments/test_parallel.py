@@ -109,8 +109,8 @@ class Signalling(Watched):
         super().__init__()
         self.number: int | None = number
 
-    def round_done(self, spec, result) -> None:
-        super().round_done(spec, result)
+    def round_ended(self, spec, result) -> None:
+        super().round_ended(spec, result)
         if self.number is not None and len(self.started) - len(self.finished) == 2:
             os.kill(workers()[0], self.number)
             self.number = None

@@ -37,12 +37,12 @@ def test_its_tokenizer_gives_words_the_numbers_that_fedflat_does(tmp_path: Path)
 @pytest.mark.slow
 def test_it_learns_the_first_half_of_the_classes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedflat.experiments.pretraining.TRAINED_LENGTH", 4)
-    steps: list[tuple[int, int]] = []
+    steps: list[tuple[str, int, int]] = []
     made = pretrain(
         "ag-news", tmp_path / "encoder", str(news(tmp_path, 4, per_class=240)), True, 0, lambda *at: steps.append(at)
     )
     assert (made.classes, made.samples, made.accuracy) == ((0, 1), 480, 1.0)
-    assert steps == [(i, 75) for i in range(1, 76)], "five epochs of 480 texts in batches of 32"
+    assert steps == [("ag-news", i, 75) for i in range(1, 76)], "five epochs of 480 texts in batches of 32"
     assert {path.name for path in (tmp_path / "encoder").iterdir()} == {
         "config.json", "model.safetensors", "tokenizer.json"
     }  # fmt: skip
@@ -78,7 +78,7 @@ def test_an_interruption_leaves_nothing_behind(tmp_path: Path, monkeypatch: pyte
     news(tmp_path, 4, per_class=8)
     before = sorted(tmp_path.iterdir())
 
-    def stop(done: int, total: int) -> None:
+    def stop(name: str, done: int, total: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -86,7 +86,7 @@ def test_killed_before_its_first_state_it_goes_on_with_the_same_noise(tmp_path: 
 
 
 class Failing(Watched):
-    def round_done(self, spec: RunSpec, result: object) -> None:
+    def round_ended(self, spec: RunSpec, result: object) -> None:
         raise ZeroDivisionError
 
 

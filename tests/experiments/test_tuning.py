@@ -178,7 +178,7 @@ class Stopping(RunObserver):
     def __init__(self, after: int) -> None:
         self.left = after
 
-    def round_done(self, *_: object) -> None:
+    def round_ended(self, *_: object) -> None:
         self.left -= 1
         if self.left == 0:
             os.kill(os.getpid(), signal.SIGINT)

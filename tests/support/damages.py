@@ -25,7 +25,7 @@ from fedflat.cli.results import verdicts
 from fedflat.core.errors import InputError
 from fedflat.engine.simulation import Round
 from fedflat.experiments import studies, tuning
-from fedflat.experiments.runner import Observers, RunObserver
+from fedflat.experiments.runner import RunObserver, together
 from fedflat.experiments.spec import RunSpec, StudySpec
 from fedflat.experiments.tracking import TrackingObserver
 from fedflat.experiments.tuning_spec import TuningSpec
@@ -191,7 +191,7 @@ class Trial:
 class NothingTrained(RunObserver):
     """Fails if a round is computed."""
 
-    def round_done(self, spec: RunSpec, result: Round) -> None:
+    def round_ended(self, spec: RunSpec, result: Round) -> None:
         raise AssertionError("a round was computed")
 
 
@@ -230,7 +230,7 @@ def of_study(folder: Path) -> Trial:
     def go_on(folder: Path) -> Any:
         found = studies.load_study(folder)
         with TrackingObserver(["csv"], folder, lambda one: studies.run_directory(one, folder)) as tracked:
-            runs = studies.study(found, folder, Observers(tracked, NothingTrained()))
+            runs = studies.study(found, folder, together(tracked, NothingTrained()))
         return [run.summary for run in runs], *(texts(run.directory.path, *tables) for run in runs)
 
     def report(folder: Path) -> Any:

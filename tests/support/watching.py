@@ -22,7 +22,7 @@ class Watched(RunObserver):
     def run_started(self, spec, done: int) -> None:
         self.started.append((spec.label, done))
 
-    def round_done(self, spec, result) -> None:
+    def round_ended(self, spec, result) -> None:
         self.rounds.append(result.t)
         if result.t == self._signal_after:  # of several runs at once, the first: a second signal stops at once
             for _ in range(self._times):
@@ -34,7 +34,7 @@ class Watched(RunObserver):
         if name == self._signal_in:
             os.kill(os.getpid(), signal.SIGINT)
 
-    def run_finished(self, spec, run) -> None:
+    def run_ended(self, spec, run) -> None:
         self.finished.append(spec.label)
 
     def run_failed(self, spec, error) -> None:

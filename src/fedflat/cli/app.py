@@ -8,24 +8,19 @@ from collections.abc import Callable
 import typer
 
 from .. import __version__
+from ..core.errors import changes_in_one_line
 from ..core.matrix_products import fix_product_rounding
 from ..engine.allocator import tune_allocator
-from ..experiments.change_warnings import changes_in_one_line
 from . import data, flower, recipes
-from .best import best
 from .completion import SettingsCommand
-from .console import Console
-from .ending import in_one_line
-from .export import export
+from .console import Console, in_one_line
 from .installation import doctor, methods
 from .landscape import landscape
+from .models import export, predict, prepare_model, pretrain
 from .own_code import check_method, new
-from .predict import predict
-from .prepare_model import prepare_model
-from .pretrain import pretrain
 from .results import flatness, report, verify
 from .run import compare, resume, run
-from .tune import tune
+from .tune import best, tune
 
 app = typer.Typer(
     help="Federated learning that looks for flat minima: run methods, compare them fairly, see how flat they end.",

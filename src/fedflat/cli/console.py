@@ -1,4 +1,4 @@
-"""The only place from which the command line prints.
+"""The only place from which the command line prints, and how a command ends that fails: one line, and an exit code.
 
 Texts may come from users, files and networks. So no text is read as rich's markup, and control characters are printed
 as escapes.
@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import suppress
-from typing import NoReturn
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
 
 import rich.console
 from rich.progress import (
@@ -29,9 +29,35 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from ..reports.literal import literal
+from ..core.errors import InputError, NonFiniteError, imported_errors, is_first_rank, shortened
+from ..core.progress import Progress as ProgressCallback
+from ..experiments.interrupt import Interrupted
+from ..reports.text_table import literal
 
 WIDE = 190  # characters of a line in a file or a pipe
+FAILED = 1  # the work failed
+REFUSED = 2  # the input or the system does not allow the work; as usage errors
+STOPPED = 130  # by a second Ctrl-C
+FAILURES = (
+    NonFiniteError,
+    "fedflat.engine.ranks:RankError",
+    "fedflat.engine.workers:WorkerError",
+    "fedflat.federation.membership:FederationError",
+)
+REFUSALS = (
+    InputError,
+    OSError,
+    MemoryError,
+    RecursionError,
+    "safetensors:SafetensorError",
+    "pyarrow:ArrowException",
+    "pydantic:ValidationError",
+)
+LONGEST = 2000  # characters of the line
+MEMORY = (
+    "memory is short: take smaller batches (client.batch_size), fewer runs at a time (--jobs), "
+    "executor = 'sequential', a smaller store_megabytes, or a smaller model"
+)
 
 
 class Console(rich.console.Console):
@@ -54,8 +80,25 @@ class Console(rich.console.Console):
             wide.print(table)
 
     def doing(self, what: str = "") -> Status:
-        """Inside the block, show a spinner beside the text `what`."""
+        """Show a spinner beside the text `what` inside the block."""
         return self.status(literal(what))
+
+    @contextmanager
+    def bars(self, before: str = "", counted: bool = False) -> Iterator[ProgressCallback]:
+        """Show a bar for each part of a computation inside the block, on a terminal; give the callback that moves them.
+
+        before: what stands before the name of a part. counted: also show how many steps are done.
+        """
+        columns = [Described(), *Progress.get_default_columns()[1:], *[MofNCompleteColumn()] * counted]
+        with Progress(*columns, console=self, transient=True, disable=not self.is_terminal) as progress:
+            tasks: dict[str, TaskID] = {}
+
+            def advance(part: str, done: int, total: int) -> None:
+                if part not in tasks:
+                    tasks[part] = progress.add_task(f"{before}{part}", total=total)
+                progress.update(tasks[part], completed=done, total=total)
+
+            yield advance
 
     def on_broken_pipe(self) -> None:
         """End silently: the program that reads the output has ended."""
@@ -76,24 +119,58 @@ class Described(ProgressColumn):
         return literal(task.description)
 
 
-def usual_columns() -> tuple[ProgressColumn | str, ...]:
-    """The usual columns of a progress bar, the description first."""
-    return Described(), *Progress.get_default_columns()[1:]
-
-
 def counting_columns(unit: str) -> tuple[ProgressColumn, ...]:
-    """A bar, how many of all `unit` are done, the time so far and the time left; the description last."""
+    """Return a bar, how many of all `unit` are done, the time so far and the time left; the description last."""
     counted = (BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn())
     return *counted, TextColumn("left"), TimeRemainingColumn(), Described()
 
 
-def bar_for_each(progress: Progress, before: str) -> Callable[[str, int, int], None]:
-    """A callback (part, done, total) that shows each part as a bar of its own; `before` stands before its name."""
-    tasks: dict[str, TaskID] = {}
+@contextmanager
+def in_one_line() -> Iterator[None]:
+    """End the program with one line and a code, 1 or 2, for every error that is not a mistake of fedflat's own."""
+    try:
+        yield
+    except BrokenPipeError:
+        end_silently()
+    except Interrupted as error:
+        _end(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _end("stopped at once", STOPPED)
+    except imported_errors("click.exceptions:NoArgsIsHelpError"):  # who makes it prints the help
+        sys.exit(REFUSED)
+    except imported_errors("click:UsageError") as error:
+        _end(_usage(error), REFUSED)
+    except imported_errors(*FAILURES) as error:
+        _end(str(error), FAILED)
+    except imported_errors(*REFUSALS) as error:
+        _end(_message(error), REFUSED)
+    except RuntimeError as error:  # if torch could not get memory; on the CPU only the message says so
+        on_gpu = isinstance(error, imported_errors("torch:OutOfMemoryError"))
+        if not on_gpu and "DefaultCPUAllocator: can't allocate memory" not in str(error):
+            raise
+        _end(MEMORY, REFUSED)
 
-    def advance(part: str, done: int, total: int) -> None:
-        if part not in tasks:
-            tasks[part] = progress.add_task(f"{before}{part}", total=total)
-        progress.update(tasks[part], completed=done, total=total)
 
-    return advance
+def _message(error: Exception) -> str:
+    """Describe the error for a user."""
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return MEMORY
+    if isinstance(error, RecursionError):
+        return "what was given is nested too deep"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _usage(error: Any) -> str:
+    """Say what is wrong with the words of a command line, and where the right ones are listed."""
+    message = error.format_message().strip().removesuffix(".").replace("\n", " ")
+    return f"{message}; see `{error.ctx.command_path} --help`" if error.ctx else message
+
+
+def _end(message: str, code: int) -> NoReturn:
+    """End with one line; of several ranks, which fail together, only the first one prints it."""
+    Console(stderr=True, quiet=not is_first_rank()).say(f"fedflat: {shortened(message, LONGEST)}")
+    sys.exit(code)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
-from rich.progress import MofNCompleteColumn, Progress
 
 from ..core.object_references import check_allowed
 from ..data import prepare
@@ -22,13 +21,13 @@ from ..experiments import runner, studies
 from ..experiments.extension import extend_run, extend_study, with_rounds
 from ..experiments.recipe import Cell, Recipe
 from ..experiments.run_directory import RunDirectory, StoredRun
-from ..experiments.runner import Observers
+from ..experiments.runner import together
 from ..experiments.spec import Experiment, RunSpec, StudySpec
 from ..experiments.studies import Jobs
 from ..experiments.tracking import TrackingObserver
 from ..files import write_atomically
 from ..metrics.protocols import long_mean
-from .console import Console, bar_for_each, usual_columns
+from .console import Console
 from .progress import watcher
 
 if TYPE_CHECKING:
@@ -47,11 +46,8 @@ def prepare_set(
     tokenizer: str | None = None,
 ) -> LoadedDataset:
     """Read the set `name`, with a bar while it is converted for the first time; the bar disappears when it is done."""
-    with Progress(
-        *usual_columns(), MofNCompleteColumn(), console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        shown = bar_for_each(bar, f"{name} ")
-        return prepare(name, data_dir, hub, partial, image_size, shown, revision, text_length, tokenizer)
+    with console.bars(f"{name} ", counted=True) as progress:
+        return prepare(name, data_dir, hub, partial, image_size, progress, revision, text_length, tokenizer)
 
 
 def prepare_data(console: Console, spec: Experiment) -> None:
@@ -81,7 +77,7 @@ def carry_out_run(
     """
     tracking = TrackingObserver(track, path, lambda _: RunDirectory(path))
     with watcher(console, [spec]) as watching, tracking:
-        runner.run(spec, path, Observers(watching, tracking), strict, ranks)
+        runner.run(spec, path, together(watching, tracking), strict, ranks)
     console.say(f"results in {path}")
 
 
@@ -145,7 +141,7 @@ def carry_out_study(
     warn_of_doubtful_settings(console, spec)
     tracking = TrackingObserver(track, path, lambda one: studies.run_directory(one, path))
     with watcher(console, spec.runs(), spec.protocol) as watching, tracking:
-        studies.study(spec, path, Observers(watching, tracking), jobs, strict)
+        studies.study(spec, path, together(watching, tracking), jobs, strict)
     runs, _ = studies.runs_in_folder(spec, path)
     show(console, [Chapter(compare(runs, targets=spec.targets, protocol=spec.protocol))], path)
 

@@ -19,7 +19,7 @@ from ..experiments.merging import is_list, merged
 from ..experiments.schema import Member, members_of
 from ..experiments.spec import Experiment, RunSpec, StudySpec, from_flag
 from ..methods import METHODS
-from ..reports.literal import literal
+from ..reports.text_table import literal
 from .flag_names import key_of, unknown_flag
 
 Spec = TypeVar("Spec", bound=Experiment)

@@ -17,7 +17,7 @@ from ..core.errors import InputError, MissingPackageError, shortened
 from ..core.object_references import allow_code
 from ..experiments.interrupt import Interrupted, signals_handled_by
 from ..federation.terms import SETTINGS, key_of
-from ..reports.literal import literal
+from ..reports.text_table import literal
 from .completion import SettingsCommand
 from .console import Console
 from .flag_names import check_flags

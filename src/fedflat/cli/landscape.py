@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.progress import Progress
 
 from ..core.errors import InputError
 from ..core.object_references import allow_code
-from .console import Console
+from .console import Console, counting_columns
 from .results import MAX_SAMPLES
 from .run import AllowCodeOption
+
+if TYPE_CHECKING:
+    from ..experiments.landscapes import Computed, ShownRun, SurfaceTask
+    from ..metrics.features import FeatureMap
+    from ..metrics.flatness.surface import Surface
+
+LONG = 20.0  # seconds of work from which an estimate is printed
 
 FoldersArgument = Annotated[list[Path], typer.Argument(help="Finished runs, or studies: every method's first seed.")]
 OutOption = Annotated[
@@ -75,8 +84,15 @@ def landscape(
     its figures as SVG, and the numbers (surfaces/*.npz, landscape.json). Finished surfaces are kept: after Ctrl-C,
     the same command goes on.
     """
-    from ..experiments.landscapes import LoadedRun, SurfaceSettings, feature_task, plane_task, shown_runs, surface_tasks
-    from .landscape_tasks import Task, draw
+    from ..experiments.landscapes import (
+        LoadedRun,
+        SurfaceSettings,
+        feature_task,
+        plane_task,
+        shown_runs,
+        surface_tasks,
+        writing_pictures,
+    )
 
     if code:
         context.with_resource(allow_code())
@@ -85,16 +101,86 @@ def landscape(
         settings = SurfaceSettings(points, reach, 1 if one_dimensional else 2, max_samples, seed, local)
         runs = shown_runs(folders, data_dir)
         given = LoadedRun(), runs, settings, folder / "surfaces"
-        tasks: list[Task] = [plane_task(*given)] if plane else [*surface_tasks(*given)]
+        tasks: list[SurfaceTask[Any]] = [plane_task(*given)] if plane else [*surface_tasks(*given)]
         tasks += [feature_task(given[0], run, seed, given[-1]) for run in runs if features]
-    draw(Console(), tasks, runs, folder)
+    with writing_pictures(folder):
+        _draw(Console(), tasks, runs, folder)
 
 
 @contextmanager
 def _flags_named() -> Iterator[None]:
-    """Inside the block, an error that begins with the name of a setting gets the name of its flag."""
+    """Give an error that begins with the name of a setting the name of its flag, inside the block."""
     try:
         yield
     except InputError as error:
         name = re.match(r"(points|range|max_samples|seed|local|plane)\b", str(error))
         raise InputError(f"--{name[0].replace('_', '-')}{str(error)[name.end() :]}" if name else str(error)) from error
+
+
+def _draw(console: Console, tasks: Sequence[SurfaceTask[Any]], runs: Sequence[ShownRun], folder: Path) -> None:
+    """Compute the pictures that are not kept from before, and write page, figures and numbers to `folder`."""
+    from ..experiments.landscapes import notes_on, title_of, write_index
+    from ..metrics.features import FeatureMap
+    from ..metrics.flatness.surface import Surface
+    from ..reports.surfaces import write_landscape
+    from .execution import prepare_data
+
+    left = [task for task in tasks if task.load() is None]
+    for spec in {run.spec.data.name: run.spec for run in runs if left}.values():
+        prepare_data(console, spec)
+    computed = _computed(console, tasks, sum(task.steps for task in left))
+    write_index(computed, folder)
+    surfaces = [one.picture for one in computed if isinstance(one.picture, Surface)]
+    maps = [one.picture for one in computed if isinstance(one.picture, FeatureMap)]
+    console.say(f"page: {write_landscape(surfaces, maps, folder, title_of(runs), notes_on(runs))}")
+
+
+def _computed(console: Console, tasks: Sequence[SurfaceTask[Any]], steps: int) -> list[Computed]:
+    """Compute the pictures with a bar over `steps` points, and print a line for each."""
+    from ..experiments.landscapes import compute
+
+    computed = []
+    with Progress(*counting_columns("points"), console=console, transient=True, disable=not console.is_terminal) as bar:
+        for one in compute(tasks, _PointProgress(console, bar, steps)):
+            how = "kept from before" if one.seconds is None else f"{_in_short(one.picture)}, in {one.seconds:.1f} s"
+            console.say(f"{one.task.title}: {how}")
+            computed.append(one)
+    return computed
+
+
+def _in_short(picture: Surface | FeatureMap) -> str:
+    """Return the size of a feature map, or the losses at the model and at the highest point of a surface."""
+    from ..metrics.features import FeatureMap
+
+    if isinstance(picture, FeatureMap):
+        return f"{len(picture.points):,} test samples"
+    mark = picture.marks[0]
+    return f"loss {mark.loss:.4g} at {mark.label}, up to {picture.loss.max():.4g} on the grid"
+
+
+class _PointProgress:
+    """A bar over the points of all pictures; prints once how long they take, if that is long."""
+
+    def __init__(self, console: Console, bar: Progress, steps: int) -> None:
+        self._console, self._bar, self._steps = console, bar, steps
+        self._task = bar.add_task("", total=steps)
+        self._first, self._is_estimated = 0.0, False
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        now = monotonic()
+        if done <= 1:
+            self._first = now  # opening the run and warming up are over
+        self._bar.update(self._task, description=name, advance=min(done, 1))
+        if done > 5 or (done > 1 and now - self._first > 2):
+            self._print_estimate((now - self._first) / (done - 1))
+
+    def _print_estimate(self, seconds: float) -> None:
+        """Print, the first time only, how long all points take at `seconds` each."""
+        whole = seconds * self._steps
+        if not self._is_estimated and whole > LONG:
+            size, unit = next(((n, unit) for n, unit in ((3600, "h"), (60, "min")) if whole >= 2 * n), (1, "s"))
+            self._console.say(
+                f"about {whole / size:.0f} {unit} for {self._steps:,} points, {seconds:.2g} s each; "
+                "--points, --max-samples or --one-dimensional make it shorter"
+            )
+        self._is_estimated = True

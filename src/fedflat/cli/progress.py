@@ -43,7 +43,7 @@ COUNTS = ("attackers", "clipped", "refused")  # numbers of clients
 def watcher(
     console: Console, runs: Sequence[RunSpec], protocol: Protocol = "last"
 ) -> AbstractContextManager[RunObserver]:
-    """Shows the progress of all `runs`: a bar if `console` is a terminal, else lines. Results are by `protocol`."""
+    """Show the progress of all `runs`: a bar if `console` is a terminal, else lines. Results are by `protocol`."""
     return Bar(console, runs, protocol) if console.is_terminal else nullcontext(Lines(console, runs, protocol))
 
 
@@ -54,7 +54,7 @@ class Results(RunObserver):
         self._console, self._protocol = console, protocol
         self._width = max([18, *(len(run.title) for run in runs)])
 
-    def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
+    def run_ended(self, spec: RunSpec, run: StoredRun) -> None:
         from ..reports.comparison_data import accuracy, accuracy_in_words  # here, because it needs torch
 
         result = f"train loss {run.summary['train_loss']:.4f}"
@@ -88,7 +88,7 @@ class Bar(Results, AbstractContextManager[RunObserver]):
     def run_started(self, spec: RunSpec, done: int) -> None:
         self._progress.update(self._task, advance=done, description=spec.title)
 
-    def round_done(self, spec: RunSpec, result: Round) -> None:
+    def round_ended(self, spec: RunSpec, result: Round) -> None:
         self._progress.update(self._task, advance=1, description=f"{spec.title}  {state(result)}")
 
     def measuring(self, spec: RunSpec, name: str, done: int, total: int) -> None:
@@ -108,7 +108,7 @@ class Lines(Results):
         self._done += done
         self._skipped += done
 
-    def round_done(self, spec: RunSpec, result: Round) -> None:
+    def round_ended(self, spec: RunSpec, result: Round) -> None:
         self._done += 1
         quarter = max(1, spec.rounds // 4)
         if (result.t + 1) % quarter == 0 and result.t + 1 < spec.rounds:
@@ -127,7 +127,7 @@ class Lines(Results):
 
 
 def state(result: Round) -> str:
-    """The accuracy after a round, the loss in it, and the method's own numbers, such as FedGF's c."""
+    """Format the accuracy after a round, the loss in it, and the method's own numbers, such as FedGF's c."""
     accuracies = {kind: result.metrics.get(f"{kind}_accuracy") for kind in ("test", "validation")}
     parts = [f"{kind} accuracy {100 * value:.1f} %" for kind, value in accuracies.items() if value is not None]
     if "test_accuracy_iterate" in result.metrics:
@@ -141,5 +141,5 @@ def state(result: Round) -> str:
 
 
 def _short(value: float) -> str:
-    """With two places after the point, or if only zeros would stand there with one digit."""
+    """Format with two decimal places, or, if these would be zeros, with one significant digit."""
     return f"{value:.1g}" if 0 < abs(value) < 0.005 else f"{value:.2f}"

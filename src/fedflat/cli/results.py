@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
-from rich.progress import Progress
 
 from ..core.errors import InputError, shortened
 from ..core.object_references import allow_code
-from .console import Console, bar_for_each, usual_columns
+from .console import Console
 from .run import AllowCodeOption
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ def _report_federation(console: Console, folders: list[Path], out: Path | None) 
 
 
 def _digest(runs: list[StoredRun]) -> str:
-    """The hexadecimal digits that stand for these runs, in any order."""
+    """Return the hexadecimal digits that stand for these runs, in any order."""
     names = sorted(f"{run.method}-seed{run.seed}-{run.digest()}" for run in runs)
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
 
@@ -153,16 +152,16 @@ def flatness(
         context.with_resource(allow_code())
     found: dict[str, Flatness] = {}
     for directory in run_directories(runs):
-        with Progress(*usual_columns(), console=console, transient=True, disable=not console.is_terminal) as bar:
-            name = directory.path.name
-            found[name] = measure_run(directory, chosen, max_samples, data_dir, bar_for_each(bar, f"{name}  "))
+        name = directory.path.name
+        with console.bars(f"{name}  ") as progress:
+            found[name] = measure_run(directory, chosen, max_samples, data_dir, progress)
     console.show(flatness_table(found))
     for protocol in dict.fromkeys(one.protocol for each in found.values() for one in each.findings):
         console.say(protocol, style="dim")
 
 
 def _parsed(text: str) -> object:
-    """The value of --measure: a measure's name as it is, or the table that a JSON text spells."""
+    """Parse the value of --measure: the name of a measure, or a table as JSON."""
     if not text.lstrip().startswith("{"):
         return text
     try:
@@ -200,7 +199,7 @@ def verify(
 
 
 def verdicts(folder: Path) -> Iterator[Verdict]:
-    """The files of a folder, each with its problem if it has one. Raises InputError for a folder that is not ours."""
+    """Check the files of a folder, each with its problem if it has one. Raises InputError for an unknown folder."""
     from ..data import cache
     from ..experiments.tuning import SETTINGS
     from ..experiments.verification import Verdict, verify_run, verify_search, verify_study

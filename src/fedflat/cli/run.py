@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from ..core.errors import InputError
+from ..core.errors import InputError, is_first_rank
 from ..core.object_references import allow_code
-from ..experiments.change_warnings import is_first_rank
 from .console import Console
 from .flag_names import check_flags
 
@@ -219,8 +218,6 @@ def resume(
         raise InputError(
             f"{folder} holds a search; `fedflat tune {folder / 'tune.toml'} --out {folder}` goes on with it"
         )
-    if not (folder / "config.toml").exists():
-        RunDirectory(folder).require_configuration()
-        raise InputError(f"{folder} holds neither a run (config.toml) nor a study (study.toml)")
+    RunDirectory(folder).spec()  # raises InputError for a folder without a run to resume
     with joined() as ranks:
         resume_run(console, folder, rounds, ranks, strict, tracked)

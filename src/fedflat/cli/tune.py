@@ -1,7 +1,8 @@
-"""`fedflat tune`: choose every method's hyper-parameters with one budget for all, by validation samples."""
+"""`fedflat tune` and `fedflat best`: choose every method's settings by validation samples."""
 
 from __future__ import annotations
 
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,10 +19,17 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ..experiments.schema import Named
+    from ..experiments.selection import RankedSettings
     from ..experiments.tuning import Tuned
     from ..experiments.tuning_spec import TuningSpec
 
 OutOption = Annotated[Path | None, typer.Option(help="Folder for the search; default runs/NAME-OF-THE-FILE.")]
+ChosenOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write a study of the best settings to this TOML file; one for each problem of the grid, numbered."
+    ),
+]
 
 
 def tune(
@@ -75,7 +83,7 @@ def tune(
 
 
 def _plan(spec: TuningSpec) -> Table:
-    """What would be tried, and for how many rounds."""
+    """List what would be tried, and for how many rounds."""
     from ..reports.text_table import text_table
 
     steps = ", ".join(map(str, [0, *spec.tune.rounds[:-1]]))
@@ -88,7 +96,7 @@ def _plan(spec: TuningSpec) -> Table:
 
 
 def _planned(spec: TuningSpec, method: Named) -> tuple[str, str, str, str]:
-    """What would be tried of one method, as a row of the table."""
+    """Return what would be tried of one method, as a row of the table."""
     from ..experiments.ledger import described
 
     rounds = spec.tune.rounds
@@ -99,7 +107,7 @@ def _planned(spec: TuningSpec, method: Named) -> tuple[str, str, str, str]:
 
 
 def _table(found: list[Tuned]) -> Table:
-    """The winner of each method, and what it gained over the settings of the file."""
+    """Return the winner of each method, and what it gained over the settings of the file."""
     from ..reports.text_table import text_table
 
     return text_table(
@@ -112,7 +120,7 @@ def _table(found: list[Tuned]) -> Table:
 
 
 def _tied(one: Tuned) -> str:
-    """That numbers decided, and what helps."""
+    """Explain that ties were broken by the numbers of configurations, and what avoids ties."""
     steps = f"{'rounds' if len(one.ties) > 1 else 'round'} {' and '.join(map(str, one.ties))}"
     return (
         f"after {steps} configurations with the same accuracy went on and were cut, by their numbers; "
@@ -121,9 +129,77 @@ def _tied(one: Tuned) -> str:
 
 
 def _found(one: Tuned) -> tuple[str, str, str, str, str]:
-    """The winner of one method, as a row of the table."""
+    """Return the winner of one method, as a row of the table."""
     from ..experiments.ledger import described
 
     given, winner = (tried.score for tried in one.given)
     gain = "–" if not isfinite(given) else f"{100 * (winner - given):+.2f} ({one.given[0].rounds})"
     return one.label, described(one.winner.values), f"{100 * one.winner.score:.2f}", gain, str(len(one.steps[0]))
+
+
+def best(
+    folder: Annotated[Path, typer.Argument(metavar="STUDY", help="The folder of a study with a grid.")],
+    out: ChosenOption = None,
+) -> None:
+    """Choose each method's settings by the accuracy on validation samples; the test set is not looked at.
+
+    fedflat best runs/sweep --out chosen.toml
+
+    Settings of methods and of local training (client.*) are chosen, for each partition, model, ... of the grid: if
+    there are several of these, their studies are chosen-1.toml, chosen-2.toml, ... The accuracy is the mean over the
+    last evaluations of a run and over the seeds. The study needs data.validation; the chosen settings are then compared
+    with `fedflat compare chosen.toml --seeds 10 --seeds 11 --seeds 12`, with seeds that nothing was chosen by.
+    """
+    from ..experiments.selection import choices, chosen_study
+    from ..experiments.studies import stored_study
+    from ..files import write_atomically
+
+    console, (spec, runs) = Console(), stored_study(folder)
+    missing = len(spec.runs()) - len(runs)
+    if missing:
+        console.say(f"{missing} of {len(spec.runs())} runs are not finished and not considered")
+    found = choices(runs)
+    problems = list(dict.fromkeys(choice.problem for choice in found))
+    paths = [] if out is None else _paths(out, len(problems))
+    for number, problem in enumerate(problems):
+        own = [choice for choice in found if choice.problem == problem]
+        console.show(_best_table(own))
+        if paths:
+            write_atomically(paths[number], partial(Path.write_text, data=chosen_study(own).to_toml()))
+            console.say(f"study of the best settings{f' for {problem}' if problem else ''}: {paths[number]}")
+    if len(paths) > 1:
+        console.say(
+            f"{out} itself is not written: the grid has {len(paths)} problems, and each has a study of its own, for "
+            f"`fedflat compare {paths[0]}` and so on"
+        )
+
+
+def _paths(out: Path, number: int) -> list[Path]:
+    """Return the files of `number` studies: `out` itself, or several with a number."""
+    return [out] if number == 1 else [out.with_stem(f"{out.stem}-{i}") for i in range(1, number + 1)]
+
+
+def _best_table(choices: list[RankedSettings]) -> Table:
+    """List the best settings of each method, and by how much they are ahead of the next ones."""
+    from ..experiments.grid import variants
+    from ..reports.text_table import text_table
+
+    labels = [variants([candidate.spec.decisive() for candidate in choice.candidates])[0] for choice in choices]
+    return text_table(
+        ("method", "best settings", "validation %", "ahead", "settings"),
+        [
+            (choice.best.spec.method.label, label or "the only ones", *_numbers(choice))
+            for choice, label in zip(choices, labels, strict=True)
+        ],
+        ("method", "best settings"),
+        title=choices[0].problem or None,
+        caption="validation accuracy: mean ± standard deviation over the seeds; ahead: of the second best setting",
+    )
+
+
+def _numbers(choice: RankedSettings) -> tuple[str, str, str]:
+    """Validation accuracy of the best settings in percent, its lead in points, and how many settings there are."""
+    first, *others = [candidate.validation for candidate in choice.candidates]
+    spread = "" if first.std is None else f" ± {100 * first.std:.2f}"
+    lead = f"{100 * (first.mean - others[0].mean):+.2f}" if others else "–"
+    return f"{100 * first.mean:.2f}{spread}", lead, str(len(choice.candidates))

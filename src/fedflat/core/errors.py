@@ -1,9 +1,14 @@
-"""Errors that a user sees as one line, as distinct from errors in the program."""
+"""Errors and warnings that a user sees as one line, as distinct from errors in the program."""
 
 from __future__ import annotations
 
+import os
 import sys
 import unicodedata
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 LONGEST = 200  # characters of a value in a message
 
@@ -48,7 +53,7 @@ class ChangedWarning(UserWarning):
 
 
 def printable(text: str) -> str:
-    """Write `text` on one line, with control and formatting characters as escapes.
+    """Return `text` on one line, with control and formatting characters written as escapes.
 
     Names come from files and networks; such characters could move a terminal's cursor or begin a new line.
     """
@@ -91,3 +96,26 @@ def imported_errors(*errors: type[Exception] | str) -> tuple[type[Exception], ..
         else:
             found.append(error)
     return tuple(found)
+
+
+@contextmanager
+def changes_in_one_line() -> Iterator[None]:
+    """Show each `ChangedWarning` as "fedflat: warning: ..." inside the block, other warnings as Python shows them."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if not issubclass(category, ChangedWarning):
+            usual(message, category, *place, **more)
+        elif is_first_rank():
+            print(f"fedflat: warning: {printable(str(message))}", file=sys.stderr)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = usual
+
+
+def is_first_rank() -> bool:
+    """Tell whether this process is alone or the first of those that torchrun started: the one that prints."""
+    return os.environ.get("RANK", "0") == "0"

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..core.errors import InputError
+from ..core.progress import Progress
 from .cache import Writer
 from .labels import named, numbered
 from .readers.layouts import Part, Shape
 from .texts import LENGTH, Tokenizer, build_vocabulary, encode
-
-Progress = Callable[[str, int, int], None]  # part, samples done, samples in all
 
 
 @dataclass(frozen=True)

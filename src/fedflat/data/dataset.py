@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError, printable
+from ..core.progress import Progress
 from ..core.task import Kind
 from ..hub import PIN
 from .cache import SourceFiles, Writer, entry, key
-from .conversion import OWN_FORMAT, Progress, SampleFormat, write_groups, write_labels, write_pictures, write_texts
+from .conversion import OWN_FORMAT, SampleFormat, write_groups, write_labels, write_pictures, write_texts
 from .preparation import Preparation
 from .readers.file_search import plain_files
 from .readers.layouts import Layout, Shape

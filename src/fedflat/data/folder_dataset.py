@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 from ..core.errors import InputError
+from ..core.progress import Progress
 from .cache import SourceFiles, Writer
 from .conversion import (
     OWN_FORMAT,
-    Progress,
     SampleFormat,
     write_groups,
     write_own_labels,

@@ -8,11 +8,12 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..core.plain_numbers import takes_numbers
+from ..core.progress import Progress, no_progress
 from ..core.registry import suggestion
 from ..core.task import Kind
 from ..hub import commit_of, fetch, pin, pinned
 from .arrays import check_shapes
-from .conversion import OWN_FORMAT, Progress, SampleFormat
+from .conversion import OWN_FORMAT, SampleFormat
 from .dataset import BundledDataset, FileDataset, LoadedDataset, data_root
 from .federated import FederatedData, divide
 from .folder_dataset import FolderDataset, FoundDataset
@@ -21,10 +22,6 @@ from .labels import INDICES, Labelling, checked_task, task_labels
 from .partition import IID, Partition
 from .selection import DataOptions, select_samples
 from .sources import known_source, source
-
-
-def _no_progress(part: str, done: int, total: int) -> None:
-    """Ignore the progress of a conversion."""
 
 
 @takes_numbers
@@ -51,7 +48,7 @@ def load(
     check_split(clients, partition, seed)
     known = known_source(name)
     chosen = checked_options(options)
-    complete = source(known).load(known, data_dir, chosen.partial, chosen.form, _no_progress)
+    complete = source(known).load(known, data_dir, chosen.partial, chosen.form, no_progress)
     loaded = select_samples(labelled(complete, checked_task(task), known, chosen.labelling), chosen)
     used, there_are = len(loaded.train.y), source(known).sizes.get("train", len(loaded.train.y))
     part = "" if used == there_are else f" ({used:,} of {there_are:,} training samples)"
@@ -71,7 +68,7 @@ def described(
         return replace(described_by, classes=labelled(described_by.read(), task, known, how).classes)
     if not isinstance(described_by, FolderDataset):
         return described_by
-    loaded = described_by.load(known, data_dir, True, form, _no_progress)
+    loaded = described_by.load(known, data_dir, True, form, no_progress)
     return described_by.described(labelled(loaded, task, known, how))
 
 
@@ -100,7 +97,7 @@ def prepare(
     hub: bool = False,
     partial: bool = False,
     image_size: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     revision: str | None = None,
     text_length: int | None = None,
     tokenizer: str | None = None,
@@ -119,7 +116,7 @@ def prepare(
             raise InputError(f"hub (--hub): {known_source(name)} is not on the hub; {known.where}")
         download(known_source(name), known, data_root(data_dir, name), revision)
     form = DataOptions(image_size=image_size, text_length=text_length, tokenizer=tokenizer).form
-    return known.load(known_source(name), data_dir, partial, form, progress or _no_progress)
+    return known.load(known_source(name), data_dir, partial, form, progress)
 
 
 def download(name: str, known: FileDataset, root: Path, revision: str | None = None) -> Path:

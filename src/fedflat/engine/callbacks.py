@@ -30,17 +30,17 @@ class Callback:
     """
 
     def should_stop(self, history: History) -> bool:
-        """Whether the run ends after the rounds of `history`, the metrics of each one.
+        """Tell whether the run ends after the rounds of `history`, the metrics of each one.
 
         It is asked before every round, a resumed run's first one included, so let the answer depend on `history` alone.
         """
         return False
 
     def round_ended(self, sim: Simulation, round: Round) -> None:
-        """A round is complete; in a run with a folder, what is due to be saved is saved."""
+        """React to a complete round; in a run with a folder, what is due to be saved is saved."""
 
     def run_ended(self, run: Run) -> None:
-        """All rounds are complete; in a run with a folder, the results are written."""
+        """React to the end of the run; in a run with a folder, the results are written."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class EarlyStopping(Callback):
     min_delta: float = 0.0  # at least 0
 
     def __post_init__(self) -> None:
-        """Raises InputError, naming the argument, for a value out of range."""
+        """Raise InputError, naming the argument, for a value out of range."""
         plain_fields(self)
         if isinstance(self.patience, bool) or not isinstance(self.patience, int) or self.patience < 1:
             raise InputError(f"EarlyStopping.patience must be a whole number of at least 1, got {self.patience!r}")
@@ -71,7 +71,7 @@ class EarlyStopping(Callback):
         return without >= self.patience
 
     def round_ended(self, sim: Simulation, round: Round) -> None:
-        """Raises InputError if rounds do not have the metric."""
+        """Raise InputError if rounds do not have the metric."""
         check_metric(sim, self.metric, "EarlyStopping")
 
 
@@ -92,7 +92,10 @@ class BestModel(Callback):
         self.parameters: dict[str, Tensor] | None = None  # by name, on the CPU
 
     def round_ended(self, sim: Simulation, round: Round) -> None:
-        """Raises InputError if rounds do not have the metric, or if the file cannot be written."""
+        """Keep the model if the round is the best so far.
+
+        Raises InputError if rounds do not have the metric, or if the file cannot be written.
+        """
         check_metric(sim, self.metric, "BestModel")
         mine = goodness([round.metrics], self.metric)
         if not mine or mine[0] <= max(goodness(sim.history[:-1], self.metric), default=-inf):
@@ -112,7 +115,7 @@ class BestModel(Callback):
 
 
 def goodness(history: History, metric: str) -> list[float]:
-    """The values of a metric in the rounds that have it, as numbers of which the higher one is better."""
+    """Return the values of a metric in the rounds that have it, with the sign that makes higher better."""
     sign = -1.0 if metric.endswith("loss") else 1.0
     return [sign * row[metric] for row in history if row.get(metric) is not None]
 

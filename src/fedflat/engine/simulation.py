@@ -19,6 +19,7 @@ from ..core.method import Context, Method
 from ..core.model_check import check_tokens, randomness_of
 from ..core.objective import Objective
 from ..core.plain_numbers import plain_numbers, takes_numbers
+from ..core.progress import Progress, no_progress
 from ..core.structure import is_own, layers_of, telling_apart, text_of
 from ..core.task import CROSS_ENTROPY, SampleLoss
 from ..core.user_code import method_errors_named
@@ -27,7 +28,7 @@ from ..data.federated import FederatedData, digest
 from ..data.partition_statistics import partition_statistics
 from ..data.sample_kind import SampleKind
 from ..data.types import Index
-from ..metrics.flatness import Flatness, Measure, ProgressCallback, Subject, check_measures, measure, no_progress
+from ..metrics.flatness import Flatness, Measure, Subject, check_measures, measure
 from ..metrics.flatness.subject import MAX_SAMPLES, NextRound, RoundObserver
 from ..rounds import checkpoint
 from ..rounds.aggregation import Weights, mean_weights
@@ -345,7 +346,7 @@ class Simulation:
         self.call_back(run)
         return run
 
-    def result(self, flatness: Sequence[str | Measure] = (), progress: ProgressCallback = no_progress) -> Run:
+    def result(self, flatness: Sequence[str | Measure] = (), progress: Progress = no_progress) -> Run:
         """The result of the rounds so far, at least one, with the measures named by `flatness`."""
         if not self.history:
             raise InputError("there is no result before the first round")
@@ -409,7 +410,7 @@ class Simulation:
         self,
         measures: Sequence[str | Measure],
         max_samples: int = MAX_SAMPLES,
-        progress: ProgressCallback = no_progress,
+        progress: Progress = no_progress,
     ) -> Flatness:
         """Measure the server's model, its clients and the round that follows; see `fedflat.flatness`.
 

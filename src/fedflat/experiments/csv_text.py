@@ -12,12 +12,12 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a cell begins that spre
 
 
 def without_formula(cell: T) -> T | str:
-    """The value of a cell: as it is, or a text that begins like a formula, with an apostrophe before it."""
+    """Return the value of a cell; a text that begins like a formula gets an apostrophe before it."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
 
 
 def csv_line(cells: Iterable[object]) -> str:
-    """A row of a CSV file; None is an empty cell, and a number has all its digits."""
+    """Format a row of a CSV file; None is an empty cell, and a number has all its digits."""
     buffer = io.StringIO()
     # With the usual end of line, a text with either of its characters is quoted.
     csv.writer(buffer).writerow(["" if cell is None else without_formula(cell) for cell in cells])

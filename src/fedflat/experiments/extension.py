@@ -19,7 +19,7 @@ Spec = TypeVar("Spec", bound=Experiment)
 
 
 def with_rounds(spec: Spec, rounds: int) -> Spec:
-    """`spec` with so many `rounds`. Raises InputError if that is not possible."""
+    """Return `spec` with this number of `rounds`. Raises InputError if that is not possible."""
     return validated(type(spec), spec.table() | {"rounds": rounds})
 
 

@@ -32,7 +32,7 @@ class StopRequest:
 
 @contextmanager
 def stop_between_rounds() -> Iterator[StopRequest]:
-    """Inside the block, SIGINT and SIGTERM set the request instead of interrupting a round."""
+    """Let SIGINT and SIGTERM set the request inside the block, instead of interrupting a round."""
     request = StopRequest()
     with signals_handled_by(request):
         yield request
@@ -40,7 +40,7 @@ def stop_between_rounds() -> Iterator[StopRequest]:
 
 @contextmanager
 def signals_handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Inside the block, SIGINT and SIGTERM call `handler`; in a thread that is not the main one nothing changes."""
+    """Let SIGINT and SIGTERM call `handler` inside the block; change nothing in a thread that is not the main one."""
     with signals_restored():
         if threading.current_thread() is threading.main_thread():  # only the main thread may handle signals
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -50,7 +50,7 @@ def signals_handled_by(handler: Callable[[int, FrameType | None], None]) -> Iter
 
 @contextmanager
 def signals_restored() -> Iterator[None]:
-    """After the block, the signals that end a process are handled as before it (torchrun leaves its own handlers)."""
+    """Handle the signals that end a process after the block as before it (torchrun leaves its own handlers)."""
     before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
     try:
         yield

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from time import monotonic
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -15,16 +18,17 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError, printable
+from ..core.progress import Progress, Steps
 from ..data.types import Index
 from ..engine.simulation import Simulation
-from ..files import read_bytes
+from ..files import locked, make_folder, read_bytes, sweep, write_atomically
 from ..metrics.features import FeatureMap, feature_map
-from ..metrics.flatness.measure import StepCallback
 from ..metrics.flatness.subject import MAX_SAMPLES, Landscape, RoundObserver, Subject
 from ..metrics.flatness.surface import Surface, grid, losses_on, marks_on, plane_through, random_plane, spanned
 from ..rounds.participation import Explicit
 from ..rounds.randomness import Purpose, generator
 from ..rounds.run_model import load_model
+from .interrupt import Interrupted
 from .run_directory import StoredRun
 from .spec import RunSpec, participation_of
 from .studies import stored_study
@@ -92,7 +96,7 @@ class ShownRun:
         return {"settings": self.stored.settings, "model": content}
 
     def next_cohort(self) -> Index:
-        """The clients of the round after the last one; of an explicit participation, those of its last round."""
+        """Return the clients of the round after the last one; of an explicit participation, those of its last round."""
         if self.spec.privacy is not None:  # any client may be
             return np.arange(self.spec.data.clients)
         rule, t = participation_of(self.spec.participation), int(self.stored.summary["rounds"])
@@ -100,7 +104,7 @@ class ShownRun:
         return rule.cohort(t, self.spec.data.clients, generator(self.spec.seed, Purpose.COHORT, t))
 
     def local_clients(self, number: int) -> Index:
-        """`number` clients of the next round, evenly spaced, and therefore the same for all methods of a seed."""
+        """Return `number` clients of the next round, evenly spaced, hence the same for all methods of a seed."""
         cohort = self.next_cohort()
         if number:
             _ = self.checkpoint  # raises InputError if it is missing, before hours of work
@@ -119,7 +123,7 @@ class LoadedRun:
     _local: dict[int, Tensor] = field(default_factory=dict)
 
     def simulation(self, run: ShownRun) -> Simulation:
-        """The simulation of `run`, before its first round, or in its last state once `local` was called."""
+        """Build the simulation of `run`, before its first round, or in its last state once `local` was called."""
         if self._run is not run or self._sim is None:
             self._run = self._sim = None  # the old simulation is freed before the new one is built
             self._local = {}
@@ -127,7 +131,7 @@ class LoadedRun:
         return self._sim
 
     def model(self, run: ShownRun) -> Tensor:
-        """The server's final model of `run`, (d,). Raises InputError if it has none."""
+        """Load the server's final model of `run`, (d,). Raises InputError if it has none."""
         sim = self.simulation(run)
         if sim.method.training == "local":
             raise InputError(f"{run.label}: every client has a model of its own, and there is none of the server")
@@ -135,7 +139,7 @@ class LoadedRun:
         return torch.cat([parameters[name].detach().reshape(-1) for name in sim.objective.space.shapes]).to(sim.w)
 
     def local(self, run: ShownRun, clients: Index) -> dict[int, Tensor]:
-        """The models (d,) of `clients` after local training in the round that would follow the last one, by client."""
+        """Train `clients` in the round that would follow the last one; return their models (d,), by client."""
         sim = self.simulation(run)
         if not self._local.keys() >= set(clients.tolist()):
             sim.load(run.checkpoint)
@@ -167,7 +171,7 @@ class SurfaceTask(Generic[Picture]):
     steps: int  # number of calls of the progress callback
     path: Path
     kind: type[Picture]
-    work: Callable[[StepCallback], Picture]
+    work: Callable[[Steps], Picture]
 
     @property
     def title(self) -> str:
@@ -175,21 +179,88 @@ class SurfaceTask(Generic[Picture]):
         return f"{self.label}, {self.part}"
 
     def load(self) -> Picture | None:
-        """The picture with its present label, if it was computed before and its file is not damaged."""
+        """Read the picture, with its present label, if it was computed before and its file is not damaged."""
         try:
             return replace(self.kind.load(self.path), label=self.label) if self.path.exists() else None
         except InputError:
             return None
 
-    def compute(self, progress: StepCallback) -> Picture:
+    def compute(self, progress: Steps) -> Picture:
         """Compute the picture and save it."""
         picture = self.work(progress)
         picture.save(self.path)
         return picture
 
 
+@contextmanager
+def writing_pictures(folder: Path) -> Iterator[None]:
+    """Make `folder` and its subfolder `surfaces`, and hold their lock inside the block.
+
+    Raises InputError if they cannot be made, or if another process writes there.
+    """
+    make_folder(folder / "surfaces")
+    with locked(folder / "surfaces" / ".lock", f"--out {folder} is being written by another process"):
+        sweep(folder / "surfaces")
+        yield
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A picture of a task, and how long it took."""
+
+    task: SurfaceTask[Any]
+    picture: Surface | FeatureMap
+    seconds: float | None  # None if it was computed before
+
+
+def compute(tasks: Sequence[SurfaceTask[Any]], progress: Progress) -> Iterator[Computed]:
+    """Give the picture of each task in turn; one that was computed before is read, any other is computed and kept.
+
+    progress: called with the title of a task, 0 and its steps before it begins, and after every step.
+
+    Raises Interrupted after Ctrl-C, with every finished picture on disk.
+    """
+    kept = [task.load() for task in tasks]
+    done = sum(picture is not None for picture in kept)
+    try:
+        for task, old in zip(tasks, kept, strict=True):
+            if old is not None:
+                yield Computed(task, old, None)
+                continue
+            began = monotonic()
+            progress(task.title, 0, task.steps)
+            picture = task.compute(partial(progress, task.title))
+            done += 1
+            yield Computed(task, picture, monotonic() - began)
+    except KeyboardInterrupt as error:
+        where = f"{done} of {len(tasks)} pictures are kept, and the same command computes the others"
+        raise Interrupted(signal.SIGINT, where) from error
+
+
+def write_index(computed: Sequence[Computed], folder: Path) -> None:
+    """Write landscape.json: what each picture shows, and its file. Raises InputError if it cannot be written."""
+    about = [one.picture.about() | {"file": str(one.task.path.relative_to(folder))} for one in computed]
+    write_atomically(folder / "landscape.json", lambda file: file.write_text(json.dumps(about, indent=2) + "\n"))
+
+
+def title_of(runs: Sequence[ShownRun]) -> str:
+    """Return the title of a page on `runs`."""
+    names = ", ".join(run.label for run in runs) if len(runs) <= 4 else f"{len(runs)} models"
+    return f"Loss landscape of {names} on {', '.join(dict.fromkeys(str(run.stored.settings['data']) for run in runs))}"
+
+
+def notes_on(runs: Sequence[ShownRun]) -> list[str]:
+    """Name the settings in which runs differ so that their surfaces are not of one function."""
+    notes = []
+    for name in ("data", "data_hash", "model"):
+        values = dict.fromkeys(str(run.stored.settings[name]) for run in runs)
+        if len(values) > 1:
+            notes.append(f"Not the same loss: {name} differs between runs ({'; '.join(values)}).")
+    return notes
+
+
 def shown_runs(paths: Sequence[Path], data_dir: str | None = None) -> list[ShownRun]:
-    """The runs at `paths`; of a study those of every method with the first seed. Raises InputError if there is none."""
+    """Read the runs at `paths`, of a study those of every method with the first seed. Raises InputError if none."""
     found: list[StoredRun] = []
     for path in paths:
         if (path / "study.toml").exists():
@@ -197,7 +268,7 @@ def shown_runs(paths: Sequence[Path], data_dir: str | None = None) -> list[Shown
             found += [run for run in runs if run.seed == runs[0].seed]
         else:
             found.append(StoredRun.open(path))
-            found[-1].directory.require_configuration()
+            found[-1].directory.spec()  # raises InputError for a run whose simulation cannot be built again
     runs = list({run.directory.path.resolve(): run for run in found}.values())
     return [ShownRun(label, run, data_dir) for label, run in zip(_labels(runs), runs, strict=True)]
 
@@ -205,7 +276,7 @@ def shown_runs(paths: Sequence[Path], data_dir: str | None = None) -> list[Shown
 def surface_tasks(
     loaded: LoadedRun, runs: Sequence[ShownRun], settings: SurfaceSettings, folder: Path
 ) -> list[SurfaceTask[Surface]]:
-    """A surface in random directions around the model of every run, and around those of some of its clients."""
+    """Plan a surface in random directions around the model of every run, and around those of some of its clients."""
     return [
         _random_surface_task(loaded, run, settings, folder, client)
         for run in runs
@@ -216,7 +287,7 @@ def surface_tasks(
 def plane_task(
     loaded: LoadedRun, runs: Sequence[ShownRun], settings: SurfaceSettings, folder: Path
 ) -> SurfaceTask[Surface]:
-    """The surface on the plane through the models of `runs` and of some of their clients."""
+    """Plan the surface on the plane through the models of `runs` and of some of their clients."""
     clients = [run.local_clients(settings.local) for run in runs]
     _check_plane(runs, clients, settings)
     label = ", ".join(run.label for run in runs)
@@ -224,7 +295,7 @@ def plane_task(
     sizes = asdict(replace(settings, reach=1.0, seed=0))  # a plane depends on neither of these two
     path = folder / f"plane-{_key('plane', identities, sizes)}.npz"
 
-    def work(progress: StepCallback) -> Surface:
+    def work(progress: Steps) -> Surface:
         models = _models(loaded, runs, clients)
         sim = loaded.simulation(runs[0])
         subject = Subject(sim.objective, models[runs[0].label], sim.data, settings.max_samples)
@@ -248,9 +319,9 @@ def _check_plane(runs: Sequence[ShownRun], clients: Sequence[Index], settings: S
 
 
 def _plane_surface(
-    label: str, subject: Subject, models: dict[str, Tensor], settings: SurfaceSettings, progress: StepCallback
+    label: str, subject: Subject, models: dict[str, Tensor], settings: SurfaceSettings, progress: Steps
 ) -> Surface:
-    """The surface on the plane through `models`, on the samples of `subject`, with its protocol in words."""
+    """Compute the surface on the plane through `models`, on the samples of `subject`, with its protocol in words."""
     plane = plane_through(models, settings.axes)
     x, y = spanned(plane, models, settings.points)
     loss = losses_on(subject.pooled.loss, plane, x, y, progress)
@@ -268,13 +339,13 @@ def _plane_surface(
 def _random_surface_task(
     loaded: LoadedRun, run: ShownRun, settings: SurfaceSettings, folder: Path, client: int | None
 ) -> SurfaceTask[Surface]:
-    """A surface around the model of the server (`client` None) or of one client, on that client's samples."""
+    """Plan a surface around the model of the server (`client` None) or of one client, on that client's samples."""
     part = GLOBAL if client is None else f"client {client}"
     # A global surface does not depend on the number of local ones.
     decisive = asdict(settings if client is not None else replace(settings, local=0))
     path = folder / f"{run.spec.label}-{part.replace(' ', '-')}-{_key('random', run.identity, client, decisive)}.npz"
 
-    def work(progress: StepCallback) -> Surface:
+    def work(progress: Steps) -> Surface:
         sim, w = loaded.simulation(run), loaded.model(run)
         subject = Subject(sim.objective, w, sim.data, settings.max_samples)
         landscape, samples = subject.pooled, subject.samples
@@ -293,9 +364,9 @@ def _random_surface(
     w: Tensor,
     samples: str,
     settings: SurfaceSettings,
-    progress: StepCallback,
+    progress: Steps,
 ) -> Surface:
-    """The surface around the model `w` (d,) in random directions, with its protocol in words."""
+    """Compute the surface around the model `w` (d,) in random directions, with its protocol in words."""
     plane = random_plane(landscape.objective, w, settings.axes, settings.seed)
     x = grid(settings.points, settings.reach)
     y = x if settings.axes > 1 else np.zeros(1)
@@ -314,10 +385,10 @@ def _random_surface(
 
 
 def feature_task(loaded: LoadedRun, run: ShownRun, seed: int, folder: Path) -> SurfaceTask[FeatureMap]:
-    """A map of the penultimate features of a run's model; `seed` is that of t-SNE."""
+    """Plan a map of the penultimate features of a run's model; `seed` is that of t-SNE."""
     path = folder / f"{run.spec.label}-features-{_key('features', run.identity, seed)}.npz"
 
-    def work(progress: StepCallback) -> FeatureMap:
+    def work(progress: Steps) -> FeatureMap:
         sim, w = loaded.simulation(run), loaded.model(run)
         found = feature_map(sim.objective, w, sim.data, run.label, seed=seed)
         progress(1, 1)
@@ -327,7 +398,7 @@ def feature_task(loaded: LoadedRun, run: ShownRun, seed: int, folder: Path) -> S
 
 
 def _models(loaded: LoadedRun, runs: Sequence[ShownRun], clients: Sequence[Index]) -> dict[str, Tensor]:
-    """The models of `runs`, then the local ones of `clients` of each run, by name."""
+    """Return the models of `runs`, then the local ones of `clients` of each run, by name."""
     servers: dict[str, Tensor] = {}
     local: dict[str, Tensor] = {}
     for run, chosen in zip(runs, clients, strict=True):
@@ -338,7 +409,7 @@ def _models(loaded: LoadedRun, runs: Sequence[ShownRun], clients: Sequence[Index
 
 
 def _labels(runs: Sequence[StoredRun]) -> list[str]:
-    """Different labels for all runs: their methods; if two are equal, methods and seeds; otherwise folders."""
+    """Return different labels for all runs: methods; if two are equal, methods and seeds; otherwise folders."""
     candidates = [
         [run.method for run in runs],
         [f"{run.method}, seed {run.seed}" for run in runs],
@@ -351,5 +422,5 @@ def _labels(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def _key(*parts: Any) -> str:
-    """A part of a file's name that differs between pictures with different settings; so long that none is met twice."""
+    """Return a part of a file's name, a digest that differs between pictures with different settings."""
     return hashlib.sha256(json.dumps([VERSION, *parts], sort_keys=True).encode()).hexdigest()[:32]

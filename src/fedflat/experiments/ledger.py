@@ -62,7 +62,7 @@ class Ledger:
         return Checksums(self.path, required=True)
 
     def read(self) -> list[Tried]:
-        """The steps that are complete; none if there is no ledger.
+        """Read the steps that are complete; none if there is no ledger.
 
         Raises InputError, naming the file, if it is damaged, or says anything else than the trials that are there.
         """
@@ -91,7 +91,7 @@ class Ledger:
             self.checksums.write(CURVES, partial(Path.write_text, data=text))
 
     def curves_text(self, entries: Sequence[Tried]) -> str:
-        """The content of curves.csv."""
+        """Return the content of curves.csv."""
         rows = [
             (self.spec.methods[one.method].label, one.number, described(one.values), one.rounds, seed, t, accuracy)
             for one in entries for seed, curve in one.curves.items() for t, accuracy in curve
@@ -99,7 +99,7 @@ class Ledger:
         return "".join(map(csv_line, [COLUMNS, *rows]))
 
     def entry(self, place: int, configuration: Configuration, rounds: int) -> Tried:
-        """The entry for one configuration of the method at `place`, from its trials, all of which have ended.
+        """Make the entry for one configuration of the method at `place`, from its trials, all of which have ended.
 
         Raises InputError if a trial has gone on and forgotten the evaluation after its last round of this step.
         """
@@ -116,12 +116,12 @@ class Ledger:
         return Tried(place, configuration.number, configuration.values, rounds, curves, gradients, diverged)
 
     def directory(self, trial: RunSpec) -> RunDirectory:
-        """The folder of a trial, which is the same at every step."""
+        """Return the folder of a trial, which is the same at every step."""
         last = trial.model_copy(update={"rounds": self.spec.tune.rounds[-1]})
         return RunDirectory(self.path / "trials" / f"{trial.label}-{last.digest()}")
 
     def _trials(self, configuration: Configuration) -> dict[int, RunDirectory]:
-        """The folders of a configuration's trials, by seed."""
+        """Return the folders of a configuration's trials, by seed."""
         return {trial.seed: self.directory(trial) for trial in self.spec.trials([configuration], 1)}
 
     def _check(self, entries: Sequence[Tried]) -> None:
@@ -172,21 +172,21 @@ class Ledger:
 
 
 def going_on(tried: Sequence[Tried], one_in: int) -> set[int]:
-    """The numbers of the configurations of one method that go on to the next step; none if all have diverged."""
+    """Return the numbers of the configurations of one method that reach the next step; none if all have diverged."""
     return {one.number for one in ranked(tried)[: ceil(len(tried) / one_in)] if not one.diverged}
 
 
 def ranked(tried: Sequence[Tried]) -> list[Tried]:
-    """Best first; of equal ones, the one that was drawn first."""
+    """Sort, the best first; ties are broken by draw order."""
     return sorted(tried, key=lambda one: (-one.score, one.number))
 
 
 def described(values: Point) -> str:
-    """`rho=0.1, lr=0.05`; the settings of the file where nothing differs."""
+    """Describe what differs from the file, such as `rho=0.1, lr=0.05`."""
     return ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in values.items()) or "those of the file"
 
 
 def _curve(rows: Sequence[Mapping[str, Any]], rounds: int) -> list[tuple[int, float]]:
-    """(round from 1, validation accuracy) at every evaluation in the first `rounds`."""
+    """Return (round from 1, validation accuracy) at every evaluation in the first `rounds`."""
     found = [(int(row["t"]) + 1, row.get("validation_accuracy")) for row in rows if row["t"] < rounds]
     return [(t, accuracy) for t, accuracy in found if accuracy is not None]

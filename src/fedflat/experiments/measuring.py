@@ -9,8 +9,9 @@ from typing import Annotated
 from pydantic import Field
 
 from ..core.errors import InputError
+from ..core.progress import Progress
 from ..engine.simulation import Simulation
-from ..metrics.flatness import LIGHT, Finding, Flatness, Measure, ProgressCallback, check_measures, check_names
+from ..metrics.flatness import LIGHT, Finding, Flatness, Measure, check_measures, check_names
 from .config_errors import validated
 from .run_directory import RunDirectory
 from .schema import Named, Section
@@ -25,23 +26,21 @@ class MeasureList(Section):
 
 
 def build_measures(measures: Sequence[object]) -> list[Measure]:
-    """Measures from names and tables; `LIGHT` if there are none. Raises InputError that names a wrong one."""
+    """Build measures from names and tables; `LIGHT` if there are none. Raises InputError that names a wrong one."""
     found = validated(MeasureList, {"measures": list(measures)} if measures else {})
     return [one.object for one in found.measures]
 
 
 def run_directories(paths: Sequence[Path]) -> list[RunDirectory]:
-    """The folders of the runs at `paths`, and of all runs with a checkpoint of the studies there. Raises InputError."""
+    """Find the runs at `paths`, and all runs with a checkpoint of the studies there. Raises InputError."""
     found: list[RunDirectory] = []
     for path in paths:
-        if (path / "config.toml").exists():
-            of_path = [RunDirectory(path)]
-        elif (path / "study.toml").exists():
+        if (path / "study.toml").exists():
             directories = [run_directory(spec, path) for spec in load_study(path).runs()]
             of_path = [directory for directory in directories if directory.checkpoint]
         else:
-            RunDirectory(path).require_configuration()
-            raise InputError(f"{path} holds neither a run (config.toml) nor a study (study.toml)")
+            of_path = [RunDirectory(path)]
+            of_path[0].spec()  # raises InputError for a folder without a run to measure
         if not of_path:
             raise InputError(f"{path} holds no run with a checkpoint")
         found += of_path
@@ -49,7 +48,7 @@ def run_directories(paths: Sequence[Path]) -> list[RunDirectory]:
 
 
 def load_simulation(directory: RunDirectory, data_dir: str | None = None) -> Simulation:
-    """The simulation of a run in the state of its newest checkpoint. Raises InputError if there is none."""
+    """Build the simulation of a run in the state of its newest checkpoint. Raises InputError if there is none."""
     if directory.checkpoint is None:
         raise InputError(f"{directory.path} has no checkpoint")
     spec = directory.spec()
@@ -63,7 +62,7 @@ def measure_run(
     measures: Sequence[Measure],
     max_samples: int,
     data_dir: str | None,
-    progress: ProgressCallback,
+    progress: Progress,
 ) -> Flatness:
     """Take measures of the model in a run's newest checkpoint, and save the findings of each before the next one."""
     sim = load_simulation(directory, data_dir)

@@ -13,18 +13,16 @@ from typing import Any
 
 import torch
 
-from ..core.errors import NonFiniteError
+from ..core.errors import NonFiniteError, changes_in_one_line
 from ..core.object_references import allow_code, is_code_allowed
-from ..engine.simulation import Round
 from ..engine.workers import WorkerError
 from ..engine.workers.process import WorkerProcess
 from ..engine.workers.worker import Report, RunTask
 from ..engine.workers.worker_pool import WorkerPool
-from .change_warnings import changes_in_one_line
 from .config_errors import validated
 from .interrupt import Interrupted, StopRequest
-from .run_directory import RunDirectory, StoredRun
-from .runner import RunObserver, carry_out
+from .run_directory import RunDirectory
+from .runner import Forwarding, RunExecution, RunObserver
 from .spec import RunSpec
 
 Runs = Sequence[tuple[RunSpec, RunDirectory]]
@@ -43,34 +41,15 @@ class StudyTask:
     code: bool  # whether the code that the configuration names may be run
 
     def failure_message(self, pid: int, how: str) -> str:
-        """The message for a worker that ended while it carried out this run."""
+        """Return the message for a worker that ended while it carried out this run."""
         return (
             f"the process of {self.label} {how} (is memory short?); its last checkpoint is good, and the same command "
             "goes on from there"
         )
 
 
-@dataclass
-class ReportingObserver(RunObserver):
-    """The observer of a run within a worker: it reports every call, as the method's name and its arguments."""
-
-    report: Report
-
-    def run_started(self, spec: RunSpec, done: int) -> None:
-        self.report(("run_started", done))
-
-    def round_done(self, spec: RunSpec, result: Round) -> None:
-        self.report(("round_done", result))
-
-    def measuring(self, spec: RunSpec, name: str, done: int, total: int) -> None:
-        self.report(("measuring", name, done, total))
-
-    def run_finished(self, spec: RunSpec, run: StoredRun) -> None:
-        self.report(("run_finished", run))
-
-
 def prepare_runs() -> RunTask:
-    """Within a worker: let signals stop a run between rounds; the returned function carries out a run.
+    """Let signals stop a run between rounds, within a worker; return the function that carries out a run.
 
     That function returns the number of the signal that stopped the run, if there was one.
     """
@@ -82,7 +61,8 @@ def prepare_runs() -> RunTask:
         try:
             with changes_in_one_line(), allow_code() if task.code else nullcontext():
                 spec = validated(RunSpec, tomllib.loads(task.toml))
-                carry_out(spec, RunDirectory(task.path), ReportingObserver(report), request, task.strict)
+                observer = Forwarding(lambda hook, _, *arguments: report((hook, *arguments)))  # the parent has the spec
+                RunExecution(spec, RunDirectory(task.path), observer, request, task.strict).carry_out()
         except Interrupted:
             return request.signal_number
         return None
@@ -145,6 +125,6 @@ class ParallelRuns:
             self._pool.end_idle()  # no run is left for them
 
     def _call_observer(self, task: StudyTask, event: tuple[Any, ...]) -> None:
-        """Call the observer's method that a worker's `ReportingObserver` was called with."""
-        method, *arguments = event
-        getattr(self._observer, method)(self._specs[task.path], *arguments)
+        """Call the hook of the observer that was called in a worker."""
+        hook, *arguments = event
+        getattr(self._observer, hook)(self._specs[task.path], *arguments)

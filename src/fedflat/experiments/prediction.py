@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError, printable
-from ..data.conversion import Progress
+from ..core.progress import Progress
 from ..data.readers.file_search import plain_files
 from ..data.readers.image_folders import SUFFIXES
 from ..data.readers.layouts import Shape

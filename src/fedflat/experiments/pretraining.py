@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import InputError, MissingPackageError
+from ..core.progress import Progress, no_progress
 from ..data import load
 from ..data.texts import PADDING, UNKNOWN, WORD
 from ..files import make_folder, temporary_folder, write_atomically
@@ -22,8 +22,6 @@ WORDS = 8_000  # words, the most frequent ones, that have a number of their own
 SIZES = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
 LONGEST, TRAINED_LENGTH = 512, 64  # tokens
 EPOCHS, BATCH_SIZE, LR = 5, 32, 5e-4  # of AdamW
-
-Step = Callable[[int, int], None]  # steps done, steps in all
 
 
 @dataclass(frozen=True)
@@ -37,13 +35,18 @@ class PretrainedEncoder:
 
 
 def pretrain(
-    name: str, folder: Path, data_dir: str | None = None, partial: bool = False, seed: int = 0, step: Step | None = None
+    name: str,
+    folder: Path,
+    data_dir: str | None = None,
+    partial: bool = False,
+    seed: int = 0,
+    progress: Progress = no_progress,
 ) -> PretrainedEncoder:
     """Train a BERT of two layers on the first half of the classes of a text set, and write it into a new `folder`.
 
-    The folder has config.json, model.safetensors and tokenizer.json, as the model `transformer` reads them. `step` is
-    called after every step. Raises InputError if the set has no texts or fewer than four classes, or the folder holds
-    anything.
+    The folder has config.json, model.safetensors and tokenizer.json, as the model `transformer` reads them. Reports
+    the `progress` after every step. Raises InputError if the set has no texts or fewer than four classes, or the folder
+    holds anything.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already; give a new folder")
@@ -63,7 +66,7 @@ def pretrain(
         data = load(name, 1, data_dir=data_dir, partial=partial, tokenizer=str(unfinished), text_length=TRAINED_LENGTH)
         scores = TextScores(network, padding=0)
         x, y = _half(data.x, data.y, data.classes)
-        _train(scores, x, y, step or (lambda done, total: None))
+        _train(scores, x, y, name, progress)
         network.save_pretrained(unfinished)
         unfinished.replace(folder)
     accuracy = None if data.test is None else _accuracy(scores, *_half(*data.test, data.classes))
@@ -105,8 +108,8 @@ def _half(x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     return x[chosen], y[chosen]
 
 
-def _train(scores: nn.Module, x: Tensor, y: Tensor, step: Step) -> None:
-    """Train with AdamW, whose step size falls linearly to zero."""
+def _train(scores: nn.Module, x: Tensor, y: Tensor, name: str, progress: Progress) -> None:
+    """Train with AdamW, whose step size falls linearly to zero; report the progress under `name`."""
     optimiser = torch.optim.AdamW(scores.parameters(), lr=LR)
     orders = [torch.randperm(len(y)) for _ in range(EPOCHS)]
     batches = [order[i : i + BATCH_SIZE] for order in orders for i in range(0, len(y), BATCH_SIZE)]
@@ -117,7 +120,7 @@ def _train(scores: nn.Module, x: Tensor, y: Tensor, step: Step) -> None:
         nn.functional.cross_entropy(scores(x[batch]), y[batch]).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         schedule.step()
-        step(done, len(batches))
+        progress(name, done, len(batches))
 
 
 @torch.no_grad()

@@ -59,9 +59,8 @@ from ..rounds.checksums import Checksums
 from ..rounds.device import device_name, usable_device
 from ..rounds.privacy.private_rounds import logs_in, read_log
 from ..rounds.run_model import InitialModel, frozen_hash, load_model
-from ..rounds.segments import versions
+from ..rounds.segments import commit_of_code, versions
 from ..rounds.server import metrics_table
-from .commit import commit_of_code
 from .grid import settings_key
 from .run_file_readers import (
     read_architecture,
@@ -103,19 +102,6 @@ class RunDirectory:
         return self.path / "checkpoint"
 
     @property
-    def was_saved_from_python(self) -> bool:
-        """Whether it is a folder of `fedflat.Run.save`, which has results and no configuration."""
-        return self.is_finished and not self.has_begun
-
-    def require_configuration(self) -> None:
-        """Raise InputError, which says what to do, for a run that was saved from Python."""
-        if self.was_saved_from_python:
-            raise InputError(
-                f"{self.path} was saved from Python and keeps neither data nor configuration; in Python use "
-                "fedflat.flatness(fedflat.load_run(folder).model, data), or go on with the simulation itself"
-            )
-
-    @property
     def checkpoints(self) -> list[Path]:
         """The checkpoints in the folder, oldest first."""
         return kept_in(self.state)
@@ -131,8 +117,19 @@ class RunDirectory:
         return Checksums(self.path)
 
     def spec(self) -> RunSpec:
-        """The configuration that the run was started with."""
-        return RunSpec.load(self.checksums.check("config.toml"))
+        """Read the configuration that the run was started with.
+
+        Raises InputError for a run that was saved from Python, whose simulation cannot be built again, and for a folder
+        without a run.
+        """
+        if self.has_begun:
+            return RunSpec.load(self.checksums.check("config.toml"))
+        if self.is_finished:
+            raise InputError(
+                f"{self.path} was saved from Python and keeps neither data nor configuration; in Python use "
+                "fedflat.flatness(fedflat.load_run(folder).model, data), or continue with the simulation itself"
+            )
+        raise InputError(f"{self.path} holds neither a run (config.toml) nor a study (study.toml)")
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -347,27 +344,23 @@ class StoredRun:
         """Both parts of summary.json. Raises InputError if it belongs to another run than config.toml."""
         path = self.directory.checksums.check("summary.json")
         summary, settings = read_summary(path)
-        if not self.directory.has_begun:  # it was saved from Python
-            return summary, settings
         method, seed = _method_of(settings), settings["seed"]
-        if (method, seed) != (self.spec.method.label, self.spec.seed):
+        if self.directory.has_begun and (method, seed) != (self.spec.method.label, self.spec.seed):
             raise InputError(f"{path} is of {method}, seed {seed}, and config.toml beside it of {self.spec.label}")
         return summary, settings
 
     @property
     def method(self) -> str:
         """The method's class name; of one around another, such as `SWA-FedSAM`, both."""
-        return self.spec.method.label if self.directory.has_begun else _method_of(self.settings)
+        return _method_of(self.settings)
 
     @property
     def seed(self) -> int:
-        return self.spec.seed if self.directory.has_begun else int(self.settings["seed"])
+        return int(self.settings["seed"])
 
     @cached_property
     def spec(self) -> RunSpec:
         """The configuration. Raises InputError for a run that was saved from Python, which has none."""
-        if not self.directory.has_begun:
-            raise InputError(f"{self.directory.path} was saved from Python and has no configuration (config.toml)")
         return self.directory.spec()
 
     @property

@@ -17,7 +17,7 @@ from ..rounds.device import usable_device
 from .interrupt import StopRequest, stop_between_rounds
 from .parallel import ParallelRuns, Runs
 from .run_directory import RunDirectory, StoredRun, difference, remedy
-from .runner import RunObserver, carry_out
+from .runner import RunExecution, RunObserver
 from .spec import RunSpec, StudySpec
 
 Jobs = int | Literal["auto"]
@@ -90,7 +90,7 @@ def _one_by_one(runs: Runs, observer: RunObserver, request: StopRequest, strict:
     failures = []
     for spec, directory in runs:
         try:
-            carry_out(spec, directory, observer, request, strict)
+            RunExecution(spec, directory, observer, request, strict).carry_out()
         except NonFiniteError as error:
             failures.append(error)
             observer.run_failed(spec, error)

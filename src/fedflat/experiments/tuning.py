@@ -89,7 +89,7 @@ def tune(
 
 
 def result(spec: TuningSpec, entries: Sequence[Tried]) -> list[Tuned]:
-    """What the entries of a ledger that has all steps say of each method."""
+    """Summarise a ledger that has all steps, by method."""
     return [
         Tuned(method.label, tuple(tuple(ranked(_at(entries, place, rounds))) for rounds in spec.tune.rounds))
         for place, method in enumerate(spec.methods)
@@ -97,7 +97,7 @@ def result(spec: TuningSpec, entries: Sequence[Tried]) -> list[Tuned]:
 
 
 def planned_runs(spec: TuningSpec, path: Path) -> list[RunSpec]:
-    """As many runs as are left, with their rounds, to foresee the time; which configurations go on is not known."""
+    """List as many runs as are left, to estimate the time; which configurations remain is not known."""
     done = {one.rounds for one in Ledger(path, spec).read()}
     runs: list[RunSpec] = []
     for method in spec.methods:
@@ -108,14 +108,14 @@ def planned_runs(spec: TuningSpec, path: Path) -> list[RunSpec]:
 
 
 def winning_study(spec: TuningSpec, found: Sequence[Tuned]) -> StudySpec:
-    """The comparison of the winners, by the seeds and for the rounds that the file gives for it."""
+    """Return the comparison of the winners, by the seeds and for the rounds that the file gives for it."""
     winners = [Configuration(method, one.winner.number, one.winner.values)
                for method, one in zip(spec.methods, found, strict=True)]  # fmt: skip
     return study_of([spec.trial(winner, spec.seeds[0], spec.rounds) for winner in winners], spec, spec.seeds)
 
 
 def settings_of(path: Path) -> TuningSpec:
-    """The settings of the search in the folder `path`. Raises InputError if they are damaged."""
+    """Read the settings of the search in the folder `path`. Raises InputError if they are damaged."""
     return TuningSpec.load(Checksums(path, required=True).check(SETTINGS))
 
 
@@ -146,7 +146,7 @@ def _writing(spec: TuningSpec, path: Path) -> Iterator[None]:
 
 
 def comparable(spec: Experiment) -> dict[str, Any]:
-    """The settings of a search, or of its winners, without those of the comparison, which may change after it."""
+    """Return the settings of a search, or of its winners, without those of the comparison, which may change."""
     return {name: value for name, value in spec.decisive().items() if name not in OF_COMPARISON}
 
 
@@ -175,7 +175,7 @@ def _step(
 
 
 def _is_longer(directory: RunDirectory, rounds: int) -> bool:
-    """Whether a trial has finished more rounds already; its ledger was lost, and its first rounds are the same."""
+    """Tell whether a trial has finished more rounds; its ledger was lost, and its first rounds are the same."""
     return directory.is_finished and directory.spec().rounds > rounds
 
 
@@ -195,7 +195,7 @@ def _at(ledger: Sequence[Tried], place: int, rounds: int) -> list[Tried]:
 def _best(
     spec: TuningSpec, place: int, configurations: Sequence[Configuration], tried: Sequence[Tried]
 ) -> list[Configuration]:
-    """The configurations of the method at `place` that go on. Raises InputError if all have diverged."""
+    """Return the configurations of the method at `place` that remain. Raises InputError if all have diverged."""
     numbers = going_on(tried, spec.tune.one_in)
     if not numbers:
         which = "every configuration" if tried[0].rounds == spec.tune.rounds[0] else "every configuration that went on"

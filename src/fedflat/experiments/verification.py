@@ -19,10 +19,9 @@ from .run_directory import METRICS, RunDirectory, difference
 from .run_file_readers import read_metrics
 from .spec import StudySpec
 from .studies import load_study, run_directory
-from .tracking.csv_files import AGAIN as TRACKED_AGAIN
-from .tracking.csv_files import METRICS as TRACKED_METRICS
-from .tracking.csv_files import check_csv
-from .tracking.tracker import STATE
+from .tracking.tracker import AGAIN as TRACKED_AGAIN
+from .tracking.tracker import METRICS as TRACKED_METRICS
+from .tracking.tracker import STATE, check_csv
 from .tuning import SETTINGS, WINNERS, comparable, result, settings_of, winning_study
 
 

@@ -17,8 +17,7 @@ from rich.table import Table
 
 from ..core.errors import InputError
 from ..files import SPEEDS, cache_folder, read_json
-from .literal import literal
-from .text_table import text_table
+from .text_table import literal, text_table
 
 PACKAGE = Path(__file__).parent.parent
 FILE = Path(__file__).with_name("listing.json")

@@ -39,7 +39,7 @@ class Scale:
 
     @classmethod
     def shared(cls, surfaces: Sequence[Surface]) -> Scale:
-        """From the lowest to the highest finite loss of all; logarithmic where they differ by more than 20 times."""
+        """Span the lowest to the highest finite loss of all; logarithmic where they differ by more than 20 times."""
         losses = np.concatenate([surface.loss.ravel() for surface in surfaces])
         losses = np.append(losses, [mark.loss for surface in surfaces for mark in surface.marks])
         finite = losses[np.isfinite(losses)]
@@ -65,7 +65,7 @@ class Scale:
 
 
 def contours(surfaces: Sequence[Surface]) -> str:
-    """An SVG of contours side by side, with the same levels, colours and axes."""
+    """Draw contours side by side, with the same levels, colours and axes, as an SVG."""
     scale = Scale.shared(surfaces)
     colours = (LogNorm if scale.logarithmic else Normalize)(scale.low, scale.highest)  # of the losses
     across = sum(surface.label == surfaces[0].label for surface in surfaces)  # a row for each method's models
@@ -89,7 +89,7 @@ def contours(surfaces: Sequence[Surface]) -> str:
 
 
 def profiles(surfaces: Sequence[Surface]) -> str | None:
-    """An SVG of losses along the first direction, global models and local ones in a panel each; None without any."""
+    """Draw losses along the first direction as an SVG, global and local models in a panel each; None without any."""
     # With random directions there is one model, and it is in the middle of the surface.
     shown = [surface for surface in surfaces if len(surface.y) == 1 or len(surface.marks) == 1]
     groups = [[one for one in shown if _is_local(one) == local] for local in (False, True)]
@@ -116,7 +116,7 @@ def profiles(surfaces: Sequence[Surface]) -> str | None:
 
 
 def feature_maps(maps: Sequence[FeatureMap]) -> str:
-    """An SVG of the maps side by side, with the same colours of classes and the same axes."""
+    """Draw the maps side by side as an SVG, with the same colours of classes and the same axes."""
     classes = sorted({int(c) for one in maps for c in np.unique(one.classes)})
     colours = COLOURS if len(classes) <= len(COLOURS) else colormaps["turbo"](np.linspace(0, 1, len(classes)))
     with rc_context(PLAIN):
@@ -150,7 +150,7 @@ def write_landscape(
 def _page(
     surfaces: Sequence[Surface], maps: Sequence[FeatureMap], figures: dict[str, str], title: str, notes: Sequence[str]
 ) -> str:
-    """The page as text: nothing is loaded from elsewhere, and it can be read without its script."""
+    """Render the page, which loads nothing from elsewhere and can be read without its script."""
     environment = Environment(loader=PackageLoader("fedflat.reports"), autoescape=True, undefined=StrictUndefined)
     whole = [surface for surface in surfaces if len(surface.y) > 1]
     return environment.get_template("landscape.html.j2").render(
@@ -167,7 +167,7 @@ def _page(
 
 
 def _figures(surfaces: Sequence[Surface], maps: Sequence[FeatureMap]) -> dict[str, str]:
-    """The static figures by name; those without data are left out."""
+    """Draw the static figures, by name; those without data are left out."""
     whole = [surface for surface in surfaces if len(surface.y) > 1]
     drawn = {
         "contours": contours(whole) if whole else None,
@@ -178,7 +178,7 @@ def _figures(surfaces: Sequence[Surface], maps: Sequence[FeatureMap]) -> dict[st
 
 
 def _numbers(surfaces: Sequence[Surface]) -> dict[str, Any]:
-    """The numbers for the page's script; losses that are not finite are null."""
+    """Return the numbers for the page's script; losses that are not finite are null."""
     scale, drawn = Scale.shared(surfaces), []
     for surface in surfaces:
         rows = [[float(f"{z:.5g}") if np.isfinite(z) else None for z in row] for row in surface.loss]
@@ -196,7 +196,7 @@ def _numbers(surfaces: Sequence[Surface]) -> dict[str, Any]:
 
 
 def _row(surface: Surface) -> dict[str, Any]:
-    """The row of a surface in the page's table."""
+    """Return the row of a surface in the page's table."""
     finite = surface.loss[np.isfinite(surface.loss)]
     low, high = (finite.min(), finite.max()) if len(finite) else (np.nan, np.nan)
     marks = []
@@ -209,7 +209,7 @@ def _row(surface: Surface) -> dict[str, Any]:
 
 
 def _protocols(pictures: Sequence[Surface | FeatureMap]) -> dict[str, list[str]]:
-    """Every protocol with the titles of the pictures that were computed by it."""
+    """Return every protocol with the titles of the pictures that were computed by it."""
     found: dict[str, list[str]] = {}
     for one in pictures:
         found.setdefault(one.protocol, []).append(one.title)
@@ -217,7 +217,7 @@ def _protocols(pictures: Sequence[Surface | FeatureMap]) -> dict[str, list[str]]
 
 
 def _panels(pictures: Sequence[Any], across: int = PANELS_ACROSS) -> tuple[Figure, list[Axes]]:
-    """A figure with a square panel for each picture, and shared axes."""
+    """Make a figure with a square panel for each picture, and shared axes."""
     across = min(len(pictures), across)
     down = -(-len(pictures) // across)
     side = SIDE if across > 1 else 1.4 * SIDE
@@ -256,7 +256,7 @@ def _draw_profile(axes: Axes, surface: Surface, place: int, group: Sequence[Surf
 
 
 def _legend(figure: Figure) -> tuple[list[Any], list[str]]:
-    """Handles and labels of all panels, each label once."""
+    """Return handles and labels of all panels, each label once."""
     found = {label: handle for axes in figure.axes for handle, label in
              zip(*axes.get_legend_handles_labels(), strict=True)}  # fmt: skip
     return list(found.values()), list(found)

@@ -1,4 +1,4 @@
-"""Tables of plain texts for a console."""
+"""Plain texts for a console, and tables of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ from collections.abc import Collection, Iterable, Sequence
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
-from .literal import literal
+from ..core.errors import printable
+
+
+def literal(text: str, style: str = "") -> Text:
+    """Return `text` on one line: nothing in it is markup, and control characters are spelled out.
+
+    Labels, paths and settings come from users, files and networks: `[/x]` in one of them is shown as four characters.
+    """
+    return Text(printable(text), style=style)
 
 
 def text_table(
@@ -19,7 +28,7 @@ def text_table(
     title: str | None = None,
     caption: str | None = None,
 ) -> Table:
-    """A table of `rows`, each with a text for every one of `titles`.
+    """Make a table of `rows`, each with a text for every one of `titles`.
 
     words: the columns that are words, which begin at the left; all others are numbers, which end at the right.
     unbroken: the columns that are never broken into several lines.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import os
+import shutil
+import subprocess
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -21,6 +24,8 @@ from ..core.method import Method
 from ..core.wrapper import chain
 
 DECISIVE = ("fedflat", "torch", "numpy")  # packages whose version can change a bit of a round
+PACKAGE = Path(__file__).parents[1]
+SECONDS = 10  # that git may take; without an answer the commit is unknown
 UNKNOWN = "unknown"  # the digest of code that is in no file, such as a notebook's
 
 
@@ -109,3 +114,20 @@ def _file(cls: type[Any]) -> Path | None:
     found = getattr(sys.modules.get(cls.__module__), "__file__", None)
     path = Path(found) if found else None
     return path if path is not None and path.suffix == ".py" and path.is_file() else None
+
+
+@cache
+def commit_of_code() -> str | None:
+    """Return the commit of the clone that holds this package, with `-dirty` if files differ; None without a clone."""
+    git, root = shutil.which("git"), PACKAGE.parents[1]
+    if git is None or PACKAGE.parent.name != "src" or not (root / ".git").exists():
+        return None
+    # A program that the clone names as its fsmonitor is not started.
+    settings = ["-C", str(root), "-c", "core.fsmonitor=false"]
+    command = [git, *settings, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    quiet = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}  # nothing is written to the clone
+    try:
+        done = subprocess.run(command, env=quiet, capture_output=True, text=True, timeout=SECONDS, check=False)  # noqa: S603 (all its words are ours)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None

@@ -12,10 +12,8 @@ from fedflat.experiments import runner, studies, tracking
 from fedflat.experiments.extension import extend_run
 from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.run_directory import RunDirectory, StoredRun
-from fedflat.experiments.runner import Observers, RunObserver
-from fedflat.experiments.tracking import observer
-from fedflat.experiments.tracking.csv_files import CsvTracker
-from fedflat.experiments.tracking.tracker import TrackedRun
+from fedflat.experiments.runner import RunObserver, together
+from fedflat.experiments.tracking.tracker import CsvTracker, TrackedRun
 from support.studies import run_spec, study_spec
 from support.tracked import READERS, Tracked
 from support.watching import Watched
@@ -27,7 +25,7 @@ SETTINGS = {"eval_every": 4, "flatness": ["gradient_norm"]}
 @pytest.fixture(params=READERS)
 def tool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A tool that is installed; nobody outside is spoken to."""
-    package = observer.TRACKERS[request.param].package
+    package = tracking.TRACKERS[request.param].package
     if package:
         pytest.importorskip(package)
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -39,7 +37,7 @@ def tool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 def tracked_run(tool: str, folder: Path, also: RunObserver | None = None, **changes) -> StoredRun:
     with tracking.TrackingObserver([tool], folder, lambda _: RunDirectory(folder)) as tracked:
-        return runner.run(run_spec(**(SETTINGS | changes)), folder, Observers(tracked, also or RunObserver()))
+        return runner.run(run_spec(**(SETTINGS | changes)), folder, together(tracked, also or RunObserver()))
 
 
 def assert_tracked(run: StoredRun, found: Tracked) -> None:
@@ -77,7 +75,7 @@ def test_every_metric_of_every_round_is_there_at_its_step(tool: str, tmp_path: P
 class Killed(RunObserver):
     """Ends the run after a round that is tracked and not saved."""
 
-    def round_done(self, spec, result) -> None:
+    def round_ended(self, spec, result) -> None:
         if result.t == 4:
             raise KeyboardInterrupt
 
@@ -149,7 +147,7 @@ class Failing(CsvTracker):
 
 
 def test_a_tool_that_fails_is_given_up_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(observer.TRACKERS, "csv", Failing)
+    monkeypatch.setitem(tracking.TRACKERS, "csv", Failing)
     with pytest.warns(ChangedWarning, match="--track csv is given up for .*: the server is gone for good"):
         run = tracked_run("csv", tmp_path)
     assert run.metrics.num_rows == 6
@@ -186,7 +184,7 @@ def test_a_file_of_somebody_else_is_not_written(tmp_path: Path) -> None:
 def test_unknown_and_missing_tools_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="--track excel: known are csv, tensorboard, wandb, mlflow"):
         tracking.check_trackers(["csv", "excel"])
-    monkeypatch.setattr(observer, "find_spec", lambda name: None)
+    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     for name in ("tensorboard", "wandb", "mlflow"):
         with pytest.raises(InputError) as error:
             tracking.check_trackers([name])

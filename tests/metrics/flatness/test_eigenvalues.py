@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import fedflat as ff
+from fedflat.core.progress import no_progress
 from fedflat.metrics.flatness.hessian import Hessian
-from fedflat.metrics.flatness.measure import no_progress
 from fedflat.metrics.flatness.measures.eigenvalues import Eigenvalues, eigenpairs
 from support.federation import federation, tanh_network
 from support.networks import convolutions, dense_hessian, landscape

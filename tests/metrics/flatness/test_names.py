@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import fedflat as ff
+from fedflat.core.progress import Steps, no_progress
 from fedflat.experiments.measuring import build_measures, measure_run, run_directories
 from fedflat.experiments.run_directory import StoredRun
 from fedflat.experiments.studies import study as carry_out
 from fedflat.methods import FedAvg
-from fedflat.metrics.flatness import Finding, Measure, Measured, Subject, all_measures, no_progress
-from fedflat.metrics.flatness.measure import StepCallback
+from fedflat.metrics.flatness import Finding, Measure, Measured, Subject, all_measures
 from fedflat.reports.columns import columns
 from fedflat.reports.flatness import flatness_columns
 from support.quadratic_clients import Bowl, bowls
@@ -31,7 +31,7 @@ class Named(Measure):
     def suffix(self) -> str:
         return ""
 
-    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
+    def measure(self, subject: Subject, progress: Steps) -> Finding:
         return self.finding(subject, {self.value: Measured(1.0)}, samples="")
 
 

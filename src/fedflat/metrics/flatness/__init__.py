@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,19 +14,19 @@ from ...core.errors import InputError
 from ...core.matrix_products import fix_product_rounding
 from ...core.objective import Objective
 from ...core.plain_numbers import takes_numbers
+from ...core.progress import Progress, no_progress
 from ...core.task import SampleLoss, task_of
 from ...core.torch_module import copied
 from ...data.federated import FederatedData
-from .measure import Curve, Finding, LossMeasure, Measure, Measured, no_progress
+from .measure import Curve, Finding, LossMeasure, Measure, Measured
 from .measures import all_measures, find
 from .subject import MAX_SAMPLES, Subject
 
 __all__ = [
-    "Curve", "Finding", "Flatness", "LossMeasure", "Measure", "Measured", "ProgressCallback", "Subject", "all_measures",
-    "check_measures", "check_names", "find", "flatness", "measure", "no_progress",
+    "Curve", "Finding", "Flatness", "LossMeasure", "Measure", "Measured", "Subject", "all_measures",
+    "check_measures", "check_names", "find", "flatness", "measure",
 ]  # fmt: skip
 
-ProgressCallback = Callable[[str, int, int], None]  # a measure's name, steps done, steps in all
 LIGHT = ("eigenvalues", "sharpness")
 
 
@@ -65,7 +65,7 @@ def flatness(
     data: FederatedData,
     measures: Sequence[str | Measure] = LIGHT,
     max_samples: int = MAX_SAMPLES,
-    progress: ProgressCallback = no_progress,
+    progress: Progress = no_progress,
     loss: str | SampleLoss | None = None,
 ) -> Flatness:
     """Measure the flatness of `model` on the training samples of the clients of `data`.
@@ -86,7 +86,7 @@ def flatness(
     return measure(Subject(objective, w, data.to(w.device, w.dtype), max_samples), measures, progress)
 
 
-def measure(subject: Subject, measures: Sequence[str | Measure], progress: ProgressCallback = no_progress) -> Flatness:
+def measure(subject: Subject, measures: Sequence[str | Measure], progress: Progress = no_progress) -> Flatness:
     """Take all `measures` of one subject. Raises InputError as `flatness` does."""
     chosen = check_measures(measures, subject.objective.module)
     for one in chosen:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from math import floor, isfinite, log10, sqrt
 from typing import ClassVar, Literal, dataclass_transform
@@ -12,14 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.hyper import by_name, check, hyper, later_defaults
+from ...core.progress import Steps
 from .subject import Subject
 
 Kind = Literal["interval", "residual"]  # half of a 95 % interval, or a bound on the distance to an exact value
-StepCallback = Callable[[int, int], None]  # steps done, steps in all (an estimate if a rule decides when to stop)
-
-
-def no_progress(*steps: object) -> None:
-    """Ignore the progress of one measure or of several."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +118,7 @@ class Measure(ABC):
         return subject.training() if self.needs_round else subject
 
     @abstractmethod
-    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
+    def measure(self, subject: Subject, progress: Steps) -> Finding:
         """Measure `subject`, which is not changed, and report progress: `progress(steps done, steps in all)`."""
 
     def coordinates(self, subject: Subject) -> str:

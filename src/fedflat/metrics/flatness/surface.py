@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from ...core.errors import InputError
 from ...core.objective import Objective
+from ...core.progress import Steps, no_progress
 from ...core.space import Space
 from ...files import read_bytes, write_atomically
-from .measure import StepCallback, no_progress
 
 Loss = Callable[[Tensor], float]  # model (d,) -> loss
 Numbers = NDArray[np.float64]
@@ -45,14 +45,14 @@ class Plane:
     directions: tuple[Tensor, ...]  # one or two, (d,) each
 
     def at(self, x: float, y: float = 0.0) -> Tensor:
-        """The model w(x, y), (d,); y does not matter on a line."""
+        """Return the model w(x, y), (d,); y does not matter on a line."""
         point = torch.add(self.origin, self.directions[0], alpha=x)
         for direction in self.directions[1:]:
             point.add_(direction, alpha=y)
         return point.to(self.origin.dtype)
 
     def place(self, w: Tensor) -> tuple[float, float, float]:
-        """The coordinates x and y of the model w(x, y) nearest to `w` (d,), and its distance from `w`."""
+        """Return the coordinates x and y of the model w(x, y) nearest to `w` (d,), and its distance from `w`."""
         basis = [direction.double() for direction in self.directions]
         away = w.double() - self.origin.double()
         gram = torch.stack([torch.stack([one @ other for other in basis]) for one in basis])
@@ -99,7 +99,7 @@ class Surface:
         return middle
 
     def about(self) -> dict[str, Any]:
-        """Everything except the arrays, for JSON."""
+        """Return everything except the arrays, for JSON."""
         marks = [asdict(mark) for mark in self.marks]
         texts = {"label": self.label, "part": self.part, "axes": list(self.axes), "protocol": self.protocol}
         return texts | {"marks": marks}
@@ -128,7 +128,7 @@ def write_arrays(path: Path, about: dict[str, Any], **arrays: Any) -> None:
 
 
 def read_arrays(path: Path, *names: str) -> dict[str, Any]:
-    """The arrays of these names in an .npz file, and under `about` the content of its JSON text. Nothing is unpickled.
+    """Read the arrays of these names in an .npz file, and under `about` its JSON text; unpickle nothing.
 
     Raises InputError, naming the file, if it is missing or damaged.
     """
@@ -144,7 +144,7 @@ def read_arrays(path: Path, *names: str) -> dict[str, Any]:
 
 
 def grid(points: int, reach: float) -> Numbers:
-    """`points` coordinates from -reach to reach, (points,); an odd number, so that 0 is one of them."""
+    """Return `points` coordinates from -reach to reach, (points,); an odd number, so that 0 is one of them."""
     if points < 3 or points % 2 == 0:
         raise InputError(f"points = {points} must be an odd number of at least 3, so that the model is on the grid")
     if points > MAX_POINTS:
@@ -156,7 +156,7 @@ def grid(points: int, reach: float) -> Numbers:
 
 
 def random_plane(objective: Objective, w: Tensor, axes: int = 2, seed: int = 0) -> Plane:
-    """The plane through the model `w` (d,) along filter-normalised random directions (Li et al., 2018, section 4).
+    """Draw the plane through `w` (d,) along filter-normalised random directions (Li et al., 2018, section 4).
 
     With one seed, models of the same architecture have the same directions before normalisation.
     """
@@ -165,7 +165,7 @@ def random_plane(objective: Objective, w: Tensor, axes: int = 2, seed: int = 0) 
 
 
 def random_directions(objective: Objective, count: int, seed: int) -> list[Tensor]:
-    """`count` Gaussian directions (d,), orthogonal to each other, zero on parameters that are not filters.
+    """Draw `count` Gaussian directions (d,), orthogonal to each other, zero on parameters that are not filters.
 
     They are orthogonalised (Gram-Schmidt in float64) before filter normalisation, which does not preserve angles.
     """
@@ -181,7 +181,7 @@ def random_directions(objective: Objective, count: int, seed: int) -> list[Tenso
 
 
 def filter_normalised(space: Space, direction: Tensor, w: Tensor) -> Tensor:
-    """d_f ||w_f|| / ||d_f|| for every filter f of `direction`, an entry of the first axis of a parameter; (d,)."""
+    """Scale every filter f of `direction`, an entry of a parameter's first axis, to d_f ||w_f|| / ||d_f||; (d,)."""
     scaled = torch.zeros_like(direction)
     for out, d, weight in zip(*(space.views(v).values() for v in (scaled, direction, w)), strict=True):
         if d.ndim >= 2:
@@ -192,7 +192,7 @@ def filter_normalised(space: Space, direction: Tensor, w: Tensor) -> Tensor:
 
 
 def _is_filter(objective: Objective) -> Tensor:
-    """(d,) bool: True on weights with at least two axes, False on biases and normalisation parameters."""
+    """Return (d,) bool: True on weights with at least two axes, False on biases and normalisation parameters."""
     modules = dict(objective.module.named_modules())
     marks = []
     for name, shape in objective.space.shapes.items():
@@ -206,7 +206,7 @@ def _is_filter(objective: Objective) -> Tensor:
 
 
 def plane_through(models: Mapping[str, Tensor], axes: int = 2) -> Plane:
-    """The plane through the first three of `models`, each (d,), or with `axes` = 1 the line through the first two.
+    """Return the plane through the first three of `models`, each (d,); with `axes` = 1 the line through two.
 
     The first is the origin; the directions have length one and are orthogonal (Garipov et al., 2018, appendix), so
     that x and y are distances in parameters. Raises InputError if the models do not define such a plane.
@@ -229,7 +229,7 @@ def plane_through(models: Mapping[str, Tensor], axes: int = 2) -> Plane:
 
 
 def spanned(plane: Plane, models: Mapping[str, Tensor], points: int) -> tuple[Numbers, Numbers]:
-    """`points` coordinates on each axis, (points,), around all `models`, with one scale; y = [0] on a line."""
+    """Return `points` coordinates on each axis, (points,), around all `models`, with one scale; y = [0] on a line."""
     if points < 3:
         raise InputError(f"points = {points} must be at least 3")
     places = np.array([plane.place(w)[:2] for w in models.values()])
@@ -239,8 +239,8 @@ def spanned(plane: Plane, models: Mapping[str, Tensor], points: int) -> tuple[Nu
     return x, y if len(plane.directions) > 1 else np.zeros(1)
 
 
-def losses_on(loss: Loss, plane: Plane, x: Numbers, y: Numbers, progress: StepCallback = no_progress) -> Numbers:
-    """`loss` at every w(x, y), (m, n) for x (n,) and y (m,), one model in memory at a time."""
+def losses_on(loss: Loss, plane: Plane, x: Numbers, y: Numbers, progress: Steps = no_progress) -> Numbers:
+    """Compute `loss` at every w(x, y), (m, n) for x (n,) and y (m,), one model in memory at a time."""
     losses = np.empty((len(y), len(x)))
     for j, i in np.ndindex(losses.shape):
         losses[j, i] = loss(plane.at(float(x[i]), float(y[j])))
@@ -249,6 +249,6 @@ def losses_on(loss: Loss, plane: Plane, x: Numbers, y: Numbers, progress: StepCa
 
 
 def marks_on(loss: Loss, plane: Plane, models: Mapping[str, Tensor]) -> tuple[Mark, ...]:
-    """The places of `models` on the plane, or of the nearest points on it, each with the model's own loss."""
+    """Mark the places of `models` on the plane, or of the nearest points on it, each with the model's own loss."""
     places = {label: plane.place(w) for label, w in models.items()}
     return tuple(Mark(label, x, y, loss(models[label]), away) for label, (x, y, away) in places.items())

@@ -5,7 +5,8 @@ from typing import Literal
 import torch
 
 from ....core.hyper import hyper
-from ..measure import Finding, LossMeasure, Measured, StepCallback
+from ....core.progress import Steps
+from ..measure import Finding, LossMeasure, Measured
 from ..subject import Subject
 from .sharpness import worst_rise
 
@@ -24,7 +25,7 @@ class AdaptiveSharpness(LossMeasure):
     eta: float = hyper(0.0, "added to |w|, in the unit of the parameters", low=0)
     biases: Literal["size", "one"] = hyper("size", "T on biases: as on weights, or 1 as in released codes")
 
-    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
+    def measure(self, subject: Subject, progress: Steps) -> Finding:
         T = subject.w.abs() + self.eta
         if self.biases == "one":
             T = torch.where(subject.objective.space.is_weight(T.device), T, 1.0)

@@ -5,8 +5,9 @@ from torch import Tensor
 
 from ....adapters import Factors, factors
 from ....core.hyper import hyper
+from ....core.progress import Steps
 from ....data.types import Index
-from ..measure import Finding, Measure, Measured, StepCallback
+from ..measure import Finding, Measure, Measured
 from ..subject import RoundObserver, Subject
 
 
@@ -28,7 +29,7 @@ class AggregationError(Measure):
     def needs_adapter(self) -> bool:
         return True
 
-    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
+    def measure(self, subject: Subject, progress: Steps) -> Finding:
         observer = _Adapters(subject, progress)
         subject.next_round(None, observer)
         progress(observer.clients, observer.clients)
@@ -47,7 +48,7 @@ class AggregationError(Measure):
 class _Adapters(RoundObserver):
     """Sums each layer's products and factors over clients, so that one matrix is kept for a layer, not for a client."""
 
-    def __init__(self, subject: Subject, progress: StepCallback) -> None:
+    def __init__(self, subject: Subject, progress: Steps) -> None:
         self.subject, self.progress, self.clients = subject, progress, 0
         module = subject.objective.module
         self.fixed = {name: p.detach() for name, p in module.named_parameters() if not p.requires_grad}

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from ....core.progress import Steps
 from ...accuracy import per_client, score, spread
-from ..measure import Finding, Measure, Measured, StepCallback
+from ..measure import Finding, Measure, Measured
 from ..subject import Subject
 
 
@@ -14,7 +15,7 @@ class ClientAccuracy(Measure):
     of every client are used.
     """
 
-    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
+    def measure(self, subject: Subject, progress: Steps) -> Finding:
         data = subject.data
         scores = score(subject.objective, subject.w, data.x, data.y, data.preparation)
         progress(1, 1)

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from ....core.hyper import hyper
+from ....core.progress import Steps
 from ....data.types import Index
-from ..measure import Finding, Measure, Measured, StepCallback
+from ..measure import Finding, Measure, Measured
 from ..subject import RoundObserver, Subject
 
 
@@ -21,7 +22,7 @@ class Consistency(Measure):
     needs_round = True
     origin: Literal["next", "current"] = hyper("next", "measured from w^{t+1}, or from w^t, where the round began")
 
-    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
+    def measure(self, subject: Subject, progress: Steps) -> Finding:
         moves = _Moves(subject.w, progress)
         after = subject.next_round(None, moves).after
         progress(moves.clients, moves.clients)
@@ -34,7 +35,7 @@ class Consistency(Measure):
 class _Moves(RoundObserver):
     """Sums the clients' moves m_i = w_i - w^t and their squares, so that no local model is kept."""
 
-    def __init__(self, w: Tensor, progress: StepCallback) -> None:
+    def __init__(self, w: Tensor, progress: Steps) -> None:
         self.w, self.progress = w.double(), progress
         self.total, self.squares, self.clients = torch.zeros_like(self.w), 0.0, 0
 

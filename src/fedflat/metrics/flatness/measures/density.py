@@ -7,8 +7,9 @@ import torch
 from numpy.typing import NDArray
 
 from ....core.hyper import hyper
+from ....core.progress import Steps
 from ..hessian import Hessian, rademacher, tridiagonals
-from ..measure import Curve, Finding, LossMeasure, Measured, StepCallback, mean_with_interval
+from ..measure import Curve, Finding, LossMeasure, Measured, mean_with_interval
 from ..subject import Subject
 
 Array = NDArray[np.float64]
@@ -37,7 +38,7 @@ class Density(LossMeasure):
     )
     seed: int = hyper(0, "seed of the random vectors", low=0)
 
-    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
+    def measure(self, subject: Subject, progress: Steps) -> Finding:
         hessian = Hessian(subject.pooled, subject.w)
         random, matrices = np.random.default_rng(self.seed), []
         steps = min(self.steps, hessian.landscape.d)

@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 
 from ....core.hyper import hyper
+from ....core.progress import Steps
 from ..hessian import Hessian, Krylov, gaussian
-from ..measure import Finding, LossMeasure, Measured, StepCallback
+from ..measure import Finding, LossMeasure, Measured
 from ..subject import Subject
 
 
@@ -23,7 +24,7 @@ class Eigenvalues(LossMeasure):
     tol: float = hyper(1e-4, "residual at which to stop, relative to the eigenvalue", low=0, open_low=True)
     most: int = hyper(1000, "Hessian products at most; the residuals are stated in any case", low=1)
 
-    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
+    def measure(self, subject: Subject, progress: Steps) -> Finding:
         hessian = Hessian(subject.pooled, subject.w)
         pairs = eigenpairs(hessian, min(self.k, subject.pooled.d), self.tol, self.most, progress)
         values = {
@@ -33,7 +34,7 @@ class Eigenvalues(LossMeasure):
         return self.finding(subject, values)
 
 
-def eigenpairs(hessian: Hessian, k: int, tol: float, most: int, progress: StepCallback) -> list[tuple[float, float]]:
+def eigenpairs(hessian: Hessian, k: int, tol: float, most: int, progress: Steps) -> list[tuple[float, float]]:
     """Compute the `k` largest eigenvalues, descending, each with its residual."""
     # A basis twice as large saved at most one product in thirty, on MLPs and LeNet before and after training.
     krylov = Krylov(hessian, gaussian(np.random.default_rng(0), hessian.w), room=2 * k + 8)

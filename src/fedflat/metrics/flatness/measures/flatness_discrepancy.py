@@ -6,8 +6,9 @@ import numpy as np
 from torch import Tensor
 
 from ....core.hyper import hyper
+from ....core.progress import Steps, no_progress
 from ....data.types import Index
-from ..measure import Finding, Measure, Measured, StepCallback, no_progress
+from ..measure import Finding, Measure, Measured
 from ..subject import RoundObserver, Subject
 from .sharpness import worst_rise
 
@@ -26,7 +27,7 @@ class FlatnessDiscrepancy(Measure):
     rho: float = hyper(0.05, "radius of the balls, in the unit of the parameters", low=0)
     clients: Literal["all", "next"] = hyper("all", "the clients that train: all, or the next cohort")
 
-    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
+    def measure(self, subject: Subject, progress: Steps) -> Finding:
         everybody = np.arange(subject.data.clients)
         local = _LocalSharpness(subject, self.rho, progress, len(everybody) if self.clients == "all" else 0)
         subject.next_round(everybody if self.clients == "all" else None, local)
@@ -40,7 +41,7 @@ class FlatnessDiscrepancy(Measure):
 class _LocalSharpness(RoundObserver):
     """Sums the sharpness of local models, each on its client's samples, as soon as the clients finish."""
 
-    def __init__(self, subject: Subject, rho: float, progress: StepCallback, expected: int) -> None:
+    def __init__(self, subject: Subject, rho: float, progress: Steps, expected: int) -> None:
         """Start with no client; `expected` is their number, 0 if it is not known."""
         self.subject, self.rho, self.progress, self.expected = subject, rho, progress, expected
         self.total, self.weight, self.finished = 0.0, 0, 0  # the total is weighted by the clients' samples

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from ....core.hyper import hyper
 from ....core.oracle import unit
+from ....core.progress import Steps
 from ....data.types import Index
-from ..measure import Finding, Measure, Measured, StepCallback
+from ..measure import Finding, Measure, Measured
 from ..subject import RoundObserver, Subject
 
 
@@ -30,7 +31,7 @@ class FlatnessIncompatibility(Measure):
         "gradient", "each client's full gradient, or the method's own first perturbation, which needs a round"
     )
 
-    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
+    def measure(self, subject: Subject, progress: Steps) -> Finding:
         chosen = subject.some_clients(self.clients)
         observer = _Rises(subject, self.rho, len(chosen), progress)
         if self.direction == "gradient":
@@ -47,7 +48,7 @@ class FlatnessIncompatibility(Measure):
 class _Rises(RoundObserver):
     """The rises s_i of some clients, along given directions or, in an observed round, the method's perturbations."""
 
-    def __init__(self, subject: Subject, rho: float, clients: int, progress: StepCallback) -> None:
+    def __init__(self, subject: Subject, rho: float, clients: int, progress: Steps) -> None:
         self.subject, self.rho, self.clients, self.progress = subject, rho, clients, progress
         self.rises: list[float] = []
 

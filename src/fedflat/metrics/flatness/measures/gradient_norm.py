@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from ..measure import Finding, LossMeasure, Measured, StepCallback
+from ....core.progress import Steps
+from ..measure import Finding, LossMeasure, Measured
 from ..subject import Subject
 
 
@@ -10,7 +11,7 @@ class GradientNorm(LossMeasure):
     Measures of curvature say most about a model near a stationary point.
     """
 
-    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
+    def measure(self, subject: Subject, progress: Steps) -> Finding:
         gradient = subject.pooled.gradient(subject.w)
         progress(1, 1)
         return self.finding(subject, {"gradient_norm": Measured(float(gradient.double().norm()))})

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from ....core.hyper import hyper
-from ..measure import Finding, LossMeasure, StepCallback, mean_with_interval
+from ....core.progress import Steps
+from ..measure import Finding, LossMeasure, mean_with_interval
 from ..subject import Subject
 
 
@@ -27,7 +28,7 @@ class LPF(LossMeasure):
     relative: bool = hyper(False, "the relative change of the loss instead of the loss")
     seed: int = hyper(0, "seed of the noise", low=0)
 
-    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
+    def measure(self, subject: Subject, progress: Steps) -> Finding:
         losses = np.zeros(self.draws)
         for i, noise in enumerate(gaussians(self.seed, self.draws, subject.w)):
             losses[i] = subject.pooled.loss(subject.w + self.sigma * noise)

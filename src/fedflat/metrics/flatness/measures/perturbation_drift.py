@@ -5,8 +5,9 @@ from torch import Tensor
 
 from ....core.hyper import hyper
 from ....core.oracle import unit
+from ....core.progress import Steps
 from ....data.types import Index
-from ..measure import Finding, Measure, Measured, StepCallback
+from ..measure import Finding, Measure, Measured
 from ..subject import RoundObserver, Subject
 
 
@@ -29,7 +30,7 @@ class PerturbationDrift(Measure):
 
     steps: int = hyper(5, "local steps to look at, at most; each costs a gradient; 0 is all", low=0)
 
-    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
+    def measure(self, subject: Subject, progress: Steps) -> Finding:
         stride = 1
         if self.steps:
             longest = _StepCounter()

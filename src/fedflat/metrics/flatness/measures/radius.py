@@ -6,7 +6,8 @@ import numpy as np
 
 from ....core.hyper import hyper
 from ....core.oracle import unit
-from ..measure import Curve, Finding, LossMeasure, StepCallback, mean_with_interval
+from ....core.progress import Steps
+from ..measure import Curve, Finding, LossMeasure, mean_with_interval
 from ..subject import Subject
 from .lpf import gaussians
 
@@ -27,7 +28,7 @@ class Radius(LossMeasure):
     directions: int = hyper(10, "number of Gaussian directions", low=1)
     seed: int = hyper(0, "seed of the directions", low=0)
 
-    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
+    def measure(self, subject: Subject, progress: Steps) -> Finding:
         if self.along == "gradient":
             number, directions = 1, iter([subject.pooled.gradient(subject.w)])
         else:

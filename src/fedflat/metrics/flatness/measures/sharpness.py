@@ -5,7 +5,8 @@ from torch import Tensor
 
 from ....core.hyper import hyper
 from ....core.oracle import unit
-from ..measure import Finding, LossMeasure, Measured, StepCallback
+from ....core.progress import Steps
+from ..measure import Finding, LossMeasure, Measured
 from ..subject import Landscape, Mean, Subject
 
 
@@ -20,13 +21,13 @@ class Sharpness(LossMeasure):
     rho: float = hyper(0.05, "radius of the ball, in the unit of the parameters", low=0)
     steps: int = hyper(1, "ascent steps; each costs a gradient on all samples", low=1)
 
-    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
+    def measure(self, subject: Subject, progress: Steps) -> Finding:
         rise = worst_rise(subject.pooled, subject.w, self.rho, self.steps, progress)
         return self.finding(subject, {"sharpness": Measured(rise)})
 
 
 def worst_rise(
-    F: Landscape | Mean, w: Tensor, rho: float, steps: int, progress: StepCallback, scale: Tensor | float = 1.0
+    F: Landscape | Mean, w: Tensor, rho: float, steps: int, progress: Steps, scale: Tensor | float = 1.0
 ) -> float:
     """Compute max F(w + scale e) - F(w) at `w` (d,) over the points e, ||e|| <= rho, that `steps` of ascent visit.
 

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ....core.hyper import hyper
+from ....core.progress import Steps
 from ..hessian import Hessian, Krylov, gaussian, rademacher
-from ..measure import Finding, LossMeasure, StepCallback, mean_with_interval
+from ..measure import Finding, LossMeasure, mean_with_interval
 from ..subject import Landscape, Subject
 
 Draws = NDArray[np.float64]
@@ -47,7 +48,7 @@ class Trace(LossMeasure):
     groups: int = hyper(20, "groups of samples, each with its own signs", low=1)
     seed: int = hyper(0, "seed of the probes", low=0)
 
-    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
+    def measure(self, subject: Subject, progress: Steps) -> Finding:
         probes = _Probes(subject.pooled, subject.w, self.groups, self.seed, progress)
         inside, draws = 0.0, probes.draw(min(self.least, self.most))
         # The cost in probes, with the first ones: a probe costs 1.9 gradients, a step of the sketch 2.8 (LeNet).
@@ -79,7 +80,7 @@ class _Probes:
     w: Tensor
     groups: int
     seed: int
-    progress: StepCallback
+    progress: Steps
     Q: Tensor | None = None
     products: int = 0  # with the Hessian on all samples
 

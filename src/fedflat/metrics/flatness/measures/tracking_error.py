@@ -5,7 +5,8 @@ import torch
 
 from ....core.hyper import hyper
 from ....core.oracle import unit
-from ..measure import Finding, Measure, Measured, StepCallback
+from ....core.progress import Steps
+from ..measure import Finding, Measure, Measured
 from ..subject import Landscape, Subject
 
 
@@ -27,7 +28,7 @@ class TrackingError(Measure):
     batch_size: int = hyper(512, "samples in a batch", low=1)
     seed: int = hyper(0, "seed of the batches", low=0)
 
-    def measure(self, subject: Subject, progress: StepCallback) -> Finding:
+    def measure(self, subject: Subject, progress: Steps) -> Finding:
         members, number = subject.data.members, self.batches * self.batch_size
         if number < len(members):
             members = members[np.random.default_rng(self.seed).integers(len(members), size=number)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedflat.experiments import commit
+from fedflat.rounds import segments
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("git") is None, reason="no git on this machine")]
 
@@ -21,10 +21,10 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (package / "file.py").write_text("1\n")
     for words in ("init", "add .", "-c user.name=a -c user.email=a@b commit -m first"):
         subprocess.run(["git", "-C", str(tmp_path), *words.split()], check=True, capture_output=True)
-    monkeypatch.setattr(commit, "PACKAGE", package)
-    commit.commit_of_code.cache_clear()
+    monkeypatch.setattr(segments, "PACKAGE", package)
+    segments.commit_of_code.cache_clear()
     yield tmp_path
-    commit.commit_of_code.cache_clear()
+    segments.commit_of_code.cache_clear()
 
 
 def head(clone: Path) -> str:
@@ -33,12 +33,12 @@ def head(clone: Path) -> str:
 
 
 def test_it_is_the_head_of_the_clone(clone: Path) -> None:
-    assert commit.commit_of_code() == head(clone)[:12]
+    assert segments.commit_of_code() == head(clone)[:12]
 
 
 def test_changed_files_are_told(clone: Path) -> None:
     (clone / "src/fedflat/file.py").write_text("2\n")
-    assert commit.commit_of_code() == f"{head(clone)[:12]}-dirty"
+    assert segments.commit_of_code() == f"{head(clone)[:12]}-dirty"
 
 
 def test_no_program_of_the_clone_is_started(clone: Path) -> None:
@@ -46,7 +46,7 @@ def test_no_program_of_the_clone_is_started(clone: Path) -> None:
     program.write_text(f"#!/bin/sh\ntouch {clone}/started\n")
     program.chmod(0o755)
     subprocess.run(["git", "-C", str(clone), "config", "core.fsmonitor", str(program)], check=True)
-    assert commit.commit_of_code()
+    assert segments.commit_of_code()
     assert not (clone / "started").exists()
     subprocess.run(["git", "-C", str(clone), "status"], check=True, capture_output=True)
     assert (clone / "started").exists(), "git itself starts it"
@@ -55,14 +55,14 @@ def test_no_program_of_the_clone_is_started(clone: Path) -> None:
 def test_an_installed_package_has_none(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = clone / "lib" / "fedflat"
     installed.mkdir(parents=True)
-    monkeypatch.setattr(commit, "PACKAGE", installed)
-    assert commit.commit_of_code() is None
+    monkeypatch.setattr(segments, "PACKAGE", installed)
+    assert segments.commit_of_code() is None
 
 
 def test_without_a_repository_or_git_there_is_none(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.move(clone / ".git", clone / "elsewhere")
-    assert commit.commit_of_code() is None
+    assert segments.commit_of_code() is None
     shutil.move(clone / "elsewhere", clone / ".git")
-    commit.commit_of_code.cache_clear()
+    segments.commit_of_code.cache_clear()
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert commit.commit_of_code() is None
+    assert segments.commit_of_code() is None
