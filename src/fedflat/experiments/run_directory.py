@@ -213,7 +213,7 @@ class RunDirectory:
             known = read_json(path) if path.exists() else []
         except InputError:
             known = []
-        return known if isinstance(known, list) else [known]  # earlier versions wrote a single one
+        return known if isinstance(known, list) else []
 
     def check_same_code(self, spec: RunSpec, strict: bool) -> None:
         """Warn with a ChangedWarning if the user's code is not what computed the rounds so far.

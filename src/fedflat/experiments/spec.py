@@ -16,7 +16,6 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_
 
 from ..adapters.lora import LoRA
 from ..core.errors import InputError, shortened
-from ..core.hyper import later_defaults
 from ..core.method import Method
 from ..core.object_references import (
     ExtensionPoint,
@@ -342,18 +341,7 @@ class Experiment(Section):
 
     def digest(self) -> str:
         """The hexadecimal digits in names of folders. Whether two configurations are one is told by `settings_key`."""
-        # Settings at their default are left out, so that one that is added later does not rename old folders.
-        defaults = _defaults(type(self))
-        given = {name: x for name, x in self.decisive().items() if settings_key(x) != defaults.get(name)}
-        if "data" in given:
-            given["data"] = _without_later(given["data"], DataOptions)
-        for name in {"flatness", "probes"} & set(given):
-            given[name] = [_measure_without_later(section) for section in given[name]]
-        if "method" in given:
-            given["method"] = _method_without_later(given["method"])
-        if "methods" in given:
-            given["methods"] = [_method_without_later(section) for section in given["methods"]]
-        return hashlib.sha256(settings_key(given).encode()).hexdigest()[:DIGITS]
+        return hashlib.sha256(settings_key(self.decisive()).encode()).hexdigest()[:DIGITS]
 
     def decisive(self) -> dict[str, Any]:
         """Every setting that the results depend on; files of code by their names, whatever folder they are in.
@@ -362,8 +350,6 @@ class Experiment(Section):
         """
         ignored = {"checkpoint_every", "data_dir", "store_megabytes", "targets", "workers"}
         ignored -= {"data_dir"} if is_folder(self.data.name) else set()
-        # A federation's digest is older than these.
-        ignored |= {name for name in ("adapter", "attack", "guard", "privacy") if getattr(self, name) is None}
         table = with_names(self.model_dump(exclude=ignored), portable)
         if self.data.tokenizer is None:
             table["data"].pop("tokenizer", None)  # it is not in the table of a set from outside
@@ -404,12 +390,6 @@ class Experiment(Section):
         """
         origins = {portable(name): origin(name, point) for name, point in self.outside_names().items()}
         return {name: vars(found) for name, found in origins.items() if found is not None}
-
-
-@cache
-def _defaults(kind: type[Experiment]) -> dict[str, str]:
-    """The keys of the decisive settings of a configuration that nothing is given for, by name."""
-    return {name: settings_key(value) for name, value in kind().decisive().items()}
 
 
 NAMED = ("data", "flatness", "method", "methods", "model", "partition", "probes")  # keys whose value names something
@@ -518,24 +498,6 @@ def distinct_seeds(seeds: list[int]) -> list[int]:
     if len(set(seeds)) < len(seeds) or min(seeds) < 0:
         raise InputError("seeds must be different whole numbers from 0")
     return seeds
-
-
-def _method_without_later(section: dict[str, Any]) -> dict[str, Any]:
-    method = all_methods().get(section["name"])
-    section = {name: _method_without_later(x) if isinstance(x, dict) and "name" in x else x
-               for name, x in section.items()}  # fmt: skip
-    return _without_later(section, method) if method else section
-
-
-def _measure_without_later(section: dict[str, Any]) -> dict[str, Any]:
-    measure = all_measures().get(section["name"])
-    return _without_later(section, measure) if measure else section
-
-
-def _without_later(section: dict[str, Any], cls: type[Any]) -> dict[str, Any]:
-    """The section of `cls` without the fields that came later than the class, where they are at their defaults."""
-    later = later_defaults(cls)
-    return {name: value for name, value in section.items() if name not in later or later[name] != value}
 
 
 class StudySpec(Experiment):
