@@ -12,7 +12,7 @@ import pytest
 from fedflat.core.errors import InputError
 from fedflat.experiments.config_errors import validated
 from fedflat.experiments.extension import extend_study
-from fedflat.experiments.grid import variants
+from fedflat.experiments.labels import variants
 from fedflat.experiments.run_directory import difference
 from fedflat.experiments.spec import RunSpec, StudySpec
 from fedflat.experiments.studies import begin_study, run_directory, stored_study, study, write_study

@@ -36,7 +36,7 @@ def test_a_spec_builds_what_it_says() -> None:
     spec = run_spec(method={"name": "fedgf", "c": 0.5}, participation={"bernoulli": 0.5}, dtype="float64", seed=4)
     sim = spec.build()
     assert sim.method == ff.methods.FedGF(c=0.5)
-    assert "Bernoulli(p=0.5)" in sim.settings()["participation"]
+    assert sim.settings()["participation"] == {"class": "Bernoulli", "p": 0.5}
     assert (sim.data.clients, sim.rounds, sim.seed, sim.w.dtype) == (10, 6, 4, torch.float64)
 
 
@@ -186,7 +186,7 @@ def private_spec(**changes) -> RunSpec:
 def test_a_private_run_is_built_with_its_rate_and_takes_no_measure_by_default() -> None:
     spec = private_spec(**PRIVATE, client={"steps": 2})
     sim = spec.build()
-    assert sim.settings()["participation"] == "Poisson(rate=0.5)"
+    assert sim.settings()["participation"] == {"class": "Poisson", "rate": 0.5}
     assert (spec.flatness, spec.decisive()["privacy"]["clip"]) == ([], 0.5)
     assert RunSpec.model_validate(spec.table()).digest() == spec.digest()
 

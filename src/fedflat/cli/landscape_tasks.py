@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -17,6 +17,7 @@ from ..files import locked, make_folder, sweep, write_atomically
 from ..metrics.features import FeatureMap
 from ..metrics.flatness.surface import Surface
 from ..reports.surfaces import write_landscape
+from ..rounds.settings import text_of_data, text_of_model
 from .console import Console, counting_columns
 from .execution import prepare_data
 
@@ -44,7 +45,8 @@ def _draw(console: Console, tasks: Sequence[Task], runs: Sequence[ShownRun], fol
     surfaces = [picture for picture in pictures if isinstance(picture, Surface)]
     maps = [picture for picture in pictures if isinstance(picture, FeatureMap)]
     names = ", ".join(run.label for run in runs) if len(runs) <= 4 else f"{len(runs)} models"
-    title = f"Loss landscape of {names} on {', '.join(dict.fromkeys(str(run.stored.settings['data']) for run in runs))}"
+    data = dict.fromkeys(text_of_data(run.stored.settings["data"]) for run in runs)
+    title = f"Loss landscape of {names} on {', '.join(data)}"
     console.say(f"page: {write_landscape(surfaces, maps, folder, title, _notes(runs))}")
 
 
@@ -116,8 +118,9 @@ class _TaskProgress:
 def _notes(runs: Sequence[ShownRun]) -> list[str]:
     """Where runs differ in more than the method, so that their surfaces are not of one function."""
     notes = []
-    for name in ("data", "data_hash", "model"):
-        values = dict.fromkeys(str(run.stored.settings[name]) for run in runs)
+    texts: dict[str, Callable[[Any], str]] = {"data": text_of_data, "data_hash": str, "model": text_of_model}
+    for name, text in texts.items():
+        values = dict.fromkeys(text(run.stored.settings[name]) for run in runs)
         if len(values) > 1:
             notes.append(f"Not the same loss: {name} differs between runs ({'; '.join(values)}).")
     return notes

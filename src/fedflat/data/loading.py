@@ -157,7 +157,7 @@ def divide(
         classes=loaded.classes,
         test=None if loaded.test is None else (loaded.test.x, loaded.test.y),
         name=portable(name),
-        partition=str(scheme),
+        partition=scheme,
         preparation=loaded.preparation,
         augmentation=augmentation_of(options.augment, train.x, name),
         vocabulary=loaded.vocabulary,

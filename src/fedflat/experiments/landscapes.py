@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -25,11 +24,13 @@ from ..metrics.flatness.surface import Surface, grid, losses_on, marks_on, plane
 from ..rounds.model_file import load_model
 from ..rounds.participation import Explicit
 from ..rounds.randomness import Purpose, generator
+from ..rounds.settings import digest, first_difference
 from .run_directory import StoredRun
 from .spec import RunSpec, participation_of
 from .studies import stored_study
 
 Picture = TypeVar("Picture", Surface, FeatureMap)
+OF_A_PLANE = ("model", "layers", "loss", "data_hash")  # settings that all runs of a plane share
 VERSION = 1  # part of every key; it must rise when the computation changes
 MAX_MODEL_BYTES = 2**36
 GLOBAL = "global model"
@@ -240,11 +241,11 @@ def _check_plane(runs: Sequence[ShownRun], clients: Sequence[Index], settings: S
         raise InputError(f"plane: {needed} models are needed, and there {'is' if found == 1 else 'are'} {found}; "
                          "give more runs, or local models too")  # fmt: skip
     for run in runs[1:]:
-        for name in ("model", "layers", "loss", "data_hash"):
-            ours, theirs = (one.stored.settings.get(name) for one in (runs[0], run))
-            if ours != theirs:
-                raise InputError(f"plane: runs must have one model and one data set; {name} is {ours} in "
-                                 f"{runs[0].label} and {theirs} in {run.label}")  # fmt: skip
+        first, other = ({name: one.stored.settings[name] for name in OF_A_PLANE} for one in (runs[0], run))
+        if difference := first_difference(first, other):
+            name, ours, theirs = difference
+            raise InputError(f"plane: runs must have one model and one data set; {name} is {ours} in "
+                             f"{runs[0].label} and {theirs} in {run.label}")  # fmt: skip
 
 
 def _plane_surface(
@@ -352,4 +353,4 @@ def _labels(runs: Sequence[StoredRun]) -> list[str]:
 
 def _key(*parts: Any) -> str:
     """A part of a file's name that differs between pictures with different settings; so long that none is met twice."""
-    return hashlib.sha256(json.dumps([VERSION, *parts], sort_keys=True).encode()).hexdigest()[:32]
+    return digest([VERSION, *parts], 32)

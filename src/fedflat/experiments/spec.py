@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import Callable
@@ -55,8 +54,10 @@ from ..rounds.local_training import Client
 from ..rounds.participation import Bernoulli, HeldOut, Participation, Unreliable
 from ..rounds.participation import participation as as_rule
 from ..rounds.privacy.settings import Privacy
+from ..rounds.settings import digest, settings_key
 from .config_errors import check_bounds, short_repr, validated
-from .grid import SettingsGrid, checked_grid, settings_key, variants
+from .grid import SettingsGrid, checked_grid
+from .labels import variants
 from .merging import merged, nested
 from .schema import NamedSection, Section, UnloadedSection, choice_of, section_named, section_of
 
@@ -341,7 +342,7 @@ class Experiment(Section):
 
     def digest(self) -> str:
         """The hexadecimal digits in names of folders. Whether two configurations are one is told by `settings_key`."""
-        return hashlib.sha256(settings_key(self.decisive()).encode()).hexdigest()[:DIGITS]
+        return digest(self.decisive(), DIGITS)
 
     def decisive(self) -> dict[str, Any]:
         """Every setting that the results depend on; files of code by their names, whatever folder they are in.

@@ -14,9 +14,9 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ..core.errors import InputError
 from ..methods import find, plain
+from ..rounds.settings import flattened
 from .config_errors import validated
 from .grid import SettingsGrid
-from .merging import flattened
 from .schema import NamedSection, Section
 from .spec import RunSpec, StudySpec, build_method, distinct_seeds, is_loaded, with_variants
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
 from ..files import TEXT, parsed, read_json, write_atomically
+from .settings import digest
 
 CONTENT, SHA256 = "content", "sha256"
 
@@ -30,4 +30,4 @@ def read_checked(path: Path, most: int = TEXT) -> Any:
 
 def _digest(content: Any) -> str:
     """The SHA-256 of a JSON-able value, however a file has its keys ordered and its lines broken."""
-    return hashlib.sha256(json.dumps(json.loads(json.dumps(content)), sort_keys=True).encode()).hexdigest()
+    return digest(json.loads(json.dumps(content)))

@@ -21,6 +21,7 @@ from ..checkpoint import DamagedError
 from ..cost import full_passes_per_round, gradients_per_step
 from ..local_training import Client
 from ..participation import Participation
+from ..settings import table_of
 from .accountant import Neighbours, epsilon, noise_for
 from .private_mean import PrivateMean
 from .randomness import KEY_BYTES, derived_key, poisson_sample, seeded_key, system_key
@@ -168,9 +169,9 @@ class PrivateRounds:
             raise InputError(f"{log} is damaged: it has {len(new._released)} of {number} releases before {path.name}")
         return new
 
-    def settings(self) -> dict[str, str]:
-        """What the rounds depend on; noise that was solved for depends on how many are planned."""
-        return {"privacy": repr(self.privacy), "noise_multiplier": f"{self._noise:g}"}
+    def settings(self) -> dict[str, Any]:
+        """Return a table of what the rounds depend on; noise that was solved for depends on how many are planned."""
+        return table_of(self.privacy) | {"solved_noise": f"{self._noise:g}"}
 
     def epsilon(self, rounds: int) -> float:
         """What so many rounds have spent, for one client added or removed, in all continuations that are known of."""
