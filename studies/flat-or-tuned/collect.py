@@ -129,7 +129,9 @@ def add_search(found: Collected, part: str, split: str, folder: Path) -> None:
     found.miss(part, split, *(f"the step of {rounds} rounds is not complete" for rounds in left))
     found.tuning += [{"part": part} | row for one in tried for row in tuning_rows(split, spec, one)]
     trials = [(path.name, RunDirectory(path)) for path in sorted(folder.glob("trials/*"))]
-    found.runs += [run_row(part, split, run) for run in finished(trials)]
+    rows = [run_row(part, split, run) for run in finished(trials)]
+    # By their settings and not by the names of their folders, which are digests.
+    found.runs += sorted(rows, key=lambda row: (row["method"], row["seed"], row["client.lr"], row["hyper_parameters"]))
 
 
 def add_study(found: Collected, part: str, split: str, folder: Path) -> None:

@@ -75,27 +75,22 @@ def test_other_commands_end_well_or_in_one_line(fedflat, runs: tuple[Path, Path]
 
 
 SHOWN = {
-    "markup": edited("summary.json", "settings", "data", value="[/x] <script>alert(1)</script> $\\frac$"),
-    "unicode": edited("summary.json", "settings", "model", value="☃ 模型"),
-    "a client of another kind": edited("summary.json", "settings", "client", value="Client(lr='x', epochs=[1])"),
-    "a share that is none": edited("summary.json", "settings", "participation", value="Share(share='<b>')"),
-    "deep settings": edited("summary.json", "settings", "model", value="f(" * 400),
+    "markup": edited("summary.json", "settings", "data", "name", value="[/x] <script>alert(1)</script> $\\frac$"),
+    "unicode": edited("summary.json", "settings", "model", "class", value="☃ 模型"),
+    "a rule of another kind": edited("summary.json", "settings", "participation", value={"class": "<b>", "x": "[/x]"}),
     "an unknown number": edited("summary.json", "summary", "later", value=1.5),
     "an infinite loss": edited("summary.json", "summary", "train_loss", value=float("inf")),
     "no number for drift": edited("summary.json", "summary", "drift", value=float("nan")),
-    "other hyper-parameters": edited("summary.json", "settings", "hyper", value={"[red]": None, "x": "<b>"}),
+    "other hyper-parameters": edited("summary.json", "settings", "method", value={
+        "class": "x", "[red]": None, "x": "<b>"}),
     "more about the split": edited("summary.json", "settings", "split", "later", value=1),
     "an infinite curve": edited("flatness.json", 0, "curves", value={
         "c": {"x": [1.0, 2.0], "y": [float("inf"), 1.0], "x_label": "$", "y_label": "[b]", "logarithmic": True}}),
 }  # fmt: skip
 
 
-APART = ["deep settings"]  # of the same key as another
-TOGETHER = [name for name in SHOWN if name not in APART]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("names", chosen([TOGETHER, APART], [[name] for name in SHOWN]), ids=lambda names: names[0])
+@pytest.mark.parametrize("names", chosen([[*SHOWN]], [[name] for name in SHOWN]), ids=lambda names: names[0])
 def test_what_is_only_odd_is_shown(fedflat, runs: tuple[Path, Path], names: list[str]) -> None:
     """All in one run, and in `make test-all` one after another: what stops a report stops it among others, too."""
     for name in names:

@@ -113,7 +113,7 @@ def test_a_loss_of_ones_own_is_the_named_one_if_it_is_the_same_formula(kind: str
         for loss in (None, own)
     )
     assert torch.equal(one.w, other.w)
-    assert "loss" not in one.settings or kind == "regression"
+    assert one.settings["loss"] == ("regression" if kind == "regression" else "cross-entropy")
     assert other.settings["loss"].startswith(f"{own.__name__} #")
     assert one.summary.keys() == other.summary.keys()
 
@@ -141,7 +141,7 @@ def test_flatness_of_a_linear_regression_is_its_closed_form() -> None:
     assert found == pytest.approx(np.linalg.eigvalsh(2 * design.T @ design / 60)[-1], rel=1e-3)
 
 
-def test_a_checkpoint_remembers_a_loss_that_is_not_the_usual_one(tmp_path) -> None:
+def test_a_checkpoint_remembers_the_loss(tmp_path) -> None:
     data = ff.FederatedData.split(X, np.arange(60) % 3, clients=3)
 
     def simulation(loss) -> ff.Simulation:
@@ -150,7 +150,7 @@ def test_a_checkpoint_remembers_a_loss_that_is_not_the_usual_one(tmp_path) -> No
     usual, own = simulation(None), simulation(again)
     usual.round()
     usual.save(tmp_path / "usual")
-    assert "loss" not in usual.settings()
+    assert usual.settings()["loss"] == "cross-entropy"
     own.round()
     own.save(tmp_path / "own")
     simulation("cross-entropy").load(tmp_path / "usual")

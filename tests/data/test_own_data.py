@@ -73,7 +73,7 @@ def rows(*some: torch.Tensor) -> list[tuple]:
 def test_every_partition_takes_own_arrays(name: str) -> None:
     scheme = all_partitions()[name]()
     data = ff.FederatedData.split(X, Y, clients=8, partition=scheme, test=0.25, validation=0.2, **GROUPS)
-    assert (data.clients, data.classes, data.shape, data.partition) == (8, 4, (3,), str(scheme))
+    assert (data.clients, data.classes, data.shape, data.partition) == (8, 4, (3,), scheme)
     test_x, test_y = data.test
     assert rows(data.x, test_x) == rows(torch.tensor(X))  # no sample is lost, and none is on both sides
     for x, y in ((data.x, data.y), (test_x, test_y)):  # labels stay with their samples: row i begins with 3 i

@@ -114,7 +114,7 @@ def test_the_seeded_mode_says_in_its_name_that_it_is_not_private_and_repeats() -
     for sim in (one, other):
         sim.run()
     torch.testing.assert_close(one.w, other.w, rtol=1e-9, atol=1e-9)
-    assert "not-private" in one.settings()["privacy"]
+    assert one.settings()["privacy"]["noise"] == "seeded-not-private"
 
 
 def test_the_key_of_a_round_is_drawn_once_and_those_of_earlier_rounds_are_forgotten() -> None:

@@ -1,4 +1,4 @@
-"""Damaged files are named and cost a few rounds, changed versions give a warning, and old formats can be opened."""
+"""Damaged files are named and cost a few rounds, and changed versions give a warning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from fedflat.core.errors import ChangedWarning, InputError
 from fedflat.experiments import runner
@@ -23,13 +22,11 @@ from fedflat.experiments.run_directory import RunDirectory, StoredRun
 from fedflat.experiments.spec import RunSpec
 from fedflat.experiments.verification import Verdict, verify_run
 from fedflat.rounds import checkpoint, segments
-from fedflat.rounds.checkpoint import DamagedError
 from support.durability import difference, facts
 from support.effort import effort
 from support.studies import run_spec
 from support.watching import Watched
 
-FIXTURES = Path(__file__).parent.parent / "fixtures"
 STORES = pytest.mark.parametrize("megabytes", [2048, 0], ids=["memory", "file"])
 
 
@@ -274,44 +271,6 @@ def test_fewer_rounds_than_there_are_are_refused(tmp_path: Path) -> None:
     sim = run_spec(method="scaffold", flatness=[], executor="sequential", rounds=3).build()
     with pytest.raises(InputError, match="has 4 rounds, rounds = 3 is less"):
         sim.load(RunDirectory(tmp_path).checkpoint)
-
-
-# --- old formats ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("store", ["memory", "file"])
-def test_format_1_opens_and_goes_on(tmp_path: Path, store: str) -> None:
-    """A run that was stopped with the last version of that format keeps its bits and resumes."""
-    shutil.copytree(FIXTURES / "format-1" / store, tmp_path / "old")
-    directory = RunDirectory(tmp_path / "old")
-    spec, path = directory.spec(), directory.checkpoint
-    raw, sim = load_file(path), spec.build()
-    with pytest.warns(ChangedWarning, match="it is of format 1"):
-        sim.load(path)
-    assert all(torch.equal(x, raw[f"server.{name}"]) for name, x in sim.server.tensors().items())
-    with pytest.raises(InputError, match="it is of format 1"):
-        sim.load(path, strict=True)
-    with pytest.warns(ChangedWarning, match="it is of format 1"):
-        ended = runner.run(spec, directory.path)
-    assert ended.metrics.num_rows == 8
-    assert problems(directory.path) == {}
-    runner.run(spec, tmp_path / "new")
-    old, new = (load_file(tmp_path / folder / "model.safetensors") for folder in ("old", "new"))
-    here = spec.build()
-    for _ in range(4):
-        here.round()
-    alike = all(torch.equal(x, raw[f"server.{name}"]) for name, x in here.server.tensors().items())
-    for name in new:  # another kind of processor may round otherwise in the first four rounds
-        assert torch.equal(old[name], new[name]) if alike else torch.allclose(old[name], new[name], atol=1e-4)
-
-
-def test_a_damaged_file_does_not_pass_for_one_of_format_1(tmp_path: Path) -> None:
-    stopped(tmp_path)
-    path = RunDirectory(tmp_path).checkpoint
-    path.write_bytes(path.read_bytes().replace(b'\\"format\\": 2', b'\\"format\\": 3'))
-    with pytest.raises(DamagedError, match="it is damaged"):
-        checkpoint.load(path)
 
 
 # --- a user's files ---------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 from fedflat.core.errors import InputError
 from fedflat.experiments.config_errors import validated
 from fedflat.experiments.extension import extend_study
-from fedflat.experiments.grid import variants
+from fedflat.experiments.labels import variants
 from fedflat.experiments.run_directory import difference
 from fedflat.experiments.spec import RunSpec, StudySpec
 from fedflat.experiments.studies import begin_study, run_directory, stored_study, study, write_study
@@ -62,8 +62,8 @@ def test_equal_runs_are_one() -> None:
 def test_settings_that_share_the_first_digits_of_a_digest_are_different_runs() -> None:
     """The first two of these step sizes were one run, as the first six digits of their digests are the same."""
     table = {"data": {"name": "digits", "clients": 10}, "rounds": 2, "methods": ["fedavg"], "seeds": [0]}
-    runs = StudySpec(**table, grid={"client.lr": [0.0069, 0.02956, 0.5]}).runs()
-    assert [run.client.lr for run in runs] == [0.0069, 0.02956, 0.5]
+    runs = StudySpec(**table, grid={"client.lr": [0.00472, 0.05195, 0.5]}).runs()
+    assert [run.client.lr for run in runs] == [0.00472, 0.05195, 0.5]
     assert len({run.digest()[:6] for run in runs}) == 2
     assert len({run_directory(run, Path()).path for run in runs}) == 3
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -145,15 +144,6 @@ def test_an_architecture_that_cannot_be_is_one_line(run: ff.Run, tmp_path: Path)
         with pytest.raises(InputError, match=message) as caught:
             _ = ff.load_run(tmp_path / "saved").model
         assert "\n" not in str(caught.value)
-
-
-def test_a_run_that_an_earlier_version_saved_is_read(run: ff.Run, tmp_path: Path) -> None:
-    dataclasses.replace(run, architecture=None).save(tmp_path / "saved")
-    assert "architecture" not in json.loads((tmp_path / "saved" / "summary.json").read_text())
-    stored = ff.load_run(tmp_path / "saved")
-    assert stored.summary == run.summary
-    with pytest.raises(InputError, match=r"load_into\(module\)"):
-        _ = stored.model
 
 
 @pytest.fixture(scope="module")

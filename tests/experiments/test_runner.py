@@ -268,9 +268,6 @@ def test_studies_without_a_file_share_a_folder_only_if_they_extend_each_other(
     assert studies.default_folder(study_spec(methods=["feddyn"], seeds=[7], protocol="final")) == folder
     others = [studies.default_folder(study_spec(**{name: 7})) for name in ("rounds", "participation", "last")]
     assert len({folder, *others}) == 4
-    studies.begin_study(study_spec(), Path("runs/compare"))  # by an earlier version
-    assert studies.default_folder(study_spec(seeds=[7])) == Path("runs/compare")
-    assert studies.default_folder(study_spec(rounds=7)) == others[0]
 
 
 class Failing(ff.Callback):

@@ -168,9 +168,9 @@ def test_what_a_finished_run_says_of_itself(finished: Path, tmp_path: Path) -> N
     folder = next((finished / "runs").glob("SWA-FedASAM-seed0-*"))
     found = ff.load_run(folder)
     assert found.method == "SWA-FedASAM"
-    assert found.settings["hyper"] == {
-        "base": "FedASAM", "base.server_lr": 1.0, "base.rho": 0.7, "base.eta": 0.2, "begin": 0.5, "cycle": 2,
-        "lr_low": 1e-4, "sample": "cycle_end",
+    assert found.settings["method"] == {
+        "class": "SWA", "base": {"class": "FedASAM", "server_lr": 1.0, "rho": 0.7, "eta": 0.2}, "begin": 0.5,
+        "cycle": 2, "lr_low": 1e-4, "sample": "cycle_end",
     }  # fmt: skip
     assert {"test_accuracy", "test_accuracy_iterate"} <= set(found.metrics.column_names)
     comparison = ff.compare([ff.load_run(path) for path in sorted((finished / "runs").iterdir())])

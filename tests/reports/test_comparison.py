@@ -106,10 +106,8 @@ def test_a_number_of_a_variant_stands_beside_the_runs_with_these_settings_whatev
 
 
 def test_own_client_settings_of_a_method_are_told() -> None:
-    class Slower(Fake):
-        settings = property(lambda self: super().settings | {"client": "lr_decay=0.9995"})
-
-    notes = ff.compare([RUNS[0], Slower("FedDyn", 0, [0.5] * 3)]).notes
+    slower = Fake("FedDyn", 0, [0.5] * 3, client=ff.Client(lr_decay=0.9995))
+    notes = ff.compare([RUNS[0], slower]).notes
     assert notes == ["Local training has settings of their own for some methods: see FedAvg, FedDyn below."]
 
 

@@ -23,7 +23,7 @@ from fedflat.reports.figures import (
     themed,
 )
 from fedflat.reports.partition import shade_map
-from support.finished_runs import Fake
+from support.finished_runs import Fake, split_data
 
 METHODS = [Fake(method, 0, [0.5]) for method in ("FedAvg", "FedSAM", "FedGF")]
 
@@ -95,7 +95,7 @@ def test_a_difference_that_may_be_none_is_grey() -> None:
 
 def test_each_task_has_a_figure_of_its_own_in_which_labels_are_short() -> None:
     runs = [
-        Fake(method, 0, [0.5], {"rho": rho}, data=f"digits, 50 clients, Dirichlet(alpha={alpha})")
+        Fake(method, 0, [0.5], {"rho": rho}, data=split_data("digits", 50, ff.Dirichlet(alpha=alpha)))
         for alpha in (0.1, 1.0) for method, rho in (("FedAvg", 0), ("FedSAM", 0.1), ("FedSAM", 0.2))
     ]  # fmt: skip
     comparison = ff.compare(runs)
@@ -108,7 +108,7 @@ def test_each_task_has_a_figure_of_its_own_in_which_labels_are_short() -> None:
 def test_what_stands_in_a_figure_is_escaped() -> None:
     """Names of data sets come from files; the name of a task is in the title, in text and in an attribute."""
     harm = """d" onload="alert(1)'><script>alert(1)</script>"""
-    runs = [Fake("FedAvg", 0, [0.5, 0.6], data=f"{name}, 5 clients, IID()") for name in (harm, "other")]
+    runs = [Fake("FedAvg", 0, [0.5, 0.6], data=split_data(name)) for name in (harm, "other")]
     for svg in accuracy_curves(ff.compare(runs)):
         root = ET.fromstring(svg)
         assert "onload" not in root.attrib

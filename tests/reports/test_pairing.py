@@ -8,14 +8,16 @@ from types import SimpleNamespace
 import pytest
 
 import fedflat as ff
-from support.finished_runs import Fake
+from fedflat.rounds.participation import Share
+from fedflat.rounds.settings import table_of
+from support.finished_runs import Fake, split_data
 
 
 def swept(method: str, alpha: float, lr: float, seed: int, accuracy: float, **hyper: float) -> Fake:
     """A run as the engine leaves it: partitions depend on alpha and seed."""
     return Fake(
-        method, seed, [0.1, accuracy], hyper, partition_hash=f"{alpha} {seed}", client=repr(ff.Client(lr=lr)),
-        data=f"digits, 50 clients, Dirichlet(alpha={alpha})", more={"batches": "1 epochs, None"},
+        method, seed, [0.1, accuracy], hyper, partition_hash=f"{alpha} {seed}", client=ff.Client(lr=lr),
+        data=split_data("digits", 50, ff.Dirichlet(alpha=alpha)),
     )  # fmt: skip
 
 
@@ -73,7 +75,8 @@ def test_a_baseline_is_a_label_or_a_method_in_any_spelling() -> None:
 
 
 def test_rounds_and_participation_make_rows_of_their_own() -> None:
-    runs = [Fake("FedAvg", 0, [0.5] * n, more={"participation": f"Share(share={p})"}) for n, p in [(4, 0.1), (5, 0.2)]]
+    shares = {4: table_of(Share(0.1)), 5: table_of(Share(0.2))}
+    runs = [Fake("FedAvg", 0, [0.5] * n, more={"participation": share}) for n, share in shares.items()]
     assert [row.label for row in ff.compare(runs).rows] == [
         "FedAvg(participation=0.1, rounds=4)",
         "FedAvg(participation=0.2, rounds=5)",

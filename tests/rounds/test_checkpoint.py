@@ -27,7 +27,7 @@ def test_other_settings_are_refused_by_name(tmp_path) -> None:
     for changes, name in [
         ({"seed": 1}, "seed"),
         ({"client": {"lr": 0.3}}, r"client\.lr"),
-        ({"participation": 2}, "participation"),
+        ({"participation": 2}, r"participation\.number"),
     ]:
         with pytest.raises(ValueError, match=f"{name} was .*, now it is"):
             simulation(find("Scaffold")(), **changes).load(path)
@@ -77,8 +77,7 @@ def test_a_bit_that_flips_in_a_number_is_noticed(tmp_path) -> None:
     path = saved(tmp_path)
     content, at = path.read_bytes(), path.stat().st_size - 40  # in the last tensor before the checksum
     path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-    assert not checkpoint.check_sum(path)
-    with pytest.raises(checkpoint.DamagedError, match=r"state\.safetensors"):
+    with pytest.raises(checkpoint.DamagedError, match=r"state\.safetensors .*its SHA-256 is another one"):
         checkpoint.load(path)
 
 
@@ -95,7 +94,7 @@ def test_another_format_is_refused(tmp_path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(checkpoint, "FORMAT", 99)
     path = saved(tmp_path)
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="has format 99, this version reads 2 and 1"):
+    with pytest.raises(ValueError, match="has format 99, this version reads 3"):
         checkpoint.load(path)
 
 

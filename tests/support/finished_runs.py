@@ -9,7 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from fedflat.metrics.flatness import Flatness
-from fedflat.reports.pairing import PAIRED_BY
+from fedflat.reports.run_settings import HASHES
+from fedflat.rounds.local_training import Client
+from fedflat.rounds.participation import Share
+from fedflat.rounds.settings import CLASS, table_of
 
 SPENT = ("gradients", "bytes_down", "bytes_up")
 
@@ -29,8 +32,8 @@ class Fake:
     accuracies: list[float]
     hyper: dict[str, Any] = field(default_factory=dict)
     partition_hash: str = "same"
-    client: str = "x"
-    data: str = "x"
+    client: Client = field(default_factory=Client)
+    data: dict[str, Any] = field(default_factory=lambda: split_data("x"))
     rounds: int | None = None
     more: dict[str, Any] = field(default_factory=dict)  # further settings
     columns: dict[str, list[float]] = field(default_factory=dict)  # further metrics
@@ -52,5 +55,19 @@ class Fake:
 
     @property
     def settings(self) -> dict[str, Any]:
-        shared = dict.fromkeys((*PAIRED_BY, "executor"), "x") | {"client": self.client, "data": self.data}
-        return shared | {"partition_hash": self.partition_hash, "hyper": self.hyper, "split": SPLIT} | self.more
+        of_runs = dict.fromkeys(("method_code", "augmentation", "adapter", "guard", "attack", "privacy", "base_hash"))
+        texts = dict.fromkeys((*HASHES, "layers", "loss", "weights", "precision", "executor"), "x")
+        tables = {"method": {CLASS: self.method, **self.hyper}, "client": table_of(self.client), "data": self.data,
+                  "participation": table_of(Share(1.0)), "model": model_of("x", 1)}  # fmt: skip
+        own = {"label": self.method, "partition_hash": self.partition_hash, "split": SPLIT}
+        return texts | of_runs | tables | own | self.more
+
+
+def split_data(name: str, clients: int = 3, scheme: Any = "x") -> dict[str, Any]:
+    """The settings of data that `scheme`, a partition or a text, has split."""
+    return {"name": name, "clients": clients, "partition": scheme if isinstance(scheme, str) else table_of(scheme)}
+
+
+def model_of(name: str, parameters: int) -> dict[str, Any]:
+    """The settings of a model."""
+    return {CLASS: name, "parameters": parameters, "dtype": "float32"}

@@ -123,7 +123,7 @@ def _summaries() -> dict[str, Case]:
     f = "summary.json"
     return {
         "summary: no summary": edited(f, "summary"), "summary: no settings": edited(f, "settings"),
-        "summary: no cost": edited(f, "cost"), "summary: no hyper": edited(f, "settings", "hyper"),
+        "summary: no cost": edited(f, "cost"), "summary: no method": edited(f, "settings", "method"),
         "summary: no split": edited(f, "settings", "split"), "summary: no data": edited(f, "settings", "data"),
         "summary: no rounds": edited(f, "summary", "rounds"), "summary: no drift": edited(f, "summary", "drift"),
         "summary: no vector_bytes": edited(f, "summary", "vector_bytes"),
@@ -145,15 +145,23 @@ def _summaries() -> dict[str, Case]:
         "summary: text for a number": edited(f, "summary", "test_accuracy", value="0.5"),
         "summary: null for a number": edited(f, "summary", "test_accuracy", value=None),
         "summary: true for a number": edited(f, "summary", "seconds", value=True),
-        "summary: table for a text": edited(f, "settings", "model", value={"a": 1}),
-        "summary: escapes": edited(f, "settings", "data", value=ESCAPE),
+        "summary: table for a text": edited(f, "settings", "layers", value={"a": 1}),
+        "summary: text for a table": edited(f, "settings", "model", value="f(" * 400),
+        "summary: no class": edited(f, "settings", "method", "class"),
+        "summary: no step size": edited(f, "settings", "client", "lr"),
+        "summary: text for a step size": edited(f, "settings", "client", "lr", value="x"),
+        "summary: text for a share": edited(f, "settings", "participation", value={"class": "Share", "share": "<b>"}),
+        "summary: null for a number of clients": edited(
+            f, "settings", "participation", value={"class": "Number", "number": None}),
+        "summary: deep table": text_of(f, '"method": {', '"method": ' + '{"class": "x", "base": ' * 5000 + "{"),
+        "summary: escapes": edited(f, "settings", "data", "name", value=ESCAPE),
         "summary: escapes in a key": edited(f, "summary", ESCAPE, value=1.0),
-        "summary: escapes in hyper": edited(f, "settings", "hyper", value={ESCAPE: 1}),
-        "summary: long text": edited(f, "settings", "data", value="x" * 10_000_000),
-        "summary: list in hyper": edited(f, "settings", "hyper", value={"rho": [[1]]}),
+        "summary: escapes in hyper": edited(f, "settings", "method", ESCAPE, value=1),
+        "summary: long text": edited(f, "settings", "data", "name", value="x" * 10_000_000),
+        "summary: list in hyper": edited(f, "settings", "method", "rho", value=[[1]]),
         "summary: text in split": edited(f, "settings", "split", "clients", value="many"),
         "summary: 200 MB": sparse(f, 200 * 10**6),
-        "summary: another run's": edited(f, "settings", "method", value="FedProx(mu=1)"),
+        "summary: another run's": edited(f, "settings", "label", value="FedProx"),
     }  # fmt: skip
 
 

@@ -36,21 +36,12 @@ class Interval:
         return f"{left}{self.low:g}, {self.high:g}{right}"
 
 
-def hyper(
-    default: Any, meaning: str, *, low: float = -inf, high: float = inf, open_low: bool = False, later: bool = False
-) -> Any:
+def hyper(default: Any, meaning: str, *, low: float = -inf, high: float = inf, open_low: bool = False) -> Any:
     """Declare a hyper-parameter: its default, its meaning (with unit), and the interval of its values.
 
     default: MISSING for one that must be given.
-    later: the method was there before this field, so folders of its runs are named as if the default were not there.
     """
-    metadata = {"meaning": meaning, "interval": Interval(low, high, open_low), "later": later}
-    return field(default=default, metadata=metadata)
-
-
-def later_defaults(cls: Any) -> dict[str, Any]:
-    """The defaults of the fields of a dataclass that were declared as `later`."""
-    return {f.name: f.default for f in fields(cls) if f.metadata.get("later")}
+    return field(default=default, metadata={"meaning": meaning, "interval": Interval(low, high, open_low)})
 
 
 def by_name(cls: type[Made], first_by_place: bool = False) -> type[Made]:

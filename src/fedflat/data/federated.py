@@ -48,7 +48,7 @@ class FederatedData:
     classes: int  # of other tasks: k, the numbers that a model gives for a sample
     test: tuple[Tensor, Tensor] | None = None  # x (m, *shape), y (m,)
     name: str = "data"
-    partition: str = "given"  # the scheme that split it, in words
+    partition: str | Partition = "given"  # the scheme that split it, or how it is split, in words
     preparation: Preparation = Preparation()
     augmentation: Augmentation | None = None
     validation: Holdings | None = None  # samples of each client that it does not train on

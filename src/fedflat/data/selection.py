@@ -40,16 +40,16 @@ class DataOptions:
         None, "pixels that photographs are resized to; default the set's own", low=8, high=2048
     )
     text_length: int | None = hyper(
-        None, "tokens of a text: longer ones are cut, shorter ones padded; default 128", low=1, high=4096, later=True
+        None, "tokens of a text: longer ones are cut, shorter ones padded; default 128", low=1, high=4096
     )
-    without_test: bool = hyper(False, "use no test samples: nothing is evaluated on them", later=True)
+    without_test: bool = hyper(False, "use no test samples: nothing is evaluated on them")
     tokenizer: str | None = hyper(
-        None, "folder whose tokenizer.json makes token numbers of texts; default the words of the set", later=True
+        None, "folder whose tokenizer.json makes token numbers of texts; default the words of the set"
     )
     labels: Literal["numbers", "names"] = hyper(
-        "numbers", "labels are class numbers from 0, or each different one names a class; texts are names", later=True
+        "numbers", "labels are class numbers from 0, or each different one names a class; texts are names"
     )
-    class_names: tuple[str, ...] = hyper((), "all classes in their order; default those that occur", later=True)
+    class_names: tuple[str, ...] = hyper((), "all classes in their order; default those that occur")
     validation: float = hyper(0.0, "share of each client's samples that it does not train on", low=0, high=0.9)
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import eq
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, Self
@@ -21,7 +22,7 @@ from ..core.objective import Objective
 from ..core.plain_numbers import plain_numbers, takes_numbers
 from ..core.progress import Progress, no_progress
 from ..core.structure import is_own, layers_of, telling_apart, text_of
-from ..core.task import CROSS_ENTROPY, SampleLoss
+from ..core.task import SampleLoss
 from ..core.user_code import method_errors_named
 from ..core.wrapper import label_of, serves_another
 from ..data.federated import FederatedData, digest
@@ -45,7 +46,7 @@ from ..rounds.privacy.accountant import Privacy
 from ..rounds.run_model import InitialModel, frozen_hash
 from ..rounds.segments import Segment
 from ..rounds.server import Server, metrics_table
-from ..rounds.settings import described, first_difference, flat_fields
+from ..rounds.settings import CLASS, first_difference, table_of
 from .arguments import (
     check_arguments,
     check_callbacks,
@@ -505,8 +506,7 @@ class Simulation:
         with self._ranks.together(), self._ranks.collected(self._store, path.parent) as kept:
             if kept is not None:
                 tensors = self._server.tensors() | {f"clients.{name}": x for name, x in kept.items()}
-                compared = {"method": described(self.method), "client": described(self.client)}
-                meta = self._server.meta() | {"settings": self.settings() | compared}
+                meta = self._server.meta() | {"settings": self.settings()}
                 # Callbacks are not kept: a run that one has ended stays as it is, unless it is to have more rounds.
                 meta |= {"stopped of": self.rounds} if self._stopped and self.t < self.rounds else {}
                 if self._private is not None:
@@ -563,23 +563,17 @@ class Simulation:
 
     def _check_same(self, before: Mapping[str, Any], path: Path) -> None:
         """Raise InputError, naming the first difference, unless the settings `before` are those of this simulation."""
-        compared = {"method": self.method, "client": self.client}
-        none = {"loss": CROSS_ENTROPY.loss, "guard": None, "attack": None}
-        for name, value in (none | self.settings()).items():
-            if name == "loss":  # only other losses than the usual one are written
-                before = {name: CROSS_ENTROPY.loss, **before}
-            if name in compared:
-                found = first_difference(before.get(name), compared[name])
-                if found:
-                    raise InputError(f"checkpoint {path}: {name}{found}")
-            elif name == "rounds" and before.get(name) != value:
-                raise InputError(f"checkpoint {path}: {label_of(self.method)} trains by how many rounds are planned, "
-                                 f"which were {before.get(name)}, now they are {value}")  # fmt: skip
-            elif name == "layers" and before.get(name) not in (None, value):
-                then, now = telling_apart([str(before[name]), value])
-                raise InputError(f"checkpoint {path}: the model is another one: it had {then}, now it has {now}")
-            elif before.get(name) != value and name != "layers":
-                raise InputError(f"checkpoint {path}: {name} was {before.get(name)}, now it is {value}")
+        found = first_difference(before, self.settings(), eq)
+        if found is None:
+            return
+        name, then, now = found
+        if name == "rounds":
+            raise InputError(f"checkpoint {path}: {label_of(self.method)} trains by how many rounds are planned, "
+                             f"which were {then}, now they are {now}")  # fmt: skip
+        if name == "layers" and isinstance(then, str):
+            then, now = telling_apart([then, now])
+            raise InputError(f"checkpoint {path}: the model is another one: it had {then}, now it has {now}")
+        raise InputError(f"checkpoint {path}: {name} was {then}, now it is {now}")
 
     def close(self) -> None:
         """End the workers, and close the file of clients' records, if there is one; after that only `load` works."""
@@ -609,48 +603,43 @@ class Simulation:
         return None if full is None else (size * self._cost.up, size * method_cost(self.method, full).up)
 
     def settings(self) -> dict[str, Any]:
-        """What the rounds depend on, in words and numbers; how many there are only for a method that needs to know."""
-        d, dtype = self.objective.space.d, self.server.w.dtype
-        unusual: dict[str, Any] = {} if self.task is CROSS_ENTROPY else {"loss": self.task.loss}
-        planned = {"rounds": self.rounds} if self.method.depends_on_rounds else {}
-        adapted = {} if self.adapter is None else {"adapter": repr(self.adapter)}
-        adapted |= {} if self._base_hash is None else {"base_hash": self._base_hash}
-        private = {} if self._private is None else self._private.settings()
-        screened = {"guard": self.guard, "attack": self.attack}
-        unusual |= {name: repr(one) for name, one in screened.items() if one is not None}
-        return (
-            unusual
-            | {
-                "method": repr(self.method),
-                "client": repr(self.client),
-                "batches": f"{self.client.steps or f'{self.client.epochs or 1} epochs'}, {self.client.batch_size}",
-                "participation": repr(self.participation),
-                "weights": self.weights,
-                "seed": self.seed,
-                "data": f"{self.data.name}, {self.data.clients} clients, {self.data.partition}",
-                "partition_hash": self.data.partition_hash(),
-                "data_hash": self._data_hash,
-                "augmentation": repr(self.data.augmentation),
-                "model_hash": self._model_hash,
-                "model": f"{type(self.objective.module).__name__}, {d} parameters, {dtype}",
-                "executor": self.choice.name,
-                "precision": self.precision,
-                "layout": "convolutions channels-last",
-            }
-            | planned
-            | adapted
-            | private
-            | {"layers": self._layers}  # last: an adapter, or a number of parameters, says better what differs
-        )
+        """Return a table of what the rounds depend on; how many there are only for a method that needs to know."""
+        parts = {"guard": self.guard, "attack": self.attack, "method": self.method, "client": self.client,
+                 "participation": self.participation, "augmentation": self.data.augmentation,
+                 "adapter": self.adapter}  # fmt: skip
+        scheme = self.data.partition
+        return {
+            "loss": self.task.loss,
+            **{name: None if part is None else table_of(part) for name, part in parts.items()},
+            "privacy": None if self._private is None else self._private.settings(),
+            "weights": self.weights,
+            "seed": self.seed,
+            "data": {
+                "name": self.data.name,
+                "clients": self.data.clients,
+                "partition": scheme if isinstance(scheme, str) else table_of(scheme),
+            },
+            "partition_hash": self.data.partition_hash(),
+            "data_hash": self._data_hash,
+            "model_hash": self._model_hash,
+            "base_hash": self._base_hash,
+            "model": {
+                CLASS: type(self.objective.module).__name__,
+                "parameters": self.objective.space.d,
+                "dtype": str(self.server.w.dtype).removeprefix("torch."),
+            },
+            "executor": self.choice.name,
+            "precision": self.precision,
+            "layout": "convolutions channels-last",
+            "rounds": self.rounds if self.method.depends_on_rounds else None,
+            "layers": self._layers,  # last: an adapter, or a number of parameters, says better what differs
+        }
 
     def _reported_settings(self) -> dict[str, Any]:
-        """The settings as results keep them, with every field of the method."""
-        method = type(self.method).__name__
-        label = {} if label_of(self.method) == method else {"label": label_of(self.method)}
+        """Return the settings as results keep them, with the method's label and code, and how the data are split."""
         code = text_of(self.method).rpartition(" #")[2] if is_own(self.method) else None
-        label |= {} if code is None else {"method_code": code}
-        more = {"hyper": flat_fields(self.method), "split": vars(partition_statistics(self.data))}
-        return self.settings() | label | more
+        split = vars(partition_statistics(self.data))
+        return self.settings() | {"label": label_of(self.method), "method_code": code, "split": split}
 
     def _evaluate(self) -> dict[str, float]:
         return self._evaluated.round_scores() if self._is_evaluated() else {}

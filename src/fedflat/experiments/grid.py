@@ -1,8 +1,7 @@
-"""Sweeps: a grid over settings makes several runs of one method, and a name for each that says what differs."""
+"""Sweeps: a grid over settings makes several runs of one method."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
@@ -11,15 +10,10 @@ from typing import Any
 from ..core.errors import InputError
 from ..core.object_references import short_name
 from ..methods import plain
-from .merging import flattened
+from ..rounds.settings import flattened, settings_key
 from .schema import Named
 
 Table = Mapping[str, Any]
-
-
-def settings_key(settings: Any) -> str:
-    """A text that two settings share only if they are the same: 1, 1.0, true and "1" are four values."""
-    return json.dumps(settings, sort_keys=True, default=repr)
 
 
 def are_different(values: Sequence[Any]) -> bool:
@@ -101,22 +95,3 @@ def _names_method(key: str) -> bool:
 def _key_of_run(key: str) -> str:
     """The key in the configuration of a run: that of its one method, for a method's own key."""
     return f"method.{key.partition('.')[2]}" if _names_method(key) else key
-
-
-def variants(tables: Sequence[Table]) -> list[str]:
-    """What distinguishes each configuration from the others, such as `rho=0.1, lr=0.05`; empty if nothing does.
-
-    A setting is named by the last part of its key, or the whole key where that would mean two.
-    """
-    flat = [flattened(table) for table in tables]
-    keys = [key for key in dict.fromkeys(key for table in flat for key in table) if _differs(key, flat)]
-    last = [key.rpartition(".")[2] for key in keys]
-    names = [key if last.count(short) > 1 else short for key, short in zip(keys, last, strict=True)]
-    return [
-        ", ".join(f"{name}={table[key]}" for key, name in zip(keys, names, strict=True) if key in table)
-        for table in flat
-    ]
-
-
-def _differs(key: str, tables: Sequence[Table]) -> bool:
-    return any(table.get(key) != tables[0].get(key) for table in tables)

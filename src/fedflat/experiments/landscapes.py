@@ -28,12 +28,14 @@ from ..metrics.flatness.surface import Surface, grid, losses_on, marks_on, plane
 from ..rounds.participation import Explicit
 from ..rounds.randomness import Purpose, generator
 from ..rounds.run_model import load_model
+from ..rounds.settings import digest, first_difference, text_of_data, text_of_model
 from .interrupt import Interrupted
 from .run_directory import StoredRun
 from .spec import RunSpec, participation_of
 from .studies import stored_study
 
 Picture = TypeVar("Picture", Surface, FeatureMap)
+OF_A_PLANE = ("model", "layers", "loss", "data_hash")  # settings that all runs of a plane share
 VERSION = 1  # part of every key; it must rise when the computation changes
 MAX_MODEL_BYTES = 2**36
 GLOBAL = "global model"
@@ -246,14 +248,16 @@ def write_index(computed: Sequence[Computed], folder: Path) -> None:
 def title_of(runs: Sequence[ShownRun]) -> str:
     """Return the title of a page on `runs`."""
     names = ", ".join(run.label for run in runs) if len(runs) <= 4 else f"{len(runs)} models"
-    return f"Loss landscape of {names} on {', '.join(dict.fromkeys(str(run.stored.settings['data']) for run in runs))}"
+    data = dict.fromkeys(text_of_data(run.stored.settings["data"]) for run in runs)
+    return f"Loss landscape of {names} on {', '.join(data)}"
 
 
 def notes_on(runs: Sequence[ShownRun]) -> list[str]:
     """Name the settings in which runs differ so that their surfaces are not of one function."""
     notes = []
-    for name in ("data", "data_hash", "model"):
-        values = dict.fromkeys(str(run.stored.settings[name]) for run in runs)
+    texts: dict[str, Callable[[Any], str]] = {"data": text_of_data, "data_hash": str, "model": text_of_model}
+    for name, text in texts.items():
+        values = dict.fromkeys(text(run.stored.settings[name]) for run in runs)
         if len(values) > 1:
             notes.append(f"Not the same loss: {name} differs between runs ({'; '.join(values)}).")
     return notes
@@ -311,11 +315,11 @@ def _check_plane(runs: Sequence[ShownRun], clients: Sequence[Index], settings: S
         raise InputError(f"plane: {needed} models are needed, and there {'is' if found == 1 else 'are'} {found}; "
                          "give more runs, or local models too")  # fmt: skip
     for run in runs[1:]:
-        for name in ("model", "layers", "loss", "data_hash"):
-            ours, theirs = (one.stored.settings.get(name) for one in (runs[0], run))
-            if ours != theirs:
-                raise InputError(f"plane: runs must have one model and one data set; {name} is {ours} in "
-                                 f"{runs[0].label} and {theirs} in {run.label}")  # fmt: skip
+        first, other = ({name: one.stored.settings[name] for name in OF_A_PLANE} for one in (runs[0], run))
+        if difference := first_difference(first, other):
+            name, ours, theirs = difference
+            raise InputError(f"plane: runs must have one model and one data set; {name} is {ours} in "
+                             f"{runs[0].label} and {theirs} in {run.label}")  # fmt: skip
 
 
 def _plane_surface(
@@ -423,4 +427,4 @@ def _labels(runs: Sequence[StoredRun]) -> list[str]:
 
 def _key(*parts: Any) -> str:
     """Return a part of a file's name, a digest that differs between pictures with different settings."""
-    return hashlib.sha256(json.dumps([VERSION, *parts], sort_keys=True).encode()).hexdigest()[:32]
+    return digest([VERSION, *parts], 32)

@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from ..core.errors import InputError
 from ..core.object_references import file_of, short_name
 from ..core.registry import plain
+from ..rounds.settings import flattened
 from .schema import Member, Named, Section, members_of, table_of
 
 
@@ -28,20 +28,6 @@ def nested(key: str, value: Any) -> Any:
     for part in reversed(key.split(".")):
         value = {part: value}
     return value
-
-
-def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of a table by dotted key: `{"client": {"lr": 0.1}}` is `{"client.lr": 0.1}`.
-
-    Raises InputError for a key that is there in both spellings.
-    """
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        inside = flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-        if twice := found.keys() & inside.keys():
-            raise InputError(f"{min(twice)} is given twice")
-        found |= inside
-    return found
 
 
 def _over(info: FieldInfo | None, old: Any, new: Any) -> Any:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -61,7 +60,7 @@ from ..rounds.privacy.private_rounds import logs_in, read_log
 from ..rounds.run_model import InitialModel, frozen_hash, load_model
 from ..rounds.segments import commit_of_code, versions
 from ..rounds.server import metrics_table
-from .grid import settings_key
+from ..rounds.settings import digest, first_difference
 from .run_file_readers import (
     read_architecture,
     read_counts,
@@ -209,7 +208,7 @@ class RunDirectory:
             known = read_json(path) if path.exists() else []
         except InputError:
             known = []
-        return known if isinstance(known, list) else [known]  # earlier versions wrote a single one
+        return known if isinstance(known, list) else []
 
     def check_same_code(self, spec: RunSpec, strict: bool) -> None:
         """Warn with a ChangedWarning if the user's code is not what computed the rounds so far.
@@ -344,7 +343,7 @@ class StoredRun:
         """Both parts of summary.json. Raises InputError if it belongs to another run than config.toml."""
         path = self.directory.checksums.check("summary.json")
         summary, settings = read_summary(path)
-        method, seed = _method_of(settings), settings["seed"]
+        method, seed = settings["label"], settings["seed"]
         if self.directory.has_begun and (method, seed) != (self.spec.method.label, self.spec.seed):
             raise InputError(f"{path} is of {method}, seed {seed}, and config.toml beside it of {self.spec.label}")
         return summary, settings
@@ -352,7 +351,7 @@ class StoredRun:
     @property
     def method(self) -> str:
         """The method's class name; of one around another, such as `SWA-FedSAM`, both."""
-        return _method_of(self.settings)
+        return str(self.settings["label"])
 
     @property
     def seed(self) -> int:
@@ -370,8 +369,8 @@ class StoredRun:
         Raises InputError for a run of a module of your own that was saved from Python: use `load_into`.
         """
         if self.directory.has_begun:
-            known = read_samples(self.directory.checksums.check("summary.json"))  # without the data, if it is there
-            fresh = self.spec.module() if known is None else self.spec.module_for(known.outputs, known.shape)
+            known = read_samples(self.directory.checksums.check("summary.json"))
+            fresh = self.spec.module_for(known.outputs, known.shape)
             return self.load_into(self._with_known_base(fresh))
         architecture = read_architecture(self.directory.checksums.check("summary.json"))
         if architecture is None:
@@ -390,10 +389,8 @@ class StoredRun:
 
     @cached_property
     def samples(self) -> SampleKind:
-        """What samples the model takes. Raises InputError for a run that does not say it."""
+        """What samples the model takes."""
         found = read_samples(self.directory.checksums.check("summary.json"))
-        if found is None:
-            raise InputError(f"{self.directory.path} does not say what samples its model takes; train again to predict")
         if not (self.directory.path / VOCABULARY).exists():
             return found
         text = read_text(self.directory.checksums.check(VOCABULARY))
@@ -425,7 +422,7 @@ class StoredRun:
 
     def _with_known_base(self, module: nn.Module) -> nn.Module:
         """`module`. Raises InputError if its frozen parameters are not those that adapters were trained on."""
-        known = self.settings.get("base_hash") if "adapter" in self.settings else None
+        known = None if self.settings["adapter"] is None else self.settings["base_hash"]
         if known is not None and (found := frozen_hash(module)) != known:
             raise InputError(
                 f"{self.directory.path}: its adapter was trained on a model with the hash {known}, and the model that "
@@ -437,8 +434,7 @@ class StoredRun:
         """The hexadecimal digits that stand for the settings, the seed and the number of rounds."""
         if self.directory.has_begun:
             return self.spec.digest()
-        decisive = settings_key([self.settings, self.summary["rounds"]])
-        return hashlib.sha256(decisive.encode()).hexdigest()[:DIGITS]
+        return digest([self.settings, self.summary["rounds"]], DIGITS)
 
     def load_into(self, module: nn.Module) -> nn.Module:
         """Put the trained parameters into `module`, which is changed and returned, in evaluation mode.
@@ -478,11 +474,6 @@ class StoredRun:
         return read_counts(self.directory.checksums.check("partition.parquet"))
 
 
-def _method_of(settings: Mapping[str, Any]) -> str:
-    """What runs with these settings are called; only a method around another one has a label beside its repr."""
-    return str(settings.get("label") or settings["method"].partition("(")[0])
-
-
 def remedy(path: Path, old: dict[str, Any], new: dict[str, Any], spec: Experiment) -> str:
     """What to do if `path` holds the settings `old`, and `new`, which are those of `spec`, are wanted."""
     longer = not difference(old | {"rounds": 0}, new | {"rounds": 0}) and new["rounds"] > old["rounds"]
@@ -491,12 +482,7 @@ def remedy(path: Path, old: dict[str, Any], new: dict[str, Any], spec: Experimen
     return "choose another folder with --out, or remove this one"
 
 
-def difference(old: Any, new: Any, key: str = "") -> str | None:
-    """A text that names the first key in which two configurations differ, and both values; None if they are equal."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for name in dict.fromkeys([*old, *new]):
-            found = difference(old.get(name), new.get(name), f"{key}.{name}" if key else name)
-            if found:
-                return found
-        return None
-    return None if settings_key(old) == settings_key(new) else f"{key} is {old} there and {new} here"
+def difference(old: Any, new: Any) -> str | None:
+    """Return a text that names the first key in which two configurations differ, and both values; None if equal."""
+    found = first_difference(old, new)
+    return None if found is None else f"{found[0]} is {found[1]} there and {found[2]} here"

@@ -5,7 +5,7 @@ Every reader raises InputError, one line that names the file and the key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -18,11 +18,13 @@ import pydantic
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from ..core.errors import InputError, printable
+from ..core.task import CROSS_ENTROPY
 from ..data.partition_statistics import PartitionStatistics
 from ..data.sample_kind import SampleKind
 from ..data.types import Index
 from ..files import parsed, read_bytes
 from ..metrics.flatness import Finding
+from ..rounds.settings import CLASS, flattened
 from .config_errors import short_repr
 from .spec import MAX_CLIENTS, MAX_ROUNDS
 
@@ -49,7 +51,6 @@ def _no_control_characters(text: str) -> str:
 
 
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT), AfterValidator(_no_control_characters)]
-CohortsText = Annotated[str, StringConstraints(max_length=MAX_COHORTS_TEXT), AfterValidator(_no_control_characters)]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_no_control_characters)]
 Loss = float  # may be infinite or NaN: so bad a model can still have an accuracy
 Amount = Annotated[float, Field(ge=0, le=MAX_NUMBER)]
@@ -58,8 +59,22 @@ Rounds = Annotated[int, Field(ge=1, le=MAX_ROUNDS)]
 Scalar = bool | int | float | Text | None
 
 
+def _as(part: type[BaseModel]) -> AfterValidator:
+    """Return a validator of tables that have the keys of `part`."""
+
+    def check(table: dict[str, Any]) -> dict[str, Any]:
+        try:
+            part.model_validate(table)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        return table
+
+    return AfterValidator(check)
+
+
 class _FilePart(BaseModel):
-    """A part of a JSON file; unknown keys are kept, because a later version may add some."""
+    """A part of a JSON file; unknown keys are kept."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -79,24 +94,96 @@ class _Numbers(_FilePart):
     seconds: Amount
 
 
+def _plain_table(table: dict[str, Any]) -> dict[str, Any]:
+    """Refuse what `table_of` does not give: a table without a class, or with values that are not plain."""
+    if not isinstance(table.get(CLASS), str):
+        raise ValueError(f"a table needs the name of its {CLASS}")
+    for name, value in flattened(table).items():
+        parts = value if isinstance(value, list) else [value]
+        longest = MAX_COHORTS_TEXT if name.endswith("cohorts") else MAX_TEXT
+        for text in (name, *(part for part in parts if isinstance(part, str))):
+            if len(text) > longest:
+                raise ValueError(f"{short_repr(name)} is too long")
+            _no_control_characters(text)
+        if not all(part is None or isinstance(part, bool | int | float | str) for part in parts):
+            raise ValueError(f"{short_repr(name)} is neither a number nor a text")
+    return table
+
+
+Table = Annotated[dict[Key, Any], AfterValidator(_plain_table)]
+
+
+class _Client(_FilePart):
+    """Local training: what pages say of it."""
+
+    lr: Amount
+    lr_decay: Amount
+    epochs: int | None
+    steps: int | None
+    batch_size: int | None
+    weight_decay: Amount
+    max_norm: Loss
+    momentum: Amount
+    wd_scope: Text
+    clip_scope: Text
+
+
+class _Participation(_FilePart):
+    """Who takes part in a round: what pages say of it."""
+
+    number: int = 1
+    share: Share = 1.0
+    p: Share = 1.0
+    rate: Share = 1.0
+
+
+class _Data(_FilePart):
+    """What is trained on."""
+
+    name: Text
+    clients: int = Field(ge=1, le=MAX_CLIENTS)
+    partition: Table | Text
+
+
+class _Model(_FilePart):
+    """What is trained."""
+
+    parameters: int = Field(ge=1)
+    dtype: Text
+
+
+class _Privacy(_FilePart):
+    """What a private run promises: what pages say of it."""
+
+    noise: Text
+
+
 class _Settings(_FilePart):
-    """The settings that the rounds depend on, in words."""
+    """The table of settings that the rounds depend on."""
 
     __pydantic_extra__: dict[str, Scalar]
-    method: Text
-    label: Text | None = None
-    client: Text
-    participation: CohortsText
+    method: Table
+    label: Text
+    method_code: Text | None
+    client: Annotated[Table, _as(_Client)]
+    participation: Annotated[Table, _as(_Participation)]
+    augmentation: Table | None
+    adapter: Table | None
+    guard: Table | None
+    attack: Table | None
+    privacy: Annotated[Table, _as(_Privacy)] | None
+    loss: Text
     weights: Text
     seed: int
-    data: Text
+    data: _Data
     partition_hash: Text
     data_hash: Text
-    augmentation: Text
-    model: Text
+    model: Annotated[Table, _as(_Model)]
     model_hash: Text
+    base_hash: Text | None
+    precision: Text
+    layers: Text
     executor: Text
-    hyper: dict[Key, Scalar]
     split: dict[str, Any]
 
 
@@ -120,7 +207,7 @@ class _Summary(_FilePart):
     settings: _Settings
     cost: dict[Key, int]
     architecture: _Architecture | None = None
-    samples: SampleKind | None = None
+    samples: SampleKind
 
 
 def _required(**kinds: Any) -> type[_FilePart]:
@@ -151,10 +238,10 @@ _SPLIT = TypeAdapter(PartitionStatistics)
 
 
 def read_summary(path: Path) -> tuple[dict[str, float], dict[str, Any]]:
-    """The numbers and the settings, in words, of summary.json."""
+    """Return the numbers and the table of settings in summary.json."""
     content = _validated(path, lambda: _Summary.model_validate_json(read_bytes(path, MAX_JSON_BYTES)))
     numbers = content.summary
-    expected = set(numbers) | _expected(content.settings.model_extra or {})
+    expected = set(numbers) | _expected(content.settings)
     kinds: list[type[_FilePart]] = [_Numbers, *(kind for name, kind in FURTHER_NUMBERS.items() if name in expected)]
     for kind in kinds:
         _validated(path, partial(kind.model_validate, numbers), "summary")
@@ -162,12 +249,12 @@ def read_summary(path: Path) -> tuple[dict[str, float], dict[str, Any]]:
     return numbers, content.settings.model_dump() | {"split": vars(split)}
 
 
-def _expected(settings: Mapping[str, Any]) -> set[str]:
-    """The first of the further numbers that a summary must have, from the settings that not all runs have."""
-    if "privacy" in settings:
+def _expected(settings: _Settings) -> set[str]:
+    """Return the first of the further numbers that a summary must have with these settings."""
+    if settings.privacy is not None:
         return {"epsilon"}
-    # Settings name the loss only if it is not cross-entropy; then there may be no accuracy.
-    return set() if "loss" in settings else {"client_accuracy_mean"}
+    # Of another loss there may be no accuracy.
+    return {"client_accuracy_mean"} if settings.loss == CROSS_ENTROPY.loss else set()
 
 
 def read_architecture(path: Path) -> dict[str, Any] | None:
@@ -176,8 +263,8 @@ def read_architecture(path: Path) -> dict[str, Any] | None:
     return None if content.architecture is None else content.architecture.model_dump()
 
 
-def read_samples(path: Path) -> SampleKind | None:
-    """Read what samples the model takes, from summary.json; None if the file does not say it."""
+def read_samples(path: Path) -> SampleKind:
+    """Read what samples the model takes, from summary.json."""
     return _validated(path, lambda: _Summary.model_validate_json(read_bytes(path, MAX_JSON_BYTES))).samples
 
 

@@ -19,7 +19,7 @@ from ..engine.callbacks import Callback
 from ..engine.ranks import ALONE, Ranks
 from ..engine.simulation import Round, Simulation
 from ..rounds.checkpoint import DamagedError
-from .grid import settings_key
+from ..rounds.settings import settings_key
 from .interrupt import Interrupted, StopRequest, stop_between_rounds
 from .run_directory import RunDirectory, StoredRun, difference
 from .spec import RunSpec

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import InputError
-from .grid import settings_key, variants
+from ..rounds.settings import settings_key
+from .labels import variants
 from .run_directory import StoredRun
 from .spec import Experiment, RunSpec, StudySpec
 from .statistics import MeanEstimate, mean_estimate

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_
 
 from ..adapters.lora import LoRA
 from ..core.errors import InputError, shortened
-from ..core.hyper import hyper, later_defaults
+from ..core.hyper import hyper
 from ..core.method import Method
 from ..core.object_references import (
     ExtensionPoint,
@@ -56,8 +55,10 @@ from ..rounds.participation import Bernoulli, HeldOut, Participation, Unreliable
 from ..rounds.participation import participation as as_rule
 from ..rounds.privacy.accountant import Privacy
 from ..rounds.run_model import InitialModel
+from ..rounds.settings import digest, settings_key
 from .config_errors import check_bounds, short_repr, validated
-from .grid import SettingsGrid, checked_grid, settings_key, variants
+from .grid import SettingsGrid, checked_grid
+from .labels import variants
 from .merging import merged, nested
 from .schema import Choice, Named, ObjectOf, Section, errors_at, table_of
 
@@ -309,18 +310,7 @@ class Experiment(Section):
 
     def digest(self) -> str:
         """The hexadecimal digits in names of folders. Whether two configurations are one is told by `settings_key`."""
-        # Settings at their default are left out, so that one that is added later does not rename old folders.
-        defaults = _defaults(type(self))
-        given = {name: x for name, x in self.decisive().items() if settings_key(x) != defaults.get(name)}
-        if "data" in given:
-            given["data"] = _without_later(given["data"], DataOptions)
-        for name in {"flatness", "probes"} & set(given):
-            given[name] = [_measure_without_later(section) for section in given[name]]
-        if "method" in given:
-            given["method"] = _method_without_later(given["method"])
-        if "methods" in given:
-            given["methods"] = [_method_without_later(section) for section in given["methods"]]
-        return hashlib.sha256(settings_key(given).encode()).hexdigest()[:DIGITS]
+        return digest(self.decisive(), DIGITS)
 
     def decisive(self) -> dict[str, Any]:
         """Every setting that the results depend on; files of code by their names, whatever folder they are in.
@@ -329,8 +319,6 @@ class Experiment(Section):
         """
         ignored = {"checkpoint_every", "data_dir", "store_megabytes", "targets", "workers"}
         ignored -= {"data_dir"} if is_folder(self.data.name) else set()
-        # A federation's digest is older than these.
-        ignored |= {name for name in ("adapter", "attack", "guard", "privacy") if getattr(self, name) is None}
         table = with_names(self.model_dump(exclude=ignored), portable)
         if self.data.tokenizer is None:
             table["data"].pop("tokenizer", None)  # it is not in the table of a set from outside
@@ -371,12 +359,6 @@ class Experiment(Section):
         """
         origins = {portable(name): origin(name, point) for name, point in self.outside_names().items()}
         return {name: vars(found) for name, found in origins.items() if found is not None}
-
-
-@cache
-def _defaults(kind: type[Experiment]) -> dict[str, str]:
-    """The keys of the decisive settings of a configuration that nothing is given for, by name."""
-    return {name: settings_key(value) for name, value in kind().decisive().items()}
 
 
 NAMED = ("data", "flatness", "method", "methods", "model", "partition", "probes")  # keys whose value names something
@@ -485,24 +467,6 @@ def distinct_seeds(seeds: list[int]) -> list[int]:
     if len(set(seeds)) < len(seeds) or min(seeds) < 0:
         raise InputError("seeds must be different whole numbers from 0")
     return seeds
-
-
-def _method_without_later(section: dict[str, Any]) -> dict[str, Any]:
-    method = all_methods().get(section["name"])
-    section = {name: _method_without_later(x) if isinstance(x, dict) and "name" in x else x
-               for name, x in section.items()}  # fmt: skip
-    return _without_later(section, method) if method else section
-
-
-def _measure_without_later(section: dict[str, Any]) -> dict[str, Any]:
-    measure = all_measures().get(section["name"])
-    return _without_later(section, measure) if measure else section
-
-
-def _without_later(section: dict[str, Any], cls: type[Any]) -> dict[str, Any]:
-    """The section of `cls` without the fields that came later than the class, where they are at their defaults."""
-    later = later_defaults(cls)
-    return {name: value for name, value in section.items() if name not in later or later[name] != value}
 
 
 class StudySpec(Experiment):

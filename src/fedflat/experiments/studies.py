@@ -160,9 +160,6 @@ def load_study(path: Path) -> StudySpec:
 
 def default_folder(spec: StudySpec) -> Path:
     """The folder of a study that no file gives a name: one for all that extend each other."""
-    earlier = Path("runs") / "compare" / "study.toml"  # without a digest, as earlier versions named it
-    if earlier.exists() and not difference(_fixed(load_study(earlier.parent)), _fixed(spec)):
-        return earlier.parent
     plain = StudySpec()
     return Path("runs") / f"compare-{spec.model_copy(update={x: getattr(plain, x) for x in EXTENSIBLE}).digest()}"
 

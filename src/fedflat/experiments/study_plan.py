@@ -21,8 +21,8 @@ from ..metrics.accuracy import SAMPLES_AT_ONCE, score
 from ..rounds.checkpoint import KEPT
 from ..rounds.cost import full_passes_per_round, gradients_per_step
 from ..rounds.device import one_thread
+from ..rounds.settings import settings_key
 from .budget import TIMED_STEPS, RunBudget, Speed, median_seconds, peak_bytes, run_budget
-from .grid import settings_key
 from .run_directory import RunDirectory
 from .runner import run as carry_out
 from .spec import RunSpec, StudySpec

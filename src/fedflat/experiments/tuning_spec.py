@@ -14,9 +14,9 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ..core.errors import InputError
 from ..methods import find, plain
+from ..rounds.settings import flattened
 from .config_errors import validated
 from .grid import SettingsGrid
-from .merging import flattened
 from .schema import Named, Section, table_of
 from .spec import RunSpec, StudySpec, distinct_seeds, with_variants
 

@@ -110,8 +110,7 @@ def verify_run(path: Path) -> Iterator[Verdict]:
         yield Verdict(old, note="an old state that a killed process has left; the next one removes it")
     whole = [verdict for verdict in states if not verdict.problem]
     source = f"`fedflat resume {path}` makes it again from {whole[-1].path.name}" if whole else "no checkpoint is whole"
-    is_of_format_2 = any(not verdict.note for verdict in whole)
-    yield from _check_files(directory, source, is_of_format_2)
+    yield from _check_files(directory, source)
     if not directory.is_finished and directory.has_begun:
         yield _progress(directory, whole[-1].path if whole else None)
     if not directory.is_finished and whole:
@@ -136,7 +135,7 @@ def verify_run(path: Path) -> Iterator[Verdict]:
             )
 
 
-def _check_files(directory: RunDirectory, source: str, must_be_listed: bool) -> Iterator[Verdict]:
+def _check_files(directory: RunDirectory, source: str) -> Iterator[Verdict]:
     """Check the files in SHA256SUMS, which has no checkpoints; `source` says from what they can be made again."""
     try:
         names = directory.checksums.names
@@ -145,10 +144,8 @@ def _check_files(directory: RunDirectory, source: str, must_be_listed: bool) -> 
             directory.path / CHECKSUMS, str(error), "remove it; the files that it names can then not be checked"
         )
         return
-    if not names and must_be_listed:
+    if not names:
         yield Verdict(directory.path / CHECKSUMS, "it is missing or empty", "the files can then not be checked")
-    elif not names:
-        yield Verdict(directory.path / "config.toml", note="written by an earlier version, without checksums")
     restart = "remove it and start the run again with the same command"
     for name in names:
         path, problem = directory.path / name, directory.checksums.problem(name)
@@ -203,11 +200,9 @@ def _check_tracking(directory: RunDirectory) -> Iterator[Verdict]:
 def _check_checkpoint(directory: RunDirectory, path: Path) -> Verdict:
     """Check one checkpoint, and the clients' records that it refers to."""
     try:
-        tensors, meta = checkpoint.load(path, streamed=("clients.",))
+        tensors, _ = checkpoint.load(path, streamed=("clients.",))
         clients = {name.removeprefix("clients."): x for name, x in tensors.items() if name.startswith("clients.")}
         check_records(clients, directory.state)
     except InputError as error:
         return Verdict(path, str(error))
-    return Verdict(
-        path, note="" if meta["format"] > 1 else "of format 1, which has no checksum: damage cannot be detected"
-    )
+    return Verdict(path)

@@ -76,9 +76,7 @@ class FedWMSAM(FedAvg, server=WmsamServer, client=WmsamClient, down=WmsamServer,
     lam: float = hyper(0.01, "how fast that weight adapts; 0 keeps it", low=0, high=1)
     flip_sign: bool = hyper(False, "perturb downhill, as the released code does")
     correction: bool = hyper(True, "use the control variates c and c_i")
-    rising_weight: bool = hyper(
-        False, "the weight rises where clients agree with the momentum, as in the paper", later=True
-    )
+    rising_weight: bool = hyper(False, "the weight rises where clients agree with the momentum, as in the paper")
 
     def init_server(self, w: Tensor) -> WmsamServer:
         start: WmsamServer = super().init_server(w)

@@ -121,9 +121,9 @@ def caption(comparison: ComparisonData) -> str:
     if comparison.protocol.startswith("best"):
         parts.append("all else is of the final model")
     parts.append(f"seeds {', '.join(map(str, comparison.seeds))}")
-    rules = {run.settings["participation"] for run in comparison.runs}
-    if len(rules) == 1:
-        parts.append(participation_in_words(rules.pop()))
+    rules = [run.settings["participation"] for run in comparison.runs]
+    if all(rule == rules[0] for rule in rules):
+        parts.append(participation_in_words(rules[0]))
     for place, target in enumerate(comparison.targets):
         if not any(row.reached[place].plain for row in comparison.rows):
             parts.append(f"no run reached {percent(target)}")

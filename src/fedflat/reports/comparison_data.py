@@ -16,6 +16,7 @@ from ..experiments.recipe_files import Published
 from ..experiments.statistics import Difference, MeanEstimate
 from ..metrics.flatness import Flatness
 from ..metrics.protocols import AccuracyCurve, Protocol, Reached
+from ..rounds.settings import fields_by_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,8 +83,7 @@ class Row:
     @property
     def hyper(self) -> dict[str, Any]:
         """The method's hyper-parameters."""
-        hyper: dict[str, Any] = self.runs[0].settings["hyper"]
-        return hyper
+        return fields_by_name(self.runs[0].settings["method"])
 
     def numbers(self) -> dict[str, Any]:
         """All numbers of the row by the names of their columns."""

@@ -16,8 +16,8 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from ..experiments.labels import labels
 from .comparison_data import ComparisonData, Row, by_task
-from .labels import labels
 
 INK = "#1c1c1c"  # of text, axes and baselines; on a page the colour of its text
 COLOURS = ("#4d4d4d", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c510a", "#7b3294", "#b2182b")

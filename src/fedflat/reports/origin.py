@@ -44,7 +44,7 @@ def _segments(run: FinishedRun) -> list[dict[str, Any]]:
         content = read_json(run.directory.checksums.check("env.json"))
     except InputError:
         return []
-    segments = content if isinstance(content, list) else [content]  # earlier versions wrote a single one
+    segments = content if isinstance(content, list) else []
     return [one for one in segments if isinstance(one, dict) and isinstance(one.get("versions", {}), dict)]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import printable
+from ..core.task import CROSS_ENTROPY
 from ..data.partition_statistics import PartitionStatistics
 from ..files import make_folder, read_bytes, write_atomically
 from ..methods import all_methods
@@ -45,8 +46,8 @@ class Chapter:
             if rows > methods > 1
             else f"{rows} {'method' if rows == 1 else 'methods'}"
         )
-        data = {run.settings["data"] for run in self.comparison.runs}
-        return f"{what} on {wording.data_in_words(data.pop())}" if len(data) == 1 else what
+        data = {wording.data_in_words(run.settings["data"]) for run in self.comparison.runs}
+        return f"{what} on {data.pop()}" if len(data) == 1 else what
 
 
 def write_page(chapters: Sequence[Chapter], path: Path, title: str | None = None) -> Path:
@@ -112,7 +113,7 @@ def _first_of_each_partition(comparison: ComparisonData) -> list[FinishedRun]:
     """The first run on each kind of partition."""
     found: dict[str, FinishedRun] = {}
     for run in comparison.runs:
-        found.setdefault(run.settings["data"], run)
+        found.setdefault(wording.data_in_words(run.settings["data"]), run)
     return list(found.values())[:PARTITIONS]
 
 
@@ -134,7 +135,7 @@ def _settings(comparison: ComparisonData) -> dict[str, str]:
         "data": [wording.data_in_words(run.settings["data"]) for run in runs],
         "partition hash by seed": [", ".join(f"{seed}: {text}" for seed, text in sorted(hashes))],
         "model": [wording.model_in_words(run.settings["model"]) for run in runs],
-        "loss": [run.settings.get("loss", "") for run in runs],
+        "loss": [_unusual(run.settings["loss"]) for run in runs],
         "rounds": [f"{int(run.summary['rounds'])}" for run in runs],
         "participation": [wording.participation_in_words(run.settings["participation"]) for run in runs],
         "differential privacy": [_privacy(run) for run in runs],
@@ -142,14 +143,19 @@ def _settings(comparison: ComparisonData) -> dict[str, str]:
         "local training": [wording.training_in_words(run.settings["client"]) for run in runs],
         "augmentation in training": [wording.augmentation_in_words(run.settings["augmentation"]) for run in runs],
         "sent by a client in a round": [_message(run) for run in runs],
-        "guard": [wording.screening_in_words(run.settings.get("guard")) for run in runs],
-        "attack": [wording.screening_in_words(run.settings.get("attack")) for run in runs],
+        "guard": [wording.fields_in_words(run.settings["guard"]) for run in runs],
+        "attack": [wording.fields_in_words(run.settings["attack"]) for run in runs],
         "seeds": [", ".join(map(str, comparison.seeds))],
         "executor": [run.settings["executor"] for run in runs],
-        "precision of training": [run.settings.get("precision", "fp32") for run in runs],
+        "precision of training": [run.settings["precision"] for run in runs],
     }
     shown = {name: list(dict.fromkeys(filter(None, some))) for name, some in texts.items()}
     return {name: " | ".join(some) for name, some in shown.items() if some}
+
+
+def _unusual(loss: str) -> str:
+    """Return a loss; for the one that most runs have, nothing."""
+    return "" if loss == CROSS_ENTROPY.loss else loss
 
 
 def _message(run: FinishedRun) -> str:
@@ -165,13 +171,14 @@ def _privacy(run: FinishedRun) -> str:
     one, replaced, delta, noise = (
         run.summary[name] for name in ("epsilon", "epsilon_replace_one", "delta", "noise_multiplier")
     )
-    seeded = "" if "not-private" not in str(run.settings.get("privacy")) else "; NOT PRIVATE: the noise is the seed's"
+    seeded = "" if run.settings["privacy"]["noise"] == "system" else "; NOT PRIVATE: the noise is the seed's"
     return (f"ε = {one:.3g} for one client added or removed, {replaced:.3g} for one replaced, δ = {delta:g}; "
             f"noise {noise:g} clips{seeded}")  # fmt: skip
 
 
 def _own_settings(row: Row, comparison: ComparisonData) -> list[str]:
     """A row's hyper-parameters, and its local training where that is not the same for all."""
-    own = row.runs[0].settings["client"]
-    differs = any(run.settings["client"] != own for run in comparison.runs)
-    return [*filter(None, [wording.hyper_in_words(row.hyper), wording.training_in_words(own) if differs else ""])]
+    settings = row.runs[0].settings
+    differs = any(run.settings["client"] != settings["client"] for run in comparison.runs)
+    training = wording.training_in_words(settings["client"]) if differs else ""
+    return [*filter(None, [wording.fields_in_words(settings["method"]), training])]

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.errors import InputError
-from ..core.task import CROSS_ENTROPY
 from ..engine.arguments import BF16
+from ..experiments.labels import identities, labels
 from ..methods import plain
 from ..metrics.protocols import Protocol, long_mean
+from ..rounds.settings import settings_key
 from .comparison_data import FinishedRun, curve_of
-from .labels import identities, labels
-from .run_settings import HASHES, settings_of_all
+from .run_settings import HASHES, batches_of, settings_of_all
 
 # Runs of one seed are paired only if they share these settings; otherwise not only their methods differ. In words.
 PAIRED_BY = {
@@ -104,8 +104,8 @@ def differences(ours: Group, theirs: Group) -> list[str]:
     return [name for name in names if any(_value(one, name) != _value(other, name) for one, other in pairs)]
 
 
-def _value(run: FinishedRun, name: str) -> str:
-    return str(run.settings.get(name, {"precision": "fp32", "loss": CROSS_ENTROPY.loss}.get(name)))  # as is usual
+def _value(run: FinishedRun, name: str) -> Any:
+    return batches_of(run.settings["client"]) if name == "batches" else run.settings[name]
 
 
 def notes(groups: Sequence[Group], pairs: Sequence[Group | None], baseline: str, protocol: Protocol) -> list[str]:
@@ -135,9 +135,9 @@ def _unpaired(groups: Sequence[Group], pairs: Sequence[Group | None], baseline: 
 
 def _own_training(groups: Sequence[Group]) -> Iterator[str]:
     """Say so if local training differs between methods; where it differs within one, labels tell it."""
-    own = {group.runs[0].settings["client"]: group.runs[0].method for group in groups}
-    ways = {(group.runs[0].method, group.runs[0].settings["client"]) for group in groups}
-    if len(own) > 1 and len(ways) == len({method for method, _ in ways}):
+    clients = [(settings_key(group.runs[0].settings["client"]), group.runs[0].method) for group in groups]
+    own, ways = dict(clients), set(clients)
+    if len(own) > 1 and len(ways) == len({method for _, method in ways}):
         yield f"Local training has settings of their own for some methods: see {', '.join(own.values())} below."
 
 

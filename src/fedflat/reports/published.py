@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from ast import literal_eval
 from collections.abc import Iterable
 from math import inf
 
 from ..experiments.recipe_files import Number, Published
 from ..methods import plain
 from .comparison_data import Row
-from .run_settings import fields_of
 
 
 def number_text(value: Number, numbers: Published) -> str:
@@ -65,6 +65,9 @@ def _settings_named(label: str, row: Row) -> float:
     """How many of the settings of the row's method `label` names; -1 if it means another method or other settings."""
     if plain(label) == plain(row.label):
         return inf
-    named = fields_of(label) or {"class": label}
-    is_of_row = plain(named.pop("class")) == plain(row.runs[0].method) and named.items() <= row.hyper.items()
+    method, _, settings = label.removesuffix(")").partition("(")
+    named = dict(part.split("=") for part in settings.split(", ") if part)
+    is_of_row = plain(method) == plain(row.runs[0].method) and all(
+        name in row.hyper and row.hyper[name] == literal_eval(value) for name, value in named.items()
+    )
     return len(named) if is_of_row else -1

@@ -1,66 +1,51 @@
-"""Settings of a run in words, from the texts in which runs keep them."""
+"""Settings of a run in words."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from math import inf
 from typing import Any
 
-from .run_settings import fields_of
-
-_MODEL = re.compile(r"(.*), (\d+) parameters, (?:torch\.)?(\w+)")
-_SCHEME = re.compile(r"(.*, \d+ clients, )(\w+\(.*\))")
+from ..rounds.settings import CLASS, fields_by_name, text_of_table
 
 
-def _said(text: str, say: Callable[[dict[str, Any]], str]) -> str:
-    """What `say` makes of the fields that a text spells; the text as it is where it spells none, or not ours."""
-    fields = fields_of(text)
-    try:
-        return text if fields is None else say(fields)
-    except (KeyError, TypeError, ValueError):  # anybody may have written the text
-        return text
+def participation_in_words(rule: Mapping[str, Any]) -> str:
+    """Say who takes part in a round: `Share(share=0.2)` is 20 % of the clients each round."""
+    if "cohorts" in rule:
+        return "listed cohorts"
+    if "rule" in rule:
+        return f"participation {text_of_table(rule)}"
+    if "share" in rule:
+        return f"{100 * rule['share']:g} % of the clients each round"
+    if "number" in rule:
+        return "1 client each round" if rule["number"] == 1 else f"{rule['number']:d} clients each round"
+    chance = rule.get("p", rule.get("rate"))
+    if chance is None:  # a rule of somebody's own
+        return f"participation {text_of_table(rule)}"
+    return f"each client with probability {100 * chance:g} % in each round"
 
 
-def participation_in_words(text: str) -> str:
-    """Who takes part in a round: `Share(share=0.2)` is 20 % of the clients each round."""
-    words = "listed cohorts" if text.startswith("Explicit(") else _said(text, _participation)
-    return f"participation {text}" if words == text else words
-
-
-def _participation(fields: dict[str, Any]) -> str:
-    if "share" in fields:
-        return f"{100 * fields['share']:g} % of the clients each round"
-    if "number" in fields:
-        return "1 client each round" if fields["number"] == 1 else f"{fields['number']:d} clients each round"
-    return f"each client with probability {100 * fields['p' if 'p' in fields else 'rate']:g} % in each round"
-
-
-def training_in_words(text: str) -> str:
-    """Local training from the `repr` of a `Client`; what is off is not said."""
-    return _said(text, _training)
-
-
-def _training(fields: dict[str, Any]) -> str:
-    decay = fields.get("lr_decay", 1.0)
+def training_in_words(client: Mapping[str, Any]) -> str:
+    """Say how clients train; what is off is not said."""
+    decay = client["lr_decay"]
     parts = [
-        f"step size {fields['lr']:g}" + (f", times {decay:g} each round" if decay != 1 else ""),
-        f"{_amount(fields)} {_batches(fields.get('batch_size'))}",
+        f"step size {client['lr']:g}" + (f", times {decay:g} each round" if decay != 1 else ""),
+        f"{_amount(client)} {_batches(client['batch_size'])}",
     ]
-    if fields.get("weight_decay"):
-        where = "" if fields.get("wd_scope", "outside") == "outside" else f" ({fields['wd_scope']})"
-        parts.append(f"weight decay {fields['weight_decay']:g}{where}")
-    if fields.get("max_norm", inf) != inf:
-        where = "" if fields.get("clip_scope", "full") == "full" else f" ({fields['clip_scope']})"
-        parts.append(f"clipping at norm {fields['max_norm']:g}{where}")
-    if fields.get("momentum"):
-        parts.append(f"momentum {fields['momentum']:g}")
+    if client["weight_decay"]:
+        where = "" if client["wd_scope"] == "outside" else f" ({client['wd_scope']})"
+        parts.append(f"weight decay {client['weight_decay']:g}{where}")
+    if client["max_norm"] != inf:
+        where = "" if client["clip_scope"] == "full" else f" ({client['clip_scope']})"
+        parts.append(f"clipping at norm {client['max_norm']:g}{where}")
+    if client["momentum"]:
+        parts.append(f"momentum {client['momentum']:g}")
     return "; ".join(parts)
 
 
-def _amount(fields: dict[str, Any]) -> str:
-    kind = "step" if fields.get("steps") is not None else "epoch"
-    number = fields.get("steps") or fields.get("epochs") or 1
+def _amount(client: Mapping[str, Any]) -> str:
+    kind = "step" if client["steps"] is not None else "epoch"
+    number = client["steps"] or client["epochs"] or 1
     return f"{number} {kind}" + ("" if number == 1 else "s")
 
 
@@ -68,50 +53,35 @@ def _batches(size: int | None) -> str:
     return "on all samples of a client at once" if size is None else f"in batches of {size}"
 
 
-def data_in_words(text: str) -> str:
-    """Data set, number of clients and partition: `Dirichlet(alpha=0.1)` is Dirichlet, alpha 0.1."""
-    found = _SCHEME.fullmatch(text)
-    fields = fields_of(found[2]) if found else None
-    if not found or fields is None:
-        return text
-    settings = [f"{name} {value}" for name, value in fields.items() if name != "class" and value is not None]
-    return found[1] + ", ".join([fields["class"], *settings])
+def data_in_words(data: Mapping[str, Any]) -> str:
+    """Say data set, number of clients and partition: `Dirichlet(alpha=0.1)` is Dirichlet, alpha 0.1."""
+    scheme, first = data["partition"], f"{data['name']}, {data['clients']} clients, "
+    if not isinstance(scheme, Mapping):
+        return f"{first}{scheme}"
+    settings = [f"{name} {value}" for name, value in fields_by_name(scheme).items() if value is not None]
+    return first + ", ".join([scheme[CLASS], *settings])
 
 
-def model_in_words(text: str) -> str:
-    """Class, parameters and their type."""
-    found = _MODEL.fullmatch(text)
-    return f"{found[1]} with {int(found[2]):,} parameters, {found[3]}" if found else text
+def model_in_words(model: Mapping[str, Any]) -> str:
+    """Say class, parameters and their type."""
+    return f"{model[CLASS]} with {model['parameters']:,} parameters, {model['dtype']}"
 
 
-def augmentation_in_words(text: str) -> str:
-    """What is done to pictures in training; nothing for none."""
-
-    def say(fields: dict[str, Any]) -> str:
-        return ", ".join(
-            f"{name.replace('_', ' ')} {_word(value)}" for name, value in fields.items() if name != "class"
-        )
-
-    return "" if text == "None" else _said(text, say)
+def augmentation_in_words(augmentation: Mapping[str, Any] | None) -> str:
+    """Say what is done to pictures in training; nothing for none."""
+    fields = {} if augmentation is None else fields_by_name(augmentation)
+    return ", ".join(f"{name.replace('_', ' ')} {_word(value)}" for name, value in fields.items())
 
 
-def weights_in_words(text: str) -> str:
-    """How clients are weighted in the mean."""
-    return {"uniform": "equal", "samples": "by their number of samples"}.get(text, text)
+def weights_in_words(weights: str) -> str:
+    """Say how clients are weighted in the mean."""
+    return {"uniform": "equal", "samples": "by their number of samples"}.get(weights, weights)
 
 
-def screening_in_words(text: object) -> str:
-    """A guard or an attack: the fields that are set; nothing for none."""
-
-    def say(fields: dict[str, Any]) -> str:
-        return hyper_in_words({name: value for name, value in fields.items() if name != "class"})
-
-    return "" if text is None else _said(str(text), say)
-
-
-def hyper_in_words(hyper: dict[str, Any]) -> str:
-    """The fields of a method; those that are not set are not said."""
-    return ", ".join(f"{name} = {_word(value)}" for name, value in hyper.items() if value is not None)
+def fields_in_words(table: Mapping[str, Any] | None) -> str:
+    """Say the fields of a method, a guard or an attack; those that are not set are not said."""
+    fields = {} if table is None else fields_by_name(table)
+    return ", ".join(f"{name} = {_word(value)}" for name, value in fields.items() if value is not None)
 
 
 def _word(value: Any) -> str:

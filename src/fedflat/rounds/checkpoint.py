@@ -22,7 +22,7 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..files import system_errors, write_atomically
 
-FORMAT = 2  # 1 had no checksum
+FORMAT = 3
 KEPT = 3  # states of a run that are kept, the newest ones
 AT_ONCE = 32 * 2**20  # bytes of a stream that are held at once
 SUM = "sha256"  # the last tensor
@@ -106,16 +106,14 @@ def load(path: Path, streamed: tuple[str, ...] = ()) -> tuple[dict[str, Any], di
     """Read a checkpoint; matrices whose names begin with one of `streamed` are streams, which keep the file open.
 
     Raises DamagedError, naming the file, if it is missing, damaged or incomplete, InputError if it is of another
-    format. Files of format 1 are read without a check, as they have no checksum.
+    format.
     """
-    intact = check_sum(path)
+    check_sum(path)
     try:
         file: Any = safe_open(path, framework="pt")
         meta = json.loads((file.metadata() or {})["fedflat"])
-        if not intact and meta["format"] != 1:
-            raise DamagedError(f"checkpoint {path} cannot be read: it is damaged, its SHA-256 is another one")
-        if meta["format"] not in (1, FORMAT):
-            raise InputError(f"checkpoint {path} has format {meta['format']}, this version reads {FORMAT} and 1")
+        if meta["format"] != FORMAT:
+            raise InputError(f"checkpoint {path} has format {meta['format']}, this version reads {FORMAT}")
         names = [name for name in file.keys() if name != SUM]  # noqa: SIM118 (not a mapping)
         return {name: _read(file, name, name.startswith(streamed)) for name in names}, meta
     except InputError:
@@ -132,17 +130,19 @@ def settings_of(meta: Mapping[str, Any], path: Path) -> dict[str, Any]:
     return settings
 
 
-def check_sum(path: Path) -> bool:
-    """Tell whether the file ends with the SHA-256 of the bytes before. Raises DamagedError if it cannot be read."""
+def check_sum(path: Path) -> None:
+    """Raise DamagedError unless the file can be read and ends with the SHA-256 of all that is before."""
     try:
         with path.open("rb") as file:
             left, digest = path.stat().st_size - 32, hashlib.sha256()
             while left > 0 and (some := file.read(min(left, 2**20))):
                 digest.update(some)
                 left -= len(some)
-            return left == 0 and file.read() == digest.digest()
+            is_whole = left == 0 and file.read() == digest.digest()
     except OSError as error:
         raise DamagedError(f"checkpoint {path} cannot be read: {error.strerror}") from error
+    if not is_whole:
+        raise DamagedError(f"checkpoint {path} cannot be read: it is damaged, its SHA-256 is another one")
 
 
 def _read(file: Any, name: str, streamed: bool) -> Tensor | Stream:

@@ -59,8 +59,7 @@ def following(segments: list[Segment], now: Segment, checkpoint: Path, strict: b
 
     If something has changed, warns with a ChangedWarning; with `strict` raises InputError.
     """
-    unknown = "it is of format 1, and says neither its checksum nor with which versions it was made"
-    changes = "; ".join(now.changes(segments[-1])) if segments else unknown
+    changes = "; ".join(now.changes(segments[-1]))
     if not changes:
         return segments
     if strict:

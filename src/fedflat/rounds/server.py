@@ -145,8 +145,10 @@ class Server:
         versions or another code of the method. Raises DamagedError if a field is missing or of another shape.
         """
         try:
-            t, history, stored = int(meta["t"]), list(meta["history"]), meta.get("segments") or ()
+            t, history, stored = int(meta["t"]), list(meta["history"]), meta["segments"]
             segments = [Segment(int(one["start"]), dict(one["versions"]), str(one["code"])) for one in stored]
+            if not segments:
+                raise ValueError("segments")
             guard = None if self.guard is None else self.guard.restored(meta["guard"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DamagedError(f"checkpoint {path} is no state of a run: {error!r} is missing or wrong") from error

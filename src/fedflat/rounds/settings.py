@@ -1,77 +1,109 @@
-"""The settings that rounds depend on, as a checkpoint keeps them and as they are compared when a run goes on."""
+"""Settings as data: tables of plain values that are stored and shown, where two of them differ, and their digests."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
-from math import inf
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
+from ..core.errors import InputError
 
-def described(thing: Any) -> dict[str, Any]:
-    """A dataclass, such as a method, as a dictionary: its class, which no field can be called, and all its fields.
+CLASS = "class"  # the key of a table that names the class; no field can be called that
 
-    A field that is a dataclass, such as a method inside a method, becomes a dictionary, too.
+
+def table_of(thing: Any) -> dict[str, Any]:
+    """Return a dataclass, such as a method, as a table: its class and all its fields.
+
+    A field that is a dataclass, such as a method inside a method, becomes a table, too. A value that is no number,
+    text, truth value, None or sequence of texts, such as a list of cohorts, becomes its text. Of an object of another
+    class the attributes count as fields.
     """
-    values = {f.name: getattr(thing, f.name) for f in fields(thing)}
-    return {"class": type(thing).__name__, **{k: described(x) if is_dataclass(x) else x for k, x in values.items()}}
+    names = [f.name for f in fields(thing)] if is_dataclass(thing) else vars(thing)
+    return {CLASS: type(thing).__name__, **{name: _plain(getattr(thing, name)) for name in names}}
 
 
-def flat_fields(thing: Any, prefix: str = "") -> dict[str, Any]:
-    """All fields of a dataclass by name; of one inside another its class, and its fields as `base.rho`."""
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return table_of(value)
+    if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+        return list(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def text_of_table(table: Any) -> str:
+    """Return a table as the text of its dataclass, such as `Dirichlet(alpha=0.1)`; any other value as its text."""
+    if not isinstance(table, Mapping):
+        return str(table)
+    return f"{table[CLASS]}({', '.join(f'{name}={_literal(x)}' for name, x in table.items() if name != CLASS)})"
+
+
+def _literal(value: Any) -> str:
+    is_list = isinstance(value, str) and value.startswith("[")  # of cohorts, which is a text in the table
+    return text_of_table(value) if isinstance(value, Mapping) or is_list else repr(value)
+
+
+def text_of_data(data: Mapping[str, Any]) -> str:
+    """Return the name of a data set, its number of clients and how it is split, as one text."""
+    return f"{data['name']}, {data['clients']} clients, {text_of_table(data['partition'])}"
+
+
+def text_of_model(model: Mapping[str, Any]) -> str:
+    """Return the class of a model, its number of parameters and their type, as one text."""
+    return f"{model[CLASS]}, {model['parameters']} parameters, torch.{model['dtype']}"
+
+
+def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of a table by dotted key: `{"client": {"lr": 0.1}}` is `{"client.lr": 0.1}`.
+
+    Raises InputError for a key that is there in both spellings.
+    """
     found: dict[str, Any] = {}
-    for f in fields(thing):
-        value = getattr(thing, f.name)
-        found[prefix + f.name] = type(value).__name__ if is_dataclass(value) else value
-        found |= flat_fields(value, f"{prefix}{f.name}.") if is_dataclass(value) else {}
+    for key, value in table.items():
+        inside = flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+        if twice := found.keys() & inside.keys():
+            raise InputError(f"{min(twice)} is given twice")
+        found |= inside
     return found
 
 
-def first_difference(before: Any, now: Any) -> str | None:
-    """The first field in which `now`, a dataclass, differs from what a checkpoint keeps of it, in words.
+def fields_by_name(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields in a table of `table_of`; of a dataclass inside it, its class, and its fields as `base.rho`."""
+    return {name.removesuffix(f".{CLASS}"): value for name, value in flattened(table).items() if name != CLASS}
 
-    A field that the checkpoint does not know, because it is newer than the checkpoint, had its default then. `before`
-    is what `described` gave, or the `repr` of the dataclass, which checkpoints of format 2 began with.
+
+def settings_key(settings: Any) -> str:
+    """Return a text that two settings share only if they are the same: 1, 1.0, true and "1" are four values."""
+    return json.dumps(settings, sort_keys=True, default=repr)
+
+
+def digest(settings: Any, digits: int = 64) -> str:
+    """Return the first hexadecimal digits of the SHA-256 of settings."""
+    return hashlib.sha256(settings_key(settings).encode()).hexdigest()[:digits]
+
+
+def are_same(old: Any, new: Any) -> bool:
+    """Tell whether two settings are the same; 1, 1.0, true and "1" are four values."""
+    return settings_key(old) == settings_key(new)
+
+
+def first_difference(
+    old: Any, new: Any, same: Callable[[Any, Any], bool] = are_same, key: str = ""
+) -> tuple[str, Any, Any] | None:
+    """Return the first dotted key whose values are not the `same` in two tables, and both; None if there is no such.
+
+    Of tables of different classes the values are the names of these.
     """
-    if isinstance(before, str):
-        before = parsed(before)
-    class_before = before.get("class") if isinstance(before, Mapping) else before
-    if not isinstance(before, Mapping) or class_before != type(now).__name__:
-        return f" was {class_before}, now it is {type(now).__name__}"
-    defaults = {f.name: f.default for f in fields(now) if f.default is not MISSING}
-    for name, value in described(now).items():
-        then = before.get(name, defaults.get(name))
-        if is_dataclass(inner := getattr(now, name, None)):
-            found = first_difference(described(then) if is_dataclass(then) else then, inner)
-            if found:
-                return f".{name}{found}"
-        elif then != value:
-            return f".{name} was {then}, now it is {value}"
-    unknown = sorted(before.keys() - described(now).keys())
-    return f".{unknown[0]} was {before[unknown[0]]}, this version has no such field" if unknown else None
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        if old.get(CLASS) != new.get(CLASS):
+            return key, old.get(CLASS), new.get(CLASS)
+        for name in dict.fromkeys([*old, *new]):
+            if found := first_difference(old.get(name), new.get(name), same, f"{key}.{name}" if key else name):
+                return found
+        return None
+    return None if same(old, new) else (key, _shown(old), _shown(new))
 
 
-def parsed(text: str) -> dict[str, Any] | str:
-    """What `described` would have given for the dataclass with this `repr`; the text itself if it is none.
-
-    Nothing is evaluated but literals, whoever has written the text.
-    """
-    try:
-        call = ast.parse(text, mode="eval").body
-        assert isinstance(call, ast.Call)  # noqa: S101 (caught below)
-        return _fields(call)
-    except (SyntaxError, ValueError, AssertionError, RecursionError, MemoryError):  # the last two: nested too deep
-        return text
-
-
-def _fields(call: ast.Call) -> dict[str, Any]:
-    assert isinstance(call.func, ast.Name)  # noqa: S101 (caught above)
-    return {"class": call.func.id, **{str(one.arg): _value(one.value) for one in call.keywords}}
-
-
-def _value(node: ast.expr) -> Any:
-    """The value of a literal, of a dataclass inside the dataclass, or of `inf`; the latter two are no literals."""
-    if isinstance(node, ast.Call) and not node.args:
-        return _fields(node)
-    return inf if isinstance(node, ast.Name) and node.id == "inf" else ast.literal_eval(node)
+def _shown(value: Any) -> Any:
+    return text_of_table(value) if isinstance(value, Mapping) and CLASS in value else value

@@ -25,9 +25,8 @@ Digests = NDArray[np.int64]  # (c,) XXH3-64 of each record: against accidents, a
 NAME = "clients.slots"
 START = 4096  # bytes before the first slot
 NONE = bytes(16)  # no checkpoint
-_MAGIC, _OLD_MAGIC = b"fedflat slots 2\n", b"fedflat slots 1\n"
+_MAGIC = b"fedflat slots 2\n"
 _HEADER = struct.Struct(f"<16sQ{16 * KEPT}s16s")  # magic, bytes of a slot, keys of the last checkpoints, of the next
-_OLD_HEADER = struct.Struct("<16sQ16s16s")  # of format 1, which served one checkpoint and the next
 _flush: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
@@ -83,9 +82,9 @@ class SlotFile:
         return file
 
     @classmethod
-    def opened(cls, folder: Path, slot_bytes: int, key: bytes, slots: Slots, digests: Digests | None) -> SlotFile:
+    def opened(cls, folder: Path, slot_bytes: int, key: bytes, slots: Slots, digests: Digests) -> SlotFile:
         """Open the file in `folder` to be read for the checkpoint `key`, whose records are in `slots` (c,) and have
-        `digests` (c,), or, for a checkpoint of format 1, are taken as they are.
+        `digests` (c,).
 
         Raises DamagedError if it is not that checkpoint's, or a record is not what was written.
         """
@@ -197,10 +196,9 @@ class SlotFile:
         """Bytes of a slot, the keys of the last checkpoints and that of the next, if this is a slot file."""
         with _system_errors(self.name, "read", DamagedError):
             written = os.pread(self._handle, _HEADER.size, 0)
-        if len(written) < _HEADER.size or not written.startswith((_MAGIC, _OLD_MAGIC)):
+        if len(written) < _HEADER.size or not written.startswith(_MAGIC):
             return None
-        header = _OLD_HEADER if written.startswith(_OLD_MAGIC) else _HEADER
-        _, slot_bytes, keys, following = header.unpack(written[: header.size])
+        _, slot_bytes, keys, following = _HEADER.unpack(written)
         each = (keys[i : i + 16] for i in range(0, len(keys), 16))
         return slot_bytes, tuple(key for key in each if key != NONE), following
 
@@ -210,8 +208,8 @@ class SlotFile:
             os.pwrite(self._handle, _HEADER.pack(_MAGIC, self._slot_bytes, b"".join(keys), following), 0)
             _flush(self._handle)
 
-    def _read_digests(self, slots: Slots, digests: Digests | None) -> None:
-        """Store the digests of what is in `slots`, and compare them with the checkpoint's `digests`, if it has them."""
+    def _read_digests(self, slots: Slots, digests: Digests) -> None:
+        """Store the digests of what is in `slots`, and compare them with the checkpoint's `digests`."""
         some = max(1, AT_ONCE // max(1, self._slot_bytes))
         for start in range(0, len(slots), some):
             these = slots[start : start + some]
@@ -219,7 +217,7 @@ class SlotFile:
             with _system_errors(self.name, "read", DamagedError):
                 self._move(os.preadv, these, content)
             found = digests_of(content)
-            if digests is not None and (found != digests[start : start + some]).any():
+            if (found != digests[start : start + some]).any():
                 raise DamagedError(f"{self.name} is damaged: a record has another digest than its checkpoint says")
             self._store_digests(these, found)
 

@@ -16,10 +16,10 @@ from ...core.records import Record
 from ...core.user_code import check_record
 from ...data.preparation import to_device
 from ...data.types import Index
-from ...rounds.checkpoint import KEPT, Stream, rows_at_once
+from ...rounds.checkpoint import KEPT, DamagedError, Stream, rows_at_once
 from .rows import FileRows, MemoryRows, Rows
 from .slot_index import ABSENT, SlotIndex, Slots
-from .slots import SlotFile
+from .slots import Digests, SlotFile
 
 BUDGET = 2048 * 10**6  # bytes; two vectors of LeNet for 100 clients take 0.64 GB, which leaves them in memory
 CHUNKS = 5  # in memory when records are in a file: one read ahead, one in training, two to be written, one copied
@@ -34,11 +34,20 @@ def check_records(tensors: Mapping[str, Tensor | Stream], folder: Path) -> None:
 
     tensors: the content of the checkpoint, from `ClientStore.tensors`.
     """
-    key, slots, digests = (tensors.get(name) for name in (KEY, SLOTS, DIGESTS))
+    key, slots = tensors.get(KEY), tensors.get(SLOTS)
     if isinstance(key, Tensor) and isinstance(slots, Tensor):
         seen = slots[slots >= 0].numpy()
-        known = digests.numpy() if isinstance(digests, Tensor) else None
+        known = _digests_in(tensors, len(seen))
         SlotFile.opened(folder.resolve(), SlotFile.slot_bytes(folder), key.numpy().tobytes(), seen, known).close()
+
+
+def _digests_in(tensors: Mapping[str, Tensor | Stream], records: int) -> Digests:
+    """Return the digests (records,) that a checkpoint has of the records in its slot file."""
+    digests = tensors.get(DIGESTS)
+    if not isinstance(digests, Tensor) or digests.shape != (records,):
+        raise DamagedError(f"clients.{DIGESTS} are not those of {records} records")
+    found: Digests = digests.numpy()
+    return found
 
 
 class ClientStore:
@@ -194,10 +203,8 @@ class ClientStore:
         index = self._index_in(tensors)
         rows: Rows | None = None
         if isinstance(key := tensors.get(KEY), Tensor):
-            digests = tensors.get(DIGESTS)
-            known = digests.numpy() if isinstance(digests, Tensor) else None
-            slots = index.slots[index.slots >= 0]
-            place = (folder or Path()).resolve()
+            slots, place = index.slots[index.slots >= 0], (folder or Path()).resolve()
+            known = _digests_in(tensors, len(slots))
             file = SlotFile.opened(place, self._slot_bytes, key.numpy().tobytes(), slots, known)
             self.close()
             rows = FileRows(file, self._like, self._width)

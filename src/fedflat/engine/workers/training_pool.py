@@ -214,7 +214,7 @@ def prepare_training(descriptor: int, layout: BufferLayout) -> RunTask:
 def _without_test_data(executor: Executor) -> Executor:
     """`executor` without the samples that only the server uses."""
     training, training.batches = copy(executor), copy(executor.batches)
-    training.batches.data = replace(executor.batches.data, test=None, validation=None)
+    training.batches.data = replace(executor.batches.data, test=None, validation=None, partition="")
     return training
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, dataclass_transform
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.hyper import by_name, check, hyper, later_defaults
+from ...core.hyper import by_name, check, hyper
 from ...core.progress import Steps
 from .subject import Subject
 
@@ -93,6 +93,7 @@ class Measure(ABC):
     """One measure of flatness; the settings of its protocol are fields, its docstring is the definition."""
 
     precision: ClassVar[tuple[str, ...]] = ()  # settings that change a number's error and not its definition
+    unsaid: ClassVar[tuple[str, ...]] = ()  # settings that a protocol leaves out at their defaults
     needs_round: ClassVar[bool] = False  # it looks at the last or the next round: a method and its state
 
     @property
@@ -142,8 +143,7 @@ class Measure(ABC):
         """
         used, all_ = len(subject.pooled) if samples is None else used, subject.total
         own = fields(self)  # type: ignore[arg-type]  # every subclass is a dataclass
-        later = later_defaults(type(self))  # a protocol stays the same text when a measure gets a field
-        said = [f.name for f in own if f.name not in later or getattr(self, f.name) != later[f.name]]
+        said = [f.name for f in own if f.name not in self.unsaid or getattr(self, f.name) != f.default]
         settings = ", ".join(f"{name} = {getattr(self, name)}" for name in said)
         first = (type(self).__doc__ or "").strip().splitlines()[0].rstrip(".")
         samples = subject.samples if samples is None else samples
@@ -157,11 +157,12 @@ class Measure(ABC):
 class LossMeasure(Measure):
     """A measure of the loss around the model, over the trained parameters or over merged weights."""
 
+    unsaid: ClassVar[tuple[str, ...]] = ("space",)  # `coordinates` says what is to be said of it
+
     space: Literal["trained", "merged"] = hyper(
         "trained",
         "what the loss is a function of: the trained parameters, with an adapter its factors and the head; or, with an "
         "adapter, the weights W + alpha / r B A of the adapted layers",
-        later=True,
     )
 
     @property

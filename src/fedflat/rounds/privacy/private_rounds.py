@@ -25,6 +25,7 @@ from ..checkpoint import DamagedError
 from ..cost import full_passes_per_round, gradients_per_step
 from ..local_training import Client
 from ..participation import Participation
+from ..settings import table_of
 from .accountant import Neighbours, Privacy, epsilon, noise_for
 from .private_mean import KEY_BYTES, PrivateMean, derived_key, poisson_sample, seeded_key, system_key
 
@@ -169,9 +170,9 @@ class PrivateRounds:
             raise InputError(f"{log} is damaged: it has {len(new._released)} of {number} releases before {path.name}")
         return new
 
-    def settings(self) -> dict[str, str]:
-        """Return the settings of the rounds; solved-for noise depends on the number of planned rounds."""
-        return {"privacy": repr(self.privacy), "noise_multiplier": f"{self._noise:g}"}
+    def settings(self) -> dict[str, Any]:
+        """Return a table of what the rounds depend on; solved-for noise depends on the number of planned rounds."""
+        return table_of(self.privacy) | {"solved_noise": f"{self._noise:g}"}
 
     def epsilon(self, rounds: int) -> float:
         """Return the epsilon spent by `rounds`, for one client added or removed, in all known continuations."""

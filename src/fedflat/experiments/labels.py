@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..rounds.settings import flattened
+
 LONGEST = 40  # characters of a value in a label
 
 
@@ -18,6 +20,17 @@ def labels(methods: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> lis
     all labels, if runs of one method differ in it; any other one in all labels, if any two runs differ in it. What is
     None, or not set, is left out.
     """
+    told = values_told(methods, settings)
+    return [f"{method}({values})" if values else method for method, values in zip(methods, told, strict=True)]
+
+
+def variants(tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what distinguishes each configuration of one method, such as `rho=0.1, lr=0.05`; empty if nothing does."""
+    return values_told([""] * len(tables), [flattened(table) for table in tables])
+
+
+def values_told(methods: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what stands in the brackets of `labels`."""
     names = list(dict.fromkeys(name for one in settings for name in one))
     names.sort(key=lambda name: not name.startswith("method."))  # the method's own come first
     texts = _texts_by_name(settings)
@@ -26,8 +39,7 @@ def labels(methods: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> lis
     made = []
     for place, method in enumerate(methods):
         own = [name for name in short if method in told[name] and texts[name][place] is not None]
-        values = ", ".join(f"{short[name]}={_cut(str(texts[name][place]))}" for name in own)
-        made.append(f"{method}({values})" if values else method)
+        made.append(", ".join(f"{short[name]}={_cut(str(texts[name][place]))}" for name in own))
     return made
 
 
