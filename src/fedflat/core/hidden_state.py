@@ -91,7 +91,9 @@ def _kept(value: Any) -> object | None:
         return len(value)
     if isinstance(value, random.Random):
         return None if isinstance(value, random.SystemRandom) else value.getstate()
-    if isinstance(value, torch.Generator) or type(value).__name__ == "RandomState":
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if type(value).__name__ == "RandomState":
         return repr(list(value.get_state()))
     return repr(value.bit_generator.state) if type(value).__name__ == "Generator" else None
 
