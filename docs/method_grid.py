@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from benchmarks.tables import Table
@@ -39,7 +40,7 @@ FIELDS = {  # of methods whose defaults are for more rounds, or for a larger mod
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # a key of `refusals`' cache
 class Setting:
     """A column of the grid."""
 
@@ -93,6 +94,7 @@ WAYS: dict[str, Callable[[RunSpec], None]] = {
 }
 
 
+@cache
 def refusals(name: str, setting: Setting) -> dict[str, str]:
     """Return the ways in which the method is not carried out with this setting, each with the reason."""
     try:

@@ -132,6 +132,26 @@ def test_classes_have_the_names_that_labels_had(fedflat, tmp_path: Path) -> None
     assert {"probability_cat", "probability_dog"} < found[0].keys()
 
 
+@pytest.mark.parametrize("task", ["regression", "multi-label"])
+def test_other_tasks_have_a_column_for_each_output(fedflat, task: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(12, 4)).astype("float32"), rng.normal(size=(12, 2)).astype("float32")
+    labels = y if task == "regression" else (y > 0).astype("int64")
+    data = ff.FederatedData.from_clients([(x[:6], labels[:6]), (x[6:], labels[6:])], task=task)
+    run = ff.Simulation("mlp", data, ff.methods.FedAvg(), loss=task, rounds=1).run()
+    run.save(tmp_path / "run")
+    np.savez("x.npz", x=x)
+    scores = run.predict(x)
+    assert fedflat("predict run --input x.npz --out p.parquet --scores")[0] == 0
+    table = pq.read_table("p.parquet").to_pydict()
+    assert list(table) == ["sample", "prediction_0", "prediction_1", "score_0", "score_1"]
+    expected = scores if task == "regression" else (scores > 0).to(torch.int64)
+    for kind, values in (("prediction", expected), ("score", scores)):
+        assert [table[f"{kind}_{i}"] for i in range(2)] == values.T.tolist()
+    code, _, err = fedflat("predict run --input x.npz --out q.csv --probabilities")
+    assert (code, "a regression has none" in err) == ((2, True) if task == "regression" else (0, False))
+
+
 def test_the_folder_of_a_federation_is_refused(fedflat, tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / STUDY).touch()

@@ -697,6 +697,9 @@ def test_check_names_a_stale_page_and_stale_figures(
 ) -> None:
     monkeypatch.setattr(generate, "STUDY", made_up)
     monkeypatch.setattr(generate, "study_page", {made_up: pages}.__getitem__)
+    for others in ("parts", "method_pages"):  # `make docs-check` has them
+        monkeypatch.setattr(generate, others, dict)
+    monkeypatch.setattr(generate, "package_listing", generate.FILE.read_text)
     monkeypatch.setattr(sys, "argv", ["generate", "--check"])
     assert generate.main() == 1
     said = capsys.readouterr().out
