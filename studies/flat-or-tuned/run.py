@@ -70,7 +70,7 @@ def same_settings(winners: StudySpec) -> dict[str, StudySpec]:
     found: dict[str, StudySpec] = {}
     for method in winners.methods:
         if method.name in WITHOUT_RHO:
-            base = WITHOUT_RHO[method.name](method.arguments())
+            base = WITHOUT_RHO[method.name](method.fields)
             changes = {"methods": [base], "client_of": {base["name"]: winners.client_of[method.name]}, "flatness": []}
             spec = StudySpec(**winners.table() | changes)
             if spec not in found.values():

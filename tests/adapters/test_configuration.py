@@ -35,14 +35,6 @@ def test_a_specs_text_says_the_same_adapter(tmp_path: Path) -> None:
     assert spec.digest() != run_spec().digest()
 
 
-def test_runs_without_an_adapter_are_what_they_were() -> None:
-    """The first digits are those that version 0.1.0 without adapters gave."""
-    spec = run_spec()
-    assert not {"adapter"} & spec.decisive().keys()
-    assert "tokenizer" not in spec.decisive()["data"]
-    assert (RunSpec().digest()[:6], spec.digest()[:6]) == ("44136f", "fd9785")
-
-
 @pytest.mark.parametrize(
     ("adapter", "line"),
     [

@@ -114,8 +114,9 @@ def test_a_resumed_run_has_the_same_bits(name: str, tmp_path: Path) -> None:
     list(again)
     assert torch.equal(again.w, whole.w)
     assert numbers(again) == numbers(whole)
-    for change in ({"guard": None}, {"guard": ff.Guard(multiple=1.3)}, {"attack": None}):
-        with pytest.raises(InputError, match=f"{next(iter(change))} was"):
+    for change, key in (({"guard": None}, "guard"), ({"guard": ff.Guard(multiple=1.3)}, r"guard\.multiple"),
+                        ({"attack": None}, "attack")):  # fmt: skip
+        with pytest.raises(InputError, match=f"{key} was"):
             fresh(**change).load(tmp_path / "state.safetensors")
 
 

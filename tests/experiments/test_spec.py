@@ -264,7 +264,7 @@ def test_a_method_that_was_read_without_its_code_is_built_once_code_may_run(tmp_
     file.write_text("from fedflat.methods import FedSAM\n\n\nclass Mine(FedSAM):\n    '''client  server  '''\n")
     spec = validated(RunSpec, {"method": {"name": f"{file}:Mine", "rho": 0.4}})
     assert not spec.method.is_loaded
-    with pytest.raises(InputError, match="names code, which is not run unless"):
+    with pytest.raises(InputError, match="names code, which is not run without permission"):
         _ = spec.method.object
     with allow_code():
         assert spec.method.object.rho == 0.4

@@ -101,7 +101,7 @@ def test_damage_is_said_on_the_page(federation: GridFederation, tmp_path: Path) 
     )
     data = FederationData.read(again.out)
     assert [line.partition(":")[0] for line in data.damaged] == [EVENTS]
-    assert "has no hash" in write_federation_page(data, tmp_path / "page").read_text()
+    assert "is not as it was written" in write_federation_page(data, tmp_path / "page").read_text()
 
 
 def test_a_federation_without_a_round_has_a_page_too(tmp_path: Path) -> None:

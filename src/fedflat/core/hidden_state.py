@@ -89,6 +89,11 @@ def _kept(value: Any) -> object | None:
         return (str(value.dtype), value.shape, value.tobytes())
     if isinstance(value, list | tuple | set | frozenset | deque | Mapping):
         return len(value)
+    return _state_of_generator(value)
+
+
+def _state_of_generator(value: Any) -> object | None:
+    """Return the state of a generator of random numbers; None for one without a state and for anything else."""
     if isinstance(value, random.Random):
         return None if isinstance(value, random.SystemRandom) else value.getstate()
     if isinstance(value, torch.Generator):

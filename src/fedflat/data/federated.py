@@ -276,11 +276,11 @@ def divide(
 ) -> FederatedData:
     """Split a data set over clients by `scheme`, with validation sets if `options` ask for them."""
     held = split_samples(loaded, clients, scheme, seed)
-    return _federated(loaded, held, portable(name), str(scheme), options, seed)
+    return _federated(loaded, held, portable(name), scheme, options, seed)
 
 
 def _federated(
-    loaded: LoadedDataset, held: Holdings, name: str, partition: str, options: DataOptions, seed: int
+    loaded: LoadedDataset, held: Holdings, name: str, partition: str | Partition, options: DataOptions, seed: int
 ) -> FederatedData:
     """Return the samples of a data set as the clients hold them, less those for validation."""
     data = FederatedData(

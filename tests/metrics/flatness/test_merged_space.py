@@ -175,14 +175,6 @@ def test_of_a_model_without_adapters_nothing_is_said_of_a_space() -> None:
         run_spec(flatness=[{"name": "trace", "space": "merged"}]).build()
 
 
-def test_folders_of_runs_with_measures_of_their_own_are_called_as_before() -> None:
-    """The digits of the code without `space`."""
-    own = {"flatness": [{"name": "trace", "most": 7}, {"name": "consistency"}], "probes": [{"name": "sharpness"}]}
-    assert run_spec(**own).digest()[:6] == "a28a0b"
-    own["probes"] = [{"name": "sharpness", "space": "merged"}]
-    assert run_spec(**own).digest()[:6] != "a28a0b"
-
-
 @pytest.mark.slow
 def test_a_transformer_is_merged_inside_its_own_model(tmp_path: Path) -> None:
     """Query and value of two layers of BERT, 16 x 16 each; the loss is the same, and each measure can be taken."""
