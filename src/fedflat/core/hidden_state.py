@@ -99,8 +99,14 @@ def _state_of_generator(value: Any) -> object | None:
     if isinstance(value, torch.Generator):
         return value.get_state()
     if type(value).__name__ == "RandomState":
-        return repr(list(value.get_state()))
-    return repr(value.bit_generator.state) if type(value).__name__ == "Generator" else None
+        return plain_state(value.get_state(legacy=False))
+    return plain_state(value.bit_generator.state) if type(value).__name__ == "Generator" else None
+
+
+def plain_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of a generator of NumPy with arrays as bytes, so that two can be compared by ==."""
+    return {name: plain_state(value) if isinstance(value, Mapping) else
+            value.tobytes() if hasattr(value, "tobytes") else value for name, value in state.items()}  # fmt: skip
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from .errors import InputError, first_line, with_type
-from .hidden_state import HiddenState, close, leaves_of, same
+from .hidden_state import HiddenState, close, leaves_of, plain_state, same
 from .stacked_layers import SeededDropout
 from .task import CROSS_ENTROPY, Task
 from .torch_module import Restorer, copied, evaluating, scores_of
@@ -245,10 +245,10 @@ def _warn_of_probabilities(found: _Observation) -> None:
             return
 
 
-def _other_random_states() -> tuple[object, str]:
+def _other_random_states() -> tuple[object, ...]:
     """Return the random states of Python, and of NumPy, which is not imported here."""
     arrays: Any = sys.modules.get("numpy")
-    return random.getstate(), "" if arrays is None else repr(arrays.random.get_state(legacy=False))
+    return random.getstate(), arrays and plain_state(arrays.random.get_state(legacy=False))
 
 
 def _dropout(x: Tensor) -> SeededDropout:
