@@ -20,6 +20,7 @@ outcomes: Counter[tuple[str, str]] = Counter()
 @pytest.mark.slow
 @pytest.mark.usefixtures("traced", "forked_workers")
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @settings(max_examples=effort(2, 200), derandomize=True, database=None,
           suppress_health_check=list(HealthCheck))  # fmt: skip
 @given(problems())
