@@ -176,7 +176,7 @@ def test_a_dry_run_of_a_study_says_what_is_left_and_writes_nothing(fedflat, tmp_
     runs = f"{effort(100, 10_000):,}"
     assert (code, err) == (0, "")
     assert re.search(rf"^ all +{runs} +0 ", out, re.MULTILINE)
-    assert f"runs    {runs}, of which 0 are finished and 0 have begun; seeds 0, 1\nfolder  runs/compare-" in out
+    assert f"runs    {runs}: 0 finished, 0 begun; seeds 0, 1\nfolder  runs/compare-" in out
     assert f" for the {runs} that are left, 4 runs at a time, " in out
     assert "tried   FedAvg(lr=0.001)-seed0, FedSAM(lr=0.001)-seed0; the other runs are extrapolated" in out
     assert not list(tmp_path.iterdir())
