@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -114,9 +115,12 @@ def test_a_resumed_run_has_the_same_bits(name: str, tmp_path: Path) -> None:
     list(again)
     assert torch.equal(again.w, whole.w)
     assert numbers(again) == numbers(whole)
-    for change in ({"guard": None}, {"guard": ff.Guard(multiple=1.3)}, {"attack": None}):
-        with pytest.raises(InputError, match=f"{next(iter(change))} was"):
-            fresh(**change).load(tmp_path / "state.safetensors")
+    guards = {"guard": None, "guard.multiple": ff.Guard(multiple=1.3)}
+    for setting, guard in guards.items():
+        with pytest.raises(InputError, match=f": {re.escape(setting)} was"):
+            fresh(guard=guard).load(tmp_path / "state.safetensors")
+    with pytest.raises(InputError, match=": attack was"):
+        fresh(attack=None).load(tmp_path / "state.safetensors")
 
 
 def test_attackers_send_something_else_and_all_else_is_as_it_was() -> None:
