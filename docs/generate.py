@@ -29,7 +29,7 @@ from fedflat.methods import all_methods
 from fedflat.metrics.flatness import all_measures
 from fedflat.reports.catalogue import costs, documentation, settings, summary
 from fedflat.reports.listing import COSTS, FILE, LEGEND
-from fedflat.reports.recipes import details
+from fedflat.reports.plans import details
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

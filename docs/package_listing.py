@@ -16,7 +16,7 @@ from fedflat.experiments.tuning_spec import TuningSpec
 from fedflat.methods import all_methods
 from fedflat.reports.catalogue import method_row
 from fedflat.reports.listing import modules
-from fedflat.reports.recipes import recipe_texts
+from fedflat.reports.plans import recipe_texts
 
 KINDS: dict[str, type[Experiment]] = {"run": RunSpec, "study": StudySpec, "search": TuningSpec}
 

@@ -16,7 +16,7 @@ from statistics import median
 from benchmarks.tables import MISSING, Table
 from fedflat.experiments.recipe import Recipe, all_recipes
 from fedflat.methods import find
-from fedflat.reports.columns import ACCURACY
+from fedflat.reports.published import ACCURACY
 
 OTHERS = Path(__file__).with_name("published.toml")  # sources outside the papers of the recipes
 Cell = tuple[str, ...]  # the options of a recipe's cell

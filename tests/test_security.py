@@ -16,7 +16,7 @@ SOURCE = Path(fedflat.__file__).parent
 # What runs code that is in a file or came over a network, if it is given one: the call, and the files that may make it.
 DANGEROUS = {
     "pickle.load": (),
-    "pickle.loads": ("engine/workers/worker.py", "engine/shared_memory.py"),  # what this program has just made itself
+    "pickle.loads": ("engine/workers/process.py", "engine/shared_memory.py"),  # what this program has just made itself
     "cloudpickle.load": (),
     "cloudpickle.loads": (),
     "pickle.Unpickler": (),

@@ -17,7 +17,7 @@ from rich.text import Text
 from typer.main import get_command
 
 from fedflat.cli.app import app
-from fedflat.engine import device_trial
+from fedflat.engine import trials
 from fedflat.methods import all_methods
 from support.effort import effort
 
@@ -176,7 +176,7 @@ def test_a_dry_run_of_a_study_says_what_is_left_and_writes_nothing(fedflat, tmp_
     runs = f"{effort(100, 10_000):,}"
     assert (code, err) == (0, "")
     assert re.search(rf"^ all +{runs} +0 ", out, re.MULTILINE)
-    assert f"runs    {runs}, of which 0 are finished and 0 have begun; seeds 0, 1\nfolder  runs/compare-" in out
+    assert f"runs    {runs}: 0 finished, 0 begun; seeds 0, 1\nfolder  runs/compare-" in out
     assert f" for the {runs} that are left, 4 runs at a time, " in out
     assert "tried   FedAvg(lr=0.001)-seed0, FedSAM(lr=0.001)-seed0; the other runs are extrapolated" in out
     assert not list(tmp_path.iterdir())
@@ -249,13 +249,13 @@ def test_doctor(fedflat) -> None:
 
 def test_doctor_of_a_device(fedflat, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line for each part, as soon as it is found; what is wrong makes the exit code 1."""
-    found = [device_trial.DeviceCheck("device", "cpu"), device_trial.DeviceCheck("agreement", "stacked 1e-16")]
-    monkeypatch.setattr(device_trial, "device_trial", lambda device: iter(found))
+    found = [trials.DeviceCheck("device", "cpu"), trials.DeviceCheck("agreement", "stacked 1e-16")]
+    monkeypatch.setattr(trials, "device_trial", lambda device: iter(found))
     code, out, _ = fedflat("doctor --device cpu")
     assert code == 0
     assert "torch" in out.splitlines()[0]
     assert out.splitlines()[1:3] == ["device: cpu", "agreement: stacked 1e-16"]
-    found.append(device_trial.DeviceCheck("speed", "RuntimeError: no kernel", passed=False))
+    found.append(trials.DeviceCheck("speed", "RuntimeError: no kernel", passed=False))
     code, out, _ = fedflat("doctor --device cpu")
     assert code == 1
     assert "WRONG: speed: RuntimeError: no kernel" in out

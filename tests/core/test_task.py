@@ -188,7 +188,7 @@ def run(data: ff.FederatedData, loss=None, method: str = "FedAvg", **options) ->
         (lambda: ff.flatness(nn.Linear(4, 1), NUMBERS, ["client-accuracy"]), "accuracy is not defined in regression"),
         (
             lambda: run(ff.FederatedData.split(X, X[:, 0], clients=3, validation=0.2, task="regression")),
-            "validation samples measure accuracy, which regression has not",
+            "validation samples measure accuracy, which regression does not have",
         ),
         (
             lambda: ff.Simulation(nn.Linear(4, 2), NUMBERS, ff.methods.FedAvg()),

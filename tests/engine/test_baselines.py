@@ -11,7 +11,7 @@ import torch
 import fedflat as ff
 from fedflat.core.method_contract import CONTRACT
 from fedflat.data.federated import FederatedData
-from fedflat.engine.method_trial import TRIALS
+from fedflat.engine.trials import TRIALS
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.flower.study import Study
 from fedflat.methods import Centralised, FedAvg, Local

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedflat.core.local import LocalResult
-from fedflat.engine import device_trial as trial
+from fedflat.engine import trials
 from fedflat.engine.executors.stacked import Stacked
 from support.effort import chosen
 from support.meta_device import MetaDevice
@@ -16,12 +16,12 @@ from support.meta_device import MetaDevice
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "WORKLOADS", {"a small workload": ("cnn", 8, 4)})
-    monkeypatch.setattr(trial, "ENOUGH", 0.0)
+    monkeypatch.setattr(trials, "WORKLOADS", {"a small workload": ("cnn", 8, 4)})
+    monkeypatch.setattr(trials, "ENOUGH", 0.0)
 
 
-def found(device: str) -> dict[str, trial.DeviceCheck]:
-    return {finding.part: finding for finding in trial.device_trial(torch.device(device))}
+def found(device: str) -> dict[str, trials.DeviceCheck]:
+    return {finding.part: finding for finding in trials.device_trial(torch.device(device))}
 
 
 @pytest.mark.slow
@@ -38,10 +38,10 @@ def test_the_processor_passes() -> None:
 @pytest.mark.slow
 def test_it_runs_through_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose numbers are made up, so that nothing agrees."""
-    monkeypatch.setattr(trial, "_executors", lambda _: ["sequential", "stacked"])
-    monkeypatch.setattr(trial, "METHODS", ("FedAvg",))
-    pictures = trial._random_pictures
-    monkeypatch.setattr(trial, "_random_pictures", lambda sizes, shape: pictures((2, 1), shape))
+    monkeypatch.setattr(trials, "_executors", lambda _: ["sequential", "stacked"])
+    monkeypatch.setattr(trials, "METHODS", ("FedAvg",))
+    pictures = trials._random_pictures
+    monkeypatch.setattr(trials, "_random_pictures", lambda sizes, shape: pictures((2, 1), shape))
     with MetaDevice():
         findings = found("meta")
     assert not [finding for finding in findings.values() if "Error" in finding.text]
@@ -56,16 +56,16 @@ def test_an_executor_that_ends_elsewhere_is_found(monkeypatch: pytest.MonkeyPatc
         result = right(self, *args)
         return replace(result, up=result.up.map(lambda x: x * (1 + 1e-6)))
 
-    monkeypatch.setattr(trial, "METHODS", ("FedAvg", ""))
-    assert trial._dense_agreement("FedAvg", torch.device("cpu"))[1]
+    monkeypatch.setattr(trials, "METHODS", ("FedAvg", ""))
+    assert trials._dense_agreement("FedAvg", torch.device("cpu"))[1]
     monkeypatch.setattr(Stacked, "run", wrong)
-    assert not trial._dense_agreement("FedAvg", torch.device("cpu"))[1]
+    assert not trials._dense_agreement("FedAvg", torch.device("cpu"))[1]
 
 
 def test_a_part_that_raises_has_not_passed() -> None:
     def fail() -> tuple[str, bool]:
         raise RuntimeError("no kernel image is available\nfor execution on the device")
 
-    assert trial._tried("a part", fail) == trial.DeviceCheck(
+    assert trials._tried("a part", fail) == trials.DeviceCheck(
         "a part", "RuntimeError: no kernel image is available", passed=False
     )

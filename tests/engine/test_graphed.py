@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedflat.core.method import Method
-from fedflat.engine.executors import Choice, graphed
+from fedflat.engine.executors import Choice, prepared
 from fedflat.engine.executors.prepared import TensorStep
 from fedflat.methods import find
 from support.federation import simulation
@@ -27,7 +27,7 @@ def use_graphs(sim) -> None:
     """Replace the executor by the graphed one, which is refused without a GPU."""
     executor = sim.executor
     sim._choice = Choice(
-        graphed.Graphed(executor.method, executor.objective, executor.batches, sim.seed, executor.randomness), ""
+        prepared.Graphed(executor.method, executor.objective, executor.batches, sim.seed, executor.randomness), ""
     )
 
 
@@ -59,7 +59,7 @@ def test_where_no_graph_can_be_recorded_steps_are_taken_as_they_are(
     def refuse(*_: object) -> None:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(graphed.GraphedStep, "prepare", refuse)
+    monkeypatch.setattr(prepared.GraphedStep, "prepare", refuse)
     one, many = (simulation(find("FedSAM")(), executor="sequential", **HARD) for _ in range(2))
     use_graphs(many)
     with caplog.at_level(logging.WARNING):
@@ -75,11 +75,11 @@ def test_padded_batches_of_one_size_are_the_same_rounds(
 ) -> None:
     """All of it but the recording: steps as functions of tensors, in place of the graph that replays them."""
 
-    class AsItIs(graphed.GraphedStep):
+    class AsItIs(prepared.GraphedStep):
         def prepare(self, step: TensorStep, inputs: object) -> object:
             return lambda values: step(*values)
 
-    monkeypatch.setattr(graphed, "GraphedStep", AsItIs)
+    monkeypatch.setattr(prepared, "GraphedStep", AsItIs)
     one, many = (simulation(covering_method, executor="sequential", **HARD) for _ in range(2))
     use_graphs(many)
     expected, found = final(one), final(many)

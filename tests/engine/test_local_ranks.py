@@ -48,7 +48,9 @@ def test_who_does_not_know_the_key_is_no_rank(tmp_path: Path, knows_the_key: boo
     if knows_the_key:
         assert said == ["joined 0 2", "joined 1 2"]
     else:
-        assert said == [f"rank {i}: what has connected as rank {1 - i} is no rank of this run" for i in range(2)]
+        assert said == [
+            f"rank {i}: the process that connected as rank {1 - i} is no rank of this run" for i in range(2)
+        ]
 
 
 @pytest.mark.parametrize("before", [None, "elsewhere"])

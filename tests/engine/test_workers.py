@@ -21,7 +21,7 @@ import fedflat as ff
 from fedflat.cli.flags import resolve
 from fedflat.core.errors import InputError
 from fedflat.core.method import Context, Method
-from fedflat.engine.cohort import InTurn
+from fedflat.engine.cohort import InProcess
 from fedflat.engine.executors import Stacked
 from fedflat.engine.workers import WorkerError, Workers, process, training_pool
 from fedflat.engine.workers.training_pool import ChunkTask, TrainingPool
@@ -367,7 +367,7 @@ class RecordedStarts:
     started: list[int]
 
     def __init__(self, executor, *_) -> None:
-        self.parts = InTurn(executor).parts
+        self.parts = InProcess(executor).parts
 
     def start(self, chunks: int) -> None:
         self.started.append(chunks)

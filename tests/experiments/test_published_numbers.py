@@ -17,7 +17,7 @@ import pytest
 
 from fedflat.experiments.recipe import FOLDER, Recipe, all_recipes, find_recipe
 from fedflat.experiments.recipe_files import Published
-from fedflat.reports.published_table import OURS, RELATIVE
+from fedflat.reports.published import OURS, RELATIVE
 
 ACCURACY = "test accuracy %"
 WITH_NUMBERS = [recipe for recipe in all_recipes().values() if recipe.published]

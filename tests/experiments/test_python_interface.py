@@ -11,8 +11,7 @@ import torch
 
 import fedflat as ff
 from fedflat.core.errors import InputError
-from fedflat.engine.run import metrics_frame
-from fedflat.engine.run_files import write_json
+from fedflat.engine.run import metrics_frame, write_json
 from fedflat.experiments.run_directory import StoredRun
 from fedflat.experiments.spec import StudySpec
 from fedflat.experiments.studies import study as carry_out
@@ -168,7 +167,7 @@ def test_a_saved_run_has_no_configuration_and_says_so(run_of_a_module: ff.Run, t
         stored.load_into(
             torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 2), torch.nn.ReLU(), torch.nn.Linear(2, 1))
         )
-    with pytest.raises(InputError, match="is there already; a run needs a new folder"):
+    with pytest.raises(InputError, match="exists already; a run needs a new folder"):
         run.save(tmp_path / "saved")
 
 

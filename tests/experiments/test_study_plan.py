@@ -14,7 +14,7 @@ from fedflat.experiments.budget import Speed, budget_of_runs
 from fedflat.experiments.spec import RunSpec
 from fedflat.experiments.studies import begin_study, run_directory, study
 from fedflat.experiments.study_plan import MOST_TRIALS, TrialCost, seconds_of, study_plan
-from fedflat.reports.study_plan import plan_lines
+from fedflat.reports.plans import plan_lines
 from support.studies import run_spec, study_spec
 
 
@@ -69,7 +69,7 @@ def test_what_is_finished_costs_no_time_and_its_folder_has_no_more_than_foretold
     assert min(left) > 0
     assert min(run.trial.fixed for run in plan) > 0, "so short a run is carried out: it has a start and files"
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-    assert plan_lines(plan, tmp_path, 1)[0] == "runs    4, of which 2 are finished and 0 have begun; seeds 0, 1"
+    assert plan_lines(plan, tmp_path, 1)[0] == "runs    4: 2 finished, 0 begun; seeds 0, 1"
     for run in plan[:2]:
         size = sum(path.stat().st_size for path in run.directory.path.rglob("*") if path.is_file())
         assert size <= run.disk_bytes < 2.5 * size

@@ -306,7 +306,7 @@ def test_a_run_of_other_rounds_is_not_gone_on_with(tmp_path: Path) -> None:
     sim.round()
     sim.save(tmp_path / "one")
     for rounds in (6, 9):
-        with pytest.raises(InputError, match=f"SWA-FedAvg trains by how many rounds are planned, .* are {rounds}$"):
+        with pytest.raises(InputError, match=f"depends on the number of rounds, which was .* and is {rounds}$"):
             simulation(method, rounds=rounds).load(tmp_path / "one")
     simulation(method).load(tmp_path / "one")
     for other, difference in (

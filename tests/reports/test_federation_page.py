@@ -15,8 +15,7 @@ from fedflat.cli.app import app as cli
 from fedflat.core.errors import InputError
 from fedflat.federation.flower.directory import FederationDirectory
 from fedflat.federation.flower.event_log import EVENTS, EventLog
-from fedflat.reports.federation_data import ClientFacts, FederationData, RoundFacts
-from fedflat.reports.federation_page import write_federation_page
+from fedflat.reports.federation import ClientFacts, FederationData, RoundFacts, write_federation_page
 from support.flower_fixtures import GridFederation, failing, study_of
 
 pytestmark = pytest.mark.slow

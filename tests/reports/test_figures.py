@@ -22,7 +22,7 @@ from fedflat.reports.figures import (
     spread,
     themed,
 )
-from fedflat.reports.partition import shade_map
+from fedflat.reports.plans import shade_map
 from support.finished_runs import Fake, split_data
 
 METHODS = [Fake(method, 0, [0.5]) for method in ("FedAvg", "FedSAM", "FedGF")]

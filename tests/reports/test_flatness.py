@@ -12,7 +12,7 @@ import pytest
 import fedflat as ff
 from fedflat.metrics.flatness import Curve, Finding, Flatness, Measured
 from fedflat.reports.flatness import correlations, curve_figures, flatness_columns, protocols
-from fedflat.reports.terminal import flatness_table
+from fedflat.reports.tables import flatness_table
 
 METHODS = (ff.methods.FedAvg(), ff.methods.FedSAM(), ff.methods.FedProx(), ff.methods.FedAvgM(), ff.methods.FedDyn())
 

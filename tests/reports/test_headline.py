@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fedflat as ff
-from fedflat.reports.headline import headline
+from fedflat.reports.tables import headline
 from support.finished_runs import Fake
 
 

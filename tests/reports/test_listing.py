@@ -10,7 +10,7 @@ import pytest
 from docs.package_listing import package_listing
 from fedflat.experiments import budget
 from fedflat.experiments.recipe import find_recipe
-from fedflat.reports import listing, recipes
+from fedflat.reports import listing, text_table
 
 RECIPE = "fedvssam/figure1"  # of one cell
 
@@ -47,13 +47,13 @@ def test_hours_are_shown_where_the_speed_is_known(tmp_path: Path, monkeypatch: p
     rows = {row[0]: row for row in listing.recipe_rows("fedvssam")}
     hours = speed.hours(budget.budget_of_runs(study.runs()))
     assert rows[RECIPE][-1] == (f"{hours:,.1f}" if hours >= 0.1 else "< 0.1")
-    assert rows["fedvssam/table1"][-1] == recipes.UNKNOWN, "of another model"
+    assert rows["fedvssam/table1"][-1] == text_table.NOTHING, "of another model"
 
 
 @pytest.mark.parametrize("content", ["", "[1]", "{"])
 def test_a_damaged_file_of_speeds_is_as_none(content: str, tmp_path: Path) -> None:
     (tmp_path / listing.SPEEDS).write_text(content)
-    assert {row[-1] for row in listing.recipe_rows()} == {recipes.UNKNOWN}
+    assert {row[-1] for row in listing.recipe_rows()} == {text_table.NOTHING}
 
 
 def test_a_recipe_whose_model_is_in_files_is_computed_once_they_are_here(

@@ -9,7 +9,7 @@ import pytest
 
 from fedflat import __version__
 from fedflat.experiments.run_directory import RunDirectory, StoredRun
-from fedflat.reports.origin import origin
+from fedflat.reports.page import origin
 from support.finished_runs import Fake
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import fedflat as ff
 from fedflat.experiments.recipe_files import Published
-from fedflat.reports.published import line_of
-from fedflat.reports.published_table import published_lines
+from fedflat.reports.published import line_of, published_lines
 from support.finished_runs import Fake
 
 RUNS = [Fake("FedAvg", 0, [0.2, 0.75, 0.9]), Fake("FedSAM", 0, [0.2, 0.3, 0.5]), Fake("FedCM", 0, [0.9, 0.9, 0.9])]

@@ -35,7 +35,7 @@ from fedflat.federation.messages import RefusedError
 from fedflat.federation.secure_sum.session import Session, SessionFolder, UnmaskedRounds
 from fedflat.methods.scaffold import Control
 from fedflat.reports.comparison import compare
-from fedflat.reports.federation_data import FederationData
+from fedflat.reports.federation import FederationData
 from support.flower_fixtures import GridFederation, study_of
 from support.studies import SMALL, study_spec
 

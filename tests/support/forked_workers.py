@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import fedflat.experiments.parallel  # noqa: F401 (what workers of a study import)
-from fedflat.engine.workers import start, worker
+from fedflat.engine.workers import process, start
 
 PROGRAM = ["-P", start.__file__]  # and the number of the worker's socket, and its parent's
 NAME = b"forked worker"  # of the process, by which tests find it
@@ -111,7 +111,7 @@ def become_worker(
         os.setpgid(0, 0)
         os.chdir(folder)
         sys.path[:], sys.argv = env["PYTHONPATH"].split(os.pathsep), argv
-        worker.main()
+        process.main()
         code = 0
     except BaseException:
         traceback.print_exc()

@@ -73,7 +73,7 @@ def partition(
     """
     check_flags(context.args)
     from ..experiments.spec import RunSpec, federated_data
-    from ..reports.partition import description, shade_map, write_partition_map
+    from ..reports.plans import shade_map, split_lines, write_partition_map
     from .execution import prepare_data
     from .flags import resolve
 
@@ -84,7 +84,7 @@ def partition(
     data = federated_data(spec)
     if figure:
         write_partition_map(data, figure)
-    console.say(*description(data))
+    console.say(*split_lines(data))
     console.say(*shade_map(data.counts(), console.width))
     if figure:
         console.say(f"heat map: {figure}")

@@ -150,7 +150,7 @@ def show_cost(console: Console, spec: RunSpec) -> None:
     """Print what a run will cost; nothing is trained."""
     from ..experiments.budget import simulation_budget
     from ..experiments.study_plan import training_seconds, trial_cost
-    from ..reports.study_plan import duration
+    from ..reports.plans import duration
 
     with closing(spec.build()) as sim:
         budget = simulation_budget(sim)
@@ -161,7 +161,7 @@ def show_cost(console: Console, spec: RunSpec) -> None:
 def show_plan(console: Console, spec: StudySpec, path: Path, jobs: Jobs) -> None:
     """Print what a study will cost in the folder `path`; nothing is trained, and nothing is written there."""
     from ..experiments.study_plan import study_plan
-    from ..reports.study_plan import plan_lines, plan_table
+    from ..reports.plans import plan_lines, plan_table
 
     prepare_data(console, spec)
     warn_of_doubtful_settings(console, spec)
@@ -198,7 +198,7 @@ def show(console: Console, chapters: Sequence[Chapter], folder: Path, title: str
     The page of a single comparison has the pictures that `fedflat landscape` has left in `folder`, too.
     """
     from ..reports.page import write_page  # here, because pages need matplotlib and a run does not
-    from ..reports.terminal import tables
+    from ..reports.tables import tables
 
     if len(chapters) == 1:
         chapters = [replace(chapters[0], surfaces=sorted((folder / "landscape").glob("*.svg")))]

@@ -55,7 +55,7 @@ def _try_device(name: str) -> None:
 
     import torch
 
-    from ..engine.device_trial import device_trial
+    from ..engine.trials import device_trial
     from ..rounds.device import usable_device
     from ..rounds.segments import versions
 

@@ -69,7 +69,7 @@ def check_method(
     """
     from ..core.method_contract import CONTRACT
     from ..core.object_references import allow_code
-    from ..engine.method_trial import TRIALS
+    from ..engine.trials import TRIALS
     from ..methods import find
 
     context.with_resource(allow_code())

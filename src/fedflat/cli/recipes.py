@@ -52,11 +52,11 @@ def list_recipes(
 def show_recipe(name: RecipeArgument, cell: CellOption = None, calibrate: CalibrateOption = False) -> None:
     """Show one recipe: what it covers, notes, the paper's numbers, and its cells with their cost."""
     from ..experiments.recipe import find_recipe
-    from ..reports.recipes import cell_table, description
+    from ..reports.plans import cell_table, recipe_lines
 
     console, recipe = Console(), find_recipe(name)
     cells = {each: each.study() for each in recipe.cells(cell)}
-    console.say(*description(recipe, cells))
+    console.say(*recipe_lines(recipe, cells))
     console.show(cell_table(recipe, cells, calibrate))
 
 
@@ -81,7 +81,7 @@ def run_recipe(
     """
     check_flags(context.args, "study")
     from ..experiments.recipe import check_model_files, find_recipe
-    from ..reports.recipes import cell_table, description
+    from ..reports.plans import cell_table, recipe_lines
     from .execution import carry_out_recipe, prepare_data
     from .flags import override
 
@@ -93,7 +93,7 @@ def run_recipe(
     labels = [label.strip() for label in only.split(",")] if only else None
     context.with_resource(allow_code())  # what the user's own flags name; recipes name none
     cells = {each: override(each.study(scale, data_dir, labels), context.args) for each in recipe.cells(cell)}
-    console.say(*description(recipe, cells))
+    console.say(*recipe_lines(recipe, cells))
     for study in cells.values():
         check_model_files(study)
     if not dry_run:
@@ -118,11 +118,11 @@ def _changes(scale: float, flags: list[str]) -> list[str]:
 def _show_partitions(console: Console, cells: dict[Cell, StudySpec], folder: Path) -> None:
     """Print and write the facts and the heat map of every cell's split."""
     from ..experiments.spec import federated_data
-    from ..reports.partition import description, shade_map, write_partition
+    from ..reports.plans import shade_map, split_lines, write_partition
 
     for cell, study in cells.items():
         data = federated_data(study.runs()[0])
-        first, *others = description(data)
+        first, *others = split_lines(data)
         lines = [f"{cell.name}: {first}", *others]
         drawn = write_partition(data, lines, folder / cell.name)
         console.say(*lines)

@@ -98,8 +98,7 @@ def is_federation(folder: Path) -> bool:
 
 def _report_federation(console: Console, folders: list[Path], out: Path | None) -> None:
     """Print and write the report of one federation. Raises InputError if there are other folders, too."""
-    from ..reports.federation_data import FederationData
-    from ..reports.federation_page import clients_table, write_federation_page
+    from ..reports.federation import FederationData, clients_table, write_federation_page
 
     if len(folders) > 1:
         raise InputError("a federation has a report of its own; give one folder")
@@ -144,7 +143,7 @@ def flatness(
         raise InputError("give the folder of a run or a study, or --list")
 
     from ..experiments.measuring import build_measures, measure_run, run_directories
-    from ..reports.terminal import flatness_table
+    from ..reports.tables import flatness_table
 
     with allow_code():  # what the user's own command line names
         chosen = build_measures([_parsed(text) for text in measures or ()])

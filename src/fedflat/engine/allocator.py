@@ -1,7 +1,7 @@
-"""Lets glibc keep the memory that a training step has freed for the next step.
+"""Settings of glibc's allocator that keep the memory freed by a training step for the next step.
 
-By default glibc gives large blocks back to the system when they are freed, so that every step of a convolutional
-network needs the same pages again: thousands of page faults, for each of which the system clears a page.
+By default glibc returns large freed blocks to the system, so that every step of a convolutional network needs the same
+pages again: thousands of page faults, and for each one the system clears a page.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ..core.errors import InputError
 SWITCH = "FEDFLAT_MALLOC"  # the environment variable; "default" leaves the allocator as it is
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt, from malloc.h
 NEVER_TRIM = 2**31 - 1  # bytes; the most that mallopt's int can say
-MAPPED_FROM = (2**30, 2**25)  # bytes from which a block is mapped by itself; glibc before 2.35 takes at most 32 MiB
+MAPPED_FROM = (2**30, 2**25)  # bytes from which a block is mapped separately; before glibc 2.35 at most 32 MiB
 
 
 def tune_allocator(library: Callable[[], Any] = lambda: CDLL(None)) -> bool:
-    """Let glibc keep freed memory for the rest of this process; returns whether it does so now.
+    """Let glibc keep freed memory for the rest of this process; returns whether it does.
 
-    This needs no memory beyond the peak that the process has anyway. A second call changes nothing. Nothing happens
-    where the C library of this process, which `library` gives, is another one, or where $FEDFLAT_MALLOC is "default".
-    Raises InputError if $FEDFLAT_MALLOC is anything else.
+    The peak of memory stays the same, and a second call changes nothing. Nothing happens if the C library of this
+    process, which `library` loads, is not glibc, or if $FEDFLAT_MALLOC is "default". Raises InputError for any other
+    value of $FEDFLAT_MALLOC.
     """
     value = os.environ.get(SWITCH, "")
     if value not in ("", "default"):

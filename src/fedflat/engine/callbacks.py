@@ -1,4 +1,4 @@
-"""Callbacks: what a user has called after every round and at the end of a run, early stopping and the best model."""
+"""Callbacks, called after every round and at the end of a run: early stopping, the best model, a user's own."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ History = Sequence[Mapping[str, float]]
 
 
 class Callback:
-    """Its methods are called while a run is carried out; here they do nothing.
+    """Base class whose methods, called during a run, do nothing.
 
-    An error in a method ends the run with that error; the round before it is complete. Of several ranks, the first one
-    alone calls them.
+    An error in a method ends the run with that error; the round before it is complete. With several ranks, only the
+    first one calls them.
     """
 
     def should_stop(self, history: History) -> bool:
         """Tell whether the run ends after the rounds of `history`, the metrics of each one.
 
-        It is asked before every round, a resumed run's first one included, so let the answer depend on `history` alone.
+        Called before every round, also the first round after resuming, so the answer should depend on `history` alone.
         """
         return False
 
     def round_ended(self, sim: Simulation, round: Round) -> None:
-        """React to a complete round; in a run with a folder, what is due to be saved is saved."""
+        """React to a complete round; in a run with a folder, a due checkpoint is already saved."""
 
     def run_ended(self, run: Run) -> None:
-        """React to the end of the run; in a run with a folder, the results are written."""
+        """React to the end of the run; in a run with a folder, its results are already written."""
 
 
 @dataclass(frozen=True)
 class EarlyStopping(Callback):
-    """Ends a run when a metric has not improved for some evaluations.
+    """Ends a run when a metric has not improved for `patience` evaluations.
 
-    The best value so far has improved when a later one is better by more than `min_delta`. Losses are better when they
-    are lower, every other metric when it is higher.
+    A value is an improvement if it is better than the best so far by more than `min_delta`. Lower losses are better,
+    and higher values of every other metric.
     """
 
-    metric: str = "validation_accuracy"  # of the rounds; those without it do not count
+    metric: str = "validation_accuracy"  # rounds without it do not count
     patience: int = 10  # evaluations in a row without an improvement, at least 1
     min_delta: float = 0.0  # at least 0
 
@@ -76,16 +76,16 @@ class EarlyStopping(Callback):
 
 
 class BestModel(Callback):
-    """Keeps the parameters of the model after the round that is best by a metric; of equal rounds, the first one.
+    """Keeps the parameters of the model after the best round by a metric, the first one on a tie.
 
-    A resumed run compares with the rounds before, too. If one of these stays the best, its model is in the file of
-    `path`, where there is one, and `parameters` stays None.
+    A resumed run compares with all earlier rounds. If one of them stays the best, its model is in the file `path`, if
+    that is set, and `parameters` stays None.
     """
 
     def __init__(self, path: str | Path | None = None, metric: str = "validation_accuracy") -> None:
-        """path: the safetensors file that the parameters are also written to, by name; it is overwritten.
+        """Watch `metric`. path: a safetensors file that the parameters are also written to, by name; it is overwritten.
 
-        Losses are better when they are lower, every other metric when it is higher.
+        Lower losses are better, and higher values of every other metric.
         """
         self.path, self.metric = None if path is None else Path(path), metric
         self.t: int | None = None  # the round, from 0
@@ -97,8 +97,8 @@ class BestModel(Callback):
         Raises InputError if rounds do not have the metric, or if the file cannot be written.
         """
         check_metric(sim, self.metric, "BestModel")
-        mine = goodness([round.metrics], self.metric)
-        if not mine or mine[0] <= max(goodness(sim.history[:-1], self.metric), default=-inf):
+        value = goodness([round.metrics], self.metric)
+        if not value or value[0] <= max(goodness(sim.history[:-1], self.metric), default=-inf):
             return
         self.t = round.t
         self.parameters = {name: p.detach().cpu().contiguous() for name, p in sim.model.named_parameters()}
@@ -109,7 +109,7 @@ class BestModel(Callback):
         from safetensors.torch import save
 
         make_folder(path.parent)
-        # One entry: several are written in an order of chance, and equal runs shall make equal files.
+        # A single entry: several would be written in random order, and equal runs must write equal files.
         content = save(parameters, {"fedflat": json.dumps({"t": self.t, "metric": self.metric})})
         write_atomically(path, lambda temporary: temporary.write_bytes(content))
 
@@ -121,7 +121,7 @@ def goodness(history: History, metric: str) -> list[float]:
 
 
 def check_metric(sim: Simulation, metric: str, who: str) -> None:
-    """Raise InputError if no round has `metric`, although one has been evaluated and one has been probed."""
+    """Raise InputError if no round has `metric` after the first evaluation and the first probe."""
     first = max(sim.eval_every, sim.probe_every if sim.probes else 1)
     if sim.t != min(first, sim.rounds) or goodness(sim.history, metric):
         return

@@ -27,7 +27,7 @@ from .ranks import ALONE, Ranks
 
 @dataclass(frozen=True)
 class ChunkInput:
-    """A chunk of the cohort, with what its clients kept until now."""
+    """A chunk of the cohort, with the clients' records from their last rounds."""
 
     clients: Index  # (c,) longest work first
     record: Any  # (c, width)
@@ -46,16 +46,16 @@ class ChunkResult:
     gradients: int = 0  # minibatch gradients taken, by all clients of the chunk together
 
     def map(self, change: Callable[[Tensor], Tensor]) -> ChunkResult:
-        """`change` applied to every tensor."""
+        """Return the result with `change` applied to each tensor."""
         records = self.received.map(change), self.record.map(change)
         numbers = change(self.steps), change(self.lr_factors), change(self.drifts), change(self.losses)
         return ChunkResult(*records, *numbers, self.gradients)
 
     def fill(self, other: ChunkResult) -> None:
         """Copy the tensors of `other` into those of this one."""
-        for mine, its in ((self.received, other.received), (self.record, other.record)):
-            for name, place in mine.tensors().items():
-                place.copy_(getattr(its, name))
+        for own, source in ((self.received, other.received), (self.record, other.record)):
+            for name, place in own.tensors().items():
+                place.copy_(getattr(source, name))
         self.steps.copy_(other.steps)
         self.lr_factors.copy_(other.lr_factors)
         self.drifts.copy_(other.drifts)
@@ -63,14 +63,25 @@ class ChunkResult:
 
 
 @dataclass(frozen=True)
+class Cohort:
+    """The clients of a round, and what they are trained with."""
+
+    clients: Index  # (c,), longest work first
+    weights: Tensor  # of the clients in the mean, (c, 1)
+    down: Any  # the server's message
+    ctx: Context
+    arrivals: Arrivals | None = None  # attacks and a guard on the clients' records; None without both
+
+
+@dataclass(frozen=True)
 class CohortResult:
-    """The result of training a cohort, as the server needs it."""
+    """The result of training a cohort, for the server."""
 
     mean: RunningMean  # the weighted mean of what the server receives, and of local steps
     drifts: Tensor  # ||w_i - w^t|| of each client, (c,)
     loss: float  # the weighted mean of the clients' training losses
     gradients: int  # minibatch gradients taken, by all clients together
-    arrivals: Arrivals | None = None  # what became of the clients' records, where some attack, or a guard checks them
+    arrivals: Arrivals | None = None  # of the `Cohort`
 
 
 class Trainer(Protocol):
@@ -85,8 +96,8 @@ class Trainer(Protocol):
 
 
 @dataclass(frozen=True)
-class InTurn:
-    """One chunk after another, in this process; `observer` is shown every local step."""
+class InProcess:
+    """Trains one chunk after another in this process; `observer` sees every local step."""
 
     executor: Executor
     observer: RoundObserver | None = None
@@ -98,84 +109,83 @@ class InTurn:
 
 
 def train(
-    trainer: Trainer,
-    store: ClientStore,
-    clients: Index,
-    weights: Tensor,
-    down: Any,
-    ctx: Context,
-    keep: bool,
-    ranks: Ranks = ALONE,
+    trainer: Trainer, store: ClientStore, cohort: Cohort, keep: bool, ranks: Ranks = ALONE,
     mean: RunningMean | None = None,
-    arrivals: Arrivals | None = None,
-) -> CohortResult:
-    """Train `clients` (c,), longest work first, with weights (c, 1) in the mean; each of several ranks trains a part.
+) -> CohortResult:  # fmt: skip
+    """Train the clients of a round; each of several ranks trains a part of them.
 
-    With `keep` the new records of the clients are staged in the store, chunk by chunk, and the caller has to commit
-    them; not those of clients that a guard refuses. mean: what adds up the records, default a new `RunningMean`.
-    Raises NonFiniteError if a client's model or message is not finite.
+    keep: stage the new records of the clients in the store, chunk by chunk, except those of clients that a guard
+    refuses; the caller has to commit them. mean: sums up the records, by default a new `RunningMean`. Raises
+    NonFiniteError if a client's model or message is not finite.
     """
-    executor, gradients = trainer.executor, 0
-    mean = RunningMean(executor.method, down.w) if mean is None else mean
-    drifts, losses = down.w.new_zeros(2, len(clients)).unbind()
-    mine = ranks.share(executor.batches.steps(ctx.t, clients), ranks.owners(clients) if store.keeps else None)
-    groups = [mine] if arrivals is None else arrivals.in_order(clients, mine)
-    chunks = [chunk for places in groups for chunk in _chunks(places, executor.chunk)]
-    down = down.map(lambda x: aligned(x.to(down.w.dtype)))
+    executor, clients, screening = trainer.executor, cohort.clients, cohort.arrivals
+    mean = RunningMean(executor.method, cohort.down.w) if mean is None else mean
+    drifts, losses = cohort.down.w.new_zeros(2, len(clients)).unbind()
+    own = ranks.share(executor.batches.steps(cohort.ctx.t, clients), ranks.owners(clients) if store.keeps else None)
+    groups = [own] if screening is None else screening.in_order(clients, own)
+    chunks, gradients = [chunk for places in groups for chunk in _chunks(places, executor.chunk)], 0
+    down = cohort.down.map(lambda x: aligned(x.to(cohort.down.w.dtype)))
     tasks = _tasks(store, [clients[places] for places in chunks], down)
-    ordered = np.concatenate(groups)
-    on_device = torch.split(to_device(torch.from_numpy(ordered), weights.device), [len(places) for places in chunks])
-    with ranks.together(), closing(trainer.parts(tasks, down, ctx, len(chunks))) as parts:
-        for places, rows, part in zip(chunks, on_device, parts, strict=True):
-            if arrivals is None:
-                mean.add(part.received, part.steps, weights[rows], part.lr_factors)
-                stays, record = clients[places], part.record
-            else:
-                stays, record = _screened(arrivals, mean, clients, places, weights[rows], part)
-            if keep and len(stays):
-                store.stage(stays, record)
+    on_device = to_device(torch.from_numpy(np.concatenate(groups)), cohort.weights.device)
+    rows_of_chunks = torch.split(on_device, [len(places) for places in chunks])
+    with ranks.together(), closing(trainer.parts(tasks, down, cohort.ctx, len(chunks))) as parts:
+        for places, rows, part in zip(chunks, rows_of_chunks, parts, strict=True):
+            accepted, record = _add(mean, cohort, places, rows, part)
+            if keep and len(accepted):
+                store.stage(accepted, record)
             drifts[rows], losses[rows] = part.drifts, part.losses
             gradients += part.gradients
-    ranks.add_up(mean, drifts, losses, *(() if arrivals is None else arrivals.of_clients))
-    if arrivals is not None:
-        accepted = arrivals.accepted()
+    ranks.add_up(mean, drifts, losses, *(() if screening is None else screening.of_clients))
+    return _result(cohort, mean, drifts, losses, ranks.total(gradients))
+
+
+def _result(cohort: Cohort, mean: RunningMean, drifts: Tensor, losses: Tensor, gradients: int) -> CohortResult:
+    """Return the result from the drifts and losses of all clients (c,); refused clients do not count."""
+    weights = cohort.weights
+    if cohort.arrivals is not None:
+        accepted = cohort.arrivals.accepted()
         drifts, losses, weights = drifts[accepted], losses[accepted], weights[accepted]
     loss = float((losses * weights[:, 0]).sum() / weights.sum())
-    return CohortResult(mean, drifts, loss, ranks.total(gradients), arrivals)
+    return CohortResult(mean, drifts, loss, gradients, cohort.arrivals)
 
 
 def _chunks(places: Index, most: int) -> list[Index]:
-    """`places` in chunks of at most so many, as even as possible."""
+    """Split `places` into chunks of at most `most`, as even as possible."""
     return np.array_split(places, -(-len(places) // most)) if len(places) else []
 
 
-def _screened(
-    arrivals: Arrivals, mean: RunningMean, clients: Index, places: Index, weights: Tensor, part: ChunkResult
-) -> tuple[Index, Any]:
-    """Add to the mean what the server accepts of a chunk; those of its clients (c,), and what they keep (c, width)."""
-    arrived = arrivals.take(clients, places, part.received, part.steps, part.lr_factors)
-    rows = arrived.accepted
-    if len(rows):
-        received = arrived.received.map(lambda x: x[rows])
-        mean.add(received, arrived.steps[rows], weights[rows], arrived.lr_factors[rows])
-    return clients[places[rows.cpu().numpy()]], part.record.map(lambda x: x[rows])
+def _add(mean: RunningMean, cohort: Cohort, places: Index, rows: Tensor, part: ChunkResult) -> tuple[Index, Any]:
+    """Add a chunk to `mean`; return the clients (n,) whose results count, and their new records (n, width).
+
+    places, rows: where the chunk's clients are in the cohort, on the host and on the device.
+    """
+    clients, weights = cohort.clients[places], cohort.weights[rows]
+    if cohort.arrivals is None:
+        mean.add(part.received, part.steps, weights, part.lr_factors)
+        return clients, part.record
+    arrived = cohort.arrivals.take(cohort.clients, places, part.received, part.steps, part.lr_factors)
+    accepted = arrived.accepted
+    if len(accepted):
+        received = arrived.received.map(lambda x: x[accepted])
+        mean.add(received, arrived.steps[accepted], weights[accepted], arrived.lr_factors[accepted])
+    return clients[accepted.cpu().numpy()], part.record.map(lambda x: x[accepted])
 
 
 def _tasks(store: ClientStore, chunks: Sequence[Index], down: Any) -> Iterator[ChunkInput]:
-    """Every chunk with its clients' records; the store reads those of the next chunk in the background."""
-    for some, following in zip(chunks, [*chunks[1:], np.empty(0, dtype=np.int64)], strict=False):
-        record = store.get(some, stacked(down, some))
+    """Yield each chunk with its clients' records; the store reads those of the next chunk in the background."""
+    for clients, following in zip(chunks, [*chunks[1:], np.empty(0, dtype=np.int64)], strict=False):
+        record = store.get(clients, stacked(down, clients))
         store.prefetch(following)
-        yield ChunkInput(some, record.map(lambda x: aligned(x.to(down.w.dtype))))
+        yield ChunkInput(clients, record.map(lambda x: aligned(x.to(down.w.dtype))))
 
 
 def train_chunk(
     executor: Executor, task: ChunkInput, down: Any, ctx: Context, observer: RoundObserver | None = None
 ) -> ChunkResult:
-    """Local training of some clients; it depends on the arguments only, so that it may run in any process.
+    """Train the clients of a chunk; the result depends on the arguments only, so this may run in any process.
 
-    Its inputs and results are aligned in memory as if they were sent between processes, because rounding may depend on
-    that. Raises NonFiniteError if a client's model or message is not finite.
+    Inputs and results are aligned in memory as if they were sent between processes, because rounding may depend on it.
+    Raises NonFiniteError if a client's model or message is not finite.
     """
     method = executor.method
     with method_errors_named(method):  # here, because a worker's error has no traceback

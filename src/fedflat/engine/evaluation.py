@@ -1,4 +1,4 @@
-"""Evaluation and prediction: of the server's model or, where clients train alone, of every client's own."""
+"""Evaluation and prediction by the server's model or, if clients train alone, by every client's own model."""
 
 from __future__ import annotations
 
@@ -32,33 +32,35 @@ from ..metrics.accuracy import (
 
 
 class Evaluated(Protocol):
-    """Evaluates the state of a simulation as it is when it is asked."""
+    """Evaluates the present state of a simulation."""
 
     def round_scores(self) -> dict[str, float]:
         """Return the numbers of a round: on test samples, validation samples and held-out clients."""
 
     def final_scores(self) -> dict[str, float]:
-        """Return the numbers of a run's end: the clients' accuracies on their validation and training samples, and the
-        training loss."""
+        """Return the numbers at the end of a run, by name.
+
+        These are the clients' accuracies on their validation and training samples, and the training loss.
+        """
 
 
 @dataclass(frozen=True)
 class ServerModel(Evaluated):
-    """One model for all; of a method that evaluates another model than it trains, the trained one on the test set."""
+    """Evaluates one model for all clients; if the method trains another one, that is also tested."""
 
     objective: Objective
     data: FederatedData
     held_out: Index  # the clients that never take part
-    w: Callable[[], Tensor]  # gives the model (d,)
-    iterate: Callable[[], Tensor] | None = None  # gives the trained model (d,), where it may be another one
+    w: Callable[[], Tensor]  # returns the model (d,)
+    iterate: Callable[[], Tensor] | None = None  # returns the trained model (d,) if it may differ
 
     def round_scores(self) -> dict[str, float]:
         w = self.w()
         values = tested(self.objective, w, self.data)
         if self.iterate is not None:
             last = self.iterate()
-            found = values if torch.equal(last, w) else tested(self.objective, last, self.data)
-            values |= {f"{name}_iterate": value for name, value in found.items()}
+            scores = values if torch.equal(last, w) else tested(self.objective, last, self.data)
+            values |= {f"{name}_iterate": value for name, value in scores.items()}
         if self.data.validation is not None:
             values["validation_accuracy"] = float(validation_accuracies(self.objective, w, self.data).mean())
         if len(self.held_out):
@@ -78,7 +80,7 @@ class ServerModel(Evaluated):
 
 @dataclass(frozen=True)
 class OwnModels(Evaluated):
-    """A model for each client, which is evaluated on the test set and on the client's own samples.
+    """Evaluates a model for each client on the test set and on the client's own samples.
 
     The test numbers of a round are means over the clients. A client that never takes part has no model.
     """
@@ -86,7 +88,7 @@ class OwnModels(Evaluated):
     objective: Objective
     data: FederatedData
     clients: Index  # those that may take part
-    w: Callable[[int], Tensor]  # gives the model (d,) of a client
+    w: Callable[[int], Tensor]  # returns the model (d,) of a client
 
     def round_scores(self) -> dict[str, float]:
         values = means([tested(self.objective, self.w(client), self.data) for client in self.clients])
@@ -100,24 +102,24 @@ class OwnModels(Evaluated):
             values |= spread_of("validation_accuracy", self._accuracies(self.data.validation))
         train = self._evaluations(Holdings(self.data.members, self.data.offsets))
         if self.data.task != "regression":
-            values |= spread_of("client_accuracy", np.array([one.accuracy for one in train]))
-        loss = float(torch.cat([one.loss.double() for one in train]).mean())
+            values |= spread_of("client_accuracy", np.array([score.accuracy for score in train]))
+        loss = float(torch.cat([score.loss.double() for score in train]).mean())
         return values | test_samples(self.data) | {"train_loss": loss}
 
     def _accuracies(self, holdings: Holdings) -> NDArray[np.float64]:
-        return np.array([one.accuracy for one in self._evaluations(holdings)])
+        return np.array([score.accuracy for score in self._evaluations(holdings)])
 
     def _evaluations(self, holdings: Holdings) -> list[Evaluation]:
-        """Evaluate each client's model on the samples that the client has in `holdings`, if it has any there."""
+        """Evaluate each client's model on its samples in `holdings`; clients without any are left out."""
         parts = holdings.parts()
-        some = [i for i in self.clients if len(parts[i])]
-        if not some:
+        with_samples = [i for i in self.clients if len(parts[i])]
+        if not with_samples:
             raise InputError("data.validation: no client that takes part holds two different samples")
-        return [score_samples(self.objective, self.w(i), self.data, parts[i]) for i in some]
+        return [score_samples(self.objective, self.w(i), self.data, parts[i]) for i in with_samples]
 
 
 def tested(objective: Objective, w: Tensor, data: FederatedData) -> dict[str, float]:
-    """The numbers of the model `w` (d,) on the test set; none without one."""
+    """Return the numbers of the model `w` (d,) on the test set, by name; none without a test set."""
     if data.test is None:
         return {}
     numbers = score(objective, w, *data.test, data.preparation).numbers
@@ -130,19 +132,19 @@ def test_samples(data: FederatedData) -> dict[str, float]:
 
 
 def means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each number over `rows`, all of which have the same numbers."""
+    """Return the mean of each number over `rows`, which have the same names."""
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
 
 def spread_of(name: str, accuracies: NDArray[np.float64]) -> dict[str, float]:
-    """`NAME_mean`, `NAME_std`, `NAME_worst` and `NAME_best` of the clients' accuracies (clients,)."""
+    """Return `NAME_mean`, `NAME_std`, `NAME_worst` and `NAME_best` of the clients' accuracies (clients,)."""
     return {f"{name}_{which}": value for which, value in asdict(spread(accuracies)).items()}
 
 
 def predict(
     module: nn.Module, kind: SampleKind, x: Any, classes: bool = False, encoder: Encoder | None = None
 ) -> Tensor:
-    """Compute the scores (n, k) of samples `x`, or with `classes` what `classes_of` makes of them, on the CPU.
+    """Compute the scores (n, k) of samples `x`, or with `classes` their classes by `classes_of`, on the CPU.
 
     They are computed in batches, on the module's device, in evaluation mode and without gradients. Raises InputError
     for samples that are not of the kind of training, see `SampleKind.stored`, and for scores that are NaN or infinite.
@@ -151,16 +153,16 @@ def predict(
     check_tokens(module, *([] if stored.is_floating_point() else [stored]))
     parameters = list(module.parameters())
     first = next((p for p in parameters if p.requires_grad), parameters[0])
-    found = [torch.empty(0, kind.outputs, dtype=first.dtype)] if not len(stored) else []
+    parts = [torch.empty(0, kind.outputs, dtype=first.dtype)] if not len(stored) else []
     with torch.inference_mode(), evaluating(module):
-        for some in torch.split(stored, SAMPLES_AT_ONCE) if len(stored) else ():
-            found.append(_scores(module, kind.prepared(some.to(first.device), first.dtype), kind.outputs).cpu())
-    scores = torch.cat(found).clone()
+        for batch in torch.split(stored, SAMPLES_AT_ONCE) if len(stored) else ():
+            parts.append(_scores(module, kind.prepared(batch.to(first.device), first.dtype), kind.outputs).cpu())
+    scores = torch.cat(parts).clone()
     return classes_of(scores, kind) if classes else scores
 
 
 def classes_of(scores: Tensor, kind: SampleKind) -> Tensor:
-    """Return the class (n,) with the largest score, int64; in a multi-label task which labels are there, 0 or 1 (n, k).
+    """Return the class with the largest score, int64 (n,); in a multi-label task 0 or 1 for each label, int64 (n, k).
 
     Raises InputError in regression.
     """

@@ -1,9 +1,9 @@
-"""Ranks of one machine: they meet in a folder that their owner alone can read, and prove to each other who they are.
+"""Ranks of one machine: they meet in a folder that only their owner can read, and authenticate each other.
 
-torchrun's own meeting places are TCP stores on all interfaces, which whoever reaches them can write to; one of them
-unpickles what it reads. Here the agent's store is in its memory, and the ranks' store is a file. gloo, which carries
-the sums, has to listen on a port and asks nobody who connects: it listens on the loopback alone, and each rank shows
-each other one a code that only a reader of the folder can compute, before anything else is sent.
+torchrun's own rendezvous are TCP stores on all interfaces without authentication; one of them unpickles its input. Here
+the agent's store is in its memory, and the ranks' store is a file. gloo, which transfers the sums, has to listen on a
+port without authentication: it listens on the loopback only, and before anything else each rank sends each other rank a
+code that only a reader of the folder can compute.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 
 from ..files import read_bytes, write_atomically
 
-FOLDER = "FEDFLAT_RANKS_FOLDER"  # the variable that tells ranks where they meet
+FOLDER = "FEDFLAT_RANKS_FOLDER"  # the environment variable with the folder where ranks meet
 KEY, STORE = "key", "store"  # files in the folder
 LOOPBACK = "127.0.0.1"
-BACKEND = "fedflat-one-machine"  # its name among the rendezvous of torchrun
+BACKEND = "fedflat-one-machine"  # its name as a rendezvous of torchrun
 
 
 class OneMachine(RendezvousHandler):
-    """The meeting of one agent of torchrun with itself; it needs no network."""
+    """A rendezvous of a single agent of torchrun, without a network."""
 
     def __init__(self) -> None:
         self._store = dist.HashStore()
@@ -65,48 +65,48 @@ class OneMachine(RendezvousHandler):
 
 @contextmanager
 def meeting_place(folder: Path) -> Iterator[None]:
-    """Write the key of the ranks to `folder`, which the owner alone can read, and tell ranks started here of it."""
+    """Write the key of the ranks to `folder`, readable by the owner only, and name the folder in the environment."""
     write_atomically(folder / KEY, lambda path: path.write_bytes(secrets.token_bytes(32)), private=True)
     before = os.environ.get(FOLDER)
     os.environ[FOLDER] = str(folder)
     try:
         yield
-    finally:  # ranks that this process starts later are not told of a folder that is gone
+    finally:  # later ranks of this process must not look for a removed folder
         os.environ.pop(FOLDER)
         if before is not None:
             os.environ[FOLDER] = before
 
 
 def meeting_store(folder: Path, attempt: str, number: int) -> dist.Store:
-    """Return the store of one attempt: a killed attempt's still has the addresses of its ranks (pytorch#135712)."""
+    """Return the store of one attempt; that of a killed attempt still has its ranks' addresses (pytorch#135712)."""
     return dist.FileStore(str(folder / f"{STORE}-{attempt}"), number)
 
 
 def listen_on_loopback() -> None:
-    """Have gloo listen on the loopback alone, whatever the name of this machine resolves to."""
+    """Let gloo listen on the loopback only, independently of the name of this machine."""
     os.environ["GLOO_SOCKET_IFNAME"] = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
 
 
 def impostors(folder: Path, attempt: str, seconds: float) -> list[int]:
-    """Show each other rank this one's code, and return the ranks whose codes are wrong.
+    """Exchange codes with each other rank, and return the ranks whose codes are wrong.
 
-    Of each pair one rank listens and the other connects, so whoever has connected in its place holds one end only; a
-    code names both ranks and is of no use elsewhere. seconds: to wait for each rank. Raises RuntimeError if one does
-    not answer.
+    In each pair one rank listens and the other connects, so an impostor holds only one end of a connection; a code
+    names both ranks and is useless elsewhere. seconds: to wait for each rank. Raises RuntimeError if one does not
+    answer.
     """
     key, rank, patience = read_bytes(folder / KEY), dist.get_rank(), timedelta(seconds=seconds)
-    found = []
+    wrong = []
     for other in (i for i in range(dist.get_world_size()) if i != rank):
         seen = torch.zeros(hashlib.sha256().digest_size, dtype=torch.uint8)
         both = dist.isend(_code(key, attempt, rank, other), other), dist.irecv(seen, other)
         for work in cast("tuple[dist.Work, ...]", both):  # None is for groups that this rank is not in
             work.wait(patience)
         if not hmac.compare_digest(seen.numpy().tobytes(), _code(key, attempt, other, rank).numpy().tobytes()):
-            found.append(other)
-    return found
+            wrong.append(other)
+    return wrong
 
 
 def _code(key: bytes, attempt: str, sender: int, receiver: int) -> torch.Tensor:
-    """Return the code that `sender` shows `receiver`, (32,) in uint8."""
+    """Return the code that `sender` sends to `receiver`, uint8 (32,)."""
     code = hmac.digest(key, f"fedflat ranks: attempt {attempt}, {sender} to {receiver}".encode(), "sha256")
     return torch.frombuffer(bytearray(code), dtype=torch.uint8)

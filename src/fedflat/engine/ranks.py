@@ -1,7 +1,7 @@
-"""Several processes, on one or more machines, that carry out one simulation together: torch.distributed's ranks.
+"""Several processes, on one or more machines, that compute one simulation together: torch.distributed's ranks.
 
-Every rank has all settings and knows every cohort, and trains a part of the cohort. In each round the ranks add up what
-the server receives; then every rank computes the next server state itself, bit by bit the same.
+Every rank has all settings, knows every cohort, and trains a part of it. In each round the ranks add up what the server
+receives; then every rank computes the next server state, with the same bits.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from . import local_ranks
 from .client_store import ClientStore
 
 PATIENCE = 1800.0  # seconds that a rank waits for the others
-MEETING = 60.0  # seconds that a rank waits at its start for torchrun, which may have ended meanwhile
+MEETING = 60.0  # seconds that a rank waits at its start for torchrun, which may have ended
 
 
 class RankError(RuntimeError):
-    """A rank has ended or does not answer, so that the others cannot go on."""
+    """A rank has ended or does not answer, so that the others cannot continue."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes that carry out one simulation together, as one of them sees them; by default a process is alone.
+    """The processes that compute one simulation together, as seen by one of them; by default there is only one.
 
     Every rank must call the same methods in the same order: most of them wait until all ranks have called them.
     """
@@ -52,10 +52,10 @@ class Ranks:
     alone: bool = True  # False for a process that was started as a rank, even if it is the only one
 
     def share(self, work: Index, owners: Index | None) -> Index:
-        """Which clients of a cohort this rank trains: their places in the cohort (n,), rising.
+        """Return the clients of a cohort that this rank trains: their places in the cohort (n,), ascending.
 
-        work: local steps of each client (c,). owners: the rank that keeps the records of each (c,), which then trains
-        it; without owners, the client with most work goes to the rank that has least so far.
+        work: local steps of each client (c,). owners: the rank that has the records of each (c,), which then trains
+        it; without owners, the client with most work goes to the rank with least work so far.
         """
         if owners is None:
             load, owners = np.zeros(self.number, dtype=np.int64), np.empty(len(work), dtype=np.int64)
@@ -69,7 +69,7 @@ class Ranks:
         return clients % self.number
 
     def owned(self, clients: Index) -> NDArray[np.bool_]:
-        """Which of `clients` (c,) this rank keeps the records of."""
+        """Return for each of `clients` (c,) whether this rank keeps its record."""
         owned: NDArray[np.bool_] = self.owners(clients) == self.index
         return owned
 
@@ -79,23 +79,23 @@ class Ranks:
         if self.number == 1:
             yield
             return
-        mine: Exception | None = None
+        own: Exception | None = None
         try:
             yield
         except RankError:
             raise
         except Exception as error:
-            mine = error
-        if self.most(int(mine is not None)):
-            errors = self.gather(mine and {"kind": type(mine).__name__, "text": str(mine)})
-            raise mine or _error_of_another(next(error for error in errors if error is not None))
+            own = error
+        if self.most(int(own is not None)):
+            errors = self.gather(own and {"kind": type(own).__name__, "text": str(own)})
+            raise own or _error_of_another(next(error for error in errors if error is not None))
 
     def first(self, value: Any) -> Any:
-        """Return the value, which JSON can hold, that rank 0 has passed."""
+        """Return the value, representable in JSON, that rank 0 has passed."""
         return self._broadcast(value, 0)
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values, which JSON can hold, that the ranks have passed, in the order of the ranks."""
+        """Return the values, representable in JSON, that the ranks have passed, in the order of the ranks."""
         return [self._broadcast(value, rank) for rank in range(self.number)]
 
     def most(self, number: int) -> int:
@@ -109,7 +109,7 @@ class Ranks:
     def add_up(self, mean: RunningMean, *of_clients: Tensor) -> None:
         """Add the sums in `mean`, and the numbers `of_clients` (c,), of all ranks, in place.
 
-        This is exact: the sums are of whole numbers, and of each client's number all ranks but one have zero.
+        This is exact: the sums are of integers, and for each client's number all ranks but one have zero.
         """
         if self.number == 1:
             return
@@ -124,10 +124,10 @@ class Ranks:
 
     @contextmanager
     def collected(self, store: ClientStore, folder: Path) -> Iterator[dict[str, Tensor | Stream] | None]:
-        """Give rank 0 what a checkpoint in `folder` must hold of all clients' records, and other ranks None.
+        """Yield the content of a checkpoint in `folder` on all clients' records to rank 0, and None to other ranks.
 
-        Each rank keeps some clients' records. Rank 0 reads some rows of a field at a time inside its block, for which
-        the other ranks wait at the beginning of theirs and send what they have. Use it inside `together`.
+        Each rank keeps the records of some clients. Inside its block, rank 0 reads parts of a field; the other ranks
+        send their rows on request before they enter their blocks. Use it inside `together`.
         """
         if self.number == 1 or not store.keeps:
             yield None if self.index else store.tensors(folder)
@@ -149,31 +149,31 @@ class Ranks:
         yield None
 
     def _requested_rows(self, store: ClientStore, field: str, clients: Index) -> Tensor:
-        """On rank 0: ask all ranks for one field of `clients`, and return it, (c, width)."""
+        """Request one field of `clients` from all ranks, on rank 0, and return it, (c, width)."""
         self.first({"field": field, "clients": clients.tolist()})
         return self._rows(store, field, clients)
 
     def _rows(self, store: ClientStore, field: str, clients: Index) -> Tensor:
-        """One field of `clients` (c, width): rank 0 gets all rows, each other rank sends the rows that it keeps.
+        """Return one field of `clients` (c, width): rank 0 receives all rows, each other rank sends its own.
 
-        Raises on all ranks what a rank raises that reads its rows.
+        Re-raises on all ranks an error of any rank that reads its rows.
         """
         owners = self.owners(clients)
         with self.together():
-            mine = store.rows(field, clients[owners == self.index]).cpu().contiguous()
-        rows = mine.new_empty(len(clients), mine.shape[1])
-        rows[torch.from_numpy(owners == self.index)] = mine
+            own = store.rows(field, clients[owners == self.index]).cpu().contiguous()
+        rows = own.new_empty(len(clients), own.shape[1])
+        rows[torch.from_numpy(owners == self.index)] = own
         with _connection_errors():
-            if self.index and len(mine):
-                dist.send(mine, 0)
+            if self.index and len(own):
+                dist.send(own, 0)
             for rank in set(owners.tolist()) - {0} if self.index == 0 else ():
                 places = np.flatnonzero(owners == rank)
-                dist.recv(part := mine.new_empty(len(places), mine.shape[1]), rank)
+                dist.recv(part := own.new_empty(len(places), own.shape[1]), rank)
                 rows[places] = part
         return rows
 
     def _broadcast(self, value: Any, source: int) -> Any:
-        """Return the value that rank `source` has passed, sent as JSON: a pickle could run code when it is read."""
+        """Return the value that rank `source` has passed, sent as JSON, because reading a pickle can run code."""
         if self.number == 1:
             return value
         text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
@@ -198,21 +198,21 @@ ALONE = Ranks()
 
 def _error_of_another(error: dict[str, str]) -> Exception:
     """Return the error of another rank, from the name of its class and its text."""
-    kind = {one.__name__: one for one in (InputError, DamagedError, NonFiniteError)}.get(error["kind"])
+    kind = {cls.__name__: cls for cls in (InputError, DamagedError, NonFiniteError)}.get(error["kind"])
     return kind(error["text"]) if kind else RuntimeError(f"{error['kind']}: {error['text']}")
 
 
 def is_launched() -> bool:
-    """Whether torchrun, or what sets the same variables, has started this process."""
+    """Tell whether torchrun, or a program that sets the same variables, has started this process."""
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
 
 
 @contextmanager
 def joined(patience: float = PATIENCE) -> Iterator[Ranks]:
-    """Connect this process, which torchrun has started, with the other ranks; any other process is alone.
+    """Connect this process with the other ranks, if torchrun has started it.
 
-    patience: seconds that a rank waits for the others. Raises InputError if torchrun cannot start these ranks again,
-    RankError if the others are not there.
+    patience: seconds that a rank waits for the others. Raises InputError if torchrun cannot restart these ranks,
+    RankError if another rank cannot be reached.
     """
     if not is_launched():
         yield ALONE
@@ -227,7 +227,9 @@ def joined(patience: float = PATIENCE) -> Iterator[Ranks]:
         folder = os.environ.get(local_ranks.FOLDER)
         impostors = local_ranks.impostors(Path(folder), _attempt(), min(patience, MEETING)) if folder else []
     if impostors:
-        raise RankError(f"rank {dist.get_rank()}: what has connected as rank {impostors[0]} is no rank of this run")
+        raise RankError(
+            f"rank {dist.get_rank()}: the process that connected as rank {impostors[0]} is no rank of this run"
+        )
     try:
         yield Ranks(dist.get_world_size(), dist.get_rank(), alone=False)
     finally:
@@ -235,13 +237,13 @@ def joined(patience: float = PATIENCE) -> Iterator[Ranks]:
 
 
 def _meeting_point(patience: float) -> dict[str, Any]:
-    """Return the arguments of `init_process_group` that say where the ranks find each other.
+    """Return the arguments of `init_process_group` for the rendezvous of the ranks.
 
-    `fedflat run --ranks` offers a folder for that, torchrun a store. When torchrun starts the ranks again, its store
-    still holds the addresses of those that died (pytorch#135712), so every attempt gets a prefix of its own. Attempts
-    are counted on each machine.
+    `fedflat run --ranks` provides a folder, torchrun a store. When torchrun starts the ranks again, its store
+    still holds the addresses of those that died (pytorch#135712), so every attempt gets its own prefix. Attempts are
+    counted on each machine.
     """
-    backend = "gloo"  # for GPUs, too: sums are exchanged once a round, and several ranks can share a GPU
+    backend = "gloo"  # for GPUs, too: sums are exchanged once per round, and several ranks can share a GPU
     if folder := os.environ.get(local_ranks.FOLDER):
         number = int(os.environ["WORLD_SIZE"])
         store: dist.Store = local_ranks.meeting_store(Path(folder), _attempt(), number)
@@ -257,13 +259,13 @@ def _meeting_point(patience: float) -> dict[str, Any]:
 
 
 def _attempt() -> str:
-    """How often torchrun has started the ranks again."""
+    """Return how often torchrun has restarted the ranks."""
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 @contextmanager
 def _connection_errors() -> Iterator[None]:
-    """Raise a RankError of one line for an error of the connection between the ranks."""
+    """Turn an error of the connection between ranks into a RankError of one line."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
@@ -272,7 +274,7 @@ def _connection_errors() -> Iterator[None]:
 
 
 def _end_with_agent() -> None:
-    """Have the system end this process with torchrun, which would leave its ranks behind if it were killed."""
+    """Let the system end this process with torchrun, which would leave its ranks running if it were killed."""
     if sys.platform != "linux":
         return
     agent = os.getppid()

@@ -1,26 +1,92 @@
-"""What a finished simulation leaves: its metrics, its model, and a summary to compare by."""
+"""A finished run: its metrics, model and summary, and the files that it is saved in."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from torch import Tensor, nn
 
 from ..core.errors import InputError
 from ..data.sample_kind import SampleKind
 from ..data.types import Index
-from ..metrics.flatness import Flatness
+from ..files import make_folder
+from ..metrics.flatness import Finding, Flatness
 from ..metrics.protocols import AccuracyCurve
+from ..rounds.checksums import Checksums
 from ..rounds.cost import MethodCost
+from ..rounds.run_model import save_model
 from .evaluation import Evaluated, predict
-from .run_files import save_run
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+METRICS, MODEL, SUMMARY = "metrics.parquet", "model.safetensors", "summary.json"
+FLATNESS, PARTITION, VOCABULARY = "flatness.json", "partition.parquet", "vocabulary.txt"
+
+
+def save_run(run: Run, folder: Path) -> None:
+    """Write all files of a finished run. Raises InputError if the folder holds anything or cannot be written."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} exists already; a run needs a new folder")
+    make_folder(folder)
+    checksums = Checksums(folder)
+    write_counts(checksums, run.counts)
+    if run.samples.vocabulary:
+        write_text(checksums, VOCABULARY, "\n".join(run.samples.vocabulary))
+    write_metrics_and_model(checksums, run)
+    if run.flatness.findings:
+        write_findings(checksums, run.flatness.findings)
+    write_summary(checksums, run, architecture=run.architecture)
+
+
+def write_counts(checksums: Checksums, counts: Index) -> None:
+    """Write the samples per client and class, (clients, classes)."""
+    columns = {f"class_{c}": column for c, column in enumerate(counts.T)}
+    checksums.write(PARTITION, partial(pq.write_table, pa.table(columns)))
+
+
+def write_metrics_and_model(checksums: Checksums, run: Run) -> None:
+    """Write the metrics of all rounds, and the model's parameters."""
+    checksums.write(METRICS, partial(pq.write_table, run.metrics))
+    checksums.write(MODEL, lambda path: save_model(path, run.model))
+
+
+def write_findings(checksums: Checksums, findings: Sequence[Finding]) -> None:
+    """Write the results of measures of flatness."""
+    write_json(checksums, FLATNESS, [asdict(finding) for finding in findings])
+
+
+def write_summary(
+    checksums: Checksums, run: Run, targets: Sequence[float] = (), architecture: dict[str, Any] | None = None
+) -> None:
+    """Write the summary, the last file of a run, which marks the run as finished.
+
+    targets: accuracies; for each one the summary has the round and cost at which it was reached, plain and smoothed.
+    architecture: arguments of `fedflat.models.build`, for a run without config.toml.
+    """
+    reports = []
+    for target in targets:
+        curve = AccuracyCurve.of(run.metrics.to_pylist(), run.summary["vector_bytes"])
+        costs = {"plain": curve.reached(target), "smoothed": curve.reached(target, smooth=True)}
+        reports.append({"accuracy": target} | {name: cost and vars(cost) for name, cost in costs.items()})
+    content = {"summary": run.summary, "targets": reports, "settings": run.settings, "cost": vars(run.cost)}
+    content["samples"] = {name: value for name, value in vars(run.samples).items() if name != "vocabulary"}
+    write_json(checksums, SUMMARY, content | ({} if architecture is None else {"architecture": architecture}))
+
+
+def write_json(checksums: Checksums, name: str, content: object) -> None:
+    """Write a JSON file."""
+    write_text(checksums, name, json.dumps(content, indent=2))
+
+
+def write_text(checksums: Checksums, name: str, text: str) -> None:
+    """Write a text file that ends with a line feed."""
+    checksums.write(name, lambda path: path.write_text(text + "\n"))
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,20 +102,20 @@ class Run:
     w: Tensor  # (d,)
     cost: MethodCost
     counts: Index  # samples per client and class, (clients, classes)
-    flatness: Flatness  # what was measured on the final model; empty if nothing was asked for
-    samples: SampleKind  # what the model takes
+    flatness: Flatness  # measures of the final model; empty if none was asked for
+    samples: SampleKind  # the kind of samples that the model takes
     # How `fedflat.models.build` makes the module: name, options, classes, shape, dtype; None if a module was given.
     architecture: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
-        """Method, seed, rounds and accuracy."""
+        """Return method, seed, rounds and accuracy in brief."""
         return f"Run({short_description(self.method, self.seed, self.summary)})"
 
     def predict(self, x: Any, classes: bool = False) -> Tensor:
         """Compute the scores (n, k) of samples `x` (n, *shape), or with `classes` the class of each, int64 (n,).
 
         x: samples as they were given for training, before any scaling: an array, a tensor, a list of pictures or
-        texts, or a dataset, whose labels are left aside. Of a multi-label task `classes` are 0 and 1 (n, k); a
+        texts, or a dataset, whose labels are ignored. In a multi-label task `classes` are 0 and 1 (n, k); a
         regression has none. Computed in batches on the model's device, in evaluation mode; the result is on the CPU.
 
         Raises InputError for another shape or kind of numbers (uint8, whole numbers, floats) than in training.
@@ -59,27 +125,27 @@ class Run:
     def save(self, folder: str | Path) -> None:
         """Write metrics, model, summary and measures into a new folder, which `fedflat.load_run` and reports read.
 
-        Of a module of your own the parameters alone are kept: `fedflat.load_run(folder).load_into(module)` puts them
-        into another one. Data are not kept, so there is nothing to go on with or to measure on.
+        For a module of your own only the parameters are saved: `fedflat.load_run(folder).load_into(module)` loads them
+        into another module. Data are not saved, so the run can be neither continued nor measured.
 
         Raises InputError if the folder holds anything or cannot be written.
         """
         save_run(self, Path(folder))
 
     def to_pandas(self) -> Any:
-        """`metrics` as a pandas DataFrame. Raises InputError if pandas is not installed."""
+        """Return `metrics` as a pandas DataFrame. Raises InputError if pandas is not installed."""
         return metrics_frame(self.metrics)
 
 
 def short_description(method: str, seed: int, summary: Mapping[str, float]) -> str:
-    """A run in a few words, e.g. `FedSAM, seed 0, 50 rounds, test accuracy 91.20 %`."""
+    """Describe a run in brief, e.g. `FedSAM, seed 0, 50 rounds, test accuracy 91.20 %`."""
     accuracy = summary.get("test_accuracy")
     tested = "" if accuracy is None else f", test accuracy {100 * accuracy:.2f} %"
     return f"{method}, seed {seed}, {summary['rounds']:.0f} rounds{tested}"
 
 
 def metrics_frame(metrics: pa.Table) -> Any:
-    """A table as a pandas DataFrame. Raises InputError if pandas is not installed."""
+    """Return a table as a pandas DataFrame. Raises InputError if pandas is not installed."""
     try:
         return metrics.to_pandas()
     except ImportError as error:
@@ -89,12 +155,12 @@ def metrics_frame(metrics: pa.Table) -> Any:
 def summarise(
     evaluated: Evaluated, parameters: int, number_bytes: int, history: list[dict[str, float]], last: int
 ) -> dict[str, float]:
-    """The numbers of the final state of a run, by name; accuracies in [0, 1].
+    """Return the numbers of the final state of a run, by name; accuracies are in [0, 1].
 
-    In regression `test_rmse_last`, `test_mae_last` and `test_r2_last` are the final model's, and there is no accuracy.
-    `test_accuracy` and `test_accuracy_std` are mean and population standard deviation over the `last`
-    evaluations, `test_accuracy_last` is the final model's, `test_accuracy_best_validation` that of the
-    round that did best on the clients' validation samples, if they have any.
+    `test_accuracy` and `test_accuracy_std` are mean and population standard deviation over the `last` evaluations,
+    `test_accuracy_last` is the final model's, `test_accuracy_best_validation` that of the round with the best accuracy
+    on the clients' validation samples, if there are any. In regression `test_rmse_last`, `test_mae_last` and
+    `test_r2_last` are the final model's, and there is no accuracy.
     """
     vector_bytes = parameters * number_bytes
     values: dict[str, float] = {"rounds": len(history), "parameters": parameters, "vector_bytes": vector_bytes}
@@ -105,7 +171,7 @@ def summarise(
 
 
 def _tested(history: list[dict[str, float]], last: int, vector_bytes: int) -> dict[str, float]:
-    """What the evaluations on the test set come to; nothing if there were none."""
+    """Return the numbers of the evaluations on the test set, by name; none without a test set."""
     curve = AccuracyCurve.of(history, vector_bytes)
     tested = next((row for row in reversed(history) if "test_loss" in row), {})
     other = {f"{name}_last": value for name, value in tested.items() if name.startswith("test_")}
@@ -123,3 +189,9 @@ def _tested(history: list[dict[str, float]], last: int, vector_bytes: int) -> di
     if best := curve.best_on_validation():
         values |= {"best_validation_round": best[0], "test_accuracy_best_validation": best[1]}
     return values
+
+
+def without_client_values(summary: Mapping[str, float]) -> dict[str, float]:
+    """Return a summary without numbers computed from clients' training samples; those of every summary become NaN."""
+    values = {name: value for name, value in summary.items() if not name.startswith("client_accuracy")}
+    return values | {"train_loss": nan, "drift": nan}

@@ -1,4 +1,4 @@
-"""Memory that several processes map, and pickles whose arrays and tensors lie in it once for all of them."""
+"""Memory that several processes map, and pickles whose arrays and tensors they share in it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .cohort import ChunkResult
 
 
 class SharedMemory:
-    """`size` bytes without a name: the system frees them when the last process that maps them has ended.
+    """Anonymous memory of `size` bytes, which the system frees when the last process that maps it has ended.
 
-    Pages that nobody has written take no memory. It is not in `/dev/shm`, where the shared memory of torch and of
-    Python is: in a container `/dev/shm` has 64 MB by default.
+    Pages that were never written take no memory. Unlike the shared memory of torch and of Python it is not in
+    `/dev/shm`, which has 64 MB by default in a container.
     """
 
     def __init__(self, size: int, descriptor: int | None = None) -> None:
-        """Take new memory, or that of another process by its inherited open file `descriptor`."""
+        """Map new memory, or that of another process by its inherited file `descriptor`."""
         self.descriptor = _anonymous_file(size) if descriptor is None else descriptor
         self._bytes = torch.frombuffer(mmap.mmap(self.descriptor, size), dtype=torch.uint8)
         if descriptor is None:  # tensors in the memory need its pages, not the file
@@ -42,7 +42,7 @@ class SharedMemory:
 
 
 class TensorAllocator:
-    """Allocates tensors in shared memory, one after another; without memory it only computes the size that they need.
+    """Allocates tensors in shared memory, one after another; without memory it only computes their size.
 
     Two processes that allocate the same shapes in the same order get the same tensors.
     """
@@ -63,8 +63,8 @@ class TensorAllocator:
 def split_pickle(thing: Any) -> list[memoryview]:
     """Return the pickle of `thing`, then the memory of each array and tensor in it, which the pickle does not copy.
 
-    Classes and functions that are defined in the running script or notebook are pickled with their code. Raises an
-    exception, of whatever type the part of `thing` raises that cannot be pickled.
+    Classes and functions that are defined in the running script or notebook are pickled with their code. Raises any
+    exception of a part of `thing` that cannot be pickled.
     """
     main, arrays = io.BytesIO(), list[pickle.PickleBuffer]()
     _Pickler(main, protocol=5, buffer_callback=arrays.append).dump(thing)
@@ -77,7 +77,7 @@ def join_pickle(parts: Sequence[Any]) -> Any:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # the library has no types
-    """Pickles tensors as numpy pickles arrays: their elements stay outside."""
+    """Pickles tensors as numpy pickles arrays: their elements stay outside the pickle."""
 
     def reducer_override(self, thing: Any) -> Any:
         if type(thing) is Tensor and _is_array(thing):
@@ -86,13 +86,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # the library has no
 
 
 def _is_array(x: Tensor) -> bool:
-    """Whether `x` becomes a numpy array and back without a change of its memory layout."""
+    """Tell whether `x` can become a numpy array and back without a change of its memory layout."""
     plain = x.layout is torch.strided and x.device.type == "cpu" and not (x.requires_grad or x.is_conj() or x.is_neg())
     return plain and x.numel() > 0 and x.is_contiguous() and x.dtype not in (torch.bfloat16, torch.complex32)
 
 
 def _anonymous_file(size: int) -> int:
-    """Return the descriptor of an open file in memory; where the system has none, of one on disk without a name."""
+    """Return the descriptor of an anonymous file in memory or, if the system has none, on disk."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("fedflat")
     else:
@@ -104,10 +104,10 @@ def _anonymous_file(size: int) -> int:
 
 @dataclass(frozen=True)
 class BufferLayout:
-    """What a worker needs to find everything in the shared memory."""
+    """The layout of the shared memory, for workers."""
 
     parts: tuple[int, ...]  # bytes of each part of the pickled training setup
-    rows: int  # the most clients in a slot
+    rows: int  # most clients in a slot
     slots: int
     dtype: torch.dtype  # of all records
     size: int = 0  # bytes in all

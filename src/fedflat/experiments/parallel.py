@@ -16,8 +16,7 @@ import torch
 from ..core.errors import NonFiniteError, changes_in_one_line
 from ..core.object_references import allow_code, is_code_allowed
 from ..engine.workers import WorkerError
-from ..engine.workers.process import WorkerProcess
-from ..engine.workers.worker import Report, RunTask
+from ..engine.workers.process import Report, RunTask, WorkerProcess
 from ..engine.workers.worker_pool import WorkerPool
 from .config_errors import validated
 from .interrupt import Interrupted, StopRequest

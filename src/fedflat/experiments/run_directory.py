@@ -26,11 +26,13 @@ from ..data.sources import source, source_names
 from ..data.texts import tokenizer_of
 from ..data.types import Index
 from ..engine.evaluation import predict
-from ..engine.run import Run, metrics_frame, short_description
-from ..engine.run_files import (
+from ..engine.run import (
     METRICS,
     MODEL,
     VOCABULARY,
+    Run,
+    metrics_frame,
+    short_description,
     write_counts,
     write_findings,
     write_json,

@@ -1,4 +1,4 @@
-"""Tables, figures and pages made from finished runs."""
+"""Tables, figures and pages of finished runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Comparison", "compare"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `comparison` when it is used: the command line needs other modules of this package to start."""
+    """Import `comparison` on first use: it needs torch, and the command line imports this package at its start."""
     if name in __all__:
         from . import comparison
 

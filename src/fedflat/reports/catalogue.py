@@ -1,4 +1,4 @@
-"""Methods, partitions and measures described, from what their classes declare."""
+"""Descriptions of methods, partitions and measures, from the declarations of their classes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def method_row(cls: type[Method]) -> list[str]:
-    """Return name, idea, vectors down, up and kept, gradients, paper, and paper without its arXiv number, as texts."""
+    """Return name, idea, vectors down, up and kept, gradients, paper, and paper without arXiv number, as texts."""
     return [cls.__name__, summary(cls), *map(str, costs(cls)), str(cls.paper), cls.paper.short]
 
 
 def describe(cls: type[Method]) -> str:
-    """One method in full: equations, fields, cost, departures, readings, citation."""
+    """Describe a method in full: equations, fields, cost, departures, readings, citation."""
     signature = ", ".join(f"{f.name}={f.default}" for f in settings(cls))
     parts = [f"{cls.__name__}({signature})", documentation(cls), _fields(cls), _cost(cls)]
     for title, texts in (
@@ -35,7 +35,9 @@ def describe(cls: type[Method]) -> str:
     ):
         if texts:
             parts.append("\n".join([title, *(f"  - {text}" for text in texts)]))
-    return "\n\n".join([*parts, *([cls.paper.bibtex] if hasattr(cls, "paper") else [])])  # one's own may have none
+    return "\n\n".join(
+        [*parts, *([cls.paper.bibtex] if hasattr(cls, "paper") else [])]
+    )  # a user's own method may have none
 
 
 def _fields(cls: type[Method]) -> str:
@@ -66,29 +68,29 @@ def _cost(cls: type[Method]) -> str:
 
 
 def measure_overview(measures: Mapping[str, type[Measure]]) -> Table:
-    """Every measure of flatness with its settings and their defaults, for a console."""
+    """Return a table of the measures of flatness with their settings and defaults, for a console."""
     titles = ("measure", "settings", "what it is")
     defaults = [", ".join(f"{f.name} = {f.default}" for f in settings(cls)) for cls in measures.values()]
-    rows = [(name, some, summary(cls)) for (name, cls), some in zip(measures.items(), defaults, strict=True)]
+    rows = [(name, text, summary(cls)) for (name, cls), text in zip(measures.items(), defaults, strict=True)]
     return text_table(titles, rows, titles)
 
 
 def settings(cls: type) -> tuple[Field[Any], ...]:
-    """The fields of a method, a partition scheme or a measure; each is a dataclass."""
+    """Return the fields of a method, a partition scheme or a measure; each is a dataclass."""
     return fields(cls)
 
 
 def summary(cls: type[Method] | type[Measure]) -> str:
-    """The first line of the class's docstring."""
+    """Return the first line of the class's docstring."""
     return documentation(cls).split("\n")[0]
 
 
 def documentation(cls: type[Method] | type[Partition] | type[Measure]) -> str:
-    """The class's docstring, without indentation."""
+    """Return the class's docstring without indentation."""
     return cleandoc(cls.__doc__ or "")
 
 
 def costs(cls: type[Method]) -> tuple[int, int, int, int]:
-    """Vectors down, vectors up, vectors kept by a client, gradients per local step (with default fields)."""
+    """Return vectors down, up and kept by a client, and gradients per local step, with default fields."""
     cost = vector_cost(cls())
     return cost.down, cost.up, cost.client, gradients_per_step(cls())

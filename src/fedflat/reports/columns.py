@@ -10,11 +10,9 @@ from ..experiments.recipe_files import Published
 from ..metrics.flatness.measure import subsets, with_error
 from ..metrics.protocols import WINDOW
 from .comparison_data import ComparisonData, Row, accuracy_in_words, by_task
-from .published import text_for, value_for
-from .wording import participation_in_words
-
-NOTHING = "–"
-ACCURACY = "test accuracy %"  # the published quantity that is subtracted from ours
+from .published import ACCURACY, text_for, value_for
+from .run_settings import participation_in_words
+from .text_table import NOTHING
 
 
 @dataclass(frozen=True)
@@ -27,28 +25,28 @@ class Column:
     merit: Callable[[Row], float | None] = lambda row: None  # higher is better; None where nothing is best
 
     def best(self, rows: Sequence[Row]) -> set[str]:
-        """Return the labels of the best rows of each task, if an interval tells them from others."""
-        found: set[str] = set()
+        """Return the labels of the best row of each task, unless its interval leaves open whether it is the best."""
+        best: set[str] = set()
         for same in by_task(rows):
             merits = {row.label: merit for row in same if (merit := self.merit(row)) is not None}
             top = {label for label, merit in merits.items() if merit == max(merits.values())}
-            found |= {row.label for row in same if row.label in top and _is_ahead(row, same)}
-        return found
+            best |= {row.label for row in same if row.label in top and _is_ahead(row, same)}
+        return best
 
 
 def _is_ahead(row: Row, rows: Sequence[Row]) -> bool:
-    """Tell whether the interval of its difference is above zero; for a baseline, those of all others below."""
+    """Tell whether the interval of the row's difference is above zero; for a baseline, all others are below zero."""
     if row.is_baseline:
-        others = [one.difference for one in rows if one.baseline == row.label and one is not row]
+        others = [other.difference for other in rows if other.baseline == row.label and other is not row]
         return bool(others) and all(d is not None and d.high is not None and d.high < 0 for d in others)
     d = row.difference
     return d is not None and d.low is not None and d.low > 0
 
 
 def columns(comparison: ComparisonData) -> list[Column]:
-    """The columns of `comparison`, in order; those in which nothing would stand are left out."""
-    found = [
-        Column("method", "class name, and whatever else differs among the runs", lambda row: row.label),
+    """Return the columns of `comparison`, in order; columns without any number are left out."""
+    every = [
+        Column("method", "class name, and settings that differ among the runs", lambda row: row.label),
         Column(
             "test accuracy\N{NO-BREAK SPACE}%",
             f"{protocol_in_words(comparison)}; mean ± sample standard deviation over seeds",
@@ -65,15 +63,15 @@ def columns(comparison: ComparisonData) -> list[Column]:
                _measure("lambda_max")),
         Column(measure_title("sharpness"), "F(w + ρ ∇F/‖∇F‖) − F(w) of the training loss, ρ = 0.05, final model",
                _measure("sharpness")),
-        Column("ε", "differential privacy that the run has spent, for one client added or removed", _epsilon),
+        Column("ε", "privacy budget spent by the run, for one client added or removed", _epsilon),
         Column("gradients", "minibatch gradients computed by all clients, per run", _gradients),
         Column("MB sent", "to and from all clients, per run, from the sizes of the records", _megabytes),
     ]  # fmt: skip
-    return _filled(found, comparison)
+    return _filled(every, comparison)
 
 
 def target_columns(comparison: ComparisonData, place: int) -> list[Column]:
-    """What each method spent to reach the target number `place`, over the seeds that did; empty if no run did."""
+    """Return the cost of reaching target number `place`, as means over the seeds that did; empty if no run did."""
 
     def column(name: str, title: str, meaning: str, written: Callable[[float], str] = "{:,.0f}".format) -> Column:
         def cell(row: Row) -> str:
@@ -82,7 +80,7 @@ def target_columns(comparison: ComparisonData, place: int) -> list[Column]:
 
         return Column(title, meaning, cell)
 
-    found = [
+    every = [
         Column(f"to {percent(comparison.targets[place])}", "class name", lambda row: row.label),
         column("rounds", "rounds", "first round whose test accuracy is at least the target"),
         column("rounds_smoothed", "rounds, smoothed", f"the same of the curve under a Hanning window of {WINDOW}"),
@@ -90,33 +88,33 @@ def target_columns(comparison: ComparisonData, place: int) -> list[Column]:
         column("vectors", "vectors sent", "model-sized vectors to and from all clients until then"),
         column("bytes", "MB sent", "the same in megabytes", _in_megabytes),
     ]
-    filled = _filled(found, comparison)
+    filled = _filled(every, comparison)
     return filled if len(filled) > 1 else []
 
 
-def _filled(some: list[Column], comparison: ComparisonData) -> list[Column]:
-    """The columns with a cell that is not empty; the first one always."""
+def _filled(every: list[Column], comparison: ComparisonData) -> list[Column]:
+    """Return the first column, and all others that have a number in any row."""
     return [
         column
-        for column in some
-        if column is some[0] or any(column.cell(row) != NOTHING for row in comparison.rows)
+        for column in every
+        if column is every[0] or any(column.cell(row) != NOTHING for row in comparison.rows)
     ]  # fmt: skip
 
 
 def measure_title(name: str) -> str:
-    """What a measure of flatness is called wherever it is shown."""
+    """Return the name of a measure of flatness as reports show it."""
     title, bracket, settings = name.partition("(")
     return title.replace("lambda", "λ").replace("_", " ") + bracket + settings
 
 
 def protocol_in_words(comparison: ComparisonData) -> str:
-    """Which accuracy the table shows."""
+    """Describe which accuracy the table shows."""
     evaluations = comparison.rows[0].estimates["test_accuracy_evaluations"].mean
     return accuracy_in_words(comparison.protocol, round(evaluations))
 
 
 def caption(comparison: ComparisonData) -> str:
-    """What a reader of the table must know, in one line."""
+    """Return the caption of the table: protocol, seeds, participation, and targets that no run reached."""
     parts = [f"test accuracy: {protocol_in_words(comparison)}"]
     if comparison.protocol.startswith("best"):
         parts.append("all else is of the final model")
@@ -154,7 +152,7 @@ def _difference(row: Row) -> str:
 
 
 def _published_columns(published: Sequence[Published]) -> Iterator[Column]:
-    """The test accuracies that a paper prints, and ours minus the paper's; `published_lines` has all else."""
+    """Yield the test accuracies of a paper, and ours minus the paper's; `published_lines` has its other numbers."""
     for numbers in published:
         if numbers.quantity == ACCURACY:
             warning = f"; {numbers.warning}" if numbers.warning else ""
@@ -175,7 +173,7 @@ def _ours_minus_theirs(row: Row, numbers: Published) -> str:
 
 
 def _rounds_column(place: int, target: float) -> Column:
-    """The first round that reached a target."""
+    """Return the column of the first round that reached a target."""
 
     def rounds(row: Row) -> float | None:
         return row.reached[place].mean("rounds")
@@ -190,12 +188,12 @@ def _rounds_column(place: int, target: float) -> Column:
 
 
 def percent(share: float) -> str:
-    """A share with one digit after the point."""
+    """Format a share as a percentage with one decimal."""
     return f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
 
 
 def _client_column(kind: str, own: str) -> Column:
-    """The spread over clients of the accuracies, on their `own` samples, whose names begin with `kind`."""
+    """Return the column of accuracies over clients. kind: prefix of their names; own: which samples of a client."""
 
     def cell(row: Row) -> str:
         if f"{kind}_accuracy_mean" not in row.estimates:
@@ -210,7 +208,7 @@ def _client_column(kind: str, own: str) -> Column:
 
 
 def _measure(name: str) -> Callable[[Row], str]:
-    """The text of a measure of flatness."""
+    """Return the cell of a measure of flatness."""
 
     def cell(row: Row) -> str:
         if name not in row.estimates:
@@ -238,6 +236,6 @@ def _megabytes(row: Row) -> str:
 
 
 def _in_megabytes(number: float) -> str:
-    """A number of bytes as megabytes; with two digits if there are few, as small studies send."""
+    """Format a number of bytes as megabytes, below 10 MB with two significant digits."""
     megabytes = number / 1e6
     return f"{megabytes:,.0f}" if megabytes >= 10 else f"{megabytes:.2g}"

@@ -1,4 +1,4 @@
-"""What a comparison of finished runs holds; tables, figures and pages are made from it."""
+"""The data of a comparison of finished runs, from which tables, figures and pages are made."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class FinishedRun(Interface):
-    """What a comparison reads of a run; `fedflat.Run` and a stored run both have it."""
+    """The attributes of a run that a comparison reads; `fedflat.Run` and stored runs have them."""
 
     @property
     def method(self) -> str: ...
@@ -43,16 +43,16 @@ class FinishedRun(Interface):
 
 @dataclass(frozen=True)
 class Target:
-    """A target accuracy, and what the seeds that reached it had spent by then."""
+    """A target accuracy, and the cost of reaching it for each seed that did."""
 
     accuracy: float
     plain: tuple[Reached, ...]
     smoothed: tuple[Reached, ...]  # under the Hanning window
 
     def mean(self, name: str) -> float | None:
-        """Mean of a field of `Reached`, or of `rounds_smoothed`; None if no seed reached the target."""
-        some = self.smoothed if name == "rounds_smoothed" else self.plain
-        return float(np.mean([getattr(reached, name.split("_", maxsplit=1)[0]) for reached in some])) if some else None
+        """Return the mean of a field of `Reached`, or of `rounds_smoothed`; None if no seed reached the target."""
+        costs = self.smoothed if name == "rounds_smoothed" else self.plain
+        return float(np.mean([getattr(cost, name.split("_", maxsplit=1)[0]) for cost in costs])) if costs else None
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,13 @@ class Row:
     accuracy: MeanEstimate  # on the test set by the comparison's protocol, over seeds
     difference: Difference | None  # of that accuracy to the baseline; None for a baseline, and without one
     reached: Sequence[Target]  # for each of the comparison's targets
-    baseline: (
-        str | None
-    )  # label of the row that the difference refers to, its own for a baseline; None if there is none
+    # Label of the row that the difference refers to, its own for a baseline; None if there is none.
+    baseline: str | None
     settings: Mapping[str, Any]  # by name, see `run_settings`
 
     @property
     def task(self) -> dict[str, str]:
-        """Data, model and number of rounds: only rows in which they are the same can be better than one another."""
+        """Data, model and number of rounds; accuracies are comparable only between rows that share them."""
         parts = ("data", "data_hash", "clients", "partition", "partition_hash", "model", "parameters", "rounds")
         return {name: str(value) for name, value in self.settings.items() if name.partition(".")[0] in parts}
 
@@ -86,11 +85,11 @@ class Row:
         return fields_by_name(self.runs[0].settings["method"])
 
     def numbers(self) -> dict[str, Any]:
-        """All numbers of the row by the names of their columns."""
+        """Return all numbers of the row by the names of their columns."""
         values: dict[str, Any] = {"method": self.label, "baseline": self.baseline, "seeds": len(self.runs)}
         for name, value in self.estimates.items():
             values |= {name: value.mean, f"{name}_seed_std": value.std}
-        parts = [(name, one.samples[0]) for run in self.runs for name, one in run.flatness.items() if one.samples]
+        parts = [(name, value.samples[0]) for run in self.runs for name, value in run.flatness.items() if value.samples]
         values |= {f"{name}_samples": min(n for other, n in parts if other == name) for name, _ in parts}
         d = self.difference
         values |= {"shown_accuracy": self.accuracy.mean}
@@ -111,8 +110,8 @@ class ComparisonData:
     baseline: str  # label of the row that differences refer to; the method's name if there are several, see `Row`
     targets: Sequence[float]  # accuracies in [0, 1] of the columns "rounds to"
     protocol: Protocol  # which accuracy is compared
-    notes: Sequence[str]  # what a reader must know before trusting the comparison
-    published: Sequence[Published] = ()  # what a paper prints for the same experiment
+    notes: Sequence[str]  # for the reader, before the comparison is trusted
+    published: Sequence[Published] = ()  # the numbers of a paper for the same experiment
     has_own_targets: bool = True  # whether `targets` were asked for; else the first baseline's own accuracy is one
 
     @property
@@ -124,11 +123,11 @@ class ComparisonData:
         return sorted({run.seed for run in self.runs})
 
     def accuracy_of(self, run: FinishedRun) -> float:
-        """The test accuracy of one run by the comparison's protocol."""
+        """Return the test accuracy of a run by the comparison's protocol."""
         return accuracy(run, self.protocol)
 
     def table(self) -> pa.Table:
-        """The numbers, one row per method."""
+        """Return the numbers, one row per method."""
         import pyarrow as pa  # here, because tables on a terminal and on a page need none
 
         rows = [row.numbers() for row in self.rows]
@@ -137,15 +136,18 @@ class ComparisonData:
 
 
 def by_task(rows: Sequence[Row]) -> list[list[Row]]:
-    """The rows of each task."""
-    found: dict[str, list[Row]] = {}
+    """Return the rows of each task."""
+    tasks: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(str(row.task), []).append(row)
-    return list(found.values())
+        tasks.setdefault(str(row.task), []).append(row)
+    return list(tasks.values())
 
 
 def accuracy(run: FinishedRun, protocol: Protocol) -> float:
-    """The test accuracy of `run` by `protocol`. Raises InputError for best-validation without validation samples."""
+    """Return the test accuracy of `run` by `protocol`.
+
+    Raises InputError for an unknown protocol, and for best-validation without validation samples.
+    """
     names = {"last": "test_accuracy", "final": "test_accuracy_last", "best-validation": "test_accuracy_best_validation"}
     if protocol == "best-test":
         return curve_of(run).best_on_test
@@ -157,22 +159,22 @@ def accuracy(run: FinishedRun, protocol: Protocol) -> float:
 
 
 def test_samples(runs: Sequence[FinishedRun]) -> float:
-    """Return the fewest test samples of `runs`; infinitely many if a summary does not say it."""
+    """Return the smallest number of test samples of `runs`; infinity if no summary has it."""
     return min(run.summary.get("test_samples", inf) for run in runs)
 
 
 def accuracy_in_words(protocol: Protocol, evaluations: int) -> str:
-    """What `accuracy` gives by `protocol`; "last" is the mean over the last `evaluations`."""
+    """Describe the accuracy of `protocol`; "last" is the mean over the last `evaluations`."""
     return {
         "last": f"mean of the last {evaluations} evaluations" if evaluations > 1 else "of the last evaluation",
         "final": "of the final model",
         "best-validation": "of the round that did best on the clients' validation samples",
-        "best-test": "BEST ON THE TEST SET: the highest of the run, chosen on the test set and so too good",
+        "best-test": "BEST ON THE TEST SET: the highest of the run, chosen on the test set and so biased upwards",
     }[protocol]
 
 
 def curve_of(run: FinishedRun) -> AccuracyCurve:
-    """The evaluated rounds of a run. Raises InputError if there is none."""
+    """Return the evaluated rounds of a run. Raises InputError if there is none."""
     curve = AccuracyCurve.of(run.metrics.to_pylist(), run.summary["vector_bytes"])
     if not len(curve.rounds):
         raise InputError(f"the metrics of {run.method}, seed {run.seed}, have no test accuracy in any round")

@@ -1,4 +1,4 @@
-"""Training curves of all methods: accuracy and losses against rounds, and accuracy against what was spent."""
+"""Training curves of all methods: accuracy and losses against rounds, and accuracy against cost."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from .comparison_data import ComparisonData, FinishedRun, Row
 from .figures import INK, INLINE, inline, label_ends, line_styles, panel, panels, set_logarithmic
 
-MOST_SMOOTHED = 5  # evaluations
-SMOOTHED_SHARE = 20  # a twentieth of the evaluations is smoothed over
+MOST_SMOOTHED = 5  # evaluations in a smoothing window, at most
+SMOOTHED_SHARE = 20  # the window is at most a twentieth of the evaluations
 HUGE = 1e30  # a loss beyond this is drawn as a gap
 WIDE = 30.0  # ratio of the highest to the lowest loss from which the axis is logarithmic
 Metrics = Mapping[str, Any]  # of one round, by name
-COSTS: Sequence[tuple[str, str, str, Callable[[Metrics], float]]] = (  # title, x label, unit, what is spent
+COSTS: Sequence[tuple[str, str, str, Callable[[Metrics], float]]] = (  # title, x label, unit, cost
     ("against gradients", "minibatch gradients of all clients", "", lambda row: row["gradients"]),
     ("against bytes sent", "sent to and from all clients", "B", lambda row: row["bytes_down"] + row["bytes_up"]),
 )
@@ -39,59 +39,58 @@ class Line:
 
 
 def window_of(comparison: ComparisonData) -> int:
-    """Evaluations that a point of a curve is the mean of: a twentieth of the shortest run's, at most five."""
+    """Return the size of the smoothing window: a twentieth of the shortest run's evaluations, at most five."""
     fewest = min(len(_evaluated(run, "test_accuracy")) for run in comparison.runs)
     return max(1, min(MOST_SMOOTHED, fewest // SMOOTHED_SHARE))
 
 
 def smoothing_in_words(window: int) -> str:
-    """What was done to a curve."""
+    """Describe the smoothing of curves."""
     return f"Each point is the mean of the last {window} evaluations" if window > 1 else "Nothing is smoothed"
 
 
 def accuracy_curves(comparison: ComparisonData) -> list[str]:
-    """For each task, test accuracy against rounds and its second half larger, as SVG."""
-    found = []
+    """Draw test accuracy against rounds for each task, all rounds and the second half enlarged, as SVG."""
+    figures = []
     for task, rows, names in panels(comparison.rows):
         lines = _lines(comparison, rows, "test_accuracy", _rounds, 100)
         late = [line and line.second_half for line in lines]
-        for title, some in (("all rounds", lines), ("second half", late)):
-            drawn = Drawing(rows, names, some, _titled(title, task), "test accuracy %")
-            found.append(drawn.svg(comparison.targets if some is lines else ()))
-    return found
+        for title, shown, targets in (("all rounds", lines, comparison.targets), ("second half", late, ())):
+            figures.append(Drawing(rows, names, shown, _titled(title, task), "test accuracy %").svg(targets))
+    return figures
 
 
 def loss_curves(comparison: ComparisonData) -> list[str]:
-    """For each task, test and training loss against rounds, as SVG; of each only if a run has it."""
-    found = []
+    """Draw test and training loss against rounds for each task, as SVG; a loss that no run has is left out."""
+    figures = []
     for task, rows, names in panels(comparison.rows):
         for name, title in (("test_loss", "test loss"), ("train_loss", "training loss")):
             lines = _lines(comparison, rows, name, _rounds)
             if any(lines):
-                found.append(Drawing(rows, names, lines, _titled(title, task), title, may_be_logarithmic=True).svg())
-    return found
+                figures.append(Drawing(rows, names, lines, _titled(title, task), title, may_be_logarithmic=True).svg())
+    return figures
 
 
 def aggregation_curves(comparison: ComparisonData) -> list[str]:
-    """For each task, the aggregation error of adapters against rounds, as SVG; only if it was a probe of a run."""
-    found = []
+    """Draw the aggregation error of adapters against rounds for each task, as SVG; none if no run has probed it."""
+    figures = []
     for task, rows, names in panels(comparison.rows):
         for name, title in (("largest", "largest of a layer"), ("mean", "mean over layers")):
             lines = [_line(row, f"aggregation_error_{name}", _rounds, 1.0, window=1) for row in rows]
             if any(lines):
                 drawn = Drawing(rows, names, lines, _titled(title, task), "aggregation error", may_be_logarithmic=True)
-                found.append(drawn.svg())
-    return found
+                figures.append(drawn.svg())
+    return figures
 
 
 def cost_curves(comparison: ComparisonData) -> list[str]:
-    """For each task, test accuracy against gradients computed and bytes sent by all clients so far, as SVG."""
-    found = []
+    """Draw test accuracy against gradients computed and bytes sent by all clients, for each task, as SVG."""
+    figures = []
     for task, rows, names in panels(comparison.rows):
         for title, x_label, unit, spent in COSTS:
             lines = _lines(comparison, rows, "test_accuracy", spent, 100)
-            found.append(Drawing(rows, names, lines, _titled(title, task), "test accuracy %", x_label, unit).svg())
-    return found
+            figures.append(Drawing(rows, names, lines, _titled(title, task), "test accuracy %", x_label, unit).svg())
+    return figures
 
 
 def _titled(title: str, task: str) -> str:
@@ -103,7 +102,7 @@ def _rounds(metrics: Metrics) -> float:
 
 
 def _evaluated(run: FinishedRun, name: str) -> dict[int, Metrics]:
-    """The rounds in which the metric `name` was taken."""
+    """Return the rounds in which the metric `name` was evaluated, by number from 0."""
     if name not in run.metrics.column_names:
         return {}
     table = run.metrics.select(list(dict.fromkeys(("t", name, "gradients", "bytes_down", "bytes_up"))))
@@ -113,7 +112,7 @@ def _evaluated(run: FinishedRun, name: str) -> dict[int, Metrics]:
 def _lines(
     comparison: ComparisonData, rows: Sequence[Row], name: str, x: Callable[[Metrics], float], factor: float = 1.0
 ) -> list[Line | None]:
-    """The curve of each row; None for a row of which a run lacks the metric."""
+    """Return the curve of each row; None for a row if any of its runs lacks the metric."""
     window = window_of(comparison)
     return [_line(row, name, x, factor, window) for row in rows]
 
@@ -126,11 +125,11 @@ def _line(row: Row, name: str, x: Callable[[Metrics], float], factor: float, win
     places = np.array([[x(run[t]) for t in rounds] for run in runs]).mean(axis=0)
     values = factor * np.array([[run[t][name] for t in rounds] for run in runs], dtype=float)
     values[~(np.abs(values) < HUGE)] = np.nan
-    return Line(places, np.array([smoothed(one, window) for one in values]))
+    return Line(places, np.array([smoothed(of_seed, window) for of_seed in values]))
 
 
 def smoothed(values: np.ndarray, window: int) -> np.ndarray:
-    """At each place the mean of the last `window` values, of fewer at the start; (n,)."""
+    """Return the mean of the last `window` finite values at each place, (n,); NaN where `values` is not finite."""
     padded = np.concatenate([np.full(window - 1, np.nan), values])
     around = np.lib.stride_tricks.sliding_window_view(padded, window)
     known = np.isfinite(around)
@@ -142,7 +141,7 @@ def smoothed(values: np.ndarray, window: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Drawing:
-    """The curves of some rows in one figure, each labelled at its end."""
+    """The curves of several rows in one figure, each labelled at its end."""
 
     rows: Sequence[Row]
     names: Sequence[str]
@@ -150,11 +149,11 @@ class Drawing:
     title: str
     y_label: str
     x_label: str = "communication round"
-    unit: str | None = None  # of an x axis that has no rounds
+    unit: str | None = None  # of the x axis; None if it has rounds
     may_be_logarithmic: bool = False
 
     def svg(self, targets: Sequence[float] = ()) -> str:
-        """The figure, with a dotted line at each target accuracy."""
+        """Draw the figure, with a dotted line at each target accuracy."""
         with rc_context(INLINE):
             figure, axes = panel(len(self.rows))
             ends = []
@@ -169,7 +168,7 @@ class Drawing:
             return inline(figure, f"{self.y_label}, {self.title}")
 
     def _scale(self, axes: Axes, ends: Sequence[float]) -> None:
-        """Whole rounds or amounts with a unit at the x axis, which ends with the last curve; a wide y axis in logs."""
+        """Set ticks and units of the x axis, its end to that of the last curve, and logarithms for a wide y axis."""
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6 if self.unit is None else 4, integer=True))
         if self.unit is not None:
             axes.xaxis.set_major_formatter(EngFormatter(self.unit))
@@ -181,7 +180,7 @@ class Drawing:
 
 
 def _draw(axes: Axes, line: Line, style: dict[str, Any]) -> tuple[float, float]:
-    """Mean over seeds as a line, lowest to highest seed as a band; gives the end of the line."""
+    """Draw the mean over seeds as a line and their range as a band; returns x and y of the end of the line."""
     known = np.isfinite(line.y).all(axis=0)
     if not known.any():
         known = np.isfinite(line.y).any(axis=0)

@@ -1,4 +1,4 @@
-"""Figures as inline SVG, in colours that a page may exchange where it is dark."""
+"""Figures as inline SVG, in colours that a page can replace in a dark theme."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from ..experiments.labels import labels
 from .comparison_data import ComparisonData, Row, by_task
 
-INK = "#1c1c1c"  # of text, axes and baselines; on a page the colour of its text
+INK = "#1c1c1c"  # of text, axes and baselines; inline, the text colour of the page
 COLOURS = ("#4d4d4d", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c510a", "#7b3294", "#b2182b")
 DASHES = ("-", "--", "-.")
 BASELINE_DASHES = ("--", ":", "-.")
 LABEL_SIZE = 8.0  # points
 PANEL = 5.4, 3.4  # inches; two stand side by side on a wide page
-SHARE = 0.78  # of a panel's height that its axes take, about
+SHARE = 0.78  # approximate share of a panel's height that its axes take
 STYLE: Any = {  # matplotlib's type of it is a list of all its settings
     "svg.fonttype": "none",
     "svg.hashsalt": "fedflat",  # the same figure always gives the same bytes
@@ -36,7 +36,7 @@ STYLE: Any = {  # matplotlib's type of it is a list of all its settings
     "grid.alpha": 0.25,
     "text.parse_math": False,  # a `$` in a label is a `$`
 }
-INLINE: Any = STYLE | {  # of a figure that is a part of a page
+INLINE: Any = STYLE | {  # of a figure within a page
     **dict.fromkeys(
         ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), INK
     ),
@@ -44,11 +44,13 @@ INLINE: Any = STYLE | {  # of a figure that is a part of a page
     "font.size": 9,
     "axes.titlesize": 10,
 }
-SAMPLES = LinearSegmentedColormap.from_list("samples", [(0.0, 0.45, 0.7, 0.0), (0.0, 0.45, 0.7, 1.0)])  # from nothing
+SAMPLES = LinearSegmentedColormap.from_list(
+    "samples", [(0.0, 0.45, 0.7, 0.0), (0.0, 0.45, 0.7, 1.0)]
+)  # from transparent
 
 
 def differences(comparison: ComparisonData) -> str | None:
-    """Paired difference of each method to its baseline with its interval; None if there is nothing to pair."""
+    """Draw the paired difference of each method to its baseline with its interval; None without any pair."""
     rows = [(row.label, row.difference) for row in comparison.rows if row.difference is not None]
     if not rows:
         return None
@@ -68,9 +70,9 @@ def differences(comparison: ComparisonData) -> str | None:
 
 
 def set_logarithmic(axes: Axes, which: str = "y") -> None:
-    """Make the axes `which`, of "xy", logarithmic, with plain numbers at their ticks; those of matplotlib are formulas.
+    """Make the axes `which` ("x", "y" or "xy") logarithmic, with plain numbers at the ticks, not matplotlib's formulas.
 
-    The numbers are 1, 2 and 5 times powers of ten where the axis spans less than three of these.
+    Ticks are at 1, 2 and 5 times powers of ten if the axis spans less than three decades, else at powers of ten.
     """
     for axis in which:
         axes.set(**{f"{axis}scale": "log"})
@@ -82,7 +84,10 @@ def set_logarithmic(axes: Axes, which: str = "y") -> None:
 
 
 def partition_map(counts: np.ndarray, title: str, on_a_page: bool = False) -> str:
-    """Samples per client and class as a heat map; of more than 200 clients only every k-th is drawn."""
+    """Draw samples per client and class as a heat map; of more than 200 clients only every k-th.
+
+    counts: (clients, classes). on_a_page: in the colours of the page, without a background.
+    """
     step = -(-len(counts) // 200)
     with rc_context((INLINE if on_a_page else STYLE) | {"axes.grid": False}):
         figure = Figure(figsize=(7, 2.6), layout="constrained")
@@ -96,12 +101,12 @@ def partition_map(counts: np.ndarray, title: str, on_a_page: bool = False) -> st
 
 
 def line_style(i: int) -> dict[str, Any]:
-    """Colour and dashes of the i-th of several curves of which none is a baseline."""
+    """Return colour and dashes of the i-th of several curves without a baseline."""
     return {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i // len(COLOURS) % len(DASHES)]}
 
 
 def line_styles(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Colour and dashes of each row, the same in every figure; a baseline is dashed and on top: nothing hides it."""
+    """Return colour and dashes of each row, the same in every figure; a baseline is dashed and drawn on top."""
     styles: list[dict[str, Any]] = []
     baselines = others = 0
     for row in rows:
@@ -118,18 +123,18 @@ def line_styles(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def panels(rows: Sequence[Row]) -> list[tuple[str, list[Row], list[str]]]:
-    """What is drawn in one figure each: the name of a task, its rows, and what each of them is called there.
+    """Return what each figure shows: the name of a task, its rows, and their labels within the figure.
 
-    A label need not say what is the same in the whole figure. A single task needs no name.
+    Labels leave out settings that all rows of the figure share. A single task has an empty name.
     """
     tasks = by_task(rows)
-    names = labels([""] * len(tasks), [some[0].task for some in tasks])
-    called = [labels([row.runs[0].method for row in some], [row.settings for row in some]) for some in tasks]
-    return [(name[1:-1], some, own) for name, some, own in zip(names, tasks, called, strict=True)]
+    names = labels([""] * len(tasks), [of_task[0].task for of_task in tasks])
+    called = [labels([row.runs[0].method for row in of_task], [row.settings for row in of_task]) for of_task in tasks]
+    return [(name[1:-1], of_task, own) for name, of_task, own in zip(names, tasks, called, strict=True)]
 
 
 def panel(rows: int) -> tuple[Figure, Axes]:
-    """A figure with room for the labels of so many curves at its right."""
+    """Make a figure with room at its right for the labels of as many curves as there are `rows`."""
     width, height = PANEL
     figure = Figure(figsize=(width, max(height, 0.8 + rows * LABEL_SIZE * 1.25 / 72)), layout="constrained")
     axes: Axes = figure.subplots()
@@ -137,9 +142,10 @@ def panel(rows: int) -> tuple[Figure, Axes]:
 
 
 def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, dict[str, Any]]]) -> None:
-    """Write beside the axes what each curve is: (x and y of its end, label, style); none covers another one.
+    """Write the label of each curve beside the axes, without overlap.
 
-    A line in the curve's style leads from its end to its label, which may have to stand higher or lower.
+    ends: x and y of the end of each curve, its label and its style. A line in the curve's style leads from its end to
+    its label, which may have to stand higher or lower.
     """
     if not ends:
         return
@@ -156,7 +162,7 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, dict[str, Any
 
 
 def spread(places: np.ndarray, gap: float) -> np.ndarray:
-    """The heights (n,) nearest to `places` that are at least `gap` apart, and between 0 and 1 if there is room."""
+    """Return the heights (n,) nearest to `places` that are at least `gap` apart, and in [0, 1] if there is room."""
     order, room = np.argsort(places, kind="stable"), gap * np.arange(len(places))
     top = 1 - room[-1]
     apart = np.empty(len(places))
@@ -165,7 +171,7 @@ def spread(places: np.ndarray, gap: float) -> np.ndarray:
 
 
 def nearest_ascending(values: np.ndarray) -> np.ndarray:
-    """The ascending numbers (n,) nearest to `values` in squares: isotonic regression.
+    """Return the ascending numbers (n,) nearest to `values` in least squares: isotonic regression.
 
     By the max-min formula: number k is the greatest over i <= k of the least over j >= k of the mean of values i to j.
     """
@@ -178,7 +184,7 @@ def nearest_ascending(values: np.ndarray) -> np.ndarray:
 
 
 def svg(figure: Figure, label: str, transparent: bool = False) -> str:
-    """The figure as an `<svg>` element with a label for screen readers."""
+    """Return the figure as an `<svg>` element with a label for screen readers."""
     buffer, facts = io.StringIO(), {"Date": None, "Creator": None, "Title": label}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a reader's browser has other fonts
@@ -188,11 +194,11 @@ def svg(figure: Figure, label: str, transparent: bool = False) -> str:
 
 
 def inline(figure: Figure, label: str) -> str:
-    """The figure for a page: without a background of its own, and in the page's colours."""
+    """Return the figure as SVG for a page: without a background, in colours that the page can set."""
     return themed(svg(figure, label, transparent=True))
 
 
 def themed(svg: str) -> str:
-    """The SVG with the colour of the page's text for ink, and with other colours that the page may set."""
+    """Replace ink by the text colour of the page, and the other colours by variables that the page can set."""
     names = {INK: "currentColor"} | {c: f"var(--curve-{i}, {c})" for i, c in enumerate(COLOURS)}
-    return re.sub(r"#[0-9a-f]{6}(?=[;\"])", lambda found: names.get(found[0], found[0]), svg)
+    return re.sub(r"#[0-9a-f]{6}(?=[;\"])", lambda colour: names.get(colour[0], colour[0]), svg)

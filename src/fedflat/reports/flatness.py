@@ -1,4 +1,4 @@
-"""Flatness in a report: numbers with their errors, curves of all methods in one figure, rank correlations."""
+"""Flatness in a report: numbers with errors, curves of all methods in one figure, rank correlations."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from matplotlib import rc_context
 
 from ..metrics.flatness import Curve
 from ..metrics.flatness.measure import subsets, with_error
-from .columns import NOTHING, Column, measure_title
+from .columns import Column, measure_title
 from .comparison_data import ComparisonData, Row
 from .figures import INLINE, inline, label_ends, line_styles, panel, panels, set_logarithmic
+from .text_table import NOTHING
 
 ERRORS = (
     "one seed: ± half of a 95 % interval, or the residual of an eigenvalue; several: ± standard deviation over seeds; "
     "in brackets, on how many of all training samples"
 )
-SHOWN = 1e-8  # where a logarithmic axis begins, as a share of the highest value
+SHOWN = 1e-8  # lower end of a logarithmic axis, as a share of the highest value
 CAUTION = (
     "A rank correlation over a few methods and seeds describes these runs and explains nothing: runs of one method are "
     "not independent, every method minimises another quantity, and several measures change when weights are rescaled "
@@ -33,24 +34,24 @@ class Correlation:
 
     measure: str
     rho: float
-    # The 95 % interval that would hold if the runs were independent (Fieller et al., 1957); none for +-1.
+    # The 95 % interval that would hold if the runs were independent (Fieller et al., 1957); None for +-1.
     interval: tuple[float, float] | None
     runs: int
 
 
 def measured(comparison: ComparisonData) -> list[str]:
-    """The names of the numbers that were measured on every run, but not those of single layers, with a slash."""
+    """Return the names of the numbers that were measured on every run; those of single layers are left out."""
     runs = comparison.runs
     return [name for name in runs[0].flatness if "/" not in name and all(name in run.flatness for run in runs)]
 
 
 def protocols(comparison: ComparisonData) -> list[str]:
-    """How each measure was computed, in words."""
-    return list(dict.fromkeys(one.protocol for run in comparison.runs for one in run.flatness.findings))
+    """Describe how each measure was computed."""
+    return list(dict.fromkeys(finding.protocol for run in comparison.runs for finding in run.flatness.findings))
 
 
 def flatness_columns(comparison: ComparisonData) -> list[Column]:
-    """One column per number, after the method's name; none if nothing was measured on every run."""
+    """Return the method's column and a column per number; none if nothing was measured on every run."""
     names = measured(comparison)
     first = Column("method", "class name", lambda row: row.label)
     return [first, *(Column(measure_title(name), "", _cell(name)) for name in names)] if names else []
@@ -70,22 +71,22 @@ def _cell(name: str) -> Callable[[Row], str]:
 
 
 def correlations(comparison: ComparisonData) -> list[Correlation]:
-    """Each measure against test accuracy over all runs; none with fewer than four runs."""
+    """Return the rank correlation of each measure with test accuracy over all runs; none for fewer than four runs."""
     runs = comparison.runs
     accuracy = np.array([comparison.accuracy_of(run) for run in runs])
-    found = []
+    of_measures = []
     for name in measured(comparison) if len(runs) >= 4 else ():
         values = np.array([run.flatness[name].value for run in runs])
         if np.isfinite(values).all() and np.ptp(values) > 0 and np.ptp(accuracy) > 0:
             from scipy.stats import spearmanr  # here and below, because scipy takes half a second to import
 
             rho = float(spearmanr(values, accuracy).statistic)
-            found.append(Correlation(measure_title(name), rho, _interval(rho, len(runs)), len(runs)))
-    return found
+            of_measures.append(Correlation(measure_title(name), rho, _interval(rho, len(runs)), len(runs)))
+    return of_measures
 
 
 def _interval(rho: float, n: int) -> tuple[float, float] | None:
-    """Of a rank correlation of n pairs, by Fisher's transform with the variance 1.06 / (n - 3)."""
+    """Return the interval of a rank correlation of n pairs, by Fisher's transform with variance 1.06 / (n - 3)."""
     from scipy.special import ndtri
 
     if abs(rho) > 1 - 1e-9:
@@ -95,7 +96,7 @@ def _interval(rho: float, n: int) -> tuple[float, float] | None:
 
 
 def curve_figures(comparison: ComparisonData) -> list[tuple[str, str]]:
-    """Name and SVG of every curve that all runs have, all rows of a task in one figure."""
+    """Return name and SVG of every curve that all runs have, with all rows of a task in one figure."""
     runs = comparison.runs
     names = [name for name in runs[0].flatness.curves if all(name in run.flatness.curves for run in runs)]
     return [
@@ -106,7 +107,7 @@ def curve_figures(comparison: ComparisonData) -> list[tuple[str, str]]:
 
 
 def _figure(rows: Sequence[Row], called: Sequence[str], name: str) -> str:
-    """The curve `name` of some rows, and what they are `called`."""
+    """Draw the curve `name` of `rows`, whose labels are `called`."""
     with rc_context(INLINE):
         figure, axes = panel(len(rows))
         ends = []
@@ -133,9 +134,9 @@ def _figure(rows: Sequence[Row], called: Sequence[str], name: str) -> str:
 
 
 def _over_seeds(curves: list[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """x, mean y, and half the width of a band: the curve's error for one seed, else the spread over seeds.
+    """Return x, mean y, and half the width of a band: the error of one seed's curve, else the deviation over seeds.
 
-    Curves with other x than the first one, as densities have, are interpolated at its x.
+    Curves whose x differ, such as densities, are interpolated at the x of the first one.
     """
     x = np.array(curves[0].x)
     ys = np.array([np.interp(x, curve.x, curve.y) for curve in curves])

@@ -1,6 +1,6 @@
-"""What `fedflat methods`, `recipes list`, `data list` and the shell's completion show, read without torch.
+"""The contents of `fedflat methods`, `recipes list`, `data list` and the shell's completion, read without torch.
 
-`listing.json` is written by docs/generate.py, from docs/package_listing.py, which reads it off the classes.
+`docs/generate.py` writes `listing.json`; its content is computed from the classes by `docs/package_listing.py`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ PACKAGE = Path(__file__).parent.parent
 FILE = Path(__file__).with_name("listing.json")
 COSTS = ("down", "up", "kept", "grads")
 LEGEND = "down, up, kept: model-sized vectors sent to, sent by and kept at each client; grads: gradients per local step"
-IDEA_WIDTH = 200  # characters from which a line has room for the idea of every method
-ARXIV_WIDTH = 100  # characters from which it has room for the arXiv numbers
+IDEA_WIDTH = 200  # characters of a line from which the idea of every method is shown
+ARXIV_WIDTH = 100  # characters of a line from which arXiv numbers are shown
 RECIPE_LEGEND = (
     "at full scale: gradients are minibatch gradients of all clients and methods, GB goes both ways; hours are "
     "those of gradients and evaluations one after another, from 20 steps measured once per model, batch size and "
@@ -59,7 +59,8 @@ def paper_names() -> list[str]:
 def method_rows() -> list[Row]:
     """Return (name, idea, down, up, kept, gradients, paper, paper without its arXiv number) of every method.
 
-    Read off the classes, which takes seconds, while the folder has other files than when `listing.json` was written.
+    If the folder of methods has other files than when `listing.json` was written, the classes are imported, which
+    takes seconds.
     """
     known = listing()["methods"]
     if modules("methods") != known["modules"]:
@@ -72,7 +73,7 @@ def method_rows() -> list[Row]:
 
 
 def method_table(rows: Sequence[Row], width: int) -> Table:
-    """Return a table with one line per method; a console of few characters (`width`) is shown no idea."""
+    """Return a table with one line per method. width: characters of a line; narrow tables leave columns out."""
     titles = ["method", *(["idea"] if width >= IDEA_WIDTH else []), *COSTS, "paper"]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=LEGEND)
     for title in titles:
@@ -92,8 +93,8 @@ def source_rows() -> list[Row]:
 def recipe_rows(paper: str | None = None, calibrate: bool = False) -> list[Row]:
     """Return the rows of `recipe_table` for all recipes, or for those of one paper.
 
-    A row is computed, which takes seconds, if this machine may know more than `listing.json`; with `calibrate` all are,
-    and speeds are measured that are not known. Raises InputError for a paper without recipes.
+    A row is computed, which takes seconds, if this machine may know more than `listing.json`. With `calibrate` all rows
+    are computed, and unknown speeds are measured. Raises InputError for a paper without recipes.
     """
     papers = paper_names()
     if paper is not None and paper not in papers:
@@ -104,20 +105,20 @@ def recipe_rows(paper: str | None = None, calibrate: bool = False) -> list[Row]:
     if not live:
         return [entry["row"] for name, entry in known.items() if name in names]
     from ..experiments.recipe import all_recipes
-    from .recipes import recipe_row
+    from .plans import recipe_row
 
     wanted = {name: recipe for name, recipe in all_recipes().items() if name in names}
-    return [recipe_row(one, calibrate) if name in live else known[name]["row"] for name, one in wanted.items()]
+    return [recipe_row(recipe, calibrate) if name in live else known[name]["row"] for name, recipe in wanted.items()]
 
 
 def recipe_table(rows: Sequence[Row]) -> Table:
-    """Return a table with one line per recipe: its cells, its cost, and hours if the speed here is known."""
+    """Return a table with one line per recipe: its cells and cost, with hours if the speed here is known."""
     titles = ("recipe", "covers", "cells", "runs", "gradients", "GB sent", "hours here")
     return text_table(titles, rows, ("recipe", "covers"), unbroken=("recipe",), caption=RECIPE_LEGEND)
 
 
 def _known_speeds() -> list[str]:
-    """Return the models, each with its machine, of which the speed was measured; none if the file is damaged."""
+    """Return the keys of the measured speeds (model and machine); none if the file is damaged."""
     with suppress(InputError):
         speeds = read_json(cache_folder() / SPEEDS)
         return list(speeds) if isinstance(speeds, dict) else []
@@ -129,4 +130,4 @@ def _is_more_known(entry: dict[str, Any], speeds: Sequence[str]) -> bool:
     if entry["files"] is not None:
         return Path(entry["files"]).expanduser().exists()
     models = entry["models"]
-    return bool(models) and all(any(one.startswith(f"{model} ") for one in speeds) for model in models)
+    return bool(models) and all(any(speed.startswith(f"{model} ") for speed in speeds) for model in models)

@@ -1,29 +1,33 @@
-"""One self-contained HTML page: a sentence, the table, the figures, the settings. No script; nothing is loaded."""
+"""The HTML page of comparisons: headline, table, figures, settings, versions. No script; the page loads nothing."""
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import printable
+from ..core.errors import InputError, printable
 from ..core.task import CROSS_ENTROPY
 from ..data.partition_statistics import PartitionStatistics
-from ..files import make_folder, read_bytes, write_atomically
+from ..experiments.run_directory import StoredRun
+from ..files import make_folder, read_bytes, read_json, write_atomically
 from ..methods import all_methods
 from ..rounds.cost import compared_messages
-from . import curves, figures, flatness, wording
+from ..rounds.segments import versions
+from . import curves, figures, flatness, run_settings
 from .columns import caption, columns, target_columns
 from .comparison_data import ComparisonData, FinishedRun, Row
-from .export import csv_text, environment, latex_table
-from .headline import headline
-from .origin import origin
-from .published_table import published_lines
+from .published import published_lines
+from .tables import csv_text, environment, headline, latex_table
 
-PICTURE_BYTES = 2**24  # of a picture of loss surfaces, at most
-PARTITIONS = 6  # that are drawn
+PICTURE_BYTES = 2**24  # most bytes of a picture of loss surfaces
+PARTITIONS = 6  # most partitions that are drawn
+PACKAGES = ("fedflat", "torch")  # whose versions the page names
+LONGEST = 60  # most characters of a version, commit or day
+_PLAIN = re.compile(r"[\w.+:-]+")
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,8 @@ class Chapter:
     """One comparison on a page."""
 
     comparison: ComparisonData
-    title: str | None = None  # default: how many methods, on which data
-    notes: Sequence[str] = ()  # what a reader should know, before the table
+    title: str | None = None  # default: number of methods, and the data
+    notes: Sequence[str] = ()  # shown before the table
     surfaces: Sequence[Path] = ()  # pictures of loss surfaces (SVG files), shown as images
 
     @property
@@ -46,7 +50,7 @@ class Chapter:
             if rows > methods > 1
             else f"{rows} {'method' if rows == 1 else 'methods'}"
         )
-        data = {wording.data_in_words(run.settings["data"]) for run in self.comparison.runs}
+        data = {run_settings.data_in_words(run.settings["data"]) for run in self.comparison.runs}
         return f"{what} on {data.pop()}" if len(data) == 1 else what
 
 
@@ -71,9 +75,11 @@ def write_page(chapters: Sequence[Chapter], path: Path, title: str | None = None
 
 
 def _content(chapter: Chapter) -> dict[str, Any]:
-    """What the template shows of a chapter."""
+    """Return the values of a chapter for the template."""
     comparison = chapter.comparison
-    partitions = [_partition(run) for run in _first_of_each_partition(comparison)]  # first, as these files may be bad
+    partitions = [
+        _partition(run) for run in _first_of_each_partition(comparison)
+    ]  # first: reading these files may raise
     targets = [target_columns(comparison, place) for place in range(len(comparison.targets))]
     return {
         "heading": chapter.heading,
@@ -82,7 +88,7 @@ def _content(chapter: Chapter) -> dict[str, Any]:
         "comparison": comparison,
         "caption": caption(comparison),
         "columns": columns(comparison),
-        "targets": [some for some in targets if some],
+        "targets": [cells for cells in targets if cells],
         "published": published_lines(comparison),
         "latex": latex_table(comparison),
         "csv": csv_text(comparison),
@@ -110,16 +116,16 @@ def _content(chapter: Chapter) -> dict[str, Any]:
 
 
 def _first_of_each_partition(comparison: ComparisonData) -> list[FinishedRun]:
-    """The first run on each kind of partition."""
-    found: dict[str, FinishedRun] = {}
+    """Return the first run on each kind of partition, at most `PARTITIONS` of them."""
+    first: dict[str, FinishedRun] = {}
     for run in comparison.runs:
-        found.setdefault(wording.data_in_words(run.settings["data"]), run)
-    return list(found.values())[:PARTITIONS]
+        first.setdefault(run_settings.data_in_words(run.settings["data"]), run)
+    return list(first.values())[:PARTITIONS]
 
 
 def _partition(run: FinishedRun) -> dict[str, Any]:
-    """A map of who holds what, and its numbers."""
-    name = wording.data_in_words(run.settings["data"])
+    """Return the map of samples by client and class of a run, and its statistics."""
+    name = run_settings.data_in_words(run.settings["data"])
     return {
         "map": figures.partition_map(run.counts, name, on_a_page=True),
         "seed": run.seed,
@@ -128,57 +134,93 @@ def _partition(run: FinishedRun) -> dict[str, Any]:
 
 
 def _settings(comparison: ComparisonData) -> dict[str, str]:
-    """The settings of all runs, in words; where runs differ, each value that there is."""
+    """Return the settings of all runs in words, by name; where runs differ, all values."""
     runs = comparison.runs
     hashes = {(run.seed, run.settings["partition_hash"]) for run in runs}
     texts = {
-        "data": [wording.data_in_words(run.settings["data"]) for run in runs],
+        "data": [run_settings.data_in_words(run.settings["data"]) for run in runs],
         "partition hash by seed": [", ".join(f"{seed}: {text}" for seed, text in sorted(hashes))],
-        "model": [wording.model_in_words(run.settings["model"]) for run in runs],
+        "model": [run_settings.model_in_words(run.settings["model"]) for run in runs],
         "loss": [_unusual(run.settings["loss"]) for run in runs],
         "rounds": [f"{int(run.summary['rounds'])}" for run in runs],
-        "participation": [wording.participation_in_words(run.settings["participation"]) for run in runs],
+        "participation": [run_settings.participation_in_words(run.settings["participation"]) for run in runs],
         "differential privacy": [_privacy(run) for run in runs],
-        "weights of clients": [wording.weights_in_words(run.settings["weights"]) for run in runs],
-        "local training": [wording.training_in_words(run.settings["client"]) for run in runs],
-        "augmentation in training": [wording.augmentation_in_words(run.settings["augmentation"]) for run in runs],
+        "weights of clients": [run_settings.weights_in_words(run.settings["weights"]) for run in runs],
+        "local training": [run_settings.training_in_words(run.settings["client"]) for run in runs],
+        "augmentation in training": [run_settings.augmentation_in_words(run.settings["augmentation"]) for run in runs],
         "sent by a client in a round": [_message(run) for run in runs],
-        "guard": [wording.fields_in_words(run.settings["guard"]) for run in runs],
-        "attack": [wording.fields_in_words(run.settings["attack"]) for run in runs],
+        "guard": [run_settings.fields_in_words(run.settings["guard"]) for run in runs],
+        "attack": [run_settings.fields_in_words(run.settings["attack"]) for run in runs],
         "seeds": [", ".join(map(str, comparison.seeds))],
         "executor": [run.settings["executor"] for run in runs],
         "precision of training": [run.settings["precision"] for run in runs],
     }
-    shown = {name: list(dict.fromkeys(filter(None, some))) for name, some in texts.items()}
-    return {name: " | ".join(some) for name, some in shown.items() if some}
+    shown = {name: list(dict.fromkeys(filter(None, values))) for name, values in texts.items()}
+    return {name: " | ".join(values) for name, values in shown.items() if values}
 
 
 def _unusual(loss: str) -> str:
-    """Return a loss; for the one that most runs have, nothing."""
+    """Return a loss by name; an empty text for cross-entropy, the default."""
     return "" if loss == CROSS_ENTROPY.loss else loss
 
 
 def _message(run: FinishedRun) -> str:
-    """With an adapter, how much a client sends, beside full fine-tuning; otherwise empty."""
+    """Return the size of a client's message with an adapter, compared with full fine-tuning; else an empty text."""
     sent, full = (run.summary.get(name) for name in ("message_bytes", "message_bytes_full"))
     return "" if sent is None or full is None else compared_messages(sent, full)
 
 
 def _privacy(run: FinishedRun) -> str:
-    """What a private run promises; otherwise empty."""
+    """Return the privacy guarantee of a private run; else an empty text."""
     if "epsilon" not in run.summary:
         return ""
-    one, replaced, delta, noise = (
+    added, replaced, delta, noise = (
         run.summary[name] for name in ("epsilon", "epsilon_replace_one", "delta", "noise_multiplier")
     )
     seeded = "" if run.settings["privacy"]["noise"] == "system" else "; NOT PRIVATE: the noise is the seed's"
-    return (f"ε = {one:.3g} for one client added or removed, {replaced:.3g} for one replaced, δ = {delta:g}; "
+    return (f"ε = {added:.3g} for one client added or removed, {replaced:.3g} for one replaced, δ = {delta:g}; "
             f"noise {noise:g} clips{seeded}")  # fmt: skip
 
 
 def _own_settings(row: Row, comparison: ComparisonData) -> list[str]:
-    """A row's hyper-parameters, and its local training where that is not the same for all."""
+    """Return a row's hyper-parameters, and its local training if that differs between runs."""
     settings = row.runs[0].settings
     differs = any(run.settings["client"] != settings["client"] for run in comparison.runs)
-    training = wording.training_in_words(settings["client"]) if differs else ""
-    return [*filter(None, [wording.fields_in_words(settings["method"]), training])]
+    training = run_settings.training_in_words(settings["client"]) if differs else ""
+    return [*filter(None, [run_settings.fields_in_words(settings["method"]), training])]
+
+
+def origin(runs: Iterable[FinishedRun]) -> list[str]:
+    """Return lines on versions, commits and days, e.g. "fedflat 0.1.0, torch 2.6.0", "commit 1a2b3c4".
+
+    Runs in a folder have them in env.json, which only informs: damaged or missing entries are left out. Runs without a
+    folder were computed by this process.
+    """
+    segments = [segment for run in runs for segment in _segments(run)]
+    packages = []
+    for package in PACKAGES:
+        known = _known(segment.get("versions", {}).get(package) for segment in segments)
+        packages += [f"{package} {' and '.join(known)}"] if known else []
+    lines = [", ".join(packages)] if packages else []
+    commits = _known(segment.get("commit") for segment in segments)
+    lines += [f"commit {' and '.join(commits)}"] if commits else []
+    days = _known(str(segment.get("started"))[:10] for segment in segments if segment.get("started"))
+    lines += [f"computed on {days[0]}" + (f" to {days[-1]}" if len(days) > 1 else "")] if days else []
+    return lines
+
+
+def _segments(run: FinishedRun) -> list[dict[str, Any]]:
+    """Return the entries of env.json, one for each part of a run between two starts; none if the file is damaged."""
+    if not isinstance(run, StoredRun):
+        return [{"versions": versions(PACKAGES)}]
+    try:
+        content = read_json(run.directory.checksums.check("env.json"))
+    except InputError:
+        return []
+    segments = content if isinstance(content, list) else []
+    return [part for part in segments if isinstance(part, dict) and isinstance(part.get("versions", {}), dict)]
+
+
+def _known(texts: Iterable[object]) -> list[str]:
+    """Return the different texts that look like a version, a commit or a day, sorted."""
+    return sorted({text for text in texts if isinstance(text, str) and len(text) <= LONGEST and _PLAIN.fullmatch(text)})

@@ -1,24 +1,40 @@
-"""What a paper prints, as text."""
+"""The numbers that a paper prints, as text, with ours beside them where we measure the same quantity."""
 
 from __future__ import annotations
 
 from ast import literal_eval
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from math import inf
 
 from ..experiments.recipe_files import Number, Published
 from ..methods import plain
-from .comparison_data import Row
+from .comparison_data import ComparisonData, Row, Target
+from .text_table import NOTHING
+
+ACCURACY = "test accuracy %"  # the published quantity that has columns of its own in the comparison table
+# For each quantity that papers print: the names of our mean and spread, and the factor to the unit of the paper.
+OURS = {
+    "training accuracy over clients %": ("client_accuracy_mean", "client_accuracy_std", 100),
+    "validation accuracy over clients %": ("validation_accuracy_mean", "validation_accuracy_std", 100),
+    "lambda_max": ("lambda_max", None, 1),
+    "Hessian top eigenvalue": ("lambda_max", None, 1),
+    "Hessian trace": ("trace", None, 1),
+    "LPF": ("lpf", None, 1),
+    "flatness discrepancy": ("flatness_discrepancy", None, 1),
+    "consistency": ("consistency", None, 1),
+}
+RELATIVE = {"rounds": "rounds", "communication": "bytes"}  # quantities printed relative to FedAvg: field of `Reached`
 
 
 def number_text(value: Number, numbers: Published) -> str:
-    """A mean, or a mean and its spread.
+    """Format a mean, or a mean and its spread.
 
-    TOML reads 76.00 as 76, so numbers in per cent, or up to a percentage, get the most decimals of their block.
+    TOML reads 76.00 as 76, so all percentages of a block get the number of decimals of its most precise one.
     """
     if not numbers.quantity.endswith("%"):
         return " ± ".join(f"{part:.10g}" for part in _parts(value))
-    printed = [f"{part:.10g}" for one in numbers.values_by_method.values() for part in _parts(one)]
+    printed = [f"{part:.10g}" for number in numbers.values_by_method.values() for part in _parts(number)]
     decimals = max(len(text.partition(".")[2]) for text in printed)
     return " ± ".join(f"{part:.{decimals}f}" for part in _parts(value))
 
@@ -28,7 +44,7 @@ def _parts(value: Number) -> list[float]:
 
 
 def line_of(numbers: Published) -> str:
-    """All numbers of one block on one line: where they are printed, for which cells, of what, and what contradicts."""
+    """Format all numbers of a block as one line: place in the paper, cells, quantity, numbers, warning."""
     cells = ",".join(numbers.cell) or "all cells"
     over = "mean over the cells of " if numbers.mean_over_cells else ""
     values = [f"{label} {number_text(value, numbers)}" for label, value in numbers.values_by_method.items()]
@@ -38,13 +54,13 @@ def line_of(numbers: Published) -> str:
 
 
 def value_for(row: Row, numbers: Published) -> Number | None:
-    """The paper's number for the method of `row`; None if it prints none."""
+    """Return the paper's number for the method of `row`; None if the paper prints none."""
     label = _label_for(row, numbers.values_by_method)
     return None if label is None else numbers.values_by_method[label]
 
 
 def text_for(row: Row, numbers: Published) -> str | None:
-    """The paper's number for the method of `row`, or why it has none; None if its table lacks the method."""
+    """Return the paper's number for the method of `row`, or why it is absent; None if the table lacks the method."""
     label = _label_for(row, [*numbers.values_by_method, *numbers.absent])
     if label is None:
         return None
@@ -52,17 +68,17 @@ def text_for(row: Row, numbers: Published) -> str | None:
 
 
 def _label_for(row: Row, labels: Iterable[str]) -> str | None:
-    """The label that means the row's method.
+    """Return the label that denotes the method of `row`, or None.
 
-    The row's own label goes first, then the one that names most of its settings: `FedGF(c=1)` means runs of FedGF with
-    c = 1, and `FedGF` the others.
+    The row's own label takes precedence, then the label that names most of its settings: `FedGF(c=1)` denotes runs of
+    FedGF with c = 1, and `FedGF` all others.
     """
-    fitting = {label: _settings_named(label, row) for label in labels}
-    return max((one for one in fitting if fitting[one] >= 0), key=fitting.__getitem__, default=None)
+    matches = {label: _settings_named(label, row) for label in labels}
+    return max((label for label in matches if matches[label] >= 0), key=matches.__getitem__, default=None)
 
 
 def _settings_named(label: str, row: Row) -> float:
-    """How many of the settings of the row's method `label` names; -1 if it means another method or other settings."""
+    """Count the settings of the row's method that `label` names; -1 if it denotes another method or other settings."""
     if plain(label) == plain(row.label):
         return inf
     method, _, settings = label.removesuffix(")").partition("(")
@@ -71,3 +87,47 @@ def _settings_named(label: str, row: Row) -> float:
         name in row.hyper and row.hyper[name] == literal_eval(value) for name, value in named.items()
     )
     return len(named) if is_of_row else -1
+
+
+@dataclass(frozen=True)
+class PublishedQuantity:
+    """A quantity with a cell for each row of the comparison."""
+
+    title: str
+    cells: Sequence[str]
+
+
+def published_lines(comparison: ComparisonData) -> list[PublishedQuantity]:
+    """Return a line for each quantity but the test accuracy, in the paper's order; ours follows the paper's."""
+    lines: dict[str, list[str]] = {}
+    for numbers in comparison.published:
+        if numbers.quantity != ACCURACY:
+            theirs = [text_for(row, numbers) or NOTHING for row in comparison.rows]
+            lines[f"{numbers.quantity}: paper, {numbers.where}"] = theirs
+            ours = [_ours(row, numbers.quantity, comparison.rows) or NOTHING for row in comparison.rows]
+            if set(ours) != {NOTHING}:
+                lines[f"{numbers.quantity}: ours"] = ours
+    return [PublishedQuantity(title, cells) for title, cells in lines.items()]
+
+
+def _ours(row: Row, quantity: str, rows: Sequence[Row]) -> str | None:
+    """Format our mean over seeds of the paper's `quantity`; None if it was not measured."""
+    for place, target in enumerate(row.reached):
+        to = f"to {100 * target.accuracy:g} %"
+        rounds = target.mean("rounds")
+        if quantity == f"rounds {to}" and rounds is not None:
+            return f"{rounds:.0f} ({len(target.plain)}/{len(row.runs)})"
+        for name, field in RELATIVE.items():
+            if quantity == f"{name} {to}, relative to FedAvg":
+                return _relative(target, [other.reached[place] for other in rows if other.label == "FedAvg"], field)
+    mean, spread, factor = OURS.get(quantity, ("", None, 1))
+    if mean not in row.estimates:
+        return None
+    names = [name for name in (mean, spread) if name]
+    return " ± ".join(f"{factor * row.estimates[name].mean:.4g}" for name in names)
+
+
+def _relative(target: Target, of_fedavg: Sequence[Target], field: str) -> str | None:
+    """Return the cost of a target relative to FedAvg; None unless both reached it and FedAvg has exactly one row."""
+    ours, theirs = target.mean(field), of_fedavg[0].mean(field) if len(of_fedavg) == 1 else None
+    return f"{ours / theirs:.2f}" if ours is not None and theirs else None

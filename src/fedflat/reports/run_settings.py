@@ -1,4 +1,4 @@
-"""The settings of finished runs by name, as labels, pairs and tables use them."""
+"""The settings of finished runs: by name, for labels and pairs, and in words, for pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..core.structure import telling_apart
 from ..rounds.settings import CLASS, fields_by_name, text_of_table
 from .comparison_data import FinishedRun
 
-HASHES = ("partition_hash", "data_hash", "model_hash", "base_hash")  # they depend on the seed
+HASHES = ("partition_hash", "data_hash", "model_hash", "base_hash")  # settings that depend on the seed
 
 
 def settings_by_name(run: FinishedRun) -> dict[str, Any]:
@@ -36,49 +36,49 @@ def settings_by_name(run: FinishedRun) -> dict[str, Any]:
 
 
 def settings_of_all(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
-    """The settings of each run; a hash is one of them only where nothing else tells two runs of one seed apart.
+    """Return the settings of each run by name, with only the names that are needed to distinguish the runs.
 
-    The layers of the model are settings where nothing else tells two runs apart, and then those that not all have.
-    Hashes depend on the seed, so they differ between runs that belong together. Only a partition, model or data set
-    that was made by hand has no other name.
+    The number of parameters is left out if the class of the model determines it. The layers of the model are included
+    if nothing else distinguishes two runs, and then only those that differ. A hash is included if nothing else
+    distinguishes two runs of one seed: hashes depend on the seed, so they differ between runs that belong together, and
+    only a partition, model or data set that was made by hand has no other name.
     """
-    found = [settings_by_name(run) for run in runs]
-    sizes = {(one["model"], one.get("parameters")) for one in found}
-    if len(sizes) == len({model for model, _ in sizes}):  # the name of a model says which one it is
-        for one in found:
-            one.pop("parameters", None)
+    tables = [settings_by_name(run) for run in runs]
+    sizes = {(table["model"], table.get("parameters")) for table in tables}
+    if len(sizes) == len({model for model, _ in sizes}):  # the name determines the model
+        for table in tables:
+            table.pop("parameters", None)
     layers = [str(run.settings["layers"]) for run in runs]
-    others = {(run.method, str(sorted(one.items()))) for run, one in zip(runs, found, strict=True)}
-    whole = {(run.method, str(sorted(one.items())), x) for run, one, x in zip(runs, found, layers, strict=True)}
-    if len(whole) > len(others):
-        for one, text in zip(found, telling_apart(layers), strict=True):
-            one["layers"] = text
-    keys = [(run.method, run.seed, str(sorted(one.items()))) for run, one in zip(runs, found, strict=True)]
+    without_layers = [(run.method, str(sorted(table.items()))) for run, table in zip(runs, tables, strict=True)]
+    if len(set(zip(without_layers, layers, strict=True))) > len(set(without_layers)):
+        for table, text in zip(tables, telling_apart(layers), strict=True):
+            table["layers"] = text
+    keys = [(run.method, run.seed, str(sorted(table.items()))) for run, table in zip(runs, tables, strict=True)]
     for name in HASHES:
         hashes: dict[Any, set[str]] = {}
         for key, run in zip(keys, runs, strict=True):
             hashes.setdefault(key, set()).add(str(run.settings[name]))
-        if any(len(some) > 1 for some in hashes.values()):
-            for run, one in zip(runs, found, strict=True):
-                one[name] = run.settings[name]
-    return found
+        if any(len(different) > 1 for different in hashes.values()):
+            for run, table in zip(runs, tables, strict=True):
+                table[name] = run.settings[name]
+    return tables
 
 
 def client_settings(client: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a `Client`, called `client.lr` and so on."""
+    """Return the fields of a `Client` by name (`client.lr` and so on)."""
     values = {name: None if value == inf else value for name, value in _prefixed("client", client).items()}
     if values["client.epochs"] is None and values["client.steps"] is None:
-        values["client.epochs"] = 1  # what it then is
+        values["client.epochs"] = 1  # the default of a client without either
     return values
 
 
 def batches_of(client: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what the batches of a client follow from, apart from its samples and the seed."""
+    """Return the settings that determine the batches of a client, together with its samples and the seed."""
     return client["steps"] or (client["epochs"] or 1, "epochs"), client["batch_size"]
 
 
 def _prefixed(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields in a table, each called `name.field`."""
+    """Return the fields of a table under the names `name.field`."""
     return {f"{name}.{key}": value for key, value in fields_by_name(table).items()}
 
 
@@ -96,7 +96,86 @@ def _model(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _participation(rule: Mapping[str, Any]) -> Any:
-    """Return a share as it is, a number of clients with its unit; any other rule, such as listed cohorts, as text."""
+    """Return a share as a number, a number of clients with its unit, and any other rule as text."""
     if "rule" in rule:
         return text_of_table(rule)
     return f"{rule['number']} clients" if "number" in rule else rule.get("share", text_of_table(rule))
+
+
+def participation_in_words(rule: Mapping[str, Any]) -> str:
+    """Describe a participation rule: `Share(share=0.2)` is "20 % of the clients each round"."""
+    if "cohorts" in rule:
+        return "listed cohorts"
+    if "rule" in rule:
+        return f"participation {text_of_table(rule)}"
+    if "share" in rule:
+        return f"{100 * rule['share']:g} % of the clients each round"
+    if "number" in rule:
+        return "1 client each round" if rule["number"] == 1 else f"{rule['number']:d} clients each round"
+    chance = rule.get("p", rule.get("rate"))
+    if chance is None:  # a rule of the user's own
+        return f"participation {text_of_table(rule)}"
+    return f"each client with probability {100 * chance:g} % in each round"
+
+
+def training_in_words(client: Mapping[str, Any]) -> str:
+    """Describe local training; settings that are off are left out."""
+    decay = client["lr_decay"]
+    parts = [
+        f"step size {client['lr']:g}" + (f", times {decay:g} each round" if decay != 1 else ""),
+        f"{_amount(client)} {_batches(client['batch_size'])}",
+    ]
+    if client["weight_decay"]:
+        where = "" if client["wd_scope"] == "outside" else f" ({client['wd_scope']})"
+        parts.append(f"weight decay {client['weight_decay']:g}{where}")
+    if client["max_norm"] != inf:
+        where = "" if client["clip_scope"] == "full" else f" ({client['clip_scope']})"
+        parts.append(f"clipping at norm {client['max_norm']:g}{where}")
+    if client["momentum"]:
+        parts.append(f"momentum {client['momentum']:g}")
+    return "; ".join(parts)
+
+
+def _amount(client: Mapping[str, Any]) -> str:
+    kind = "step" if client["steps"] is not None else "epoch"
+    number = client["steps"] or client["epochs"] or 1
+    return f"{number} {kind}" + ("" if number == 1 else "s")
+
+
+def _batches(size: int | None) -> str:
+    return "on all samples of a client at once" if size is None else f"in batches of {size}"
+
+
+def data_in_words(data: Mapping[str, Any]) -> str:
+    """Describe data set, number of clients and partition: `Dirichlet(alpha=0.1)` is "Dirichlet, alpha 0.1"."""
+    scheme, first = data["partition"], f"{data['name']}, {data['clients']} clients, "
+    if not isinstance(scheme, Mapping):
+        return f"{first}{scheme}"
+    settings = [f"{name} {value}" for name, value in fields_by_name(scheme).items() if value is not None]
+    return first + ", ".join([scheme[CLASS], *settings])
+
+
+def model_in_words(model: Mapping[str, Any]) -> str:
+    """Describe a model by its class, number of parameters and dtype."""
+    return f"{model[CLASS]} with {model['parameters']:,} parameters, {model['dtype']}"
+
+
+def augmentation_in_words(augmentation: Mapping[str, Any] | None) -> str:
+    """Describe the augmentation of pictures in training; an empty text for none."""
+    fields = {} if augmentation is None else fields_by_name(augmentation)
+    return ", ".join(f"{name.replace('_', ' ')} {_word(value)}" for name, value in fields.items())
+
+
+def weights_in_words(weights: str) -> str:
+    """Describe the weights of clients in the mean."""
+    return {"uniform": "equal", "samples": "by their number of samples"}.get(weights, weights)
+
+
+def fields_in_words(table: Mapping[str, Any] | None) -> str:
+    """Describe the fields of a method, a guard or an attack; fields that are not set are left out."""
+    fields = {} if table is None else fields_by_name(table)
+    return ", ".join(f"{name} = {_word(value)}" for name, value in fields.items() if value is not None)
+
+
+def _word(value: Any) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""Loss surfaces and feature maps: static figures, and one page on which surfaces can be turned."""
+"""Loss surfaces and feature maps: static figures, and a page on which surfaces can be rotated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize, to_hex
@@ -19,10 +18,11 @@ from ..files import make_folder, write_atomically
 from ..metrics.features import FeatureMap
 from ..metrics.flatness.surface import Numbers, Surface
 from .figures import COLOURS, DASHES, STYLE, set_logarithmic, svg
+from .tables import environment
 
 LEVELS = 16  # of contours
 COLOUR_MAP = "viridis"
-DECADES = 5  # below the highest loss, as far down as logarithmic scales go
+DECADES = 5  # most decades of a logarithmic scale, below the highest loss
 PANELS_ACROSS = 3
 SIDE = 3.1  # of a panel, in inches
 OFF_PLANE = 1e-4  # the distance from which a model counts as not on the plane
@@ -31,15 +31,15 @@ PLAIN = STYLE | {"axes.grid": False}
 
 @dataclass(frozen=True)
 class Scale:
-    """The range of losses that all surfaces are drawn with."""
+    """The range of losses of all surfaces, which they share as their scale."""
 
     lowest: float
-    highest: float  # more than the lowest
+    highest: float  # greater than `lowest`
     logarithmic: bool
 
     @classmethod
     def shared(cls, surfaces: Sequence[Surface]) -> Scale:
-        """Span the lowest to the highest finite loss of all; logarithmic where they differ by more than 20 times."""
+        """Return the scale from the lowest to the highest finite loss; logarithmic if their ratio exceeds 20."""
         losses = np.concatenate([surface.loss.ravel() for surface in surfaces])
         losses = np.append(losses, [mark.loss for surface in surfaces for mark in surface.marks])
         finite = losses[np.isfinite(losses)]
@@ -48,12 +48,12 @@ class Scale:
 
     @property
     def logarithmic_low(self) -> float:
-        """Where a logarithmic scale begins."""
+        """The lower end of a logarithmic scale."""
         return max(self.lowest, self.highest * 10.0**-DECADES)
 
     @property
     def low(self) -> float:
-        """Where this scale begins."""
+        """The lower end of this scale."""
         return self.logarithmic_low if self.logarithmic else self.lowest
 
     @property
@@ -65,10 +65,10 @@ class Scale:
 
 
 def contours(surfaces: Sequence[Surface]) -> str:
-    """Draw contours side by side, with the same levels, colours and axes, as an SVG."""
+    """Draw contours side by side with the same levels, colours and axes, as SVG."""
     scale = Scale.shared(surfaces)
     colours = (LogNorm if scale.logarithmic else Normalize)(scale.low, scale.highest)  # of the losses
-    across = sum(surface.label == surfaces[0].label for surface in surfaces)  # a row for each method's models
+    across = sum(surface.label == surfaces[0].label for surface in surfaces)  # a row for each method
     with rc_context(PLAIN):
         figure, panels = _panels(surfaces, across if 1 < across <= 4 else PANELS_ACROSS)
         for surface, axes in zip(surfaces, panels, strict=True):
@@ -89,10 +89,10 @@ def contours(surfaces: Sequence[Surface]) -> str:
 
 
 def profiles(surfaces: Sequence[Surface]) -> str | None:
-    """Draw losses along the first direction as an SVG, global and local models in a panel each; None without any."""
-    # With random directions there is one model, and it is in the middle of the surface.
+    """Draw losses along the first direction as SVG, a panel each for global and local models; None without any."""
+    # A surface with random directions has one model, in its centre.
     shown = [surface for surface in surfaces if len(surface.y) == 1 or len(surface.marks) == 1]
-    groups = [[one for one in shown if _is_local(one) == local] for local in (False, True)]
+    groups = [[surface for surface in shown if _is_local(surface) == local] for local in (False, True)]
     groups = [group for group in groups if group]
     if not groups:
         return None
@@ -116,16 +116,16 @@ def profiles(surfaces: Sequence[Surface]) -> str | None:
 
 
 def feature_maps(maps: Sequence[FeatureMap]) -> str:
-    """Draw the maps side by side as an SVG, with the same colours of classes and the same axes."""
-    classes = sorted({int(c) for one in maps for c in np.unique(one.classes)})
+    """Draw the maps side by side as SVG, with the same colours of classes and the same axes."""
+    classes = sorted({int(c) for drawn in maps for c in np.unique(drawn.classes)})
     colours = COLOURS if len(classes) <= len(COLOURS) else colormaps["turbo"](np.linspace(0, 1, len(classes)))
     with rc_context(PLAIN):
         figure, panels = _panels(maps)
-        for one, axes in zip(maps, panels, strict=True):
+        for drawn, axes in zip(maps, panels, strict=True):
             for c, colour in zip(classes, colours, strict=False):
-                x, y = one.points[one.classes == c].T
+                x, y = drawn.points[drawn.classes == c].T
                 axes.scatter(x, y, s=4, color=colour, linewidths=0, rasterized=True, label=f"class {c}")
-            axes.set(title=one.title, xticks=[], yticks=[], aspect="equal")
+            axes.set(title=drawn.title, xticks=[], yticks=[], aspect="equal")
         if len(classes) <= 20:
             figure.legend(*_legend(figure), loc="outside right center", frameon=False, markerscale=3)
         return svg(figure, "test samples by their features")
@@ -134,7 +134,7 @@ def feature_maps(maps: Sequence[FeatureMap]) -> str:
 def write_landscape(
     surfaces: Sequence[Surface], maps: Sequence[FeatureMap], folder: Path, title: str, notes: Sequence[str] = ()
 ) -> Path:
-    """Write landscape.html, and its static figures as SVG, to `folder`; gives the page.
+    """Write landscape.html and its static figures (SVG) to `folder`; returns the path of the page.
 
     Raises InputError if they cannot be written.
     """
@@ -150,35 +150,43 @@ def write_landscape(
 def _page(
     surfaces: Sequence[Surface], maps: Sequence[FeatureMap], figures: dict[str, str], title: str, notes: Sequence[str]
 ) -> str:
-    """Render the page, which loads nothing from elsewhere and can be read without its script."""
-    environment = Environment(loader=PackageLoader("fedflat.reports"), autoescape=True, undefined=StrictUndefined)
-    whole = [surface for surface in surfaces if len(surface.y) > 1]
-    return environment.get_template("landscape.html.j2").render(
-        title=title,
-        notes=notes,
-        surfaces=surfaces,
-        numbers=_numbers(whole) if whole else None,
-        turned=whole,
-        floating=any(mark.distance > OFF_PLANE for surface in whole for mark in surface.marks),
-        table=[_row(surface) for surface in surfaces],
-        figures=figures,
-        protocols=_protocols([*surfaces, *maps]),
+    """Render the page, which loads nothing and can be read without its script."""
+    planes = _planes(surfaces)
+    return (
+        environment()
+        .get_template("landscape.html.j2")
+        .render(
+            title=title,
+            notes=notes,
+            surfaces=surfaces,
+            numbers=_numbers(planes) if planes else None,
+            turned=planes,
+            floating=any(mark.distance > OFF_PLANE for surface in planes for mark in surface.marks),
+            table=[_row(surface) for surface in surfaces],
+            figures=figures,
+            protocols=_protocols([*surfaces, *maps]),
+        )
     )
 
 
 def _figures(surfaces: Sequence[Surface], maps: Sequence[FeatureMap]) -> dict[str, str]:
-    """Draw the static figures, by name; those without data are left out."""
-    whole = [surface for surface in surfaces if len(surface.y) > 1]
+    """Draw the static figures, by name; figures without data are left out."""
+    planes = _planes(surfaces)
     drawn = {
-        "contours": contours(whole) if whole else None,
+        "contours": contours(planes) if planes else None,
         "profiles": profiles(surfaces),
         "features": feature_maps(maps) if maps else None,
     }
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
+def _planes(surfaces: Sequence[Surface]) -> list[Surface]:
+    """Return the surfaces with two directions."""
+    return [surface for surface in surfaces if len(surface.y) > 1]
+
+
 def _numbers(surfaces: Sequence[Surface]) -> dict[str, Any]:
-    """Return the numbers for the page's script; losses that are not finite are null."""
+    """Return the numbers for the page's script; infinite losses and NaN become null."""
     scale, drawn = Scale.shared(surfaces), []
     for surface in surfaces:
         rows = [[float(f"{z:.5g}") if np.isfinite(z) else None for z in row] for row in surface.loss]
@@ -209,11 +217,11 @@ def _row(surface: Surface) -> dict[str, Any]:
 
 
 def _protocols(pictures: Sequence[Surface | FeatureMap]) -> dict[str, list[str]]:
-    """Return every protocol with the titles of the pictures that were computed by it."""
-    found: dict[str, list[str]] = {}
-    for one in pictures:
-        found.setdefault(one.protocol, []).append(one.title)
-    return found
+    """Return the titles of the pictures by the protocol that they were computed with."""
+    titles: dict[str, list[str]] = {}
+    for picture in pictures:
+        titles.setdefault(picture.protocol, []).append(picture.title)
+    return titles
 
 
 def _panels(pictures: Sequence[Any], across: int = PANELS_ACROSS) -> tuple[Figure, list[Axes]]:
@@ -229,7 +237,7 @@ def _panels(pictures: Sequence[Any], across: int = PANELS_ACROSS) -> tuple[Figur
 
 
 def _draw_marks(axes: Axes, surface: Surface, height: str = "y") -> None:
-    """Draw the models as dots at their x and `height`, with their names if there are several."""
+    """Draw the models as dots at their x and `height` ("y" or "loss"), with names if there are several."""
     for mark in surface.marks:
         at = mark.x, getattr(mark, height)
         axes.plot(*at, "o", color="white", markeredgecolor="black", markersize=5)
@@ -244,8 +252,8 @@ def _is_local(surface: Surface) -> bool:
 
 
 def _draw_profile(axes: Axes, surface: Surface, place: int, group: Sequence[Surface], scale: Scale) -> None:
-    """Draw one line in the colour of its method; the clients of a method have different dashes."""
-    of_method = [one.part for one in group if one.label == surface.label]
+    """Draw a line in the colour of its method; the clients of a method differ by dashes."""
+    of_method = [other.part for other in group if other.label == surface.label]
     number = of_method.index(surface.part)
     label = surface.title if _is_local(surface) else surface.label
     loss = np.ma.masked_invalid(np.maximum(surface.profile, scale.low))
@@ -257,6 +265,6 @@ def _draw_profile(axes: Axes, surface: Surface, place: int, group: Sequence[Surf
 
 def _legend(figure: Figure) -> tuple[list[Any], list[str]]:
     """Return handles and labels of all panels, each label once."""
-    found = {label: handle for axes in figure.axes for handle, label in
+    handles = {label: handle for axes in figure.axes for handle, label in
              zip(*axes.get_legend_handles_labels(), strict=True)}  # fmt: skip
-    return list(found.values()), list(found)
+    return list(handles.values()), list(handles)

@@ -1,4 +1,4 @@
-"""Plain texts for a console, and tables of them."""
+"""Literal texts and tables of them for a console."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from rich.text import Text
 
 from ..core.errors import printable
 
+NOTHING = "–"  # a cell without a number
+
 
 def literal(text: str, style: str = "") -> Text:
-    """Return `text` on one line: nothing in it is markup, and control characters are spelled out.
+    """Return `text` on one line, without markup and with control characters escaped.
 
     Labels, paths and settings come from users, files and networks: `[/x]` in one of them is shown as four characters.
     """
@@ -28,10 +30,10 @@ def text_table(
     title: str | None = None,
     caption: str | None = None,
 ) -> Table:
-    """Make a table of `rows`, each with a text for every one of `titles`.
+    """Return a table of `rows`, each with one text for each of `titles`.
 
-    words: the columns that are words, which begin at the left; all others are numbers, which end at the right.
-    unbroken: the columns that are never broken into several lines.
+    words: titles of the columns with words, aligned left; all others have numbers, aligned right.
+    unbroken: titles of the columns that never wrap.
     """
     table = Table(
         box=box.SIMPLE_HEAD,

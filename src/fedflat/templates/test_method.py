@@ -8,7 +8,7 @@ from method import FedExample
 
 import fedflat as ff
 from fedflat.core.method_contract import CONTRACT
-from fedflat.engine.method_trial import TRIALS, simulation
+from fedflat.engine.trials import TRIALS, simulation
 
 
 @pytest.mark.parametrize("promise", {**CONTRACT, **TRIALS})

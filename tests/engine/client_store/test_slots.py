@@ -96,7 +96,7 @@ def test_it_serves_the_last_checkpoints_and_meanwhile_the_next(tmp_path: Path) -
         opened(tmp_path, key)
     with refused(NAME, "does not fit the checkpoint"):
         opened(tmp_path, keys[0])
-    with refused(NAME, "has gone on since"):
+    with refused(NAME, "was written since"):
         read(reader, at(0))
 
 

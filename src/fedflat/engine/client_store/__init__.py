@@ -1,4 +1,4 @@
-"""Where clients' records stay between their rounds."""
+"""The store of clients' records between their rounds."""
 
 from .store import BUDGET, ClientStore, check_records
 

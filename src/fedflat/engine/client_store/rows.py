@@ -1,24 +1,132 @@
-"""Rows of numbers in numbered slots: in memory, or in a slot file that a thread reads and writes."""
+"""The slot of each client's record, and the rows in the slots: in memory, or in a file that a thread reads and writes.
+
+No slot is written while a client or a checkpoint refers to it.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from ...core.errors import InputError
 from ...data.preparation import to_device
-from .slot_index import Slots
-from .slots import SlotFile
+from ...data.types import Index
+from ...rounds.checkpoint import KEPT
+from .slots import SlotFile, Slots
 
+Mask = NDArray[np.bool_]
+ABSENT = -1  # the slot of a client without a record
 WRITES_BEHIND = 2  # chunks that may wait to be written while the next one trains
 
 
+class SlotIndex:
+    """The slot of each client, copied on write: a record goes into a free slot, and `commit` makes it the client's.
+
+    The client's earlier slot becomes free then, or, if one of the last `KEPT` checkpoints refers to it, when that
+    checkpoint is dropped. So no record is lost if a round fails or the process is killed. This needs space for the
+    records written during `KEPT` checkpoints. The index of a million clients takes 4 MB.
+    """
+
+    def __init__(self, clients: int) -> None:
+        """Make the index of `clients` clients without records."""
+        self._slots: Slots = np.full(clients, ABSENT, dtype=np.int32)
+        self._free: Slots = np.empty(0, dtype=np.int32)  # ascending, so that new records are adjacent, at the front
+        self.used = 0  # number of slots so far, free ones included
+        # For each of the last checkpoints, oldest first, whether it refers to a slot, (slots,).
+        self.held: list[Mask] = []
+        self._staged: list[tuple[Index, Slots]] = []
+
+    @classmethod
+    def restored(cls, slots: Slots, earlier: Sequence[Mask] = ()) -> SlotIndex:
+        """Return the index of a checkpoint; its slots and those of `earlier` checkpoints are held, all others are free.
+
+        Raises InputError if it is damaged.
+        """
+        index = cls(len(slots))
+        index._slots = slots.copy()
+        index.used = max(int(slots.max(initial=ABSENT)) + 1, *(len(mask) for mask in earlier), 0)
+        # A slot belongs to a client, is held for a checkpoint, or is staged, which bounds their number.
+        if slots.min(initial=ABSENT) < ABSENT or index.used > (KEPT + 2) * len(slots) + 8:
+            raise InputError("the index of client records is damaged: it names a slot that cannot be")
+        index.held = [*earlier, index._referred()][-KEPT:]
+        if index.held[-1].sum() != (slots >= 0).sum():
+            raise InputError("the index of client records is damaged: two clients share a slot")
+        index._free = np.flatnonzero(~index._is_held(np.arange(index.used))).astype(np.int32)
+        return index
+
+    @property
+    def slots(self) -> Slots:
+        """The slot of every client, (clients,); a copy."""
+        return self._slots.copy()
+
+    def of(self, clients: Index) -> Slots:
+        """Return the slots (c,) of `clients`, `ABSENT` for a client without a record."""
+        return self._slots[clients]
+
+    def seen(self) -> Index:
+        """Return all clients that have a record, in the order of their slots."""
+        clients = np.flatnonzero(self._slots >= 0)
+        return clients[np.argsort(self._slots[clients])]
+
+    def stage(self, clients: Index) -> Slots:
+        """Return free slots (c,) for new records of `clients`, who keep their old ones until `commit`."""
+        fresh, self._free = self._free[: len(clients)], self._free[len(clients) :]
+        missing = len(clients) - len(fresh)
+        more = np.arange(self.used, self.used + missing, dtype=np.int32)
+        self.used += missing
+        taken = np.concatenate([fresh, more])
+        self._staged.append((clients, taken))
+        return taken
+
+    def commit(self) -> None:
+        """Make the staged slots the clients' slots."""
+        if self._staged:
+            clients, fresh = (np.concatenate(parts) for parts in zip(*self._staged, strict=True))
+            old = self._slots[clients]
+            self._slots[clients] = fresh
+            self._staged = []
+            self._release(old[~self._is_held(old)])
+
+    def discard(self) -> None:
+        """Free the staged slots; the clients keep their old ones."""
+        staged, self._staged = self._staged, []
+        for _, slots in staged:
+            self._release(slots)
+
+    def hold(self) -> None:
+        """Hold all clients' slots for a new checkpoint, and free slots that only the oldest checkpoint needed."""
+        self.held.append(self._referred())
+        given_up, self.held = self.held[:-KEPT], self.held[-KEPT:]
+        for mask in given_up:
+            slots = np.flatnonzero(mask)
+            self._release(slots[~self._is_held(slots)])
+
+    def _referred(self) -> Mask:
+        referred = np.zeros(self.used, dtype=bool)
+        referred[self._slots[self._slots >= 0]] = True
+        return referred
+
+    def _is_held(self, slots: Index | Slots) -> Mask:
+        """Tell whether each slot must not be freed; `ABSENT` must not."""
+        held = slots < 0
+        for mask in self.held:
+            known = (slots >= 0) & (slots < len(mask))
+            held[known] |= mask[slots[known]]
+        return held
+
+    def _release(self, slots: Index | Slots) -> None:
+        self._free = np.sort(np.concatenate([self._free, slots.astype(np.int32)]))
+
+
 class Rows(ABC):
-    """Rows of `width` numbers, each in a slot."""
+    """Rows of `width` numbers, one in each slot."""
 
     @abstractmethod
     def read(self, slots: Slots) -> Tensor:
@@ -26,10 +134,10 @@ class Rows(ABC):
 
     @abstractmethod
     def write(self, slots: Slots, rows: Tensor) -> None:
-        """Put `rows` (c, width) into `slots` (c,); later reads see them, even before they are on disk."""
+        """Write `rows` (c, width) into `slots` (c,); later reads return them, even before they are on disk."""
 
     def prefetch(self, slots: Slots) -> None:  # noqa: B027 (rows in memory have nothing to do)
-        """Begin to read `slots` (c,), which `read` will be called for next."""
+        """Begin to read `slots` (c,), the argument of the next `read`."""
 
     def settle(self) -> None:  # noqa: B027
         """Wait for all writes. Raises InputError if one failed."""
@@ -38,11 +146,11 @@ class Rows(ABC):
         """Ignore the writes so far, whether they failed or not."""
 
     def close(self) -> None:  # noqa: B027
-        """Free what the rows occupy outside of memory."""
+        """Free the rows' resources outside of memory."""
 
 
 class MemoryRows(Rows):
-    """One matrix on the device of the model, for at most `clients` rows and those of one round."""
+    """One matrix on the device of the model, with a row per client and those that a round stages."""
 
     def __init__(self, like: Tensor, width: int, clients: int) -> None:
         self._rows, self._clients = like.new_empty(0, width), clients
@@ -52,7 +160,7 @@ class MemoryRows(Rows):
 
     def write(self, slots: Slots, rows: Tensor) -> None:
         needed = int(slots.max()) + 1
-        if needed > len(self._rows):  # doubled, so that growth costs little
+        if needed > len(self._rows):  # doubled, so that the cost of growth is amortised
             room = self._rows.new_empty(max(needed, min(2 * len(self._rows), self._clients)), self._rows.shape[1])
             room[: len(self._rows)] = self._rows
             self._rows = room
@@ -90,7 +198,7 @@ class FileRows(Rows):
         self._writes.append(self._thread.submit(self.file.write, slots, content))
 
     def settle(self) -> None:
-        self._ahead = None  # what follows may write where it was read
+        self._ahead = None  # the next writes may go to slots that were read ahead
         while self._writes:
             self._writes.popleft().result()
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from ...core.errors import InputError
 from ...files import flush_folder
 from ...rounds.checkpoint import AT_ONCE, KEPT, DamagedError
-from .slot_index import Slots
 
+Slots = NDArray[np.int32]  # (c,)
 Content = NDArray[np.uint8]  # (c, bytes of a slot)
 Digests = NDArray[np.int64]  # (c,) XXH3-64 of each record: against accidents, at a ninth of SHA-256's time
 NAME = "clients.slots"
@@ -34,16 +34,15 @@ class SlotFile:
     """Slots of `slot_bytes` bytes, one after another.
 
     Its header names the checkpoints whose slots are all intact: the last `KEPT`, and, while the next is being written,
-    that one too. So a file that another run wrote, or that was written after a checkpoint was given up, is never taken
-    for that checkpoint's. The digest of each slot is kept in memory while the file is used, and in the checkpoint: the
-    next read notices a bit that flipped, or a write that the disk lost. A writer locks the file; readers do not lock
+    that one too. So a file that another run wrote, or that was written after a checkpoint was dropped, is never used
+    for that checkpoint. The digest of each slot is kept in memory while the file is used, and in the checkpoint: reads
+    detect flipped bits and lost writes. A writer locks the file; readers do not lock
     it, but read the header again after every read. Slots are read by `pread`, because reading a memory map in random
     order took 100 times longer.
     """
 
     def __init__(self, handle: int, name: str, slot_bytes: int, keys: Sequence[bytes], folder: Path | None) -> None:
-        """Use `anonymous`, `created`, `opened` or `claimed`. `keys` are those of the checkpoints it serves, oldest
-        first."""
+        """Use `anonymous`, `created`, `opened` or `claimed`. keys: of the checkpoints that it serves, oldest first."""
         self.name, self.folder = name, folder
         self.writable = False
         self._handle, self._slot_bytes, self._keys = handle, slot_bytes, tuple(keys)
@@ -53,7 +52,7 @@ class SlotFile:
 
     @property
     def key(self) -> bytes:
-        """The key of the checkpoint that it was last written for, or is read for; `NONE` before the first."""
+        """The key of the last checkpoint that the file was written for, or is read for; `NONE` before the first."""
         return self._keys[-1] if self._keys else NONE
 
     @classmethod
@@ -61,13 +60,13 @@ class SlotFile:
         """Make a file without a name in the temporary folder; closing it, or the end of the process, frees it."""
         name = f"a temporary file in {tempfile.gettempdir()}"
         with _system_errors(name, "made"), tempfile.TemporaryFile() as file:
-            found = cls(os.dup(file.fileno()), name, slot_bytes, (), None)
-        found.writable = True
-        return found
+            opened = cls(os.dup(file.fileno()), name, slot_bytes, (), None)
+        opened.writable = True
+        return opened
 
     @classmethod
     def created(cls, folder: Path, slot_bytes: int) -> SlotFile:
-        """Make a new file in `folder`, over one that no checkpoint needs. Raises InputError if it cannot be made."""
+        """Make a file in `folder`, or replace one that no checkpoint needs. Raises InputError if that fails."""
         file = cls._open(folder, slot_bytes, (), os.O_RDWR | os.O_CREAT)
         file._lock()
         header = file._header()
@@ -83,10 +82,9 @@ class SlotFile:
 
     @classmethod
     def opened(cls, folder: Path, slot_bytes: int, key: bytes, slots: Slots, digests: Digests) -> SlotFile:
-        """Open the file in `folder` to be read for the checkpoint `key`, whose records are in `slots` (c,) and have
-        `digests` (c,).
+        """Open the file in `folder` to read the records of the checkpoint `key`, in `slots` (c,) with `digests` (c,).
 
-        Raises DamagedError if it is not that checkpoint's, or a record is not what was written.
+        Raises DamagedError if the file does not belong to that checkpoint, or if a record is damaged.
         """
         file = cls._open(folder, slot_bytes, (key,), os.O_RDONLY)
         try:
@@ -101,7 +99,7 @@ class SlotFile:
 
     @classmethod
     def slot_bytes(cls, folder: Path) -> int:
-        """How many bytes a slot of the file in `folder` has. Raises DamagedError if it is no slot file."""
+        """Return the number of bytes of a slot of the file in `folder`. Raises DamagedError if it is no slot file."""
         file = cls._open(folder, 0, (), os.O_RDONLY)
         try:
             header = file._header()
@@ -113,24 +111,24 @@ class SlotFile:
 
     @classmethod
     def claimed(cls, file: SlotFile) -> SlotFile:
-        """Return an `opened` file that may also be written from now on. Raises InputError as `opened` does."""
+        """Open an `opened` file for writing, too. Raises InputError as `opened` does."""
         if file.folder is None:
             raise InputError(f"{file.name} has no name")
         claimed = cls._open(file.folder, file._slot_bytes, (file.key,), os.O_RDWR)
         claimed._lock()
         claimed._digests = file._digests
         keys = claimed.check()
-        # A checkpoint that was being written, and those that were damaged, are forgotten: their slots are free.
+        # Slots of an unfinished checkpoint and of damaged ones become free.
         claimed._keys = keys[: keys.index(file.key) + 1][-KEPT:]
         claimed._serve(claimed._keys)
         return claimed
 
     def digests(self, slots: Slots) -> Digests:
-        """Return the digests (c,) of what was written to `slots` (c,)."""
+        """Return the digests (c,) of the content written to `slots` (c,)."""
         return self._digests[slots]
 
     def read(self, slots: Slots, content: Content) -> None:
-        """Read `slots` (c,) into `content`. Raises DamagedError if they cannot be read, or are not what was written."""
+        """Read `slots` (c,) into `content`. Raises DamagedError if they cannot be read, or are damaged."""
         with _system_errors(self.name, "read", DamagedError):
             self._move(os.preadv, slots, content)
         if not self.writable:
@@ -148,21 +146,21 @@ class SlotFile:
         self._store_digests(slots, digests_of(content))
 
     def check(self) -> tuple[bytes, ...]:
-        """Return the keys in the header. Raises DamagedError unless the file has what its checkpoint refers to."""
+        """Return the keys in the header. Raises DamagedError unless the file still serves its checkpoint."""
         header = self._header()
         slot_bytes, keys, following = header or (0, (), NONE)
         if slot_bytes != self._slot_bytes or self.key == NONE or self.key not in (*keys, following):
-            raise DamagedError(f"{self.name} does not fit the checkpoint: it is another run's, or has gone on since")
+            raise DamagedError(f"{self.name} does not fit the checkpoint: it is another run's, or was written since")
         return (*keys, following)
 
     def announce(self) -> bytes:
-        """Bring everything written to the disk, for a checkpoint that is about to refer to it; returns its key."""
+        """Flush all writes to disk for a checkpoint that is about to refer to them; returns its key."""
         self._next = os.urandom(16)
         self._serve(self._keys, self._next)
         return self._next
 
     def settle(self) -> None:
-        """Say that the announced checkpoint is in place: the oldest one is given up, and its slots may be written.
+        """Record that the announced checkpoint is in place: the oldest one is dropped, and its slots become free.
 
         This must not reach the disk before the checkpoint's new name does.
         """
@@ -185,7 +183,7 @@ class SlotFile:
             return cls(handle, path, slot_bytes, keys, folder)
 
     def _lock(self) -> None:
-        """Lock the file for writing; the system frees the lock however the process ends."""
+        """Lock the file for writing; the system releases the lock when the process ends."""
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -193,7 +191,7 @@ class SlotFile:
         self.writable = True
 
     def _header(self) -> tuple[int, tuple[bytes, ...], bytes] | None:
-        """Bytes of a slot, the keys of the last checkpoints and that of the next, if this is a slot file."""
+        """Return bytes of a slot, keys of the last checkpoints and of the next; None if this is no slot file."""
         with _system_errors(self.name, "read", DamagedError):
             written = os.pread(self._handle, _HEADER.size, 0)
         if len(written) < _HEADER.size or not written.startswith(_MAGIC):
@@ -203,23 +201,23 @@ class SlotFile:
         return slot_bytes, tuple(key for key in each if key != NONE), following
 
     def _serve(self, keys: Sequence[bytes], following: bytes = NONE) -> None:
-        """Write the keys of the checkpoints whose slots are all intact; they, and all slots, are on disk after this."""
+        """Write the keys of the checkpoints whose slots are all intact, and flush keys and slots to disk."""
         with _system_errors(self.name, "written"):
             os.pwrite(self._handle, _HEADER.pack(_MAGIC, self._slot_bytes, b"".join(keys), following), 0)
             _flush(self._handle)
 
     def _read_digests(self, slots: Slots, digests: Digests) -> None:
-        """Store the digests of what is in `slots`, and compare them with the checkpoint's `digests`."""
-        some = max(1, AT_ONCE // max(1, self._slot_bytes))
-        for start in range(0, len(slots), some):
-            these = slots[start : start + some]
+        """Store the digests of the content of `slots`, and compare them with the checkpoint's `digests`."""
+        at_once = max(1, AT_ONCE // max(1, self._slot_bytes))
+        for start in range(0, len(slots), at_once):
+            these = slots[start : start + at_once]
             content = np.empty((len(these), self._slot_bytes), dtype=np.uint8)
             with _system_errors(self.name, "read", DamagedError):
                 self._move(os.preadv, these, content)
-            found = digests_of(content)
-            if (found != digests[start : start + some]).any():
+            actual = digests_of(content)
+            if (actual != digests[start : start + at_once]).any():
                 raise DamagedError(f"{self.name} is damaged: a record has another digest than its checkpoint says")
-            self._store_digests(these, found)
+            self._store_digests(these, actual)
 
     def _store_digests(self, slots: Slots, digests: Digests) -> None:
         needed = int(slots.max(initial=-1)) + 1
@@ -232,7 +230,7 @@ class SlotFile:
     def _move(self, move: Callable[..., int], slots: Slots, content: Content) -> None:
         """Read (`move` is preadv) or write (pwritev) the `content` of `slots`, in their order on disk.
 
-        Slots that lie side by side both on disk and in `content` are moved by one call.
+        Slots that are adjacent both on disk and in `content` are moved by one call.
         """
         if not len(slots):
             return
@@ -258,7 +256,7 @@ def digests_of(content: Content) -> Digests:
 
 @contextmanager
 def _system_errors(name: str, what: str, kind: type[InputError] = InputError) -> Iterator[None]:
-    """Raise, for an error of the system, one of `kind` whose one line names the file."""
+    """Turn an OSError into an error of `kind` with one line that names the file."""
     try:
         yield
     except OSError as error:

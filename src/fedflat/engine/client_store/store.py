@@ -1,4 +1,4 @@
-"""Where clients' records stay between their rounds: in memory, or, if there may be too many, in a slot file."""
+"""The store of clients' records between their rounds: in memory, or, if they may not fit, in a slot file."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from ...core.user_code import check_record
 from ...data.preparation import to_device
 from ...data.types import Index
 from ...rounds.checkpoint import KEPT, DamagedError, Stream, rows_at_once
-from .rows import FileRows, MemoryRows, Rows
-from .slot_index import ABSENT, SlotIndex, Slots
+from .rows import ABSENT, FileRows, MemoryRows, Rows, SlotIndex, Slots
 from .slots import Digests, SlotFile
 
 BUDGET = 2048 * 10**6  # bytes; two vectors of LeNet for 100 clients take 0.64 GB, which leaves them in memory
-CHUNKS = 5  # in memory when records are in a file: one read ahead, one in training, two to be written, one copied
+CHUNKS = 5  # in memory if records are in a file: one read ahead, one in training, two to be written, one copied
 # In a checkpoint, beside the fields' names: the slot of every client (clients,) int32; for records in a file beside it
 # the key that the file must have, the digests (clients seen,) of their records in the order of the clients, and
-# what earlier checkpoints refer to, a bit for each slot.
+# the slots that earlier checkpoints refer to, a bit for each slot.
 SLOTS, KEY, DIGESTS, HELD = "slots", "slot-file", "digests", "held"
 
 
 def check_records(tensors: Mapping[str, Tensor | Stream], folder: Path) -> None:
-    """Raise DamagedError if a checkpoint in `folder` has a file of records, and this is not as the checkpoint says.
+    """Raise DamagedError if a checkpoint in `folder` has a file of records that differs from what it states.
 
     tensors: the content of the checkpoint, from `ClientStore.tensors`.
     """
@@ -46,15 +45,15 @@ def _digests_in(tensors: Mapping[str, Tensor | Stream], records: int) -> Digests
     digests = tensors.get(DIGESTS)
     if not isinstance(digests, Tensor) or digests.shape != (records,):
         raise DamagedError(f"clients.{DIGESTS} are not those of {records} records")
-    found: Digests = digests.numpy()
-    return found
+    checked: Digests = digests.numpy()
+    return checked
 
 
 class ClientStore:
-    """The kept records of all clients; those never seen use no space but their index entry.
+    """The records of all clients between rounds; a client without a record takes no space but its index entry.
 
-    A round reads with `get` and writes with `stage`; `commit` makes what is staged the clients' records, `discard`
-    forgets it.
+    A round reads with `get` and writes with `stage`; `commit` makes the staged records the clients' records, `discard`
+    drops them.
     """
 
     def __init__(
@@ -69,8 +68,8 @@ class ClientStore:
         """`like` (d,) gives model size, dtype and device.
 
         Records that may take more than `budget` bytes of memory are kept in a slot file in `folder`, or, without a
-        folder, in a nameless temporary file. `owned` says which of some clients (c,) this store is for: it takes no
-        other clients' records from a checkpoint.
+        folder, in a nameless temporary file. `owned` selects the clients (c,) of this store, which takes no other
+        clients' records from a checkpoint.
         """
         self._passing = method.client.marked("per_round")
         widths = method.client.widths(like.shape[-1], method)
@@ -78,8 +77,8 @@ class ClientStore:
         self._widths = {name: width for name, width in widths.items() if name not in self._passing}
         self._width = sum(self._widths.values())
         self._slot_bytes = self._width * like.itemsize
-        # Decided once, for all clients and not for those that some rounds may meet: nothing moves in the middle of a
-        # run, no estimate can be wrong, and a file costs about what memory does. Twice, because growing copies.
+        # Decided once for all clients, however many take part: nothing moves during a run, no estimate can be wrong,
+        # and a file costs about as much as memory. Twice, because growing copies.
         self._fits = 2 * clients * self._slot_bytes <= budget
         self._folder = None if folder is None else Path(folder).resolve()
         self._index, self._owned = SlotIndex(clients), owned
@@ -87,7 +86,7 @@ class ClientStore:
         self._announced = False  # a checkpoint that relies on the slot file is being written
 
     def most_bytes(self, at_once: int) -> int:
-        """Return the most memory that records can take if `at_once` clients are trained at once."""
+        """Return the largest number of bytes of memory for records if `at_once` clients are trained at once."""
         kept = 2 * self._clients if self._fits else CHUNKS * at_once
         return kept * self._slot_bytes + self._index.slots.nbytes + (0 if self._fits else 8 * self._clients)
 
@@ -97,21 +96,21 @@ class ClientStore:
         return self._width > 0
 
     def seen(self) -> Index:
-        """Its clients that have a record."""
+        """Return the clients of this store that have a record."""
         clients = self._index.seen()
         return clients[self._owned(clients)]
 
     def rows(self, name: str, clients: Index) -> Tensor:
-        """One field of `clients` (c,), who have been seen: (c, width)."""
+        """Return one field (c, width) of the records of `clients` (c,), all of which have one."""
         if self._rows is None:
             return self._like.new_empty(0, self._widths[name])
         return self._fields(self._rows.read(self._index.of(clients)))[name]
 
     def content(self, clients: Index, rows: Callable[[str, Index], Tensor]) -> dict[str, Tensor | Stream]:
-        """Return the tensors of a checkpoint without a slot file: the records of `clients` (c,), who have been seen.
+        """Return the tensors of a checkpoint without a slot file: the records of `clients` (c,), all of which have one.
 
-        rows: gives one field of some clients, (n, width). Returns the records of every field, (c, width), and the row
-        of each client of the run in them, (clients,).
+        They are the records by field, (c, width), and the row of each client of the run in them, (clients,). rows:
+        returns one field of given clients, (n, width).
         """
         places = np.full(self._clients, ABSENT, dtype=np.int32)
         places[clients] = np.arange(len(clients))
@@ -124,7 +123,7 @@ class ClientStore:
         return {SLOTS: torch.from_numpy(places), **streams}
 
     def get(self, clients: Index, down: Record) -> Record:
-        """Return the records (c, width) of `clients`; one never seen gets its first record made from `down` (c, d)."""
+        """Return the records (c, width) of `clients`; a client's first one is made from `down` (c, d)."""
         slots = self._index.of(clients)
         known = np.flatnonzero(slots >= 0)
         if self._rows is not None and len(known) == len(clients) and not self._passing:
@@ -139,7 +138,7 @@ class ClientStore:
         return type(first)(**{**first.tensors(), **kept})
 
     def prefetch(self, clients: Index) -> None:
-        """Begin to read the records of `clients`, whom `get` will be called for next, while other clients train."""
+        """Begin to read the records of `clients`, the arguments of the next `get`, while other clients train."""
         slots = self._index.of(clients)
         if self._rows is not None and (slots >= 0).any():
             self._rows.prefetch(slots[slots >= 0])
@@ -171,9 +170,11 @@ class ClientStore:
         self._index.discard()
 
     def tensors(self, beside: Path | None = None) -> dict[str, Tensor | Stream]:
-        """Return what a checkpoint in folder `beside` must hold: all records or, if their slot file is in that folder,
-        only their slots and digests. Streams can be read until the next commit. When the checkpoint is in place, call
-        `saved`."""
+        """Return the content of a checkpoint in folder `beside`.
+
+        It has all records or, if their slot file is in that folder, only their slots and digests. Streams can be read
+        until the next commit. When the checkpoint is in place, call `saved`.
+        """
         file = self._file
         self._announced = file is not None and file.writable and beside is not None and file.folder == beside.resolve()
         if file is None or not self._announced:
@@ -191,15 +192,17 @@ class ClientStore:
         return {name: torch.from_numpy(x) for name, x in written.items()}
 
     def saved(self) -> None:
-        """Allow overwriting what only older checkpoints need; call it when that of `tensors` is in place."""
+        """Free slots that only older checkpoints need; call it when the checkpoint of `tensors` is in place."""
         if self._file is not None and self._announced:
             self._file.settle()
             self._index.hold()
             self._announced = False
 
     def restore(self, tensors: Mapping[str, Tensor | Stream], folder: Path | None = None) -> None:
-        """Take back what `tensors` gave to a checkpoint in `folder`. A slot file there is not written until something
-        is staged. Raises InputError if it has gone on since, is another one, or the checkpoint is damaged."""
+        """Restore the `tensors` of a checkpoint in `folder`. A slot file there is not written before the next `stage`.
+
+        Raises InputError if the slot file was written since, is another run's, or the checkpoint is damaged.
+        """
         index = self._index_in(tensors)
         rows: Rows | None = None
         if isinstance(key := tensors.get(KEY), Tensor):
@@ -224,12 +227,12 @@ class ClientStore:
         return self._rows.file if isinstance(self._rows, FileRows) else None
 
     def _fields(self, rows: Tensor) -> dict[str, Tensor]:
-        """Return records (c, width) field by field, each in memory of its own, as kernels round by it."""
+        """Return records (c, width) by field, each in memory of its own: rounding depends on alignment."""
         parts = torch.split(rows, list(self._widths.values()), dim=1)
         return {name: part.contiguous() for name, part in zip(self._widths, parts, strict=True)}
 
     def _own(self) -> Rows:
-        """Rows that may be written: new ones, those so far, or a copy of another run's."""
+        """Return rows that may be written: new rows, the present ones, or a copy of another run's."""
         rows = before = self._rows or self._new()
         if isinstance(before, FileRows) and not before.file.writable:
             if self._folder is not None and before.file.folder == self._folder:
@@ -248,14 +251,14 @@ class ClientStore:
         return FileRows(file, self._like, self._width)
 
     def _copied(self, index: SlotIndex, read: Callable[[Slots], Tensor]) -> tuple[SlotIndex, Rows]:
-        """Return new rows with what `read` gives for the slots of `index`, and the index to them."""
+        """Copy the rows that `read` returns for the slots of `index`; returns them with their index."""
         copy, rows = SlotIndex(self._clients), self._new()
         clients, step = index.seen(), rows_at_once(self._slot_bytes)
         clients = clients[self._owned(clients)]
         try:
             for start in range(0, len(clients), step):
-                some = clients[start : start + step]
-                rows.write(copy.stage(some), read(index.of(some)).to(self._like))
+                part = clients[start : start + step]
+                rows.write(copy.stage(part), read(index.of(part)).to(self._like))
             rows.settle()
         except BaseException:
             rows.close()
@@ -272,7 +275,7 @@ class ClientStore:
         return SlotIndex.restored(slots.numpy(), masks)
 
     def _reader(self, tensors: Mapping[str, Tensor | Stream], used: int) -> Callable[[Slots], Tensor]:
-        """Read whole records (c, width) from the fields of a checkpoint, for slots that rise."""
+        """Return a function that reads records (c, width) with all fields from a checkpoint, for ascending slots."""
         fields = [Stream.of(tensors[name]) for name in self._widths]
         if any(x.shape != (used, width) for x, width in zip(fields, self._widths.values(), strict=True)):
             raise InputError("clients' records do not fit the method or the model")

@@ -1,6 +1,6 @@
-"""Ways to run the local training of a cohort.
+"""Executors of the local training of a cohort.
 
-All call the one local loop of the core; they differ in how many clients a tensor holds, and in who takes the step.
+All use the local loop of the core; they differ in the number of clients in a tensor, and in how a step is computed.
 """
 
 from .choice import Choice, agreed, check_name, choose

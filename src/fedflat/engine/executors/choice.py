@@ -1,4 +1,4 @@
-"""The executor of a simulation: the one asked for, or the one that is faster and computes the same."""
+"""The choice of the executor of a simulation: the one asked for, or the fastest with the same results."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from ...data.types import Index
 from ...rounds.executor import Executor, Sequential, stacked
 from ...rounds.local_training import ContextFactory
 from ..ranks import Ranks
-from .graphed import Graphed
+from .prepared import Graphed
 from .stacked import Compiled, Stacked
 
 log = logging.getLogger(__name__)
 EXECUTORS = {kind.__name__.lower(): kind for kind in (Sequential, Stacked, Compiled, Graphed)}
 ASKED = "asked for"
-CLEARLY = 1.5  # times faster than what the rule says; less may be noise, and a choice should not change from run to run
-WORTHWHILE = 1.2  # times faster that a compiled step must be, which takes seconds to make
+CLEARLY = 1.5  # speed-up that overrules the rule; less may be noise, and runs should agree in their choice
+WORTHWHILE = 1.2  # least speed-up for compiling a step, which takes seconds
 TRIAL_STEPS = 2  # local steps of each client in a trial
-ENOUGH, MOST = 0.03, 20  # an executor is timed for so many seconds, or so many times, but at least twice
-COMPILING = 60.0  # seconds that compiling and timing a step may take, generously
-LONG_TRIAL_STEPS, LONG_ENOUGH = 8, 0.3  # the same where compiling is in question: the run is long, and trials may be
-TRIAL_CLIENTS = 8  # at most, whose results are compared bit by bit
-CHECKED_SAMPLES = 4  # of which the gradients in a stack are compared with those alone
+ENOUGH, MOST = 0.03, 20  # timing of an executor ends after this many seconds or repetitions, but at least two
+COMPILING = 60.0  # upper estimate of the seconds to compile and time a step
+LONG_TRIAL_STEPS, LONG_ENOUGH = 8, 0.3  # the same for compiling, which only long runs try
+TRIAL_CLIENTS = 8  # most clients whose results are compared bit by bit
+CHECKED_SAMPLES = 4  # samples whose gradients in a stack are compared with those of single clients
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ def check_name(name: str, randomness_of: Randomness, device: torch.device) -> No
 def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index, steps: float) -> Choice:
     """Return the executor called `name`; for `auto` the one that is faster on the first steps of `cohort` (c,).
 
-    `steps` is the number of all clients' steps in the whole run, which decides whether compiling pays. CUDA graphs, and
-    compiling for a GPU, are only used where they are asked for: no test of ours has run them there.
+    steps: of all clients in the run, which decide whether compiling pays. CUDA graphs, and compiling for a GPU, are
+    used only if they are asked for: our tests have not run them there.
     """
     one = make(Sequential)
     if name != "auto":
@@ -86,7 +86,7 @@ def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index,
     try:
         check_stack(one)
         choice = _faster(one, many, cohort)
-    except Exception as error:  # whatever a model raises in a stack alone is no reason to end
+    except Exception as error:  # a model that fails only in a stack can be trained without one
         Trial(one, cohort).run()
         log.warning("executor stacked fails, so one client is trained after another: %s", _in_a_line(error))
         return Choice(one, f"stacked fails: {_in_a_line(error)}")
@@ -96,7 +96,7 @@ def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index,
 
 
 def _one_at_a_time(one: Executor, many: Executor, cohort: Index) -> str:
-    """Say why clients are trained one after another without a trial; empty if a trial decides."""
+    """Return the reason to train clients one after another without a trial; empty if a trial decides."""
     if one.randomness is Randomness.OTHER:
         return "the model draws random numbers other than dropout"
     if one.randomness is Randomness.OF_BATCH:
@@ -118,7 +118,7 @@ def _compiled(choice: Choice, make: Callable[[type[Executor]], Executor], cohort
 
 
 def _in_a_line(error: Exception) -> str:
-    """Say in one line what failed, without the advice for who asked for stacks."""
+    """Return an error in one line, without the advice on the setting `executor`."""
     cause = error.__cause__ if isinstance(error, StackingError) and error.__cause__ else error
     return shortened(printable(f"{type(cause).__name__}: {str(cause).partition(chr(10))[0]}"))
 
@@ -128,8 +128,8 @@ def agreed(
 ) -> Choice:
     """Return the executor that rank 0 has `chosen`, on all ranks; without ranks, that of this process.
 
-    The number of ranks decides which clients are in one stack. If that changes the bits of a client's result, a choice
-    of `auto` is replaced, and one that was asked for says so in its reason.
+    The number of ranks determines which clients share a stack. If that changes the bits of a client's result, a choice
+    by `auto` is replaced, and the reason of an executor that was asked for states it.
     """
     if ranks.alone:
         return chosen()
@@ -151,8 +151,8 @@ def _faster(one: Executor, many: Executor, cohort: Index) -> Choice:
     """Return the faster of one client at a time and many at once, timed on the first steps of `cohort` (c,).
 
     By rule, models with convolutions go one client at a time, because stacked convolutions become grouped ones, which
-    are slower, and so do models with adapters, whose base is large enough alone. Other models are stacked. A trial
-    overrules this only if it says so clearly; no time at all says that the clock is too coarse.
+    are slower, and so do models with adapters, whose base is large. Other models are stacked. A trial overrules this
+    rule only by a clear speed-up; a time of zero means that the clock is too coarse.
     """
     seconds = _step_times((one, many), cohort)
     module = one.objective.module
@@ -166,9 +166,9 @@ def _faster(one: Executor, many: Executor, cohort: Index) -> Choice:
 def _step_times(
     executors: Sequence[Executor], cohort: Index, steps: int = TRIAL_STEPS, enough: float = ENOUGH
 ) -> dict[str, float]:
-    """Seconds of one client's step by executor, the shortest of several trials in turns, after one that warms up.
+    """Measure the seconds of a client's step by executor: the shortest of several trials in turns, after a warm-up.
 
-    The time of the processor counts, which other processes disturb less than the clock.
+    Processor time is measured, which other processes disturb less than wall-clock time.
     """
     trials = [Trial(executor, cohort, steps) for executor in executors]
     times: list[list[float]] = []
@@ -178,14 +178,14 @@ def _step_times(
         times.append([trial.seconds() for trial in trials])
     fastest = map(min, zip(*times, strict=True))
     taken = (int(trial.plan.steps.sum()) for trial in trials)
-    return {one.name: best / number for one, best, number in zip(executors, fastest, taken, strict=True)}
+    return {x.name: best / number for x, best, number in zip(executors, fastest, taken, strict=True)}
 
 
 class Trial:
-    """The first steps of the clients that have most steps, as many clients as run at once, from the initial model."""
+    """The first steps from the initial model of the clients with most steps, as many as an executor runs at once."""
 
     def __init__(self, executor: Executor, cohort: Index, steps: int = TRIAL_STEPS) -> None:
-        """Prepare everything, so that `run` is nothing but local training; `cohort` is (c,)."""
+        """Prepare everything but local training, which `run` does; `cohort` is (c,)."""
         batches, method, space = executor.batches, executor.method, executor.objective.space
         self.plan = batches.plan(0, batches.longest_first(0, cohort)[: executor.chunk]).first(steps)
         server = method.init_server(space.flatten(executor.objective.module))
@@ -201,7 +201,7 @@ class Trial:
         return self._run().w
 
     def seconds(self) -> float:
-        """Take the steps; returns the seconds until they are done on a GPU, or else those of the processor."""
+        """Take the steps; returns the wall-clock seconds on a GPU, else the processor seconds."""
         clock = _gpu_clock if self.plan.samples.is_cuda else process_time
         started = clock()
         self.run()
@@ -209,27 +209,27 @@ class Trial:
 
 
 def _gpu_clock() -> float:
-    """Return the clock in seconds, after all work of the GPU."""
+    """Wait for the GPU, then return the clock in seconds."""
     torch.cuda.synchronize()
     return perf_counter()
 
 
 def stands_alone(executor: Executor, cohort: Index) -> bool:
-    """Tell whether a client's result has the same bits in any stack, tried with some of `cohort` (c,).
+    """Tell whether a client's result has the same bits in any stack, by a trial with clients of `cohort` (c,).
 
     This depends on the functions in a model: torch computes the last few numbers of a tensor by other code than the
-    rest, and a single product by other code than several, and not all of that code rounds alike.
+    rest, and a single product by other code than several, and these codes may round differently.
     """
     clients = executor.batches.longest_first(0, cohort)[: min(executor.chunk, TRIAL_CLIENTS)]
     together = Trial(executor, clients).run()
-    for some in (slice(0, 1), slice(1, None), slice(0, None, 2), slice(1, None, 2), slice(2, 5)):
-        if len(clients[some]) and not torch.equal(Trial(executor, clients[some]).run(), together[some]):
+    for part in (slice(0, 1), slice(1, None), slice(0, None, 2), slice(1, None, 2), slice(2, 5)):
+        if len(clients[part]) and not torch.equal(Trial(executor, clients[part]).run(), together[part]):
             return False
     return True
 
 
 def check_stack(one: Executor) -> None:
-    """Raise StackingError if a stack of two clients has other gradients than each of them, or none."""
+    """Raise StackingError if a stack of two clients has other gradients than single clients, or none."""
     objective, data = one.objective, one.batches.data
     for layer in objective.module.modules():
         has_padding = getattr(layer, "padding_idx", None) is not None and not isinstance(layer, nn.Embedding)
@@ -237,9 +237,9 @@ def check_stack(one: Executor) -> None:
             raise StackingError(
                 f"model: in a stack, torch trains the padding of {type(layer).__name__}; set executor = 'sequential'"
             )
-    some = torch.arange(min(CHECKED_SAMPLES, len(data.y)), device=data.y.device)
-    x, y = (torch.stack([part, part.flip(0)]) for part in (data.inputs(some), data.y[some]))
-    keys = torch.arange(2, device=some.device) if one.randomness is Randomness.DROPOUT else None
+    samples = torch.arange(min(CHECKED_SAMPLES, len(data.y)), device=data.y.device)
+    x, y = (torch.stack([part, part.flip(0)]) for part in (data.inputs(samples), data.y[samples]))
+    keys = torch.arange(2, device=samples.device) if one.randomness is Randomness.DROPOUT else None
     w = objective.space.flatten(objective.module)
     points = torch.stack([w, w * 1.01 + 0.001])
     together = _gradient(objective, points, Batch(x, y, key=keys))
@@ -252,7 +252,7 @@ def check_stack(one: Executor) -> None:
 
 
 def _gradient(objective: Objective, w: torch.Tensor, batch: Batch) -> torch.Tensor:
-    """Compute what `Objective.gradient` does, in the precision of the model."""
+    """Compute the same as `Objective.gradient`, in the precision of the model."""
     w = w.detach().requires_grad_()
     with torch.enable_grad():
         gradient: torch.Tensor = torch.autograd.grad(objective.loss(w, batch).sum(), w)[0]
@@ -260,6 +260,6 @@ def _gradient(objective: Objective, w: torch.Tensor, batch: Batch) -> torch.Tens
 
 
 def _close(a: torch.Tensor, b: torch.Tensor, objective: Objective) -> bool:
-    """Tell whether two gradients agree but for rounding, which is that of the coarsest parameters."""
+    """Tell whether two gradients agree up to the rounding of the coarsest parameters."""
     floating = [p.dtype for p in objective.module.parameters() if p.is_floating_point()]
     return close(a, b, max(torch.finfo(dtype).eps for dtype in floating) ** 0.4)

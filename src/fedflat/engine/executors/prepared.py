@@ -1,15 +1,17 @@
-"""Local steps as functions of tensors, prepared once by a compiler or a CUDA graph and then taken many times."""
+"""Local steps as functions of tensors, prepared once by a compiler or a CUDA graph, and the executor of CUDA graphs."""
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ...core.local import Descent, LocalState, local_step
 from ...core.method import Context, Method
@@ -17,25 +19,28 @@ from ...core.objective import Batch, BatchOracle, Objective
 from ...core.oracle import Oracle
 from ...core.records import Record
 from ...data.preparation import to_device
+from ...rounds.batches import BatchPlan
+from ...rounds.executor import Sequential
 
 log = logging.getLogger(__name__)
 Run = Callable[[list[Tensor]], list[Tensor]]  # takes a step: from the tensors of `StepInputs` to those of the state
 NUMBERS = ("t", "share", "sampled", "steps", "lr")  # of a step; they change from step to step or round to round
+WARM_UP = 3  # steps before the recording, as torch advises: libraries choose their kernels in the first ones
 
 
 @dataclass(frozen=True)
 class StepInputs:
-    """What a local step depends on besides the method: the clients' state, message, batch, and a few numbers."""
+    """The inputs of a local step besides the method: the clients' state, message, batch, and a few numbers."""
 
     state: LocalState
     down: Any
     batch: Batch
     ctx: Context
     descent: Descent
-    numbers: Tensor  # what `StepNumbers` gives for this step
+    numbers: Tensor  # from `StepNumbers`
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return everything whose values may change, by name."""
+        """Return all tensors whose values may change, by name."""
         return self.rows() | self.shared()
 
     def rows(self) -> dict[str, Tensor]:
@@ -50,7 +55,7 @@ class StepInputs:
         return {name: x for name, x in named.items() if x is not None}
 
     def shared(self) -> dict[str, Tensor]:
-        """Return what is the same for all clients."""
+        """Return the tensors that all clients share, by name."""
         shared, is_weight = {"numbers": self.numbers}, self.ctx.is_weight
         return shared if is_weight is None else shared | {"is_weight": is_weight}
 
@@ -58,8 +63,8 @@ class StepInputs:
 class StepNumbers:
     """The numbers of each local step (`NUMBERS`) as a tensor (5,), made for many steps of a round at once.
 
-    One by one they cost as much as a small model's step. Float64, so that a number keeps the digits that Python gives
-    it.
+    Made one by one they would cost as much as a step of a small model. Float64 preserves the digits of Python's
+    numbers.
     """
 
     AT_ONCE = 16  # steps
@@ -69,7 +74,7 @@ class StepNumbers:
         self._steps: list[Tensor] = []
 
     def of(self, ctx: Context, steps: int, lr: float, device: torch.device) -> Tensor:
-        """Return those of the step after `steps` others in the round of `ctx`."""
+        """Return the numbers of step number `steps`, from 0, in the round of `ctx`."""
         if self._round != (ctx.t, ctx.share, ctx.sampled, lr):
             self._round, self._steps = (ctx.t, ctx.share, ctx.sampled, lr), []
         while len(self._steps) <= steps:
@@ -82,8 +87,8 @@ class StepNumbers:
 class TensorStep:
     """The local step of one method on one objective as a function of `StepInputs.tensors()`.
 
-    Numbers become tensors without an axis, so nothing that changes can be taken for a constant. A method that
-    needs more in its step than oracle and numbers raises an error here; such a step is not one of tensors.
+    Numbers become tensors without an axis, so that no changing value is compiled as a constant. A method that needs
+    more in its step than oracle and numbers raises an error here; its step is no function of tensors.
     """
 
     def __init__(self, method: Method, objective: Objective, example: StepInputs) -> None:
@@ -92,7 +97,7 @@ class TensorStep:
         self._layers, self._rounds, self._descent = example.ctx.layers, example.ctx.rounds, example.descent
         self._client, self._down = type(example.state.client), type(example.down)
         self.names = list(example.tensors())
-        self.gradients = 0  # minibatch gradients of a client that the last call took
+        self.gradients = 0  # minibatch gradients of a client in the last call
 
     def __call__(self, *values: Tensor) -> list[Tensor]:
         """Return the next tensors of the state: w, loss, velocity and factors if there are, and the clients' record."""
@@ -126,13 +131,13 @@ def _record(kind: Callable[..., Record], named: dict[str, Tensor], prefix: str) 
 
 
 class PreparedStep(ABC):
-    """Takes local steps through what `prepare` makes of them, once for each form that the tensors of a step have.
+    """Takes local steps by the result of `prepare`, which is called once for each form of a step's tensors.
 
     The first prepared step is compared with the plain one, since compilers make mistakes. A step that cannot be
-    prepared, for whatever reason, is taken as it is, and the log says why.
+    prepared is taken unprepared, and the log gives the reason.
     """
 
-    participle: ClassVar[str]  # what happens to a step when it is prepared, for messages
+    participle: ClassVar[str]  # for messages: "the step is not ..."
 
     def __init__(self, method: Method, objective: Objective) -> None:
         self._method, self._objective, self._numbers = method, objective, StepNumbers()
@@ -154,7 +159,7 @@ class PreparedStep(ABC):
         if not isinstance(grad, BatchOracle) or not self.takes(state):
             return local_step(method, state, down, grad, ctx, descent)
         if not all(x.is_contiguous() for x in (state.w, *state.client.tensors().values())):
-            # The memory of the state has to look the same at every step.
+            # The memory layout of the state must be the same at every step.
             state = replace(state, w=state.w.contiguous(), client=state.client.map(Tensor.contiguous))
         numbers = self._numbers.of(ctx, int(state.steps), float(descent.lr), state.w.device)
         inputs = StepInputs(state, down, grad.batch, ctx, descent, numbers)
@@ -174,8 +179,8 @@ class PreparedStep(ABC):
         values = list(inputs.tensors().values())
         try:
             run = self.prepare(step, inputs)
-            for found, expected in zip(run(values), step(*values), strict=True):
-                if not torch.allclose(found, expected, rtol=1e-3, atol=1e-5, equal_nan=True):
+            for result, expected in zip(run(values), step(*values), strict=True):
+                if not torch.allclose(result, expected, rtol=1e-3, atol=1e-5, equal_nan=True):
                     raise ArithmeticError(f"the {self.participle} step gives other numbers")
         except Exception as error:
             reason = " ".join((str(error).strip() or type(error).__name__).splitlines()[:2])
@@ -189,8 +194,58 @@ class PreparedStep(ABC):
 
     @abstractmethod
     def form(self, tensors: dict[str, Tensor]) -> tuple[object, ...]:
-        """Return a key that is equal for the tensors of two steps if one prepared step can take both."""
+        """Return a key; one prepared step serves all steps whose tensors have the same key."""
 
     @abstractmethod
     def prepare(self, step: TensorStep, inputs: StepInputs) -> Run:
         """Return a function that takes `step` for all tensors of the same form as `inputs`."""
+
+
+class GraphedStep(PreparedStep):
+    """Records a step as a CUDA graph once and replays it for every step and client: one launch instead of hundreds.
+
+    Inputs are copied into the recording's own tensors, results out of them. If no graph can be recorded, steps are
+    taken unprepared.
+    """
+
+    participle = "recorded as a CUDA graph"
+
+    def form(self, tensors: dict[str, Tensor]) -> tuple[object, ...]:
+        """Return names, shapes and types of all tensors: a recording serves equal ones only."""
+        return tuple((name, x.shape, x.dtype) for name, x in tensors.items())
+
+    def prepare(self, step: TensorStep, inputs: StepInputs) -> Run:
+        """Record the step."""
+        places = [x.clone() for x in inputs.tensors().values()]
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP):
+                step(*places)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            results = step(*places)
+
+        def run(values: list[Tensor]) -> list[Tensor]:
+            for place, x in zip(places, values, strict=True):
+                place.copy_(x)
+            graph.replay()
+            return [x.clone() for x in results]
+
+        return run
+
+
+class Graphed(Sequential):
+    """One client after another, each step replayed; batches are all of one size, with weights, for one recording."""
+
+    @cached_property
+    def step(self) -> GraphedStep:
+        """The function that takes local steps."""
+        return GraphedStep(self.method, self.objective)
+
+    def _steps(self, plan: BatchPlan) -> Iterator[tuple[Oracle, int]]:
+        size = self.batches.size
+        samples = functional.pad(plan.samples[0], (0, size - plan.samples.shape[-1]), value=-1)
+        for k in range(int(plan.steps[0])):
+            yield self._oracle(samples[k], plan, 1, k, full=False), 1

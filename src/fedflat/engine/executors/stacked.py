@@ -1,4 +1,4 @@
-"""Many clients at once as rows of one tensor, and the same with the local step compiled as a whole."""
+"""Many clients at once as rows of one tensor, with a plain or a compiled local step."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79
 
 
 class CompiledStep(PreparedStep):
-    """Compiles a step for any number of rows; one for each form that batches come in.
+    """Compiles a step for any number of rows, once for each form of the batches.
 
-    The step is traced with stand-ins first, which leaves a list of tensor operations, and that list is compiled:
-    about 5 to 10 seconds, less the next time, since the compiler keeps its work on disk. A step that asks for more
-    than tensors cannot be traced, and without a C++ compiler none can be compiled.
+    The step is traced with fake tensors into a graph of tensor operations, and the graph is compiled: 5 to 10 seconds,
+    less with the compiler's cache on disk. A step that uses more than tensors cannot be traced, and without a C++
+    compiler none can be compiled.
     """
 
     participle = "compiled"
 
     def takes(self, state: LocalState) -> bool:
-        """Tell whether there are several rows; one row is another program to the compiler, and not worth it."""
+        """Tell whether there are several rows: a single row would be compiled separately, which does not pay."""
         return len(state.w) > 1
 
     def form(self, tensors: dict[str, Tensor]) -> tuple[object, ...]:
-        """Return everything but the number of rows."""
+        """Return names, shapes without rows, strides and types of all tensors."""
         return tuple((name, x.shape[1:], x.stride(), x.dtype) for name, x in tensors.items())
 
     def prepare(self, step: TensorStep, inputs: StepInputs) -> Run:
@@ -57,10 +57,9 @@ class CompiledStep(PreparedStep):
 
 
 def compile_graph(graph: GraphModule, examples: list[Any]) -> Callable[..., Any]:
-    """Compile `graph`, for any number of rows if `examples` has a symbol for that.
+    """Compile `graph`, for any number of rows if the rows of `examples` are symbolic.
 
-    What `torch.compile` adds to it at every call, to find out whether it still fits, takes longer than a step of a
-    small model.
+    Not by `torch.compile`, whose guards take longer at every call than a step of a small model.
     """
     from torch._inductor import standalone_compile  # takes a second to import, and few runs compile
 
@@ -70,10 +69,9 @@ def compile_graph(graph: GraphModule, examples: list[Any]) -> Callable[..., Any]
 
 
 def _traced(step: TensorStep, inputs: StepInputs, shapes: Iterable[torch.Size]) -> tuple[GraphModule, list[Tensor]]:
-    """Trace the operations of `step` on stacks of any number of rows, and return them with the stand-ins.
+    """Trace `step` on stacks of any number of rows; returns the graph and the fake tensors.
 
-    `shapes` are those of the parameters. The tracer may take a size for another that it equals, so it is shown as
-    many rows as nothing else has.
+    shapes: of the parameters. The tracer may confuse equal sizes, so the number of rows is one that no other size has.
     """
     # Here, because they import sympy, which takes half a second, and few runs compile.
     from torch._subclasses import FakeTensorMode
@@ -91,7 +89,7 @@ def _traced(step: TensorStep, inputs: StepInputs, shapes: Iterable[torch.Size]) 
 
 
 def _any_number(mode: FakeTensorMode, number: int, x: Tensor) -> Tensor:
-    """Return a stand-in for any number of rows like those of `x`; equal rows lie in one place."""
+    """Return a fake tensor with a symbolic number of rows like those of `x`; expanded rows stay expanded."""
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
     example = x.new_zeros(1 if x.stride(0) == 0 else number, *x.shape[1:]).expand(number, *x.shape[1:])
@@ -100,10 +98,10 @@ def _any_number(mode: FakeTensorMode, number: int, x: Tensor) -> Tensor:
 
 
 class Stacked(Executor):
-    """Many clients at once: their models are the rows of one tensor. Clients that are done leave the stack."""
+    """Trains many clients at once: their models are rows of one tensor. Clients without steps left leave the stack."""
 
-    numbers_at_once = 2_000_000  # parameters, or numbers in a batch, in one tensor
-    # Of activations by estimate, where models have adapters. On the CPU larger stacks of transformers are not faster.
+    numbers_at_once = 2_000_000  # most parameters, or numbers in a batch, in one tensor
+    # Most bytes of activations, estimated, for models with adapters. On the CPU larger stacks are not faster.
     bytes_at_once, bytes_on_gpu = 2**25, 2**30
 
     @cached_property
@@ -114,15 +112,15 @@ class Stacked(Executor):
         return most if adapted_network(self.objective.module) is None else max(1, min(most, self._most_in_memory()))
 
     def _most_in_memory(self) -> int:
-        """Return the number of clients whose activations the memory holds.
+        """Return the number of clients whose activations fit into memory.
 
-        Without adapters the parameters bound the stack; an adapter is small beside what its model computes.
+        Without adapters the parameters bound the stack; adapters are small compared with the model's activations.
         """
         data = self.batches.data
         most = self.bytes_at_once if data.y.device.type == "cpu" else self.bytes_on_gpu
-        one = Batch(data.inputs(torch.zeros(1, dtype=torch.int64, device=data.y.device)), data.y[:1])
+        sample = Batch(data.inputs(torch.zeros(1, dtype=torch.int64, device=data.y.device)), data.y[:1])
         with self.objective.evaluating():
-            return int(most // (self.batches.size * Footprint(self.objective, one).gradient))
+            return int(most // (self.batches.size * Footprint(self.objective, sample).gradient))
 
     def run(
         self, plan: BatchPlan, down: Any, client: Any, ctx: Context, descent: Descent, step: StepFunction
@@ -137,19 +135,19 @@ class Stacked(Executor):
 
 
 class Compiled(Stacked):
-    """Many clients at once, with the local step compiled as a whole; see `CompiledStep`.
+    """Trains many clients at once with a compiled local step; see `CompiledStep`.
 
-    A call costs less than without compiling, so fewer clients will do; a step's vectors then stay near the processor.
+    A call costs less than without compiling, so stacks are smaller, and a step's vectors stay in the processor's cache.
     """
 
     numbers_at_once = 1_000_000
 
     @cached_property
     def chunk(self) -> int:
-        """At least two: a single client is not compiled."""
+        """The most clients in a stack, at least two: a single client is not compiled."""
         return max(2, super().chunk)
 
     @cached_property
     def step(self) -> CompiledStep:
-        """What takes the local steps."""
+        """The function that takes local steps."""
         return CompiledStep(self.method, self.objective)

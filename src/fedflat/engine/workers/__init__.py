@@ -1,4 +1,4 @@
-"""Worker processes, and the training of a round's clients in several of them at the same time."""
+"""Worker processes, and the training of a round's clients in several of them."""
 
 from .training_pool import Workers
 from .worker_pool import WorkerError

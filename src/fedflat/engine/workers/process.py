@@ -1,24 +1,94 @@
-"""A worker process as its parent sees it."""
+"""A worker process: the loop that runs its parent's tasks until the parent ends, and the parent's handle of it."""
 
 from __future__ import annotations
 
 import os
+import pickle
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from time import monotonic
 from typing import Any
 
-from . import start
-from .worker import RunTask
+import torch
 
-SUSPENDED = 5.0  # seconds for which a process may be suspended; a user may only have looked at it
+from ..allocator import tune_allocator
+from . import start
+
+Report = Callable[[Any], None]  # sends an event to the parent
+RunTask = Callable[[Any, Report], Any]  # runs a task that reports events; returns the result for the parent
+SUSPENDED = 5.0  # seconds for which a process may be suspended, e.g. by a debugger
 GRACE = 5.0  # seconds for a process to exit after it closed its connection
+
+
+@dataclass(frozen=True)
+class Event:
+    """A report from a running task."""
+
+    content: Any
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a task or of the setup."""
+
+    result: Any = None
+    error: Exception | None = None
+
+
+def serve(connection: Connection) -> None:
+    """Set up this process, then run one task after another. Raises EOFError or OSError when the parent has ended."""
+    try:
+        setup: Callable[[], RunTask] = connection.recv()
+        run = setup()
+    except Exception as error:
+        return connection.send(Outcome(error=picklable(error)))
+    connection.send(Outcome())
+    while True:
+        task = connection.recv()
+        try:
+            outcome = Outcome(run(task, lambda event: connection.send(Event(event))))
+        except Exception as error:
+            outcome = Outcome(error=picklable(error))
+        connection.send(outcome)
+
+
+def picklable(error: Exception) -> Exception:
+    """Return `error` with its traceback as a note, or a RuntimeError with its text if it cannot be pickled."""
+    error.add_note("".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 (just made)
+        return error
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def _exit_with_parent(descriptor: int) -> None:
+    """Exit when the other end of the connection is closed, as the system does when the parent ends."""
+    poll = select.poll()
+    poll.register(descriptor, 0)  # only POLLHUP, which is always reported
+    poll.poll()
+    os._exit(1)
+
+
+def main() -> None:
+    """Serve the parent that started this process."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides when this process ends
+        signal.signal(number, signal.SIG_IGN)
+    descriptor = int(sys.argv[1])
+    threading.Thread(target=_exit_with_parent, args=(descriptor,), daemon=True).start()
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    tune_allocator()
+    with Connection(descriptor) as connection, suppress(EOFError, OSError):
+        serve(connection)
 
 
 class WorkerProcess:
@@ -46,7 +116,7 @@ class WorkerProcess:
         self.pid = self._process.pid
         self.connection = Connection(ours.detach())
         self._suspended_since: float | None = None
-        self._was_suspended = False  # for so long that it was killed
+        self._was_suspended = False  # killed because it was suspended too long
         self.send(setup)
 
     @property
@@ -87,7 +157,7 @@ class WorkerProcess:
 
 
 def _is_suspended(pid: int) -> bool:
-    """Whether a child process is suspended. WNOWAIT: its exit status stays available for whoever waits for it."""
+    """Tell whether a child process is suspended. WNOWAIT leaves its exit status to the caller that waits for it."""
     try:
         return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:  # it has ended

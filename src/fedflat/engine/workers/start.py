@@ -1,7 +1,7 @@
-"""The program of a worker process: `python -P THIS_FILE SOCKET PARENT`, the number of an inherited file and a process.
+"""The program of a worker process: `python -P THIS_FILE SOCKET PARENT`, an inherited file descriptor and a process id.
 
-It is run by its path: as a part of its package it would import torch first, for seconds in which a parent may end.
-PARENT is 0 for a worker that a thread started which may end before its process.
+It is run by its path: as a module of its package it would first import torch, for seconds in which the parent may end.
+PARENT is 0 if a thread started the worker, because a thread may end before its process.
 """
 
 from __future__ import annotations
@@ -14,6 +14,6 @@ if __name__ == "__main__":
     if parent := int(sys.argv[2]):
         end_with(parent)
 
-    from fedflat.engine.workers.worker import main
+    from fedflat.engine.workers.process import main
 
     main()

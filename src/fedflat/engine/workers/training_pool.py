@@ -1,4 +1,4 @@
-"""Training of a round's clients in this process or, where that pays, in worker processes."""
+"""Training of a round's clients in this process or, if that pays, in worker processes."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ from ...data.types import Index
 from ...rounds.executor import Executor
 from ..cohort import ChunkInput, ChunkResult, train_chunk
 from ..shared_memory import BufferLayout, SharedBuffers, SharedMemory, Slot, TensorAllocator, join_pickle, split_pickle
-from .process import WorkerProcess
-from .worker import Report, RunTask
+from .process import Report, RunTask, WorkerProcess
 from .worker_pool import WorkerError, WorkerPool, WorkItem
 
 # Seconds of training in this process after which `auto` starts workers. Each takes 2 to 3 seconds to start.
 WORTH_STARTING = 10.0
+ATTEMPTS = 2  # a chunk that has ended two workers would end others, too
+LISTED = 5  # most clients named in a message
 
 
 class Workers:
     """Trains the chunks of a cohort; no bit of the result depends on which process trains a chunk.
 
-    This process trains where workers would gain nothing: one chunk, one worker, or too little work so far.
+    This process trains if workers would gain nothing: for one chunk, one worker, or too little work so far.
     """
 
     def __init__(self, executor: Callable[[], Executor], number: int | Literal["auto"], device: torch.device) -> None:
-        """At most `number` processes; `auto` is as many as torch has threads, as soon as it pays to start them."""
+        """Use at most `number` processes; `auto` is the number of torch's threads, once it pays to start them."""
         self._executor, self._auto = executor, number == "auto"
         possible = device.type == "cpu" and os.name == "posix"
         self.number = number if number != "auto" else torch.get_num_threads() if possible else 1
@@ -69,7 +70,7 @@ class Workers:
             self._pool = None
 
     def _use_workers(self, chunks: int, down: Any, ctx: Context) -> bool:
-        """Whether workers are to train the remaining `chunks` of a round; if so, some are ready."""
+        """Tell whether workers train the remaining `chunks` of a round; if so, one of them is ready."""
         if min(chunks, self.number) < 2 or (self._auto and self._seconds < WORTH_STARTING):
             return False
         if self._pool is None:
@@ -84,13 +85,9 @@ class Workers:
         return self._pool is not None
 
 
-ATTEMPTS = 2  # a chunk that ends two workers would end any number of them
-LISTED = 5  # clients in a message
-
-
 @dataclass(frozen=True)
 class TrainingSetup:
-    """Everything about training that is the same in all rounds."""
+    """The inputs of training that are the same in all rounds."""
 
     executor: Executor
     is_weight: Tensor | None
@@ -120,15 +117,15 @@ class ChunkTask:
 
 
 class TrainingPool:
-    """At most `number` workers, and the memory that they share.
+    """Up to `number` workers, and the memory that they share.
 
     The memory does not grow with the cohort: there are two slots for each worker, one for the chunk that it trains and
-    one for a result that waits until the results before it are taken. The training of a chunk is a function of the
+    one for a result that waits for the results before it. The training of a chunk is a function of the
     slot's records and the message, so another worker can repeat it.
     """
 
     def __init__(self, executor: Executor, number: int, dtype: torch.dtype, ctx: Context) -> None:
-        """`dtype` is that of the records. Raises InputError if what training needs cannot be sent to a process."""
+        """Share the training setup. dtype: of the records. Raises InputError if the setup cannot be pickled."""
         parts = _pickled(TrainingSetup(_without_test_data(executor), ctx.is_weight, ctx.layers), number)
         rows = min(executor.chunk, executor.batches.data.clients)
         layout = BufferLayout.of(executor, parts, rows, 2 * number, dtype)
@@ -142,7 +139,7 @@ class TrainingPool:
         self._workers = WorkerPool(number, partial(WorkerProcess, setup, (file,)), ATTEMPTS)
 
     def start(self, number: int) -> None:
-        """Start up to `number` workers and wait until one is ready. Raises the error for which none can be."""
+        """Start up to `number` workers and wait until one is ready. Raises the error if none can be set up."""
         self._workers.start(number)
 
     def close(self) -> None:
@@ -160,7 +157,7 @@ class TrainingPool:
         try:
             yield from self._in_order(tasks, replace(ctx, is_weight=None, layers=()))
         except BaseException:
-            self.close()  # nobody needs the unfinished results; the next round starts new workers
+            self.close()  # unfinished results are of no use; the next round starts new workers
             raise
 
     def _in_order(self, tasks: Iterator[ChunkInput], ctx: Context) -> Iterator[ChunkResult]:
@@ -212,7 +209,7 @@ def prepare_training(descriptor: int, layout: BufferLayout) -> RunTask:
 
 
 def _without_test_data(executor: Executor) -> Executor:
-    """`executor` without the samples that only the server uses."""
+    """Return `executor` without the samples that only the server uses."""
     training, training.batches = copy(executor), copy(executor.batches)
     training.batches.data = replace(executor.batches.data, test=None, validation=None, partition="")
     return training

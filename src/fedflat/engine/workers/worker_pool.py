@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, Protocol
 
-from .process import GRACE, WorkerProcess
-from .worker import Event, Outcome
+from .process import GRACE, Event, Outcome, WorkerProcess
 
 CHECK_INTERVAL = 1.0  # seconds between checks whether a worker is suspended
 
@@ -20,7 +19,7 @@ class WorkerError(RuntimeError):
 
 
 class PoolTask(Protocol):
-    """What a pool has to know about a task. Tasks are pickled for the workers."""
+    """A task of a pool; it is pickled for the workers."""
 
     def failure_message(self, pid: int, how: str) -> str:
         """Return the message of the WorkerError after the last attempt, in which process `pid` ended `how`."""
@@ -28,13 +27,13 @@ class PoolTask(Protocol):
 
 @dataclass(eq=False)
 class WorkItem:
-    """A task that was submitted to a pool, and its outcome; or the setup of a worker, whose task is None."""
+    """A task submitted to a pool, and its outcome; or the setup of a worker, whose task is None."""
 
     task: Any = None
     is_finished: bool = False
-    value: Any = None  # that the task returned
-    error: Exception | None = None  # that it raised, or a WorkerError
-    attempts: int = 0  # that failed because the worker ended
+    value: Any = None  # the result of the task
+    error: Exception | None = None  # raised by the task, or a WorkerError
+    attempts: int = 0  # failed ones, in which the worker ended
 
     def finish(self, value: Any = None, error: Exception | None = None) -> None:
         """Store the outcome."""
@@ -63,7 +62,7 @@ class WorkerPool:
         """`on_event(task, event)` is called for every event that a running task reports."""
         self._size, self._new_worker, self._attempts, self._on_event = size, new_worker, attempts, on_event
         self._waiting: deque[WorkItem] = deque()
-        self._workers: dict[WorkerProcess, WorkItem | None] = {}  # what each of them runs
+        self._workers: dict[WorkerProcess, WorkItem | None] = {}  # the item that each worker runs
         self._finalizer = weakref.finalize(self, _end_all, self._workers)
 
     @property
@@ -92,7 +91,7 @@ class WorkerPool:
     def wait(self, timeout: float = CHECK_INTERVAL) -> list[WorkItem]:
         """Process the next messages of the workers, and return the items that they finished.
 
-        If no message comes within `timeout` seconds, that is none. Raises the error of a worker that cannot be set up,
+        Returns none if no message comes within `timeout` seconds. Raises the error of a worker that cannot be set up,
         or WorkerError if it ends before it is.
         """
         busy: dict[Any, tuple[WorkerProcess, WorkItem]]
@@ -104,14 +103,14 @@ class WorkerPool:
         return [item for item in items if item.is_finished]
 
     def stop(self, signal_number: int) -> None:
-        """Forget the tasks that wait for a worker, and send a signal to the workers that run one."""
+        """Drop the tasks that wait for a worker, and send a signal to the workers that run a task."""
         self._waiting.clear()
         for worker, item in self._workers.items():
             if item and item.task:
                 worker.send_signal(signal_number)
 
     def end_idle(self) -> None:
-        """End the workers that run nothing, which frees their memory."""
+        """End idle workers to free their memory."""
         for worker in [worker for worker, item in self._workers.items() if item is None]:
             self._end(worker)
 
@@ -128,7 +127,7 @@ class WorkerPool:
             if worker.is_alive:
                 self._workers[worker] = item = self._waiting.popleft()
                 worker.send(item.task)
-            else:  # it ended after its last task, which is not the fault of the next one
+            else:  # it ended after its last task, so the next task is not to blame
                 self._end(worker)
         starting = sum(item is not None and item.task is None for item in self._workers.values())
         for _ in range(min(len(self._waiting) - starting, self._size - len(self._workers))):
@@ -166,6 +165,6 @@ class WorkerPool:
 
 
 def _end_all(workers: dict[WorkerProcess, WorkItem | None]) -> None:
-    """End workers that are not needed any more."""
+    """End all workers."""
     while workers:
         workers.popitem()[0].end()

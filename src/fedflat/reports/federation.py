@@ -1,0 +1,278 @@
+"""The report of a federation, from the server's folder: accuracy, participation, refusals and other events."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+from rich.table import Table
+
+from ..core.errors import InputError, printable
+from ..federation.flower.directory import MODEL, RESULT, STUDY, FederationDirectory, check
+from ..federation.flower.ejections import Ejections
+from ..federation.flower.event_log import read_events
+from ..federation.membership import Membership
+from ..files import make_folder, write_atomically
+from .figures import COLOURS, INK, INLINE, PANEL, inline
+from .tables import environment
+from .text_table import NOTHING, text_table
+
+PLAIN = ("time", "event")  # fields of every event
+SHOWN_ELSEWHERE = ("round", "client", "node refused")  # events that tables and figures show
+CURVES = (("test_accuracy", "test accuracy %", 100.0), ("test_loss", "test loss", 1.0), ("drift", "drift", 1.0))
+NAMED = 40  # most clients of a map, which shows their names
+COLUMNS = 150  # most rounds of a map
+BARS = 60  # most bars of the figure that replaces a larger map
+ROW = 0.22  # inches of a client's row in the map
+STATES = {"took part": "#2b8cc4", "missing or refused": "#e0701f"}  # a raster, whose colours a dark page cannot set
+FILE = "report.html"
+
+
+@dataclass(frozen=True)
+class RoundFacts:
+    """The clients that took part in a round."""
+
+    counted: Sequence[str] | None  # clients whose answers counted; None if the log does not say it
+    missing: Mapping[str, str]  # clients that were asked and did not count, with the reason
+
+
+@dataclass
+class ClientFacts:
+    """One client over all rounds in the model's history."""
+
+    name: str
+    samples: int | None  # None if the log does not say it
+    ejected: bool = False  # at present
+    counted: int | None = None
+    missing: int = 0
+    last: int | None = None  # the last round in which it counted, from 1
+    reasons: Counter[str] = field(default_factory=Counter)  # for which it was missing
+
+    @property
+    def title(self) -> str:
+        """The name, marked if the client is ejected."""
+        return f"{self.name} (ejected)" if self.ejected else self.name
+
+    @property
+    def reason(self) -> str:
+        """The most frequent reason for missing a round, and its count; empty if it missed none."""
+        return "; ".join(f"{reason} ({times} x)" for reason, times in self.reasons.most_common(1))
+
+
+@dataclass(frozen=True)
+class FederationData:
+    """The content of the report."""
+
+    path: Path
+    label: str
+    planned: int  # rounds
+    finished: bool
+    history: Sequence[Mapping[str, float]]  # metrics of each round, from the newest intact checkpoint
+    rounds: Mapping[int, RoundFacts]  # those in the log, by number from 0
+    clients: Sequence[ClientFacts]
+    refused: Sequence[tuple[str, str, int]]  # node, reason, count
+    happened: Sequence[tuple[str, str]]  # time and event, in the order of the log
+    damaged: Sequence[str]  # damaged files, each with its problem
+    settings: Mapping[str, str]  # of the study, by name; those that its result depends on
+
+    @classmethod
+    def read(cls, path: Path) -> FederationData:
+        """Read the server's folder. Raises InputError if it holds no federation, or its study is damaged."""
+        if not (path / STUDY).exists():
+            raise InputError(f"{path} holds no federation")
+        spec, events = FederationDirectory(path).spec(), list(read_events(path))
+        damaged = [f"{name}: {problem}" for name, problem in check(path) if problem]
+        try:
+            state = FederationDirectory(path).newest()
+        except InputError:  # all are damaged, and `damaged` lists them
+            state = None
+        history = state.history if state else ()
+        known = dict(Membership.load(state.path).members) if state else {}
+        rounds = {t: facts for t, facts in _rounds(events).items() if t < len(history)}
+        finished = (path / RESULT).exists() and (path / MODEL).exists()
+        clients, ejected = _clients(events, known, rounds), Ejections(path).read()
+        for client in clients:
+            client.ejected = client.name in ejected
+        return cls(path, spec.label, spec.rounds, finished, history, rounds, clients,
+                   _refused(events), _happened(events), damaged, dict(_flat(spec.decisive())))  # fmt: skip
+
+    @property
+    def headline(self) -> str:
+        """Progress, test accuracy and participation in one or two sentences."""
+        done = f"{len(self.history)} of {self.planned} rounds are done"
+        scores = [row["test_accuracy"] for row in self.history if row.get("test_accuracy") is not None]
+        accuracy = f", and the model has a test accuracy of {100 * scores[-1]:.1f} %" if scores else ""
+        missing = sum(len(facts.missing) for facts in self.rounds.values())
+        asked = missing + sum(len(facts.counted or ()) for facts in self.rounds.values())
+        if any(facts.counted is None for facts in self.rounds.values()):
+            return f"{done}{accuracy}. {missing} answers did not come or did not count."
+        return f"{done}{accuracy}. Of {asked} answers that were asked for, {asked - missing} counted."
+
+
+def _rounds(events: Iterable[Mapping[str, Any]]) -> dict[int, RoundFacts]:
+    """Return the rounds of the log by number, without rounds that a rollback or a restart from an earlier one undid."""
+    rounds: dict[int, RoundFacts] = {}
+    for event in events:
+        t, done, counted, missing = (event.get(name) for name in ("t", "done", "counted", "missing"))
+        if event["event"] == "round" and type(t) is int:
+            reasons = missing if isinstance(missing, dict) else {}
+            names = [str(name) for name in counted] if isinstance(counted, list) else None
+            rounds[t] = RoundFacts(names, {str(name): _text(reason) for name, reason in reasons.items()})
+        if event["event"] in ("begun", "rolled back") and type(done) is int:
+            rounds = {t: facts for t, facts in rounds.items() if t < done}
+    return dict(sorted(rounds.items()))
+
+
+def _clients(
+    events: Iterable[Mapping[str, Any]], members: Mapping[str, int], rounds: Mapping[int, RoundFacts]
+) -> list[ClientFacts]:
+    """Return the clients sorted by name: members, and clients that have registered according to the log."""
+    registered = {str(event.get("client")): event.get("samples") for event in events if event["event"] == "client"}
+    samples = {name: value if type(value) is int else None for name, value in registered.items()} | dict(members)
+    clients = {name: ClientFacts(name, value) for name, value in sorted(samples.items())}
+    for t, facts in rounds.items():
+        for name in facts.counted or ():
+            if name in clients:
+                clients[name].counted, clients[name].last = (clients[name].counted or 0) + 1, t + 1
+        for name, reason in facts.missing.items():
+            if name in clients:
+                clients[name].missing += 1
+                clients[name].reasons[reason] += 1
+    if all(facts.counted is not None for facts in rounds.values()):
+        for client in clients.values():
+            client.counted = client.counted or 0
+    return list(clients.values())
+
+
+def _refused(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, int]]:
+    """Return the nodes that were refused, each with reason and count."""
+    refusals = Counter(
+        (_text(event.get("node", "")), _text(event.get("reason", "")))
+        for event in events
+        if event["event"] == "node refused"
+    )
+    return [(node, reason, times) for (node, reason), times in refusals.items()]
+
+
+def _happened(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return the other events, those that no table or figure shows, each with its time and as text."""
+    lines = []
+    for event in events:
+        if event["event"] not in SHOWN_ELSEWHERE:
+            words = [f"{key} {_text(value)}" for key, value in event.items() if key not in PLAIN]
+            lines.append((_text(event["time"])[:19].replace("T", " "), f"{_text(event['event'])}: {', '.join(words)}"))
+    return lines
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the settings under dotted names, each as text; settings without a value are left out."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            yield f"{prefix}{name}", _text(value)
+
+
+def _text(value: object) -> str:
+    return printable(str(value))[:400]
+
+
+def write_federation_page(data: FederationData, folder: Path) -> Path:
+    """Write the page to `folder`, atomically. Raises InputError if it cannot be written."""
+    curves = [drawn for name, title, factor in CURVES if (drawn := _curve(data.history, name, title, factor))]
+    is_large = len(data.clients) > NAMED or len(data.history) > COLUMNS
+    text = environment().get_template("federation.html.j2").render(
+        data=data, title=f"{data.label}, a federation of {len(data.clients)} clients", curves=curves,
+        map=_counts(data) if is_large else _map(data), is_large=is_large,
+    )  # fmt: skip
+    make_folder(folder)
+    path = folder / FILE
+    write_atomically(path, lambda file: file.write_text(text))
+    return path
+
+
+def clients_table(data: FederationData) -> Table:
+    """Return a table of the clients, for a console."""
+    titles = ("client", "samples", "took part", "missing", "last in round", "mostly because")
+    rows = [(c.title, c.samples, c.counted, c.missing, c.last, c.reason) for c in data.clients]
+    texts = [[NOTHING if cell is None else str(cell) for cell in row] for row in rows]
+    return text_table(titles, texts, ("client", "mostly because"))
+
+
+def _curve(history: Sequence[Mapping[str, float]], name: str, title: str, factor: float) -> str | None:
+    """Draw a metric against rounds, as SVG; None if it was never evaluated."""
+    points = [(row["t"] + 1, factor * row[name]) for row in history if row.get(name) is not None]
+    if not points:
+        return None
+    with rc_context(INLINE):
+        figure = Figure(figsize=PANEL, layout="constrained")
+        axes = figure.subplots()
+        x, y = np.array(points, dtype=float).T
+        axes.plot(x, np.where(np.isfinite(y), y, np.nan), color=COLOURS[1], marker="o" if len(x) < 30 else None, ms=3)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set(xlabel="round", ylabel=title)
+        return inline(figure, f"{title} by round")
+
+
+def _map(data: FederationData) -> str | None:
+    """Draw participation by client and round, as SVG; None before the first round has ended."""
+    names = [client.name for client in data.clients]
+    if not names or not data.rounds:
+        return None
+    state = np.full((len(names), max(data.rounds) + 1), np.nan)
+    places = {name: place for place, name in enumerate(names)}
+    for t, facts in data.rounds.items():
+        for value, of_round in enumerate((facts.counted or (), facts.missing)):
+            state[[places[name] for name in of_round if name in places], t] = value
+    with rc_context(INLINE | {"axes.grid": False}):
+        figure = Figure(figsize=(9, 1.1 + ROW * len(names)), layout="constrained")
+        axes = figure.subplots()
+        extent = (0.5, state.shape[1] + 0.5, len(names) - 0.5, -0.5)
+        colours = ListedColormap(list(STATES.values()))
+        axes.imshow(state, aspect="auto", cmap=colours, vmin=0, vmax=1, interpolation="nearest", extent=extent)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_yticks(range(len(names)), names)
+        for edges, line in (
+            (np.arange(1, len(names)) - 0.5, axes.axhline),
+            (np.arange(1, state.shape[1]) + 0.5, axes.axvline),
+        ):
+            for edge in edges:  # without these lines equal cells form one block
+                line(edge, color="white", linewidth=0.8)
+        axes.set(xlabel="round")
+        _legend(figure)
+        return inline(figure, "who took part in each round")
+
+
+def _counts(data: FederationData) -> str | None:
+    """Draw the number of participants by round, as SVG: means over groups of rounds; None without any."""
+    if not data.rounds:
+        return None
+    width = -(-(max(data.rounds) + 1) // BARS)
+    groups: dict[int, list[tuple[int, int]]] = {}
+    for t, facts in data.rounds.items():
+        groups.setdefault(t // width, []).append((len(facts.counted or ()), len(facts.missing)))
+    counted, missing = np.array([np.mean(numbers, axis=0) for numbers in groups.values()]).T
+    with rc_context(INLINE | {"axes.axisbelow": True}):
+        figure = Figure(figsize=(9, 2.6), layout="constrained")
+        axes = figure.subplots()
+        middle = width * (np.array(list(groups)) + 0.5) + 0.5
+        for bottom, heights, colour in ((0.0, counted, "took part"), (counted, missing, "missing or refused")):
+            axes.bar(middle, heights, width=0.9 * width, bottom=bottom, color=STATES[colour])
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set(xlabel="round", ylabel="clients" if width == 1 else f"clients, mean of {width} rounds")
+        _legend(figure)
+        return inline(figure, "how many clients took part by round")
+
+
+def _legend(figure: Figure) -> None:
+    handles = [Patch(color=colour, label=label) for label, colour in STATES.items()]
+    figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False, labelcolor=INK)

@@ -1,0 +1,226 @@
+"""A comparison as a sentence and as tables: on a terminal, in HTML, LaTeX, CSV and pandas."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from rich.console import Console
+from rich.table import Table
+
+from ..core.errors import InputError, MissingPackageError, printable
+from ..experiments.csv_text import without_formula
+from ..experiments.statistics import Difference
+from ..files import write_atomically
+from ..metrics.flatness import Flatness
+from .columns import Column, caption, columns, measure_title, target_columns
+from .comparison_data import ComparisonData, Row
+from .published import published_lines
+from .text_table import NOTHING, text_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAMED = 4  # most methods that the headline names
+LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\N{NO-BREAK SPACE}": "~", "±": r"$\pm$", "Δ": r"$\Delta$",
+    "λ": r"$\lambda$", "ρ": r"$\rho$", "–": "--", "−": "$-$", "≥": r"$\geq$", "…": r"\dots{}", "<": r"$<$", ">": r"$>$",
+}  # fmt: skip
+
+
+def headline(comparison: ComparisonData) -> str:
+    """Return the sentence with which a report opens: who is ahead of the baseline, by how much, how certainly.
+
+    A method is certainly ahead if the 95 % interval of its difference is above zero. Each interval is for one
+    comparison: of forty methods as good as the baseline, one is above zero by chance.
+    """
+    rows = {row.label: row.difference for row in comparison.rows if row.difference is not None}
+    accuracy = "test accuracy" + (", chosen on the test set," if comparison.protocol == "best-test" else "")
+    if not rows:
+        return _alone(comparison.rows)
+    ahead = sorted((label for label, d in rows.items() if d.low is not None and d.low > 0), key=lambda n: -rows[n].mean)
+    best = ahead[0] if ahead else max(rows, key=lambda label: rows[label].mean)
+    first, to = rows[best], _baseline_of(comparison, best)
+    if first.low is None:
+        return (
+            f"One seed cannot tell who is ahead of {to}: {best}'s {accuracy} is {_points(first)} {_side(first)}, "
+            "without an interval."
+        )
+    if ahead:
+        others = f"; so {'is' if len(ahead) == 2 else 'are'} {_listed(ahead[1:])}" if len(ahead) > 1 else ""
+        return f"{best} is ahead of {to} by {_points(first)} of {accuracy} ({_interval(first)}){others}."
+    if all(d.high is not None and d.high < 0 for d in rows.values()):
+        behind = f"the closest, {best}, is {_points(first)} of {accuracy} behind"
+        return f"{comparison.baseline} is ahead of all others; {behind} ({_interval(first)})."
+    highest = f"the highest difference is {best}'s, {100 * first.mean:+.2f} points of {accuracy}"
+    return f"Nobody is certainly ahead of {comparison.baseline}: {highest} ({_interval(first)})."
+
+
+def _alone(rows: Sequence[Row]) -> str:
+    """Return the headline of a comparison without a baseline."""
+    best = max(rows, key=lambda row: row.accuracy.mean)
+    spread = "" if best.accuracy.std is None else f" ± {100 * best.accuracy.std:.2f}"
+    reached = f"{100 * best.accuracy.mean:.2f}{spread} % test accuracy ({_seeds(best.accuracy.n)})"
+    return f"{best.label} has {reached}; there is nothing to compare it with."
+
+
+def _baseline_of(comparison: ComparisonData, label: str) -> str:
+    return next(row.baseline or comparison.baseline for row in comparison.rows if row.label == label)
+
+
+def _points(d: Difference) -> str:
+    return f"{100 * abs(d.mean):.2f} points"
+
+
+def _side(d: Difference) -> str:
+    return "higher" if d.mean >= 0 else "lower"
+
+
+def _interval(d: Difference) -> str:
+    low, high = (0.0 if end is None else 100 * end for end in (d.low, d.high))
+    return f"95 % interval {low:+.2f} to {high:+.2f}, {_seeds(d.n)}"
+
+
+def _seeds(n: int) -> str:
+    return "1 seed" if n == 1 else f"{n} seeds"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Join names for a sentence; after the first `NAMED` only the number of the others."""
+    shown = [*names[:NAMED], *([f"{len(names) - NAMED} more"] if len(names) > NAMED else [])]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def tables(comparison: ComparisonData) -> list[Table]:
+    """Return all tables of the comparison."""
+    return [as_table(comparison), *published_table(comparison), *target_tables(comparison)]
+
+
+def as_table(comparison: ComparisonData) -> Table:
+    """Return the comparison as a table for a console."""
+    return _table(comparison, columns(comparison), caption(comparison))
+
+
+def target_tables(comparison: ComparisonData) -> list[Table]:
+    """Return a table for each target that a run reached: the cost of reaching it, by method."""
+    by_target = [target_columns(comparison, place) for place in range(len(comparison.targets))]
+    return [_table(comparison, cells) for cells in by_target if cells]
+
+
+def published_table(comparison: ComparisonData) -> list[Table]:
+    """Return the table of a paper's numbers other than test accuracies, a column per method; none without any."""
+    first = "the paper's other numbers"
+    rows = [(line.title, *line.cells) for line in published_lines(comparison)]
+    return [text_table((first, *(row.label for row in comparison.rows)), rows, (first,))] if rows else []
+
+
+def as_text(comparison: ComparisonData, width: int = 150) -> str:
+    """Return the comparison as plain text: headline, tables, notes. width: characters of a line."""
+    console = Console(width=width, no_color=True, force_terminal=False)
+    with console.capture() as captured:
+        console.print(*tables(comparison), sep="\n")
+    return "\n".join([printable(headline(comparison)), captured.get().rstrip(), *map(printable, comparison.notes)])
+
+
+def flatness_table(flatness_of: Mapping[str, Flatness]) -> Table:
+    """Return a table with a row per run and a column per number; those of single layers (with a slash) are left out."""
+    names = dict.fromkeys(name for flatness in flatness_of.values() for name in flatness if "/" not in name)
+    titles = ("run", *map(measure_title, names))
+    rows = [
+        (run, *(str(flatness[name]) if name in flatness else NOTHING for name in names))
+        for run, flatness in flatness_of.items()
+    ]
+    caption = "± half of a 95 % interval, or the residual of an eigenvalue; in brackets, on how many of all samples"
+    return text_table(titles, rows, ("run",), unbroken=titles, caption=caption)
+
+
+def _table(comparison: ComparisonData, cells: list[Column], caption: str | None = None) -> Table:
+    titles = [column.title for column in cells]
+    rows = [[column.cell(row) for column in cells] for row in comparison.rows]
+    return text_table(titles, rows, titles[:1], caption=caption)
+
+
+def environment() -> Environment:
+    """Return the templates of this package, which escape all values."""
+    return Environment(loader=PackageLoader("fedflat.reports"), autoescape=True, undefined=StrictUndefined)
+
+
+def html_table(comparison: ComparisonData) -> str:
+    """Return the table as HTML, without the rest of the page."""
+    module = environment().get_template("table.html.j2").module
+    table: str = str(module.comparison_table(comparison.rows, columns(comparison), caption(comparison)))  # type: ignore[attr-defined]
+    return table
+
+
+def latex_table(comparison: ComparisonData, chosen: Sequence[str] | None = None) -> str:
+    """Return the table as a `tabular` with booktabs' rules; bold as on the page, the caption as a comment.
+
+    chosen: titles of the columns besides the method; default all but rounds to a target that was not asked for.
+    Raises InputError for a column that the table does not have.
+    """
+    shown = _chosen_columns(comparison, chosen)
+    best = [column.best(comparison.rows) for column in shown]
+    lines = [
+        f"% {printable(caption(comparison))}",
+        "% \\usepackage{booktabs}",
+        f"\\begin{{tabular}}{{l{'r' * (len(shown) - 1)}}}",
+        "\\toprule",
+        " & ".join(_latex(column.title) for column in shown) + r" \\",
+        "\\midrule",
+    ]
+    for row in comparison.rows:
+        cells = [_latex(column.cell(row)) for column in shown]
+        bold = [
+            f"\\textbf{{{cell}}}" if row.label in labels else cell for cell, labels in zip(cells, best, strict=True)
+        ]
+        lines.append(" & ".join(bold) + r" \\")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
+
+
+def _chosen_columns(comparison: ComparisonData, chosen: Sequence[str] | None) -> list[Column]:
+    first, *others = columns(comparison)
+    if chosen is None:
+        return [first, *(c for c in others if comparison.has_own_targets or not c.title.startswith("rounds to"))]
+    by_title = {column.title.replace("\N{NO-BREAK SPACE}", " "): column for column in others}
+    if unknown := [title for title in chosen if title not in by_title]:
+        raise InputError(f"columns: {unknown[0]!r} is not in the table; it has {', '.join(map(repr, by_title))}")
+    return [first, *(by_title[title] for title in chosen)]
+
+
+def _latex(text: str) -> str:
+    return "".join(LATEX.get(character, character) for character in printable(text))
+
+
+def csv_text(comparison: ComparisonData) -> str:
+    """Return all numbers, to all digits, as CSV with a header; one row per method."""
+    import pyarrow as pa
+    import pyarrow.csv  # here, because tables on a terminal and on a page need none
+
+    table = comparison.table()
+    columns = [[without_formula(cell) for cell in column.to_pylist()] if pa.types.is_string(column.type) else column
+               for column in table.columns]  # fmt: skip
+    buffer = io.BytesIO()
+    pyarrow.csv.write_csv(pa.table(columns, [str(without_formula(name)) for name in table.column_names]), buffer)
+    return buffer.getvalue().decode()
+
+
+def write_csv(comparison: ComparisonData, path: Path) -> Path:
+    """Write `csv_text` to `path`, atomically. Raises InputError if it cannot be written."""
+    write_atomically(path, lambda file: file.write_text(csv_text(comparison)))
+    return path
+
+
+def data_frame(comparison: ComparisonData) -> pd.DataFrame:
+    """Return the numbers as a pandas DataFrame. Raises MissingPackageError, an InputError, without pandas."""
+    try:
+        import pandas  # noqa: F401  # not one of our dependencies
+    except ImportError as error:
+        raise MissingPackageError(
+            "to_pandas needs pandas: `pip install pandas`, or use `.table()` (pyarrow)"
+        ) from error
+    frame: Any = comparison.table().to_pandas()
+    return frame
