@@ -10,8 +10,8 @@ from fedflat.cli.flag_names import LISTS, TABLES, check_flags
 from fedflat.cli.flags import AS_JSON, _field, keys, override, resolve
 from fedflat.core.errors import InputError
 from fedflat.core.object_references import allow_code
-from fedflat.experiments.merging import is_list
 from fedflat.experiments.schema import members_of
+from fedflat.experiments.settings_tables import is_list
 from fedflat.experiments.spec import RunSpec, StudySpec
 
 SWA = ["--method", "swa", "--method.begin", "0.5"]

@@ -11,9 +11,9 @@ import pytest
 
 from fedflat.core.errors import InputError
 from fedflat.experiments import runner, studies
-from fedflat.experiments.extension import extend_run, extend_study, with_rounds
 from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.run_directory import RunDirectory, StoredRun
+from fedflat.experiments.studies import extend_run, extend_study, with_rounds
 from fedflat.experiments.verification import verify_run
 from support.studies import run_spec, study_spec
 from support.watching import Watched

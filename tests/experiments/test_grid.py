@@ -11,11 +11,10 @@ import pytest
 
 from fedflat.core.errors import InputError
 from fedflat.experiments.config_errors import validated
-from fedflat.experiments.extension import extend_study
-from fedflat.experiments.labels import variants
 from fedflat.experiments.run_directory import difference
+from fedflat.experiments.settings_tables import variants
 from fedflat.experiments.spec import RunSpec, StudySpec
-from fedflat.experiments.studies import begin_study, run_directory, stored_study, study, write_study
+from fedflat.experiments.studies import begin_study, extend_study, run_directory, stored_study, study, write_study
 from support.effort import effort
 from support.studies import SMALL, study_spec
 

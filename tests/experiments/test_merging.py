@@ -15,9 +15,8 @@ from fedflat.core.errors import InputError
 from fedflat.core.object_references import allow_code
 from fedflat.experiments import python_interface
 from fedflat.experiments.config_errors import validated
-from fedflat.experiments.merging import flattened
-from fedflat.experiments.recipe import Recipe
-from fedflat.experiments.recipe_files import Base, Item
+from fedflat.experiments.recipe import Base, Item, Recipe
+from fedflat.experiments.settings_tables import flattened
 from fedflat.experiments.spec import RunSpec, StudySpec
 
 OWN = "from fedflat.data.partition import Dirichlet\n\n\nclass Mine(Dirichlet):\n    '''Mine.'''\n"

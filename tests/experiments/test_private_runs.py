@@ -10,10 +10,10 @@ import torch
 
 from fedflat.core.errors import ChangedWarning, InputError
 from fedflat.experiments import runner
-from fedflat.experiments.extension import extend_run
 from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.run_directory import RunDirectory, StoredRun
 from fedflat.experiments.spec import RunSpec
+from fedflat.experiments.studies import extend_run
 from fedflat.rounds.privacy import private_mean
 from fedflat.rounds.privacy.private_rounds import logs_in, read_log
 from support.effort import effort

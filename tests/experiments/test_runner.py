@@ -24,11 +24,11 @@ from fedflat.core.errors import InputError, NonFiniteError
 from fedflat.engine.ranks import Ranks
 from fedflat.engine.simulation import Round
 from fedflat.experiments import runner, studies
-from fedflat.experiments.extension import extend_study
 from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.measuring import build_measures, measure_run
 from fedflat.experiments.run_directory import RunDirectory, StoredRun
 from fedflat.experiments.spec import RunSpec
+from fedflat.experiments.studies import extend_study
 from fedflat.files import locked
 from fedflat.metrics.protocols import WINDOW
 from support.effort import chosen, effort

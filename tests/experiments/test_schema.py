@@ -13,11 +13,10 @@ import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.core.object_references import allow_code
 from fedflat.experiments.config_errors import validated
-from fedflat.experiments.extension import extend_run, extend_study
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.runner import run
 from fedflat.experiments.spec import RunSpec, StudySpec
-from fedflat.experiments.studies import begin_study, run_directory, study
+from fedflat.experiments.studies import begin_study, extend_run, extend_study, run_directory, study
 from fedflat.experiments.tuning_spec import TuningSpec
 from fedflat.methods import find
 from fedflat.reports.page import Chapter, write_page

@@ -11,14 +11,13 @@ from .. import __version__
 from ..core.errors import changes_in_one_line
 from ..core.matrix_products import fix_product_rounding
 from ..engine.allocator import tune_allocator
-from . import data, flower, recipes
-from .completion import SettingsCommand
+from . import flower, recipes
 from .console import Console, in_one_line
-from .installation import doctor, methods
+from .flag_names import SettingsCommand
+from .installation import check_method, doctor, methods, new
 from .landscape import landscape
-from .models import export, predict, prepare_model, pretrain
-from .own_code import check_method, new
-from .results import flatness, report, verify
+from .preparation import data_app, prepare_model, pretrain
+from .results import export, flatness, predict, report, verify
 from .run import compare, resume, run
 from .tune import best, tune
 
@@ -49,7 +48,7 @@ for command in WITH_SETTINGS:
     app.command(cls=SettingsCommand, options_metavar="[FILE.toml] [--KEY VALUE]...")(command)
 for command in WITHOUT_SETTINGS:
     app.command()(command)
-app.add_typer(data.app, name="data")
+app.add_typer(data_app, name="data")
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(flower.app, name="flower")
 

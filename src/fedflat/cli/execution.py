@@ -18,12 +18,11 @@ from ..data.dataset import LoadedDataset
 from ..engine.arguments import BF16
 from ..engine.ranks import Ranks
 from ..experiments import runner, studies
-from ..experiments.extension import extend_run, extend_study, with_rounds
 from ..experiments.recipe import Cell, Recipe
 from ..experiments.run_directory import RunDirectory, StoredRun
 from ..experiments.runner import together
 from ..experiments.spec import Experiment, RunSpec, StudySpec
-from ..experiments.studies import Jobs
+from ..experiments.studies import Jobs, extend_run, extend_study, with_rounds
 from ..experiments.tracking import TrackingObserver
 from ..files import write_atomically
 from ..metrics.protocols import long_mean

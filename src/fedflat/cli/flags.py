@@ -15,8 +15,8 @@ from ..core.errors import InputError, printable, shortened
 from ..core.object_references import is_outside
 from ..data.partition import PARTITIONS
 from ..experiments.config_errors import validated
-from ..experiments.merging import is_list, merged
 from ..experiments.schema import Member, members_of
+from ..experiments.settings_tables import is_list, merged
 from ..experiments.spec import Experiment, RunSpec, StudySpec, from_flag
 from ..methods import METHODS
 from ..reports.text_table import literal

@@ -18,9 +18,8 @@ from ..core.object_references import allow_code
 from ..experiments.interrupt import Interrupted, signals_handled_by
 from ..federation.terms import SETTINGS, key_of
 from ..reports.text_table import literal
-from .completion import SettingsCommand
 from .console import Console
-from .flag_names import check_flags
+from .flag_names import SettingsCommand, check_flags
 
 app = typer.Typer(
     help="Real federations by Flower, each client with its own samples: export a study, try it out, make keys. "

@@ -10,9 +10,8 @@ import typer
 from ..core.errors import InputError
 from ..core.object_references import allow_code
 from ..reports.listing import paper_names, recipe_names, recipe_rows, recipe_table
-from .completion import SettingsCommand
 from .console import Console
-from .flag_names import check_flags
+from .flag_names import SettingsCommand, check_flags
 from .run import JobsOption, number_of_jobs
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The commands on finished runs: `fedflat report`, `fedflat flatness` and `fedflat verify`."""
+"""The commands on finished runs: `report`, `flatness`, `verify`, `predict` and `export`."""
 
 from __future__ import annotations
 
@@ -227,3 +227,63 @@ def verdicts(folder: Path) -> Iterator[Verdict]:
             yield Verdict(folder / name, problem, "it is converted again when it is needed" if problem else "")
     else:
         raise InputError(f"{folder} holds neither a run, a study, a search, a federation nor a cache of data sets")
+
+
+def predict(
+    context: typer.Context,
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    source: Annotated[
+        Path,
+        typer.Option("--input", help="x.npz, x.parquet, x.txt with a text a line, a picture, or a folder of pictures."),
+    ],
+    out: Annotated[Path, typer.Option(help="The new file to write to, .csv or .parquet.")] = Path("predictions.csv"),
+    scores: Annotated[bool, typer.Option("--scores", help="Also a column for each score of the model.")] = False,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Also a column for each probability: softmax, or of labels sigmoid.")
+    ] = False,
+    code: AllowCodeOption = False,
+) -> None:
+    """Predict what a run's model says of samples that it was not trained on; the data of training are not needed.
+
+    Samples are given as they were for training: an npz has the array x, a parquet file the column image or text, and
+    pictures are decoded, resized and scaled in the same way. Samples of another shape, or another kind of numbers, are
+    refused. The table has a row for each sample: its path in the folder or its number, and its class, or what else
+    the task predicts.
+
+    fedflat predict runs/cats --input pictures --out predictions.csv
+
+    fedflat predict runs/digits --input new.npz --out predictions.parquet --probabilities
+    """
+    from ..experiments.export import predict_file  # here, because it imports torch
+    from ..experiments.run_directory import StoredRun
+
+    if code:
+        context.with_resource(allow_code())
+    if is_federation(run):
+        raise InputError(f"{run} holds a federation, whose server does not know what samples its clients have; in "
+                         f"Python put {run / 'model.safetensors'} into a model")  # fmt: skip
+    console = Console()
+    with console.bars(counted=True) as progress:
+        number = predict_file(StoredRun.open(run), source, out, scores, probabilities, progress)
+    console.say(f"{number:,} predictions: {out}")
+
+
+def export(
+    context: typer.Context,
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    folder: Annotated[Path, typer.Argument(help="The new folder to write to.")],
+    code: AllowCodeOption = False,
+) -> None:
+    """Write a run's model for other programs: an adapter as peft reads it, any other model as safetensors.
+
+    Beside it is load.py, which shows how to load it. A further run can start from an adapter: --adapter.start FOLDER.
+
+    fedflat export runs/news adapters/news
+    """
+    from ..experiments import export as writing  # here, because it imports torch
+    from ..experiments.run_directory import StoredRun
+
+    if code:
+        context.with_resource(allow_code())
+    for name in writing.export(StoredRun.open(run), folder):
+        Console().say(f"wrote {folder / name}")

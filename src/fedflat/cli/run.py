@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -113,7 +118,6 @@ def run(
     from ..experiments.tracking import check_trackers
     from .execution import carry_out_run, prepare_data, show_cost, warn_of_doubtful_settings
     from .flags import key_table, resolve
-    from .ranks import launch
 
     console = Console(quiet=not is_first_rank())
     if show_keys:
@@ -131,9 +135,53 @@ def run(
     if ranks:
         words = ["run", *context.args, "--out", str(path), "--patience", str(patience), *["--strict"] * strict]
         words += [word for name in tracked for word in ("--track", name)]
-        return launch(ranks, max_restarts, grace, words)
+        return _launch(ranks, max_restarts, grace, words)
     with joined(patience) as all_ranks:
         carry_out_run(console, spec, path, all_ranks, strict, tracked)
+
+
+def _launch(number: int, restarts: int, grace: int, words: Sequence[str]) -> None:
+    """Run `python -m fedflat WORDS` in `number` ranks of torchrun, on this machine.
+
+    Raises InputError for numbers that cannot work; if ranks fail, typer.Exit with the code of the first that failed.
+    """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    from ..engine.local_ranks import BACKEND, LOOPBACK, OneMachine, meeting_place
+    from ..experiments.interrupt import signals_restored
+    from ..files import temporary_folder
+
+    for name, value, least in (("--ranks", number, 1), ("--max-restarts", restarts, 0), ("--grace", grace, 0)):
+        if value < least:
+            raise InputError(f"{name} {value} must be at least {least}")
+    rendezvous_handler_registry.register(BACKEND, lambda parameters: OneMachine())
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    try:
+        with signals_restored(), temporary_folder("fedflat-ranks-", Path(gettempdir())) as folder:
+            config = LaunchConfig(
+                min_nodes=1, max_nodes=1, nproc_per_node=number, run_id=f"fedflat-{os.getpid()}", max_restarts=restarts,
+                rdzv_backend=BACKEND, local_addr=LOOPBACK, shutdown_timeout=grace,
+                logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
+            )  # fmt: skip
+            with meeting_place(folder):
+                elastic_launch(config, sys.executable)("-m", "fedflat", *words)
+    except ChildFailedError as error:  # torch's own report of it is not shown
+        # Ranks that torchrun ended (SIGTERM) come last, before them those that ended because they had lost the others.
+        rank, failure = min(
+            error.failures.items(), key=lambda one: (one[1].exitcode == -signal.SIGTERM, one[1].exitcode >= 0)
+        )
+        if failure.exitcode < 0:
+            name = failure.signal_name()
+            Console(stderr=True).say(
+                f"fedflat: rank {rank} was ended by {name} (is memory short?); "
+                "the same command goes on from the last checkpoint"
+            )
+        raise typer.Exit(code=failure.exitcode if failure.exitcode > 0 else 1) from error
+    except SignalException as error:
+        raise typer.Exit(code=128 + error.sigval) from error
 
 
 def compare(

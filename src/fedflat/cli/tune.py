@@ -181,7 +181,7 @@ def _paths(out: Path, number: int) -> list[Path]:
 
 def _best_table(choices: list[RankedSettings]) -> Table:
     """List the best settings of each method, and by how much they are ahead of the next ones."""
-    from ..experiments.labels import variants
+    from ..experiments.settings_tables import variants
     from ..reports.text_table import text_table
 
     labels = [variants([candidate.spec.decisive() for candidate in choice.candidates])[0] for choice in choices]

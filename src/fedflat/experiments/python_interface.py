@@ -8,9 +8,9 @@ from typing import Any
 from ..core.object_references import allow_code
 from ..core.plain_numbers import takes_numbers
 from .config_errors import validated
-from .merging import merged
 from .run_directory import StoredRun
 from .runner import RunObserver
+from .settings_tables import merged
 from .spec import Experiment, StudySpec
 from .studies import Jobs
 from .studies import study as carry_out_study

@@ -12,8 +12,8 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..rounds.settings import settings_key
-from .labels import variants
 from .run_directory import StoredRun
+from .settings_tables import variants
 from .spec import Experiment, RunSpec, StudySpec
 from .statistics import MeanEstimate, mean_estimate
 from .tuning_spec import CHOSEN

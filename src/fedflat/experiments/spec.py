@@ -57,10 +57,8 @@ from ..rounds.privacy.accountant import Privacy
 from ..rounds.run_model import InitialModel
 from ..rounds.settings import digest, settings_key
 from .config_errors import check_bounds, short_repr, validated
-from .grid import SettingsGrid, checked_grid
-from .labels import variants
-from .merging import merged, nested
 from .schema import Choice, Named, ObjectOf, Section, errors_at, table_of
+from .settings_tables import SettingsGrid, checked_grid, merged, nested, variants
 
 MAX_FILE_BYTES = 2**24  # of a configuration; a million clients in listed cohorts have 12 million
 ALL_CLIENTS = 1.0  # the default of a `Simulation`, in whose place privacy has a rate

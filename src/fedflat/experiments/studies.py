@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
-from ..core.errors import InputError, NonFiniteError
+from ..core.errors import ChangedWarning, InputError, NonFiniteError
 from ..engine.ranks import is_launched
-from ..files import locked, make_folder, sweep
+from ..files import flush_folder, locked, make_folder, sweep, system_errors
 from ..rounds.checksums import Checksums
 from ..rounds.device import usable_device
+from .config_errors import validated
 from .interrupt import StopRequest, stop_between_rounds
 from .parallel import ParallelRuns, Runs
 from .run_directory import RunDirectory, StoredRun, difference, remedy
-from .runner import RunExecution, RunObserver
-from .spec import RunSpec, StudySpec
+from .runner import RunExecution, RunObserver, load_newest_checkpoint
+from .spec import Experiment, RunSpec, StudySpec
 
 Jobs = int | Literal["auto"]
 EXTENSIBLE = ("methods", "seeds", "protocol", "grid")  # settings that may change when a study is extended
+Spec = TypeVar("Spec", bound=Experiment)
 
 
 def study(
@@ -201,3 +204,65 @@ def stored_study(path: Path) -> tuple[StudySpec, list[StoredRun]]:
     if not runs:
         raise InputError(f"{path} holds no finished run; continue the study with `fedflat resume {path}`")
     return spec, runs
+
+
+def with_rounds(spec: Spec, rounds: int) -> Spec:
+    """Return `spec` with this number of `rounds`. Raises InputError if that is not possible."""
+    return validated(type(spec), spec.table() | {"rounds": rounds})
+
+
+def extend_run(directory: RunDirectory, rounds: int, strict: bool = False) -> RunSpec:
+    """Make the run in `directory`, finished or not, one of so many `rounds`, which are not computed here.
+
+    What was found out about the model that is no longer the final one is removed: summary, model and flatness. Raises
+    InputError, and changes nothing, if the run has as many rounds, or cannot go on: its checkpoints are damaged, its
+    cohorts are listed and are not enough, or, with `strict`, versions or code are others.
+    """
+    spec = directory.spec()
+    longer = _with_more(spec, rounds, directory.path)
+    with directory.writing():
+        _check_it_can_go_on(longer, directory, strict)
+        directory.reopen(longer)
+    return longer
+
+
+def extend_study(path: Path, rounds: int, strict: bool = False) -> StudySpec:
+    """Make the study in `path` one of so many `rounds`; runs that have begun are extended, and nothing is computed.
+
+    Killed in between and called again, it goes on. Raises InputError as `extend_run` does.
+    """
+    spec = load_study(path)
+    if "rounds" in spec.grid:
+        raise InputError(f"--rounds {rounds}: the grid of {path} says how many rounds each run has; extend that")
+    longer = _with_more(spec, rounds, path)
+    with writing_study(path):
+        for before, after in zip(spec.runs(), longer.runs(), strict=True):
+            old, new = run_directory(before, path), run_directory(after, path)
+            if not old.has_begun or new.path.exists():
+                continue
+            old.check_same_run(before, any_rounds=True)
+            if old.spec().rounds < rounds:
+                extend_run(old, rounds, strict)
+            with system_errors(old.path, "renamed"):
+                old.path.rename(new.path)
+                flush_folder(new.path.parent)
+        write_study(longer, path)
+    return longer
+
+
+def _with_more(spec: Spec, rounds: int, path: Path) -> Spec:
+    if rounds <= spec.rounds:
+        raise InputError(f"--rounds {rounds}: {path} is of {spec.rounds} rounds already; give a larger number")
+    if label := spec.planned_by_rounds():
+        raise InputError(f"--rounds {rounds}: {label} has trained for the {spec.rounds} rounds that were planned, so "
+                         f"{path} cannot get more; start anew with --out")  # fmt: skip
+    return with_rounds(spec, rounds)
+
+
+def _check_it_can_go_on(spec: RunSpec, directory: RunDirectory, strict: bool) -> None:
+    """Raise InputError unless the newest whole checkpoint can be loaded for `spec`."""
+    if directory.is_finished and not directory.checkpoints:
+        raise InputError(f"{directory.path} cannot be extended: it has no checkpoint any more")
+    with closing(spec.build(directory.state)) as sim, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ChangedWarning)  # it is said when the run goes on
+        load_newest_checkpoint(sim, directory, strict)

@@ -16,14 +16,13 @@ from typing import Any
 from ..core.errors import InputError
 from ..files import locked, make_folder, sweep
 from ..rounds.checksums import Checksums
-from .extension import extend_run, with_rounds
 from .interrupt import StopRequest, stop_between_rounds
 from .ledger import CURVES, LEDGER, Ledger, Tried, going_on, ranked
 from .run_directory import RunDirectory, difference
 from .runner import RunObserver
 from .selection import study_of
 from .spec import Experiment, RunSpec, StudySpec
-from .studies import Jobs, carry_out_all, check_folders, number_of_jobs
+from .studies import Jobs, carry_out_all, check_folders, extend_run, number_of_jobs, with_rounds
 from .tuning_spec import Configuration, TuningSpec
 
 SETTINGS, WINNERS = "tune.toml", "winners.toml"

@@ -16,8 +16,8 @@ from ..core.errors import InputError
 from ..methods import find, plain
 from ..rounds.settings import flattened
 from .config_errors import validated
-from .grid import SettingsGrid
 from .schema import Named, Section, table_of
+from .settings_tables import SettingsGrid
 from .spec import RunSpec, StudySpec, distinct_seeds, with_variants
 
 CHOSEN = ("client", "method")  # sections of a run's configuration that are chosen; the others make the problem

@@ -19,9 +19,9 @@ from .run_directory import METRICS, RunDirectory, difference
 from .run_file_readers import read_metrics
 from .spec import StudySpec
 from .studies import load_study, run_directory
-from .tracking.tracker import AGAIN as TRACKED_AGAIN
-from .tracking.tracker import METRICS as TRACKED_METRICS
-from .tracking.tracker import STATE, check_csv
+from .tracking.trackers import AGAIN as TRACKED_AGAIN
+from .tracking.trackers import METRICS as TRACKED_METRICS
+from .tracking.trackers import STATE, check_csv
 from .tuning import SETTINGS, WINNERS, comparable, result, settings_of, winning_study
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import InputError
 from ..core.plain_numbers import plain_numbers
-from ..experiments.recipe_files import Published
+from ..experiments.recipe import Published
 from ..experiments.statistics import mean_estimate, paired_difference
 from ..metrics.protocols import Protocol
 from . import export

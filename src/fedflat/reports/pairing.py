@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..engine.arguments import BF16
-from ..experiments.labels import identities, labels
+from ..experiments.settings_tables import identities, labels
 from ..methods import plain
 from ..metrics.protocols import Protocol, long_mean
 from ..rounds.settings import settings_key

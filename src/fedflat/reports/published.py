@@ -6,7 +6,7 @@ from ast import literal_eval
 from collections.abc import Iterable
 from math import inf
 
-from ..experiments.recipe_files import Number, Published
+from ..experiments.recipe import Number, Published
 from ..methods import plain
 from .comparison_data import Row
 

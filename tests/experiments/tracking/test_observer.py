@@ -9,11 +9,11 @@ import pytest
 
 from fedflat.core.errors import ChangedWarning, InputError
 from fedflat.experiments import runner, studies, tracking
-from fedflat.experiments.extension import extend_run
 from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.run_directory import RunDirectory, StoredRun
 from fedflat.experiments.runner import RunObserver, together
-from fedflat.experiments.tracking.tracker import CsvTracker, TrackedRun
+from fedflat.experiments.studies import extend_run
+from fedflat.experiments.tracking.trackers import CsvTracker, TrackedRun
 from support.studies import run_spec, study_spec
 from support.tracked import READERS, Tracked
 from support.watching import Watched

@@ -14,8 +14,7 @@ from ...engine.simulation import Round
 from ..run_directory import RunDirectory, StoredRun
 from ..runner import RunObserver
 from ..spec import RunSpec
-from .services import MlflowTracker, TensorBoardTracker, WandbTracker
-from .tracker import CsvTracker, TrackedRun, Tracker
+from .trackers import CsvTracker, MlflowTracker, TensorBoardTracker, TrackedRun, Tracker, WandbTracker
 
 TRACKERS: dict[str, type[Tracker]] = {
     "csv": CsvTracker, "tensorboard": TensorBoardTracker, "wandb": WandbTracker, "mlflow": MlflowTracker,

@@ -1,4 +1,4 @@
-"""`fedflat data`: which data sets can be loaded, and how a split of one looks."""
+"""The commands that prepare what runs need: `fedflat data`, `prepare-model` and `pretrain`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
+from ..core.errors import InputError
 from ..core.object_references import allow_code
 from ..reports.listing import source_rows
-from .completion import SettingsCommand, source_names
 from .console import Console
-from .flag_names import check_flags
+from .flag_names import SettingsCommand, check_flags, source_names
 
-app = typer.Typer(help="List data sets; look at a split before training on it.", no_args_is_help=True)
+data_app = typer.Typer(help="List data sets; look at a split before training on it.", no_args_is_help=True)
 
 
-@app.command("list")
+@data_app.command("list")
 def list_sources() -> None:
     """List the data sets that `--data.name` accepts, and which files each is read from."""
     console = Console()
@@ -25,7 +25,7 @@ def list_sources() -> None:
         console.say(f"{'':<14} files: {files}", style="dim")
 
 
-@app.command("prepare")
+@data_app.command("prepare")
 def prepare_source(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="A data set, see `fedflat data list`.", autocompletion=source_names)],
@@ -62,7 +62,7 @@ def prepare_source(
         console.say(f"digest {loaded.contents}, kept in {cache_folder()}")
 
 
-@app.command("partition", cls=SettingsCommand, options_metavar="[FILE.toml] [--KEY VALUE]...")
+@data_app.command("partition", cls=SettingsCommand, options_metavar="[FILE.toml] [--KEY VALUE]...")
 def partition(
     context: typer.Context,
     figure: Annotated[Path | None, typer.Option(help="Write the heat map to this SVG file.")] = None,
@@ -88,3 +88,54 @@ def partition(
     console.say(*shade_map(data.counts(), console.width))
     if figure:
         console.say(f"heat map: {figure}")
+
+
+def pretrain(
+    name: Annotated[str, typer.Argument(help="A set of texts, see `fedflat data list`.", autocompletion=source_names)],
+    folder: Annotated[Path, typer.Argument(help="The new folder to write the encoder to.")],
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder that holds a folder of this name; default $FEDFLAT_DATA.")
+    ] = None,
+    partial: Annotated[bool, typer.Option("--partial", help="Accept fewer samples than the whole set.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Of the initial weights and the order of batches.")] = 0,
+) -> None:
+    """Train a small text encoder on half of a set's classes, as a base for adapters if you have no pretrained one.
+
+    fedflat pretrain ag-news ag-news-encoder --data-dir DATA
+    fedflat recipes run ours/lora-ag-news --data-dir DATA
+
+    It is a BERT of two layers, trained in a few minutes on the first half of the classes alone; the other half is new
+    to whoever trains adapters on it. A pretrained model's folder serves in its place: --model.options.path FOLDER.
+    """
+    from ..experiments import pretraining  # here, because it imports torch
+
+    console = Console()
+    with console.bars() as progress:
+        made = pretraining.pretrain(name, folder, data_dir, partial, seed, progress)
+    learned = "" if made.accuracy is None else f", {100 * made.accuracy:.1f} % of their test texts right"
+    console.say(
+        f"trained {made.parameters:,} parameters on {made.samples:,} texts of {len(made.classes)} classes{learned}",
+        f"wrote {folder}",
+    )
+
+
+def prepare_model(
+    name: Annotated[str, typer.Argument(metavar="hub:OWNER/NAME", help="A repository of the Hugging Face hub.")],
+    hub: Annotated[bool, typer.Option("--hub", help="Fetch it from the hub.")] = False,
+    revision: Annotated[
+        str | None, typer.Option(help="With --hub: the commit to fetch, default the one fetched last.")
+    ] = None,
+) -> None:
+    """Fetch a pretrained model, or say which commit of it is on this machine.
+
+    fedflat prepare-model hub:google/vit-base-patch32-224-in21k --hub
+
+    Model options `path` and `pretrained` may then name it so. No run fetches anything.
+    """
+    from ..models import fetch
+    from ..models.blocks.fetched import folder_of
+
+    if revision is not None and not hub:
+        raise InputError(f"--revision {revision} says what to fetch from the hub; give --hub, too")
+    folder = fetch(name, revision) if hub else folder_of("path", name)
+    Console().say(f"commit {folder.name}, kept in {folder}")
