@@ -22,7 +22,7 @@ from .run import compare, resume, run
 from .tune import best, tune
 
 app = typer.Typer(
-    help="Federated learning that looks for flat minima: run methods, compare them fairly, see how flat they end.",
+    help="Federated learning that looks for flat minima: run methods, compare them fairly, measure their flatness.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -54,7 +54,7 @@ app.add_typer(flower.app, name="flower")
 
 
 def print_version(wanted: bool) -> None:
-    """Print the version and end, if that is wanted."""
+    """Print the version and end, if `wanted`."""
     if wanted:
         Console().say(f"fedflat {__version__}")
         raise typer.Exit
@@ -64,7 +64,7 @@ def print_version(wanted: bool) -> None:
 def top(
     version: bool = typer.Option(False, "--version", callback=print_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Read the options that stand before a command, and tune the allocator, for every command."""
+    """Read the options before a command, and tune the memory allocator."""
     tune_allocator()
 
 

@@ -1,4 +1,4 @@
-"""Carry out runs, studies and recipes: data first, then the rounds with a progress bar, then tables and files."""
+"""Carries out runs, studies and recipes: prepares data, trains with a progress bar, writes tables and files."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def prepare_set(
     text_length: int | None = None,
     tokenizer: str | None = None,
 ) -> LoadedDataset:
-    """Read the set `name`, with a bar while it is converted for the first time; the bar disappears when it is done."""
+    """Read the set `name`, with a bar while it is converted for the first time."""
     with console.bars(f"{name} ", counted=True) as progress:
         return prepare(name, data_dir, hub, partial, image_size, progress, revision, text_length, tokenizer)
 
 
 def prepare_data(console: Console, spec: Experiment) -> None:
-    """Convert the data set of an experiment, so that its first round need not wait for that."""
+    """Convert the data set of an experiment before its first round."""
     data, folder = spec.data, spec.data_dir
     prepare_set(
         console, data.name, folder, False, data.partial, data.image_size, None, data.text_length, spec.tokenizer
@@ -58,7 +58,7 @@ def prepare_data(console: Console, spec: Experiment) -> None:
 
 
 def warn_of_doubtful_settings(console: Console, spec: Experiment) -> None:
-    """Say which settings of an experiment may spoil its results."""
+    """Print a warning for each setting that may make the results doubtful."""
     if spec.precision == "bf16":
         console.caution("precision = 'bf16':", BF16)
     evaluations = -(-spec.rounds // spec.eval_every)
@@ -70,9 +70,9 @@ def warn_of_doubtful_settings(console: Console, spec: Experiment) -> None:
 def carry_out_run(
     console: Console, spec: RunSpec, path: Path, ranks: Ranks, strict: bool = False, track: Sequence[str] = ()
 ) -> None:
-    """Carry out the rounds of a run that are not done yet, alone or as one of several ranks.
+    """Carry out the remaining rounds of a run, alone or as one of several ranks.
 
-    track: the tools that the rounds are also written to.
+    track: tools that the rounds are also written to.
     """
     tracking = TrackingObserver(track, path, lambda _: RunDirectory(path))
     with watcher(console, [spec]) as watching, tracking:
@@ -88,7 +88,7 @@ def resume_run(
     strict: bool = False,
     track: Sequence[str] = (),
 ) -> None:
-    """Go on with the run in `path`, or extend it to so many `rounds`, alone or as one of several ranks."""
+    """Resume the run in `path`, or extend it to `rounds`, alone or as one of several ranks."""
     directory = RunDirectory(path)
     if rounds is not None:
         with ranks.together():
@@ -111,9 +111,9 @@ def resume_study(
     strict: bool = False,
     track: Sequence[str] = (),
 ) -> None:
-    """Go on with the study in `path`, or extend it to so many `rounds`.
+    """Resume the study in `path`, or extend it to `rounds`.
 
-    Raises InputError, before anything is trained, if it names code that may not be run here.
+    Raises InputError, before training, if it names code that may not be run here.
     """
     for name in studies.load_study(path).outside_names():
         check_allowed(name)
@@ -129,9 +129,9 @@ def resume_study(
 def carry_out_study(
     console: Console, spec: StudySpec, path: Path, jobs: Jobs = 1, strict: bool = False, track: Sequence[str] = ()
 ) -> None:
-    """Carry out the runs of a study that are not done yet, then show and write the comparison.
+    """Carry out the remaining runs of a study, then show and write the comparison.
 
-    track: the tools that the rounds are also written to, by this process whatever `jobs` is.
+    track: tools that the rounds are also written to, by this process for any number of `jobs`.
     """
     from ..reports.comparison import compare
     from ..reports.page import Chapter
@@ -146,7 +146,7 @@ def carry_out_study(
 
 
 def show_cost(console: Console, spec: RunSpec) -> None:
-    """Print what a run will cost; nothing is trained."""
+    """Print the expected cost of a run, without training it."""
     from ..experiments.budget import simulation_budget
     from ..experiments.study_plan import training_seconds, trial_cost
     from ..reports.study_plan import duration
@@ -158,13 +158,13 @@ def show_cost(console: Console, spec: RunSpec) -> None:
 
 
 def show_plan(console: Console, spec: StudySpec, path: Path, jobs: Jobs) -> None:
-    """Print what a study will cost in the folder `path`; nothing is trained, and nothing is written there."""
+    """Print the expected cost of a study in the folder `path`, which is not written."""
     from ..experiments.study_plan import study_plan
     from ..reports.study_plan import plan_lines, plan_table
 
     prepare_data(console, spec)
     warn_of_doubtful_settings(console, spec)
-    with console.doing("taking steps on trial"):
+    with console.doing("taking trial steps"):
         plan = study_plan(spec, path)
     console.show(plan_table(plan))
     console.say(*plan_lines(plan, path, studies.number_of_jobs(jobs, spec.device, len(plan))))
@@ -173,7 +173,7 @@ def show_plan(console: Console, spec: StudySpec, path: Path, jobs: Jobs) -> None
 def carry_out_recipe(
     console: Console, recipe: Recipe, cells: dict[Cell, StudySpec], folder: Path, changes: Sequence[str], jobs: Jobs
 ) -> None:
-    """Carry out every cell of a recipe; a table for each, and one page for all. `changes` to the paper are noted."""
+    """Carry out every cell of a recipe; print a table for each, and write one page with notes on `changes`."""
     from ..reports.comparison import compare
     from ..reports.page import Chapter
 
@@ -192,9 +192,9 @@ def carry_out_recipe(
 
 
 def show(console: Console, chapters: Sequence[Chapter], folder: Path, title: str | None = None) -> None:
-    """Print the comparisons; write report.html, and each one's numbers as parquet and JSON, to `folder`.
+    """Print the comparisons; write report.html, and the numbers of each as parquet and JSON, to `folder`.
 
-    The page of a single comparison has the pictures that `fedflat landscape` has left in `folder`, too.
+    The page of a single comparison also shows the pictures of `fedflat landscape` in `folder`.
     """
     from ..reports.page import write_page  # here, because pages need matplotlib and a run does not
     from ..reports.terminal import tables

@@ -1,7 +1,6 @@
-"""Names in flags: completion by the shell, and what a mistyped flag was probably meant to be.
+"""Names of flags: completion by the shell, and suggestions for a mistyped flag.
 
-The names are those of files and of `listing.json`: no library is imported that takes long, so that a mistyped flag is
-refused at once.
+The names come from files and `listing.json`, without slow imports, so that a mistyped flag is refused at once.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from ..core.registry import plain
 from ..reports.listing import listing, modules
 
 Kind = Literal["run", "study", "search"]  # of configuration
-LISTS = ("flatness", "methods", "probes")  # of tables with a name
+LISTS = ("flatness", "methods", "probes")  # lists of tables with a name
 TABLES = ("client_of", "grid", "participation")  # fields that take a table as one text
-LONGEST = 1500  # characters of a message
+LONGEST = 1500  # characters of an error message
 
 
 def method_names(incomplete: str = "") -> list[str]:
@@ -72,7 +71,7 @@ class SettingsCommand(TyperCommand):
     ignore_unknown_options = True
 
     def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
-        """The names that the last flag before `incomplete` accepts, or else the command's own options and settings."""
+        """Offer the names that the last flag accepts, or else the command's own options and settings."""
         flag = ctx.args[-1].removesuffix(".name") if ctx.args else ""
         if flag in NAMES:
             return [CompletionItem(name) for name in NAMES[flag](incomplete) if name.startswith(incomplete)]
@@ -92,7 +91,7 @@ def _kind(ctx: Context) -> Kind:
 
 
 def key_of(word: str) -> str:
-    """Return the key of a flag, with `_` for `-`, as keys are written."""
+    """Return the key of a flag, with `_` in place of `-`."""
     return word[2:].partition("=")[0].replace("-", "_")
 
 
@@ -126,7 +125,7 @@ def _may_be_outside(section: str, words: Sequence[str]) -> bool:
 
 
 def unknown_flag(word: str, words: Sequence[str], known: Sequence[str]) -> InputError:
-    """Return the error for the unknown flag `word` among `words`: one line, with the flag that was probably meant."""
+    """Return the error for the unknown flag `word` among `words`: one line, with a suggestion."""
     return InputError(printable(shortened(f"--{key_of(word)}: {_problem(key_of(word), words, known)}", LONGEST)))
 
 
@@ -147,7 +146,7 @@ def _problem(key: str, words: Sequence[str], known: Sequence[str]) -> str:
 
 
 def _meant(key: str, words: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return the keys that were probably meant; several, if sections that are given have the field."""
+    """Return the keys that were probably meant; several if several given sections have the field."""
     owner, dot, field = key.rpartition(".")
     initials = "".join(word[:1] for word in field.split("_")) if "_" in field else field
     ends = ([name for name in known if name.endswith(f".{end}")] for end in (field, initials))
@@ -156,7 +155,7 @@ def _meant(key: str, words: Sequence[str], known: Sequence[str]) -> list[str]:
         fields = [name for name in known if name.startswith(f"{owner}.")]
         inside = [name for name in named if name in fields and name.count(".") == key.count(".")]
         return (inside or get_close_matches(key, fields, n=1) or get_close_matches(key, known, n=1))[:1]
-    # A field without its section is of a section that is given, or else most likely of the method.
+    # A field without a section probably belongs to a given section, or else to the method.
     given = {key_of(word).partition(".")[0] for word in words}
     named.sort(key=lambda name: (not name.startswith("method"), name.count(".")))
     by_section = {name.partition(".")[0]: name for name in reversed(named)}

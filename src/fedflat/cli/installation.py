@@ -22,13 +22,13 @@ from .flag_names import method_names
 if TYPE_CHECKING:
     from ..core.method import Method
 NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
-KINDS = {  # what the templates call their example, and what is done with a copy
+KINDS = {  # by kind: the name of the example in the template, and the commands for a copy
     "method": ("FedExample", "fedflat check-method {file}:{name}\nfedflat run --method {file}:{name} --rounds 20"),
     "model": ("example", "fedflat run --model {file}:{name} --rounds 20"),
     "data": ("example", "fedflat run --data.name {file}:{name} --data.clients 10 --rounds 20"),
 }
-KindArgument = Annotated[str, typer.Argument(metavar="method|model|data", help="What to begin.")]
-NameArgument = Annotated[str, typer.Argument(help="A name in small letters, such as my_method; its file is NAME.py.")]
+KindArgument = Annotated[str, typer.Argument(metavar="method|model|data", help="Kind of code to begin.")]
+NameArgument = Annotated[str, typer.Argument(help="Name in small letters, such as my_method, for the file NAME.py.")]
 
 
 def methods(
@@ -36,7 +36,7 @@ def methods(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="A method, e.g. FedSMOO; case, - and _ are ignored. Or your own, my.py:Mine, whose file is run.",
+            help="A method, e.g. FedSMOO; case, - and _ are ignored. The file of your own, my.py:Mine, is run.",
             autocompletion=method_names,
         ),
     ] = None,
@@ -49,7 +49,7 @@ def methods(
     from ..methods import find
     from ..reports.catalogue import describe
 
-    context.with_resource(allow_code())  # what the user's own command line names
+    context.with_resource(allow_code())  # the user's own command line may name code
     console.say(*describe(find(name)).split("\n"))
 
 
@@ -57,11 +57,12 @@ def doctor(
     device: Annotated[
         str | None,
         typer.Option(
-            metavar="DEVICE", help="Try training on it for about a minute, e.g. cuda: agreement of executors, speed."
+            metavar="DEVICE",
+            help="Test training on this device for about a minute, e.g. cuda: agreement of executors, speed.",
         ),
     ] = None,
 ) -> None:
-    """Print versions, cores and device, and what each optional extra lacks; or try training on a device."""
+    """Print versions, cores, device and the missing packages of each extra; or test training on a device."""
     if device is None:
         _print_installation()
     else:
@@ -69,7 +70,7 @@ def doctor(
 
 
 def _try_device(name: str) -> None:
-    """Print what a trial of the device called `name` finds. The exit code is 1 unless all of it is as it should be."""
+    """Print the results of a trial of the device `name`. The exit code is 1 if a check fails."""
     import platform
 
     import torch
@@ -79,8 +80,8 @@ def _try_device(name: str) -> None:
     from ..rounds.segments import versions
 
     console, device, passed = Console(), usable_device(name), True
-    found = [f"{package} {version}" for package, version in versions(("fedflat", "torch", "numpy")).items()]
-    console.say(f"{', '.join(found)}, CUDA {torch.version.cuda or 'none'}, Python {platform.python_version()}, "
+    packages = [f"{package} {version}" for package, version in versions(("fedflat", "torch", "numpy")).items()]
+    console.say(f"{', '.join(packages)}, CUDA {torch.version.cuda or 'none'}, Python {platform.python_version()}, "
                 f"{platform.platform()}")  # fmt: skip
     for finding in device_trial(device):
         console.say(f"{'' if finding.passed else 'WRONG: '}{finding.part}: {finding.text}")
@@ -91,7 +92,7 @@ def _try_device(name: str) -> None:
 
 
 def _print_installation() -> None:
-    """Print versions, cores and device, and what each optional extra lacks."""
+    """Print versions, cores, device and the missing packages of each extra."""
     import os
     import platform
 
@@ -115,7 +116,7 @@ def _print_installation() -> None:
 
 
 def _requirements() -> tuple[list[str], dict[str, list[str]]]:
-    """The packages that fedflat needs, and those of each extra, as its metadata declares them."""
+    """Return the packages that fedflat needs, and those of each extra, from its metadata."""
     from importlib.metadata import PackageNotFoundError, requires
 
     from packaging.requirements import Requirement
@@ -131,11 +132,11 @@ def _requirements() -> tuple[list[str], dict[str, list[str]]]:
 
 
 def new(kind: KindArgument, name: NameArgument) -> None:
-    """Write a small complete file, and its test, to begin a method, a model or a data set of your own.
+    """Write a small working file and its test, to start a method, a model or a data set of your own.
 
     fedflat new method fed_mine
 
-    writes fed_mine.py and test_fed_mine.py in this folder. They work as they are: change them step by step.
+    writes fed_mine.py and test_fed_mine.py in this folder. Both work unchanged: edit them step by step.
     """
     if kind not in KINDS:
         raise InputError(f"{printable(kind)}: there are skeletons of a {', a '.join(KINDS)}")
@@ -146,14 +147,14 @@ def new(kind: KindArgument, name: NameArgument) -> None:
     written = {f"{name}.py": f"{kind}.py", f"test_{name}.py": f"test_{kind}.py"}
     for file in written:
         if Path(file).exists():
-            raise InputError(f"{file} is there already; choose another name")
+            raise InputError(f"{file} exists already; choose another name")
     for file, template in written.items():
         text = files("fedflat.templates").joinpath(template).read_text()
         text = re.sub(rf"\b(from |fedflat .*?){kind}(\.py:| import )", rf"\g<1>{name}\2", text)
         Path(file).write_text(re.sub(rf"\b{example}\b", own, text))
     tests = [*([] if find_spec("pytest") else ["pip install pytest"]), f"pytest test_{name}.py"]
     steps = [*tests, *commands.format(file=f"{name}.py", name=own).split("\n")]
-    Console().say(f"wrote {' and '.join(written)}; they work as they are:", *(f"  {step}" for step in steps))
+    Console().say(f"wrote {' and '.join(written)}; both work unchanged:", *(f"  {step}" for step in steps))
 
 
 def check_method(
@@ -162,7 +163,7 @@ def check_method(
         str, typer.Argument(metavar="METHOD", help="my_method.py:MyMethod, package.module:MyMethod or a name.")
     ],
 ) -> None:
-    """Check that a method keeps what every method promises: shapes, stacks, checkpoints, ranges, annotations.
+    """Check the promises of every method: shapes, stacks, checkpoints, ranges, annotations.
 
     fedflat check-method fed_mine.py:FedMine
 
@@ -185,7 +186,7 @@ def check_method(
 
 
 def _problem(check: Callable[[Method], None], method: Method) -> str | None:
-    """How `method` breaks the promise that `check` checks, in one line; None if it keeps it."""
+    """Return in one line how `method` breaks the promise of `check`; None if it keeps it."""
     from ..core.user_code import class_title, method_errors_named
 
     try:
@@ -200,7 +201,7 @@ def _problem(check: Callable[[Method], None], method: Method) -> str | None:
 
 
 def _line_of(error: Exception, method: Method) -> str:
-    """The line of the method's file in which an error was raised; empty if it was somewhere else."""
+    """Return the line of the method's file that raised an error; empty if it was raised elsewhere."""
     file = inspect.getsourcefile(type(method))
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f" (line {lines[-1]})" if lines else ""

@@ -13,12 +13,12 @@ from ..reports.listing import source_rows
 from .console import Console
 from .flag_names import SettingsCommand, check_flags, source_names
 
-data_app = typer.Typer(help="List data sets; look at a split before training on it.", no_args_is_help=True)
+data_app = typer.Typer(help="List data sets, prepare one, or show how one is split.", no_args_is_help=True)
 
 
 @data_app.command("list")
 def list_sources() -> None:
-    """List the data sets that `--data.name` accepts, and which files each is read from."""
+    """List the data sets that `--data.name` accepts, and the files of each."""
     console = Console()
     for name, summary, files in source_rows():
         console.say(f"{name:<14} {summary}")
@@ -30,27 +30,27 @@ def prepare_source(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="A data set, see `fedflat data list`.", autocompletion=source_names)],
     data_dir: Annotated[
-        str | None, typer.Option(help="Folder that holds a folder of this name; default $FEDFLAT_DATA.")
+        str | None, typer.Option(help="Folder with a subfolder of this name; default $FEDFLAT_DATA.")
     ] = None,
-    hub: Annotated[bool, typer.Option("--hub", help="Fetch the set from the Hugging Face hub into it.")] = False,
+    hub: Annotated[bool, typer.Option("--hub", help="Fetch the set from the Hugging Face hub.")] = False,
     revision: Annotated[
-        str | None, typer.Option(help="With --hub: the commit to fetch, default the one fetched last.")
+        str | None, typer.Option(help="With --hub: commit to fetch; default the one fetched last.")
     ] = None,
-    partial: Annotated[bool, typer.Option("--partial", help="Accept fewer samples than the whole set.")] = False,
-    image_size: Annotated[int | None, typer.Option(help="Pixels that photographs are resized to.")] = None,
+    partial: Annotated[bool, typer.Option("--partial", help="Accept a set with missing files or samples.")] = False,
+    image_size: Annotated[int | None, typer.Option(help="Height and width of photographs, in pixels.")] = None,
 ) -> None:
-    """Read a set's files, check them, and keep the result for quick starts.
+    """Read a set's files, check them, and cache the result.
 
     fedflat data prepare cifar10 --data-dir DATA        (DATA/cifar10 holds parquet, or the original archive)
 
-    Runs do the same by themselves at their first start.
+    Without this command, the first run that uses the set does it.
     """
     from ..data.sources import known_source
     from ..files import cache_folder
     from .execution import prepare_set
 
     console = Console()
-    context.with_resource(allow_code())  # a function that the user's own command line names
+    context.with_resource(allow_code())  # the user's own command line may name a function
     loaded = prepare_set(console, known_source(name), data_dir, hub, partial, image_size, revision)
     for part, samples in (("train", loaded.train), ("test", loaded.test)):
         if samples is not None:
@@ -65,9 +65,9 @@ def prepare_source(
 @data_app.command("partition", cls=SettingsCommand, options_metavar="[FILE.toml] [--KEY VALUE]...")
 def partition(
     context: typer.Context,
-    figure: Annotated[Path | None, typer.Option(help="Write the heat map to this SVG file.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="SVG file for a heat map of the split.")] = None,
 ) -> None:
-    """Split a data set and print what the split is really like.
+    """Split a data set and print the properties of the split.
 
     fedflat data partition --data.name digits --data.clients 50 --partition.name dirichlet --partition.alpha 0.1
     """
@@ -78,7 +78,7 @@ def partition(
     from .flags import resolve
 
     console = Console()
-    context.with_resource(allow_code())  # what the user's own command line and file name
+    context.with_resource(allow_code())  # the user's own command line and file may name code
     spec = resolve(RunSpec, context.args)
     prepare_data(console, spec)
     data = federated_data(spec)
@@ -92,29 +92,30 @@ def partition(
 
 def pretrain(
     name: Annotated[str, typer.Argument(help="A set of texts, see `fedflat data list`.", autocompletion=source_names)],
-    folder: Annotated[Path, typer.Argument(help="The new folder to write the encoder to.")],
+    folder: Annotated[Path, typer.Argument(help="New folder for the encoder.")],
     data_dir: Annotated[
-        str | None, typer.Option(help="Folder that holds a folder of this name; default $FEDFLAT_DATA.")
+        str | None, typer.Option(help="Folder with a subfolder of this name; default $FEDFLAT_DATA.")
     ] = None,
-    partial: Annotated[bool, typer.Option("--partial", help="Accept fewer samples than the whole set.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of the initial weights and the order of batches.")] = 0,
+    partial: Annotated[bool, typer.Option("--partial", help="Accept a set with missing files or samples.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the initial weights and the order of batches.")] = 0,
 ) -> None:
-    """Train a small text encoder on half of a set's classes, as a base for adapters if you have no pretrained one.
+    """Train a small text encoder on half of a set's classes, as a base for adapters.
 
     fedflat pretrain ag-news ag-news-encoder --data-dir DATA
     fedflat recipes run ours/lora-ag-news --data-dir DATA
 
-    It is a BERT of two layers, trained in a few minutes on the first half of the classes alone; the other half is new
-    to whoever trains adapters on it. A pretrained model's folder serves in its place: --model.options.path FOLDER.
+    It is a BERT of two layers, trained in a few minutes on the first half of the classes, so that the other half is new
+    when adapters are trained. To use a pretrained model instead, give its folder: --model.options.path FOLDER.
     """
     from ..experiments import pretraining  # here, because it imports torch
 
     console = Console()
     with console.bars() as progress:
-        made = pretraining.pretrain(name, folder, data_dir, partial, seed, progress)
-    learned = "" if made.accuracy is None else f", {100 * made.accuracy:.1f} % of their test texts right"
+        encoder = pretraining.pretrain(name, folder, data_dir, partial, seed, progress)
+    accuracy = "" if encoder.accuracy is None else f", {100 * encoder.accuracy:.1f} % of their test texts right"
     console.say(
-        f"trained {made.parameters:,} parameters on {made.samples:,} texts of {len(made.classes)} classes{learned}",
+        f"trained {encoder.parameters:,} parameters on {encoder.samples:,} texts of {len(encoder.classes)} classes"
+        + accuracy,
         f"wrote {folder}",
     )
 
@@ -123,19 +124,19 @@ def prepare_model(
     name: Annotated[str, typer.Argument(metavar="hub:OWNER/NAME", help="A repository of the Hugging Face hub.")],
     hub: Annotated[bool, typer.Option("--hub", help="Fetch it from the hub.")] = False,
     revision: Annotated[
-        str | None, typer.Option(help="With --hub: the commit to fetch, default the one fetched last.")
+        str | None, typer.Option(help="With --hub: commit to fetch; default the one fetched last.")
     ] = None,
 ) -> None:
-    """Fetch a pretrained model, or say which commit of it is on this machine.
+    """Fetch a pretrained model, or print the commit of it on this machine.
 
     fedflat prepare-model hub:google/vit-base-patch32-224-in21k --hub
 
-    Model options `path` and `pretrained` may then name it so. No run fetches anything.
+    The model options `path` and `pretrained` then accept this name. Runs never fetch anything.
     """
     from ..models import fetch
     from ..models.blocks.fetched import folder_of
 
     if revision is not None and not hub:
-        raise InputError(f"--revision {revision} says what to fetch from the hub; give --hub, too")
+        raise InputError(f"--revision {revision} needs --hub")
     folder = fetch(name, revision) if hub else folder_of("path", name)
     Console().say(f"commit {folder.name}, kept in {folder}")

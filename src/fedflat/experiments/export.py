@@ -39,9 +39,10 @@ from .run_directory import StoredRun
 from .spec import RunSpec
 
 T = TypeVar("T")
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a cell begins that spreadsheets compute
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # spreadsheets compute a cell that begins with one of these
 MODEL, BASE, SNIPPET = "model.safetensors", "base.safetensors", "load.py"
-TABLES = (".csv", ".parquet")  # that are written
+TABLES = (".csv", ".parquet")  # formats of predictions
+AT_ONCE, BYTES = 1024, 2**28  # samples that are in memory at a time, and pixels of pictures
 
 
 def without_formula(cell: T) -> T | str:
@@ -60,8 +61,8 @@ def csv_line(cells: Iterable[object]) -> str:
 def export(run: StoredRun, folder: Path) -> list[str]:
     """Write the trained adapter of a run, in the format of `peft`, or else its model's `state_dict` as safetensors.
 
-    Beside it is load.py, which shows how to load it. The names of the files. Raises InputError if the folder holds
-    anything or cannot be written, and as `StoredRun.model` does.
+    The file load.py shows how to load it. Returns the names of the files. Raises InputError if the folder is not empty
+    or cannot be written, and as `StoredRun.model` does.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already; give a new folder")
@@ -82,12 +83,12 @@ def export(run: StoredRun, folder: Path) -> list[str]:
 
 
 def _is_pretrained(spec: RunSpec) -> bool:
-    """Whether the frozen parameters are in files that the model's options name."""
+    """Tell whether the frozen parameters are in files that the model's options name."""
     return any(spec.model.options.get(name) is not None for name in ("path", "pretrained"))
 
 
 def _base(spec: RunSpec) -> nn.Module:
-    """The model without its adapter, with the frozen parameters of the run's seed."""
+    """Build the model without its adapter, with the frozen parameters of the run's seed."""
     return network_of(spec.model_copy(update={"adapter": None}).module())
 
 
@@ -98,7 +99,7 @@ def _write_state(model: nn.Module, path: Path) -> None:
 
 
 def _built(spec: RunSpec, network: Any | None) -> str:
-    """The expression that makes the model before it has what was trained."""
+    """Return the Python expression that builds the untrained model."""
     classes, shape = spec.classes_and_shape()
     options = "".join(f", {name}={value!r}" for name, value in spec.model.options.items())
     built = f"fedflat.models.build({spec.model.name!r}, classes={classes}, shape={shape}{options})"
@@ -141,21 +142,18 @@ model.eval()
 """
 
 
-AT_ONCE, BYTES = 1024, 2**28  # samples that are in memory at a time, and pixels of pictures
-
-
 @dataclass(frozen=True)
 class _Samples:
-    """Samples with a name for each, and how to get them, some at a time."""
+    """Named samples, read in pieces."""
 
     names: list[str]
     pieces: Iterator[Any]  # each of up to AT_ONCE samples
 
 
 def predict_file(run: StoredRun, source: Path, out: Path, scores: bool, probabilities: bool, progress: Progress) -> int:
-    """Write the predictions of `run` for the samples in `source` to the new file `out`; how many there are.
+    """Write the predictions of `run` for the samples in `source` to the new file `out`; return their number.
 
-    Raises InputError, naming file or option, if `out` is there, and for samples of another kind than in training.
+    Raises InputError, naming file or option, if `out` exists, and for samples of another kind than in training.
     """
     if out.suffix not in TABLES:
         raise InputError(f"--out {out} must end in {' or '.join(TABLES)}")
@@ -214,7 +212,7 @@ def _samples(source: Path, run: StoredRun) -> _Samples:
         text = read_text(source, MAX_FILE_BYTES).removesuffix("\n")
         return _of_texts(text.replace("\r\n", "\n").split("\n") if text else [])
     if source.suffix == ".parquet":
-        # Here, because most inputs need no parquet.
+        # imported here, because most inputs need no parquet
         from ..data.readers.parquet_columns import picture_column, text_column
 
         if kind.numbers == "floats":
@@ -258,5 +256,5 @@ def _cut(x: Any, at_once: int = AT_ONCE) -> Iterator[Any]:
 def _decoded(encoded: Iterable[tuple[str, Callable[[], bytes]]], shape: Shape) -> Iterator[Tensor]:
     pictures = decode_pictures(encoded, shape)
     at_once = max(1, min(AT_ONCE, BYTES // (shape.channels * shape.size**2)))
-    while some := list(islice(pictures, at_once)):
-        yield torch.from_numpy(np.stack(some))
+    while piece := list(islice(pictures, at_once)):
+        yield torch.from_numpy(np.stack(piece))

@@ -88,7 +88,7 @@ class ShownRun:
         """The checkpoint from which local models are trained. Raises InputError if there is none."""
         found = self.stored.directory.checkpoint
         if found is None:
-            raise InputError(f"local: {self.stored.directory.path} has no checkpoint to go on from")
+            raise InputError(f"local: {self.stored.directory.path} has no checkpoint to continue from")
         return found
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Takes measures of finished or stopped runs: of the model, its clients, and the round that would follow."""
+"""Takes measures of finished or stopped runs: of the model, its clients, and the next round."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class MeasureList(Section):
 
 def build_measures(measures: Sequence[object]) -> list[Measure]:
     """Build measures from names and tables; `LIGHT` if there are none. Raises InputError that names a wrong one."""
-    found = validated(MeasureList, {"measures": list(measures)} if measures else {})
-    return [one.object for one in found.measures]
+    section = validated(MeasureList, {"measures": list(measures)} if measures else {})
+    return [measure.object for measure in section.measures]
 
 
 def run_directories(paths: Sequence[Path]) -> list[RunDirectory]:
@@ -68,8 +68,8 @@ def measure_run(
     sim = load_simulation(directory, data_dir)
     found: list[Finding] = []
     with directory.writing():
-        for one in check_measures(measures, sim.objective.module):
-            new = sim.flatness([one], max_samples, progress).findings
+        for measure in check_measures(measures, sim.objective.module):
+            new = sim.flatness([measure], max_samples, progress).findings
             check_names(found := [*found, *new])
             directory.add_findings(new)
     return Flatness(tuple(directory.findings()))

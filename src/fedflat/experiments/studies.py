@@ -1,4 +1,4 @@
-"""Carries out studies in folders: every method with every seed, one run after another or several in parallel."""
+"""Carries out studies in folders: every method with every seed, in sequence or in parallel."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def study(
 def carry_out_studies(
     specs: Mapping[Path, StudySpec], observer: RunObserver | None = None, jobs: Jobs = 1, strict: bool = False
 ) -> list[list[StoredRun]]:
-    """Carry out the runs of several studies, by folder, and return those of each that finished; otherwise as `study`.
+    """Carry out the runs of several studies, by folder, and return the finished runs of each; otherwise like `study`.
 
     The runs of all studies are one queue, so that no process waits for the last run of a study. Raises NonFiniteError
     if no run of some study finished.
     """
     if is_launched():
-        raise InputError("a study is carried out by one process, with --jobs by several; torchrun is for `fedflat run`")
+        raise InputError("torchrun is for `fedflat run`; a study runs in one process, or with --jobs in several")
     runs = [[(one, run_directory(one, path)) for one in spec.runs()] for path, spec in specs.items()]
     queue = [one for some in runs for one in some]
     check_folders(queue)
@@ -78,13 +78,13 @@ def carry_out_all(
 
 
 def number_of_jobs(jobs: Jobs, device: str, runs: int) -> int:
-    """How many of `runs` are carried out at a time. Raises InputError if `jobs` is neither `auto` nor at least 1."""
+    """Return the number of `runs` at a time. Raises InputError if `jobs` is neither `auto` nor at least 1."""
     if jobs == "auto":
         most = torch.get_num_threads() if usable_device(device).type == "cpu" else 1
     elif isinstance(jobs, int) and not isinstance(jobs, bool) and jobs >= 1:
         most = jobs
     else:
-        raise InputError(f"jobs must be 'auto' or a whole number of at least 1, got {jobs!r}")
+        raise InputError(f"jobs must be 'auto' or an integer of at least 1, got {jobs!r}")
     return min(most, runs)
 
 
@@ -101,12 +101,12 @@ def _one_by_one(runs: Runs, observer: RunObserver, request: StopRequest, strict:
 
 
 def run_directory(spec: RunSpec, study_path: Path) -> RunDirectory:
-    """The folder of one run of a study; the same settings always give the same folder."""
+    """Return the folder of one run of a study; the same settings always have the same folder."""
     return RunDirectory(study_path / "runs" / f"{spec.label}-{spec.digest()}")
 
 
 def check_folders(runs: Runs) -> None:
-    """Raise InputError if two different runs have one folder, whose name is made of a digest."""
+    """Raise InputError if two different runs have the same folder, whose name has a digest."""
     known: dict[Path, RunSpec] = {}
     for spec, directory in runs:
         other = known.setdefault(directory.path, spec)
@@ -135,10 +135,9 @@ def begin_study(spec: StudySpec, path: Path) -> None:
 
 
 def check_study_folder(spec: StudySpec, path: Path) -> None:
-    """Raise InputError for a folder that holds a run, a search, or another study of which a run has begun.
+    """Raise InputError for a folder that holds a run, a search, or another study with a run that has begun.
 
-    A study is another one if its settings other than methods, seeds, grid and protocol differ: it may be extended by
-    these.
+    Methods, seeds, grid and protocol may differ: a study may be extended by these.
     """
     if (path / "config.toml").exists():
         raise InputError(f"--out {path} holds a run; choose another folder for a study")
@@ -157,26 +156,26 @@ def write_study(spec: StudySpec, path: Path) -> None:
 
 
 def load_study(path: Path) -> StudySpec:
-    """The configuration of the study in the folder `path`. Raises InputError if it is missing or damaged."""
+    """Load the configuration of the study in the folder `path`. Raises InputError if it is missing or damaged."""
     return StudySpec.load(Checksums(path, required=True).check("study.toml"))
 
 
 def default_folder(spec: StudySpec) -> Path:
-    """The folder of a study that no file gives a name: one for all that extend each other."""
+    """Return the folder of a study without a file, the same for all studies that extend each other."""
     plain = StudySpec()
     return Path("runs") / f"compare-{spec.model_copy(update={x: getattr(plain, x) for x in EXTENSIBLE}).digest()}"
 
 
 def _fixed(spec: StudySpec) -> dict[str, Any]:
-    """The settings that all studies in one folder have in common."""
+    """Return the settings that all studies in one folder share."""
     return {name: value for name, value in spec.decisive().items() if name not in EXTENSIBLE}
 
 
 def runs_in_folder(spec: StudySpec, path: Path) -> tuple[list[StoredRun], int]:
-    """Return the finished runs in the folder of a study, and how many others are planned or begun there.
+    """Return the finished runs in the folder of a study, and the number of others that are planned or begun.
 
-    These are those of `spec`, and what it was before it was extended or given other methods, seeds or a grid. Raises
-    InputError for another run in the place of one of `spec`, and if none is finished.
+    Besides the runs of `spec`, these are the runs of earlier versions of the study, with other methods, seeds or grids.
+    Raises InputError if the folder of a run of `spec` holds another run, or if no run is finished.
     """
     planned = {run_directory(one, path).path: one for one in spec.runs()}
     earlier = [folder for folder in sorted(path.glob("runs/*")) if folder not in planned]
@@ -192,9 +191,9 @@ def runs_in_folder(spec: StudySpec, path: Path) -> tuple[list[StoredRun], int]:
 
 
 def stored_study(path: Path) -> tuple[StudySpec, list[StoredRun]]:
-    """A study's configuration and its finished runs. Raises InputError if `path` holds none, or other runs."""
+    """Return a study's configuration and its finished runs. Raises InputError if `path` holds none, or other runs."""
     if (path / "tune.toml").exists():
-        raise InputError(f"{path} holds a search, which has chosen already: its winners are in winners.toml")
+        raise InputError(f"{path} holds a search; the settings that it chose are in winners.toml")
     spec = load_study(path)
     directories = [(one, run_directory(one, path)) for one in spec.runs()]
     finished = [(one, directory) for one, directory in directories if directory.is_finished]
@@ -207,33 +206,33 @@ def stored_study(path: Path) -> tuple[StudySpec, list[StoredRun]]:
 
 
 def with_rounds(spec: Spec, rounds: int) -> Spec:
-    """Return `spec` with this number of `rounds`. Raises InputError if that is not possible."""
+    """Return `spec` with this number of `rounds`. Raises InputError if it is not allowed."""
     return validated(type(spec), spec.table() | {"rounds": rounds})
 
 
 def extend_run(directory: RunDirectory, rounds: int, strict: bool = False) -> RunSpec:
-    """Make the run in `directory`, finished or not, one of so many `rounds`, which are not computed here.
+    """Set the number of `rounds` of the run in `directory`, finished or not; no round is computed here.
 
-    What was found out about the model that is no longer the final one is removed: summary, model and flatness. Raises
-    InputError, and changes nothing, if the run has as many rounds, or cannot go on: its checkpoints are damaged, its
-    cohorts are listed and are not enough, or, with `strict`, versions or code are others.
+    Its summary, model and flatness are removed, because the model is no longer final. Raises InputError, and changes
+    nothing, if the run has at least as many rounds, or cannot be resumed: its checkpoints are damaged, too few cohorts
+    are listed, or, with `strict`, versions or code have changed.
     """
     spec = directory.spec()
     longer = _with_more(spec, rounds, directory.path)
     with directory.writing():
-        _check_it_can_go_on(longer, directory, strict)
+        _check_resumable(longer, directory, strict)
         directory.reopen(longer)
     return longer
 
 
 def extend_study(path: Path, rounds: int, strict: bool = False) -> StudySpec:
-    """Make the study in `path` one of so many `rounds`; runs that have begun are extended, and nothing is computed.
+    """Set the number of `rounds` of the study in `path` and extend the runs that have begun; no round is computed.
 
-    Killed in between and called again, it goes on. Raises InputError as `extend_run` does.
+    If the process is killed in between, the same call completes it. Raises InputError as `extend_run` does.
     """
     spec = load_study(path)
     if "rounds" in spec.grid:
-        raise InputError(f"--rounds {rounds}: the grid of {path} says how many rounds each run has; extend that")
+        raise InputError(f"--rounds {rounds}: the grid of {path} has the rounds of each run; change the grid")
     longer = _with_more(spec, rounds, path)
     with writing_study(path):
         for before, after in zip(spec.runs(), longer.runs(), strict=True):
@@ -252,17 +251,17 @@ def extend_study(path: Path, rounds: int, strict: bool = False) -> StudySpec:
 
 def _with_more(spec: Spec, rounds: int, path: Path) -> Spec:
     if rounds <= spec.rounds:
-        raise InputError(f"--rounds {rounds}: {path} is of {spec.rounds} rounds already; give a larger number")
+        raise InputError(f"--rounds {rounds}: {path} already has {spec.rounds} rounds; give a larger number")
     if label := spec.planned_by_rounds():
-        raise InputError(f"--rounds {rounds}: {label} has trained for the {spec.rounds} rounds that were planned, so "
-                         f"{path} cannot get more; start anew with --out")  # fmt: skip
+        raise InputError(f"--rounds {rounds}: {label} depends on the planned {spec.rounds} rounds, so "
+                         f"{path} cannot get more; start a new run with --out")  # fmt: skip
     return with_rounds(spec, rounds)
 
 
-def _check_it_can_go_on(spec: RunSpec, directory: RunDirectory, strict: bool) -> None:
-    """Raise InputError unless the newest whole checkpoint can be loaded for `spec`."""
+def _check_resumable(spec: RunSpec, directory: RunDirectory, strict: bool) -> None:
+    """Raise InputError unless the newest undamaged checkpoint can be loaded for `spec`."""
     if directory.is_finished and not directory.checkpoints:
-        raise InputError(f"{directory.path} cannot be extended: it has no checkpoint any more")
+        raise InputError(f"{directory.path} cannot be extended: it has no checkpoint")
     with closing(spec.build(directory.state)) as sim, warnings.catch_warnings():
-        warnings.simplefilter("ignore", ChangedWarning)  # it is said when the run goes on
+        warnings.simplefilter("ignore", ChangedWarning)  # the run warns when it is resumed
         load_newest_checkpoint(sim, directory, strict)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from ...core.errors import InputError
 from ...files import read_text, system_errors, write_atomically
 from ...rounds.checksums import digest_of, read_checked, write_checked
+from ...rounds.settings import flattened
 from ..export import csv_line
 from ..run_directory import RunDirectory
 from ..spec import RunSpec
@@ -21,21 +22,21 @@ from ..spec import RunSpec
 STATE = "tracking.json"
 TOOL, METRICS, SUMMARY = "csv", "metrics.csv", "summary.csv"
 MOST = 2**28  # bytes of a file that is read
-AGAIN = "going on with --track csv writes it again"
-AT_ONCE = 100  # parameters that servers take in one call
-LONGEST = 500  # characters of a parameter that older servers take
+AGAIN = "resuming with --track csv writes it again"
+AT_ONCE = 100  # parameters that servers accept in one call
+LONGEST = 500  # characters of a parameter that older servers accept
 
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run that is written to a tool."""
+    """A run that is written to a tool, and the state that its tools keep."""
 
     spec: RunSpec
     directory: RunDirectory
     root: Path  # the folder of the run, or of the study that it belongs to
 
     def kept_name(self, tool: str) -> str:
-        """Return a name that no other run of the study has; it is kept, and stays when the run gets more rounds."""
+        """Return a name that no other run of the study has; it is kept when the run gets more rounds."""
         kept = self.state(tool).get("digest")
         digest = kept if isinstance(kept, str) and kept.isalnum() else self.spec.digest()
         self.keep(tool, {"digest": digest})
@@ -43,50 +44,43 @@ class TrackedRun:
 
     def settings(self) -> dict[str, Any]:
         """Return the configuration with dotted keys, such as `client.lr`."""
-        return dict(_dotted(self.spec.table()))
+        return flattened(self.spec.table())
 
     def state(self, tool: str) -> dict[str, Any]:
-        """Return what a tracker has kept in the run's folder. Raises InputError for a file of another kind."""
+        """Return the state that a tracker has kept in the run's folder. Raises InputError if the file is damaged."""
         return dict(kept_states(self.directory.path).get(tool) or {})
 
     def keep(self, tool: str, state: Mapping[str, Any]) -> None:
-        """Keep what a tracker must know when the run is resumed."""
+        """Keep the state that a tracker needs when the run is resumed."""
         write_checked(self.directory.path / STATE, kept_states(self.directory.path) | {tool: dict(state)})
 
 
 def kept_states(folder: Path) -> dict[str, Any]:
-    """Read what the trackers of a run have kept in its folder, by tool. Raises InputError if the file is damaged."""
+    """Read the states of the trackers of a run, by tool. Raises InputError if the file is damaged."""
     path = folder / STATE
     try:
         content = read_checked(path) if path.exists() else {}
-        if isinstance(content, dict) and all(isinstance(one, dict) for one in content.values()):
+        if isinstance(content, dict) and all(isinstance(state, dict) for state in content.values()):
             return content
-        raise InputError(f"{path} is not what fedflat wrote")
+        raise InputError(f"{path} was not written by fedflat")
     except InputError as error:
-        raise InputError(f"{error}; remove it, and the run is tracked from its beginning") from error
-
-
-def _dotted(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    pairs: list[tuple[str, Any]] = []
-    for key, value in table.items():
-        pairs += _dotted(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
-    return pairs
+        raise InputError(f"{error}; remove it, and the run is tracked again from round 0") from error
 
 
 class Tracker(ABC):
-    """One run in one tool. A step is the number of a round, from 0; steps are written in rising order and once."""
+    """One run in one tool. A step is the number of a round, from 0; each is written once, in rising order."""
 
-    package: ClassVar[str] = ""  # what it imports
-    extra: ClassVar[str] = ""  # of fedflat, that installs it
+    package: ClassVar[str] = ""  # the package that it imports
+    extra: ClassVar[str] = ""  # the extra of fedflat that installs it
 
     def __init__(self, run: TrackedRun) -> None:
-        """Begin, or go on with, the run."""
+        """Begin or resume the run."""
         self.run = run
 
     @property
     @abstractmethod
     def next_step(self) -> int:
-        """The first step that is not there yet; those before are not written again."""
+        """The first step that is not written yet."""
 
     @abstractmethod
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -97,7 +91,7 @@ class Tracker(ABC):
         """Write the summary of the finished run."""
 
     def close(self) -> None:  # noqa: B027 (not every tool has something to close)
-        """Write what is still in memory; the run may be resumed later."""
+        """Write buffered metrics; the run may be resumed later."""
 
 
 class CsvTracker(Tracker):
@@ -105,7 +99,7 @@ class CsvTracker(Tracker):
 
     The first has a row for each round and a column for each metric; cells of rounds without the metric are empty.
 
-    It is written anew whenever the run goes on, from the metrics in its checkpoint: no damage stays in it.
+    When the run is resumed, it is rewritten from the metrics in the checkpoint, which repairs any damage.
     """
 
     def __init__(self, run: TrackedRun) -> None:
@@ -113,8 +107,8 @@ class CsvTracker(Tracker):
         self.path = run.directory.path / METRICS
         self.columns, self._rows = ["t"], 0
         if self.path.exists() and not read_text(self.path, MOST).startswith(("t,", "t\n")):
-            raise InputError(f"{self.path} is not what fedflat wrote; move it away")
-        run.keep(TOOL, {})  # the digests of files that are about to change
+            raise InputError(f"{self.path} was not written by fedflat; move it away")
+        run.keep(TOOL, {})  # removes the digests, because the files are about to change
 
     @property
     def next_step(self) -> int:
@@ -136,7 +130,7 @@ class CsvTracker(Tracker):
         self.run.keep(TOOL, {name: digest_of(folder / name) for name in (METRICS, SUMMARY)})
 
     def _rewrite(self, columns: list[str], row: Mapping[str, float]) -> None:
-        """Write the whole file with more columns, and `row` behind the others."""
+        """Rewrite the file with more columns, and append `row`."""
         old = read_text(self.path, MOST).splitlines()[1:] if self._rows else []
         more = "," * (len(columns) - len(self.columns))
         table = [csv_line(columns), *(f"{line}{more}\n" for line in old), csv_line(row.get(name) for name in columns)]
@@ -145,9 +139,9 @@ class CsvTracker(Tracker):
 
 
 def check_csv(folder: Path) -> dict[str, str]:
-    """Check the files of a CSV tracker in a run's folder; return what is wrong with each, "" if nothing is.
+    """Check the files of a CSV tracker in a run's folder; return the problem of each, or "".
 
-    Only those of a run that was tracked to its end are checked; the others are written anew when it goes on. Raises
+    Only a run that was tracked to its end is checked; otherwise the files are rewritten when it is resumed. Raises
     InputError if the file with the digests is damaged.
     """
     digests = kept_states(folder).get(TOOL)
@@ -160,7 +154,7 @@ def check_csv(folder: Path) -> dict[str, str]:
 def _problem(path: Path, digest: str) -> str:
     if not path.is_file():
         return "it is missing"
-    return "" if digest_of(path) == digest else "its SHA-256 is another one"
+    return "" if digest_of(path) == digest else "its SHA-256 has changed"
 
 
 def _write(path: Path, text: str) -> None:
@@ -239,9 +233,8 @@ def _text(tag: str, text: str) -> Any:
 class WandbTracker(Tracker):
     """A run of Weights & Biases, online or, with WANDB_MODE=offline, in `wandb/` of the folder.
 
-    The tool's variables, such as WANDB_PROJECT, mean what they always mean.
-
-    The run's identifier and the next step are kept in its folder: an offline run does not know what was logged before.
+    The tool's own variables, such as WANDB_PROJECT, apply. The run's identifier and the next step are kept in its
+    folder, because an offline run does not know the steps that were logged before.
     """
 
     package = extra = "wandb"
@@ -287,7 +280,7 @@ class MlflowTracker(Tracker):
 
     Its experiment is that of MLFLOW_EXPERIMENT_NAME, by default named after the folder.
 
-    The identifier of the run is kept in its folder; which steps there are, MLflow knows.
+    The identifier of the run is kept in its folder; MLflow knows the logged steps.
     """
 
     package = extra = "mlflow"
@@ -340,5 +333,5 @@ class MlflowTracker(Tracker):
 
 
 def _address(run: TrackedRun) -> str:
-    """Return where runs are kept: what the user has set, or a data base in the folder, as MLflow does by default."""
+    """Return the address of MLflow: the user's MLFLOW_TRACKING_URI, or a database in the folder."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(run.root / 'mlflow.db').resolve()}"
