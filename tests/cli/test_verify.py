@@ -34,7 +34,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_a_study_is_whole_until_something_is_damaged(fedflat, tmp_path: Path) -> None:
-    studies.study(study_spec(seeds=[0], flatness=[]), tmp_path / "study")
+    studies.carry_out_study(study_spec(seeds=[0], flatness=[]), tmp_path / "study")
     before = contents(tmp_path / "study")
     code, out, err = fedflat(f"verify {tmp_path / 'study'}")
     assert (code, err) == (0, "")

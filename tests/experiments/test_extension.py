@@ -134,17 +134,17 @@ def test_with_no_whole_checkpoint_nothing_is_removed(tmp_path: Path) -> None:
 def test_a_study_is_extended_with_all_its_runs(tmp_path: Path) -> None:
     """One of them has not begun; afterwards nothing is computed again."""
     short = study_spec(methods=["fedavg", "fedsam"], seeds=[0])
-    studies.study(study_spec(methods=["fedavg"], seeds=[0]), tmp_path / "study")
+    studies.carry_out_study(study_spec(methods=["fedavg"], seeds=[0]), tmp_path / "study")
     studies.begin_study(short, tmp_path / "study")
     watched = Watched()
     longer = extend_study(tmp_path / "study", 8)
     assert longer == with_rounds(short, 8)
-    runs = studies.study(longer, tmp_path / "study", watched)
+    runs = studies.carry_out_study(longer, tmp_path / "study", watched)
     assert watched.rounds == [6, 7, *range(8)]
-    expected = studies.study(longer, tmp_path / "expected")
+    expected = studies.carry_out_study(longer, tmp_path / "expected")
     assert [results(run.directory.path) for run in runs] == [results(run.directory.path) for run in expected]
     again = Watched()
-    studies.study(longer, tmp_path / "study", again)
+    studies.carry_out_study(longer, tmp_path / "study", again)
     assert again.rounds == []
 
 
@@ -153,7 +153,7 @@ def test_a_study_that_is_killed_while_it_is_extended_is_extended_by_the_same_com
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = study_spec(seeds=[0], flatness=[])
-    studies.study(spec, tmp_path)
+    studies.carry_out_study(spec, tmp_path)
     real, calls = Path.rename, []
 
     def rename(self: Path, target: Path) -> Path:
@@ -166,7 +166,7 @@ def test_a_study_that_is_killed_while_it_is_extended_is_extended_by_the_same_com
     with pytest.raises(KeyboardInterrupt):
         extend_study(tmp_path, 8)
     watched = Watched()
-    studies.study(extend_study(tmp_path, 8), tmp_path, watched)
+    studies.carry_out_study(extend_study(tmp_path, 8), tmp_path, watched)
     assert watched.rounds == [6, 7, 6, 7]
 
 

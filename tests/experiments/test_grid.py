@@ -14,7 +14,14 @@ from fedflat.experiments.config_errors import validated
 from fedflat.experiments.run_directory import difference
 from fedflat.experiments.settings_tables import variants
 from fedflat.experiments.spec import RunSpec, StudySpec
-from fedflat.experiments.studies import begin_study, extend_study, run_directory, stored_study, study, write_study
+from fedflat.experiments.studies import (
+    begin_study,
+    carry_out_study,
+    extend_study,
+    run_directory,
+    stored_study,
+    write_study,
+)
 from support.effort import effort
 from support.studies import SMALL, study_spec
 
@@ -115,17 +122,17 @@ def test_two_runs_with_one_folder_are_refused_before_anything_is_written(
     monkeypatch.setattr(RunSpec, "digest", lambda _: "0" * 16)
     assert len(spec.runs()) == 4, "runs are found by their settings"
     with pytest.raises(InputError, match=r"^two runs of FedAvg-seed0 have one folder, .*0000: client.lr is 0.1 there"):
-        study(spec, tmp_path / "study")
+        carry_out_study(spec, tmp_path / "study")
     assert not (tmp_path / "study").exists()
 
 
 def test_a_folder_of_a_study_that_holds_another_run_is_refused(tmp_path: Path) -> None:
     spec = study_spec(methods=["fedavg"], seeds=[0], rounds=1, grid={"client.lr": [0.1, 0.2]})
-    study(spec.model_copy(update={"grid": {"client.lr": [0.1]}}), tmp_path)
+    carry_out_study(spec.model_copy(update={"grid": {"client.lr": [0.1]}}), tmp_path)
     right, wrong = (run_directory(run, tmp_path) for run in spec.runs())
     right.path.rename(wrong.path)
     write_study(spec, tmp_path)
-    for attempt in (stored_study, study_again := partial(study, spec), lambda path: extend_study(path, 2)):
+    for attempt in (stored_study, study_again := partial(carry_out_study, spec), lambda path: extend_study(path, 2)):
         with pytest.raises(InputError, match=r" holds another run: client\.lr is 0\.1 there and 0\.2 here"):
             attempt(tmp_path)
         if attempt is study_again:

@@ -15,7 +15,7 @@ from fedflat.engine.run import metrics_frame
 from fedflat.engine.run_files import write_json
 from fedflat.experiments.run_directory import StoredRun
 from fedflat.experiments.spec import StudySpec
-from fedflat.experiments.studies import study as carry_out
+from fedflat.experiments.studies import carry_out_study as carry_out
 from fedflat.rounds.checksums import Checksums
 from support.own_code import write_own_code
 from support.studies import SMALL, study_spec

@@ -16,7 +16,7 @@ from fedflat.experiments.config_errors import validated
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.runner import run
 from fedflat.experiments.spec import RunSpec, StudySpec
-from fedflat.experiments.studies import begin_study, extend_run, extend_study, run_directory, study
+from fedflat.experiments.studies import begin_study, carry_out_study, extend_run, extend_study, run_directory
 from fedflat.experiments.tuning_spec import TuningSpec
 from fedflat.methods import find
 from fedflat.reports.page import Chapter, write_page
@@ -158,7 +158,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         patch.setenv("FEDFLAT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        study(study_spec(methods=["FedASAM", SWA], seeds=[0], **QUICK), path)
+        carry_out_study(study_spec(methods=["FedASAM", SWA], seeds=[0], **QUICK), path)
     return path
 
 

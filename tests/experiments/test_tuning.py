@@ -22,7 +22,7 @@ from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.run_directory import StoredRun
 from fedflat.experiments.runner import RunObserver
 from fedflat.experiments.spec import RunSpec, StudySpec
-from fedflat.experiments.studies import stored_study, study
+from fedflat.experiments.studies import carry_out_study, stored_study
 from fedflat.experiments.tuning import Tried
 from fedflat.experiments.tuning_spec import TuningSpec
 from fedflat.experiments.verification import verify_search
@@ -219,7 +219,7 @@ def test_a_finished_search_is_not_computed_again_nor_mixed_with_another(finished
     with pytest.raises(InputError, match="holds a run or a study"):
         tuning.tune(search(), run)
     with pytest.raises(InputError, match=r"holds a search; choose another folder for a study"):
-        study(StudySpec.load(folder / "winners.toml"), folder)
+        carry_out_study(StudySpec.load(folder / "winners.toml"), folder)
     with pytest.raises(InputError, match=r"holds a search, which has chosen already"):
         stored_study(folder)
 

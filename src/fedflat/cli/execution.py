@@ -120,8 +120,8 @@ def resume_study(
     if rounds is not None:
         return carry_out_study(console, extend_study(path, rounds, strict), path, jobs, strict, track)
     spec = studies.load_study(path)
-    directories = [studies.run_directory(one, path) for one in spec.runs()]
-    if all(one.is_finished and not one.damaged_files() for one in directories):
+    directories = [directory for _, directory in studies.runs_of(spec, path)]
+    if all(directory.is_finished and not directory.damaged_files() for directory in directories):
         console.say(f"already finished: {len(directories)} runs of {spec.rounds} rounds; --rounds N extends them")
     carry_out_study(console, spec, path, jobs, strict, track)
 
@@ -140,7 +140,7 @@ def carry_out_study(
     warn_of_doubtful_settings(console, spec)
     tracking = TrackingObserver(track, path, lambda one: studies.run_directory(one, path))
     with watcher(console, spec.runs(), spec.protocol) as watching, tracking:
-        studies.study(spec, path, together(watching, tracking), jobs, strict)
+        studies.carry_out_study(spec, path, together(watching, tracking), jobs, strict)
     runs, _ = studies.runs_in_folder(spec, path)
     show(console, [Chapter(compare(runs, targets=spec.targets, protocol=spec.protocol))], path)
 

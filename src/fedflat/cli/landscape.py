@@ -19,7 +19,8 @@ from .results import MAX_SAMPLES
 from .run import AllowCodeOption
 
 if TYPE_CHECKING:
-    from ..experiments.landscapes import Computed, ShownRun, SurfaceTask
+    from ..experiments.landscapes import Computed, SurfaceTask
+    from ..experiments.measuring import ShownRun
     from ..metrics.features import FeatureMap
     from ..metrics.flatness.surface import Surface
 
@@ -85,14 +86,13 @@ def landscape(
     Ctrl-C, the same command continues.
     """
     from ..experiments.landscapes import (
-        LoadedRun,
         SurfaceSettings,
         feature_task,
         plane_task,
-        shown_runs,
         surface_tasks,
         writing_pictures,
     )
+    from ..experiments.measuring import LoadedRun, shown_runs
 
     if code:
         context.with_resource(allow_code())

@@ -345,7 +345,7 @@ class StoredRun:
         path = self.directory.checksums.check("summary.json")
         summary, settings = read_summary(path)
         method, seed = settings["label"], settings["seed"]
-        if self.directory.has_begun and (method, seed) != (self.spec.method.label, self.spec.seed):
+        if self._configuration and (method, seed) != (self._configuration.method.label, self._configuration.seed):
             raise InputError(f"{path} is of {method}, seed {seed}, and config.toml beside it of {self.spec.label}")
         return summary, settings
 
@@ -361,7 +361,12 @@ class StoredRun:
     @cached_property
     def spec(self) -> RunSpec:
         """The configuration. Raises InputError for a run that was saved from Python, which has none."""
-        return self.directory.spec()
+        return self._configuration or self.directory.spec()
+
+    @cached_property
+    def _configuration(self) -> RunSpec | None:
+        """The configuration; None for a run that was saved from Python."""
+        return self.directory.spec() if self.directory.has_begun else None
 
     @property
     def model(self) -> nn.Module:
@@ -369,17 +374,21 @@ class StoredRun:
 
         Raises InputError for a run of a module of your own that was saved from Python: use `load_into`.
         """
-        if self.directory.has_begun:
-            known = read_samples(self.directory.checksums.check("summary.json"))
-            fresh = self.spec.module_for(known.outputs, known.shape)
-            return self.load_into(self._with_known_base(fresh))
-        architecture = read_architecture(self.directory.checksums.check("summary.json"))
+        return self.load_into(self._with_known_base(self._initial_model()))
+
+    def _initial_model(self) -> nn.Module:
+        """Build the model with its initial parameters."""
+        path = self.directory.checksums.check("summary.json")
+        if self._configuration:
+            samples = read_samples(path)
+            return self._configuration.module_for(samples.outputs, samples.shape)
+        architecture = read_architecture(path)
         if architecture is None:
             raise InputError(
-                f"{self.directory.path} was saved from Python and holds the parameters alone; make the module and call "
+                f"{self.directory.path} was saved from Python and holds only the parameters; make the module and call "
                 "load_into(module)"
             )
-        return self.load_into(self._with_known_base(InitialModel.of_architecture(architecture).module()))
+        return InitialModel.of_architecture(architecture).module()
 
     def predict(self, x: Any, classes: bool = False) -> Tensor:
         """Predict as `Run.predict` does, on a GPU if there is one and the run's device was not the CPU.
@@ -391,35 +400,36 @@ class StoredRun:
     @cached_property
     def samples(self) -> SampleKind:
         """The kind of samples that the model takes."""
-        found = read_samples(self.directory.checksums.check("summary.json"))
+        samples = read_samples(self.directory.checksums.check("summary.json"))
         if not (self.directory.path / VOCABULARY).exists():
-            return found
+            return samples
         text = read_text(self.directory.checksums.check(VOCABULARY))
-        return replace(found, vocabulary=tuple(text.removesuffix("\n").split("\n")))
+        return replace(samples, vocabulary=tuple(text.removesuffix("\n").split("\n")))
 
     def picture_shape(self) -> Shape:
         """Return how pictures were decoded for training; only those of a known set were made grey or coloured."""
         channels, size = self.samples.shape[:2]
-        if not self.directory.has_begun:
+        if not self._configuration:
             return Shape(channels, size, first=OF_TRAINING)
-        name = self.spec.data.name
-        known: Shape | None = getattr(source(name), "picture", None) if name in source_names() else None
-        resize = self.spec.data.image_size is not None or bool(known and known.resize)
+        data = self._configuration.data
+        known: Shape | None = getattr(source(data.name), "picture", None) if data.name in source_names() else None
+        resize = data.image_size is not None or bool(known and known.resize)
         return Shape(channels, size, resize, first="" if known else OF_TRAINING)
 
     @cached_property
     def _placed_model(self) -> nn.Module:
-        on_cpu = self.directory.has_begun and self.spec.device == "cpu"
+        on_cpu = self._configuration is not None and self._configuration.device == "cpu"
         return self.model.to(usable_device("cpu" if on_cpu else "auto"))
 
     @cached_property
     def _encoder(self) -> Encoder | None:
         """The run's tokenizer as an encoder of texts; None if it has none."""
-        if not self.directory.has_begun or self.samples.numbers != "tokens" or self.samples.vocabulary:
+        spec, samples = self._configuration, self.samples
+        if spec is None or samples.numbers != "tokens" or samples.vocabulary:
             return None
-        path = self.spec.model.options.get("path") if self.spec.model.name == "transformer" else None
-        found = tokenizer_of(self.spec.data.tokenizer or (None if path is None else str(folder_of("path", str(path)))))
-        return None if found is None else lambda texts: found.encode(texts, self.samples.shape[0])
+        path = spec.model.options.get("path") if spec.model.name == "transformer" else None
+        tokenizer = tokenizer_of(spec.data.tokenizer or (None if path is None else str(folder_of("path", str(path)))))
+        return None if tokenizer is None else lambda texts: tokenizer.encode(texts, samples.shape[0])
 
     def _with_known_base(self, module: nn.Module) -> nn.Module:
         """Return `module`. Raises InputError if its frozen parameters are not those that adapters were trained on."""
@@ -433,8 +443,8 @@ class StoredRun:
 
     def digest(self) -> str:
         """Return hexadecimal digits that identify the settings, the seed and the number of rounds."""
-        if self.directory.has_begun:
-            return self.spec.digest()
+        if self._configuration:
+            return self._configuration.digest()
         return digest([self.settings, self.summary["rounds"]], DIGITS)
 
     def load_into(self, module: nn.Module) -> nn.Module:

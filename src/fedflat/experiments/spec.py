@@ -235,8 +235,10 @@ class Experiment(Section):
     def _privacy_says_who_takes_part(self) -> Self:
         given = type(self).model_fields["participation"].default
         if self.privacy is not None and self.participation != given:
-            raise InputError(f"participation = {self.participation!r} cannot be combined with privacy, whose clients "
-                             "take part independently with probability privacy.rate; leave participation out")  # fmt: skip
+            raise InputError(
+                f"participation = {self.participation!r} cannot be combined with privacy, whose clients take part "
+                "independently with probability privacy.rate; leave participation out"
+            )
         return self
 
     @field_validator("loss", mode="before")

@@ -1,9 +1,12 @@
-"""Carries out studies in folders: every method with every seed, in sequence or in parallel."""
+"""Carries out studies in folders: every method with every seed, in sequence or in parallel.
+
+`study` and `load_run` are the interface for Python: `fedflat.study` and `fedflat.load_run`.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -11,6 +14,8 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from ..core.errors import ChangedWarning, InputError, NonFiniteError
+from ..core.object_references import allow_code
+from ..core.plain_numbers import takes_numbers
 from ..engine.ranks import is_launched
 from ..files import flush_folder, locked, make_folder, sweep, system_errors
 from ..rounds.checksums import Checksums
@@ -20,6 +25,7 @@ from .interrupt import StopRequest, stop_between_rounds
 from .parallel import ParallelRuns, Runs
 from .run_directory import RunDirectory, StoredRun, difference, remedy
 from .runner import RunExecution, RunObserver, load_newest_checkpoint
+from .settings_tables import merged
 from .spec import Experiment, RunSpec, StudySpec
 
 Jobs = int | Literal["auto"]
@@ -27,7 +33,44 @@ EXTENSIBLE = ("methods", "seeds", "protocol", "grid")  # settings that may chang
 Spec = TypeVar("Spec", bound=Experiment)
 
 
+def load_run(folder: str | Path) -> StoredRun:
+    """Open the finished run in a folder of `fedflat run`, of a study (runs/NAME), or of `Run.save`.
+
+    It has `metrics` (a pyarrow table; `to_pandas()`), `summary`, `settings`, `flatness`, `counts`, `model` and `spec`.
+    Nothing is unpickled, and code that the folder names, such as my.py:MyModel, is run only inside
+    `fedflat.allow_code()`. Raises InputError if there is no finished run, and for a damaged file.
+    """
+    return StoredRun.open(Path(folder))
+
+
+@takes_numbers
 def study(
+    file: str | Path | None = None,
+    *,
+    out: str | Path,
+    jobs: Jobs = 1,
+    strict: bool = False,
+    observer: RunObserver | None = None,
+    **settings: Any,
+) -> list[StoredRun]:
+    """Carry out a study as `fedflat compare` does, and return its finished runs, which `fedflat.compare` compares.
+
+    file: a TOML file, which `settings` override. settings: its keys, as values, dictionaries or objects, e.g.
+    `methods=["fedavg", ff.methods.FedSAM(rho=0.05)], partition=ff.Dirichlet(alpha=0.1), client=ff.Client(lr=0.1),
+    data={"name": "digits", "clients": 20}, rounds=50, seeds=[0, 1, 2], grid={"client.lr": [0.1, 0.3]}`.
+    out: the folder; finished runs in it are not computed again. jobs: runs at a time, or "auto"; scripts need no main
+    guard. observer: its methods are called with the progress.
+
+    Raises InputError as the command does, Interrupted after Ctrl-C (finished rounds are saved), and NonFiniteError if
+    every run diverges. Code that file or settings name is run.
+    """
+    with allow_code():
+        table = Experiment.read(Path(file)) if file is not None else {}
+        spec = validated(StudySpec, merged(StudySpec, table, settings))
+        return carry_out_study(spec, Path(out), observer, jobs, strict)
+
+
+def carry_out_study(
     spec: StudySpec, path: Path, observer: RunObserver | None = None, jobs: Jobs = 1, strict: bool = False
 ) -> list[StoredRun]:
     """Carry out every run of `spec` below the folder `path` and return those that finished.
@@ -46,15 +89,15 @@ def study(
 def carry_out_studies(
     specs: Mapping[Path, StudySpec], observer: RunObserver | None = None, jobs: Jobs = 1, strict: bool = False
 ) -> list[list[StoredRun]]:
-    """Carry out the runs of several studies, by folder, and return the finished runs of each; otherwise like `study`.
+    """Carry out several studies, by folder, as `carry_out_study` does; return the finished runs of each.
 
     The runs of all studies are one queue, so that no process waits for the last run of a study. Raises NonFiniteError
     if no run of some study finished.
     """
     if is_launched():
         raise InputError("torchrun is for `fedflat run`; a study runs in one process, or with --jobs in several")
-    runs = [[(one, run_directory(one, path)) for one in spec.runs()] for path, spec in specs.items()]
-    queue = [one for some in runs for one in some]
+    runs = [runs_of(spec, path) for path, spec in specs.items()]
+    queue = [run for runs_of_study in runs for run in runs_of_study]
     check_folders(queue)
     number = min(number_of_jobs(jobs, spec.device, len(queue)) for spec in specs.values())
     with ExitStack() as locks, stop_between_rounds() as request:
@@ -62,7 +105,10 @@ def carry_out_studies(
             locks.enter_context(writing_study(path))
             begin_study(spec, path)
         failures = carry_out_all(queue, number, observer or RunObserver(), request, strict)
-    finished = [[StoredRun.open(directory.path) for _, directory in some if directory.is_finished] for some in runs]
+    finished = [
+        [StoredRun.open(directory.path) for _, directory in runs_of_study if directory.is_finished]
+        for runs_of_study in runs
+    ]
     if failures and not all(finished):
         raise failures[-1]
     return finished
@@ -103,6 +149,18 @@ def _one_by_one(runs: Runs, observer: RunObserver, request: StopRequest, strict:
 def run_directory(spec: RunSpec, study_path: Path) -> RunDirectory:
     """Return the folder of one run of a study; the same settings always have the same folder."""
     return RunDirectory(study_path / "runs" / f"{spec.label}-{spec.digest()}")
+
+
+def runs_of(spec: StudySpec, path: Path) -> Runs:
+    """Return the runs of a study and their folders."""
+    return [(run, run_directory(run, path)) for run in spec.runs()]
+
+
+def check_finished(runs: Runs) -> None:
+    """Raise InputError if the folder of a finished run holds another run."""
+    for spec, directory in runs:
+        if directory.is_finished:
+            directory.check_same_run(spec)
 
 
 def check_folders(runs: Runs) -> None:
@@ -177,17 +235,13 @@ def runs_in_folder(spec: StudySpec, path: Path) -> tuple[list[StoredRun], int]:
     Besides the runs of `spec`, these are the runs of earlier versions of the study, with other methods, seeds or grids.
     Raises InputError if the folder of a run of `spec` holds another run, or if no run is finished.
     """
-    planned = {run_directory(one, path).path: one for one in spec.runs()}
-    earlier = [folder for folder in sorted(path.glob("runs/*")) if folder not in planned]
-    directories = [RunDirectory(folder) for folder in [*planned, *earlier]]
-    finished = [one for one in directories if one.is_finished]
-    for one in finished:
-        if one.path in planned:
-            one.check_same_run(planned[one.path])
-    if not finished:
-        raise InputError(f"{path} holds no finished run; continue the study with `fedflat resume {path}`")
-    unfinished = sum(not one.is_finished and (one.path in planned or one.has_begun) for one in directories)
-    return [StoredRun(one) for one in finished], unfinished
+    planned = runs_of(spec, path)
+    check_finished(planned)
+    folders = dict.fromkeys(directory.path for _, directory in planned)
+    earlier = [folder for folder in sorted(path.glob("runs/*")) if folder not in folders]
+    directories = [RunDirectory(folder) for folder in [*folders, *earlier]]
+    unfinished = sum(not one.is_finished and (one.path in folders or one.has_begun) for one in directories)
+    return _finished(directories, path), unfinished
 
 
 def stored_study(path: Path) -> tuple[StudySpec, list[StoredRun]]:
@@ -195,14 +249,17 @@ def stored_study(path: Path) -> tuple[StudySpec, list[StoredRun]]:
     if (path / "tune.toml").exists():
         raise InputError(f"{path} holds a search; the settings that it chose are in winners.toml")
     spec = load_study(path)
-    directories = [(one, run_directory(one, path)) for one in spec.runs()]
-    finished = [(one, directory) for one, directory in directories if directory.is_finished]
-    for one, directory in finished:
-        directory.check_same_run(one)
-    runs = [StoredRun(directory) for _, directory in finished]
+    runs = runs_of(spec, path)
+    check_finished(runs)
+    return spec, _finished([directory for _, directory in runs], path)
+
+
+def _finished(directories: Sequence[RunDirectory], path: Path) -> list[StoredRun]:
+    """Return the finished runs of the study in the folder `path`. Raises InputError if there are none."""
+    runs = [StoredRun(directory) for directory in directories if directory.is_finished]
     if not runs:
         raise InputError(f"{path} holds no finished run; continue the study with `fedflat resume {path}`")
-    return spec, runs
+    return runs
 
 
 def with_rounds(spec: Spec, rounds: int) -> Spec:

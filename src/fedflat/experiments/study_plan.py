@@ -26,7 +26,7 @@ from .budget import TIMED_STEPS, RunBudget, Speed, median_seconds, peak_bytes, r
 from .run_directory import RunDirectory
 from .runner import run as carry_out
 from .spec import RunSpec, StudySpec
-from .studies import check_folders, check_study_folder, run_directory
+from .studies import check_finished, check_folders, check_study_folder, runs_of
 
 SHORT = 1.0  # seconds; shorter runs are carried out, because start, files and measures take much of their time
 MOST_TRIALS = 12  # each builds a simulation, and takes some seconds
@@ -72,17 +72,14 @@ class PlannedRun:
 def study_plan(spec: StudySpec, path: Path) -> list[PlannedRun]:
     """Estimate what each run of `spec` will cost in the folder `path`, which is not written.
 
-    Raises InputError as `studies.study` does, for a folder that holds anything else.
+    Raises InputError as `studies.carry_out_study` does, for a folder that holds anything else.
     """
     check_study_folder(spec, path)
-    runs = [(one, run_directory(one, path)) for one in spec.runs()]
+    runs = runs_of(spec, path)
     check_folders(runs)
-    finished = [directory.is_finished for _, directory in runs]
-    for (one, directory), is_finished in zip(runs, finished, strict=True):
-        if is_finished:
-            directory.check_same_run(one)
-    costs = _costs(one for one, _ in runs)
-    return [PlannedRun(*run, *cost, done) for run, cost, done in zip(runs, costs, finished, strict=True)]
+    check_finished(runs)
+    costs = _costs(run for run, _ in runs)
+    return [PlannedRun(*run, *cost, run[1].is_finished) for run, cost in zip(runs, costs, strict=True)]
 
 
 def seconds_of(runs: Iterable[PlannedRun], jobs: int = 1) -> float:

@@ -67,8 +67,8 @@ def tune(
 ) -> list[Tuned]:
     """Carry out or resume the search in the folder `path`, and write its ledger, curves and winners.
 
-    jobs, strict: as for `studies.study`. A configuration that diverges is the worst. Raises InputError if the folder
-    holds another search, or if all configurations of a method have diverged, and Interrupted after a signal.
+    jobs, strict: as for `studies.carry_out_study`. A configuration that diverges is the worst. Raises InputError if the
+    folder holds another search, or if all configurations of a method have diverged, and Interrupted after a signal.
     """
     number_of_jobs(jobs, spec.device, 1)  # refuses a wrong number before the folder is made
     with _writing(spec, path), stop_between_rounds() as request:

@@ -18,7 +18,7 @@ from .ledger import CURVES, LEDGER, Ledger
 from .run_directory import METRICS, RunDirectory, difference
 from .run_file_readers import read_metrics
 from .spec import StudySpec
-from .studies import load_study, run_directory
+from .studies import load_study, runs_of
 from .tracking.trackers import AGAIN as TRACKED_AGAIN
 from .tracking.trackers import METRICS as TRACKED_METRICS
 from .tracking.trackers import STATE, check_csv
@@ -42,8 +42,7 @@ def verify_study(path: Path) -> Iterator[Verdict]:
     yield from _check_listed_files(Checksums(path, required=True), {"study.toml": restart})
     with suppress(InputError):
         spec = load_study(path)
-    for one in spec.runs() if spec else ():
-        directory = run_directory(one, path)
+    for _, directory in runs_of(spec, path) if spec else ():
         if directory.path.exists():
             yield from verify_run(directory.path)
 
