@@ -114,20 +114,20 @@ def refused(folder: Path, rounds: int, message: str) -> None:
 
 def test_what_cannot_be_extended_stays_as_it_is(tmp_path: Path) -> None:
     runner.run(run_spec(rounds=2, participation=[[0, 1], [2, 3]]), tmp_path)
-    refused(tmp_path, 2, "--rounds 2: .* is of 2 rounds already; give a larger number")
+    refused(tmp_path, 2, "--rounds 2: .* already has 2 rounds; give a larger number")
     refused(tmp_path, 1, "give a larger number")
     refused(tmp_path, 3, "participation lists 2 rounds, but rounds = 3")
     refused(tmp_path, 10**7, "rounds")
     for path in RunDirectory(tmp_path).checkpoints:
         path.unlink()
-    refused(tmp_path, 3, "cannot be extended: it has no checkpoint any more")
+    refused(tmp_path, 3, "cannot be extended: it has no checkpoint")
 
 
 def test_with_no_whole_checkpoint_nothing_is_removed(tmp_path: Path) -> None:
     runner.run(run_spec(rounds=2), tmp_path)
     for path in RunDirectory(tmp_path).checkpoints:
         path.write_bytes(path.read_bytes()[:-1])
-    refused(tmp_path, 3, "of 1 kept none is whole")
+    refused(tmp_path, 3, "all 1 checkpoints are damaged")
 
 
 @pytest.mark.slow
@@ -179,7 +179,7 @@ def test_a_run_that_stopped_early_is_finished_and_can_be_extended(tmp_path: Path
     assert json.loads((tmp_path / "summary.json").read_text())["summary"]["rounds"] == 2
     (tmp_path / "model.safetensors").write_bytes(b"damaged")
     watched = Watched()
-    with pytest.warns(match="model.safetensors is damaged, and is made again"):
+    with pytest.warns(match="model.safetensors is damaged, and is restored"):
         runner.run(run_spec(rounds=20, flatness=[]), tmp_path, watched)
     assert watched.rounds == [], "it stays as long as it was, without the callback"
     runner.run(extend_run(RunDirectory(tmp_path), 21), tmp_path, watched)

@@ -125,7 +125,9 @@ def test_a_signal_to_one_process_stops_the_study(tmp_path: Path) -> None:
 
 def test_a_process_that_is_killed_is_an_error_that_says_how_to_go_on(tmp_path: Path) -> None:
     spec = study_spec(rounds=20, checkpoint_every=5, flatness=[])
-    with pytest.raises(WorkerError, match=r"the process of Fed\w+-seed\d was ended by SIGKILL .* goes on from there"):
+    with pytest.raises(
+        WorkerError, match=r"the process of Fed\w+-seed\d was ended by SIGKILL .* from its last checkpoint"
+    ):
         studies.carry_out_study(spec, tmp_path, Signalling(signal.SIGKILL), jobs=2)
     assert not workers()
     assert len(studies.carry_out_study(spec, tmp_path)) == 4
@@ -137,7 +139,8 @@ def test_a_process_that_is_stopped_does_not_hang_the_study(tmp_path: Path, monke
     monkeypatch.setattr(process, "SUSPENDED", 0.5)
     spec = study_spec(rounds=1000, flatness=[], seeds=[0])
     with pytest.raises(
-        WorkerError, match=r"the process of Fed\w+-seed0 was stopped for more than .* goes on from there"
+        WorkerError,
+        match=r"the process of Fed\w+-seed0 was stopped for more than .* from its last checkpoint",
     ):
         studies.carry_out_study(spec, tmp_path, Signalling(signal.SIGSTOP), jobs=2)
     assert not workers()
@@ -158,7 +161,7 @@ def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, "two", 1.5, True])
 def test_jobs_that_are_no_number(tmp_path: Path, wrong: object) -> None:
-    with pytest.raises(InputError, match="jobs must be 'auto' or a whole number of at least 1"):
+    with pytest.raises(InputError, match="jobs must be 'auto' or an integer of at least 1"):
         studies.carry_out_study(study_spec(), tmp_path, jobs=wrong)
     assert not list(tmp_path.iterdir())
 

@@ -158,9 +158,7 @@ def test_a_saved_run_has_no_configuration_and_says_so(run_of_a_module: ff.Run, t
     run = run_of_a_module
     run.save(tmp_path / "saved")
     stored = ff.load_run(tmp_path / "saved")
-    with pytest.raises(
-        InputError, match=r"was saved from Python and holds the parameters alone; .*load_into\(module\)"
-    ):
+    with pytest.raises(InputError, match=r"was saved from Python and holds only the parameters; .*load_into\(module\)"):
         _ = stored.model
     with pytest.raises(InputError, match="keeps neither data nor configuration"):
         _ = stored.spec

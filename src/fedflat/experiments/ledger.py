@@ -136,7 +136,7 @@ class Ledger:
                     raise self._damaged(f"its entries of {rounds} rounds are not this search's")
                 for entry, configuration in zip(tried, some, strict=True):
                     self._compare(entry, configuration)
-                numbers = going_on(tried, self.spec.tune.one_in)
+                numbers = survivors(tried, self.spec.tune.one_in)
                 going[place] = [one for one in some if one.number in numbers]
             if not left:
                 return
@@ -169,7 +169,7 @@ class Ledger:
         return InputError(f"{self.path / LEDGER} is damaged: {problem}; {AGAIN}")
 
 
-def going_on(tried: Sequence[Tried], one_in: int) -> set[int]:
+def survivors(tried: Sequence[Tried], one_in: int) -> set[int]:
     """Return the numbers of the configurations of one method that reach the next step; none if all have diverged."""
     return {one.number for one in ranked(tried)[: ceil(len(tried) / one_in)] if not one.diverged}
 

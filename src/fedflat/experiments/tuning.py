@@ -17,7 +17,7 @@ from ..core.errors import InputError
 from ..files import locked, make_folder, sweep
 from ..rounds.checksums import Checksums
 from .interrupt import StopRequest, stop_between_rounds
-from .ledger import CURVES, LEDGER, Ledger, Tried, going_on, ranked
+from .ledger import CURVES, LEDGER, Ledger, Tried, ranked, survivors
 from .run_directory import RunDirectory, difference
 from .runner import RunObserver
 from .selection import study_of
@@ -200,7 +200,7 @@ def _best(
     spec: TuningSpec, place: int, configurations: Sequence[Configuration], tried: Sequence[Tried]
 ) -> list[Configuration]:
     """Return the configurations of the method at `place` that remain. Raises InputError if all have diverged."""
-    numbers = going_on(tried, spec.tune.one_in)
+    numbers = survivors(tried, spec.tune.one_in)
     if not numbers:
         which = "every configuration" if tried[0].rounds == spec.tune.rounds[0] else "every remaining configuration"
         raise InputError(

@@ -148,7 +148,7 @@ class Failing(CsvTracker):
 
 def test_a_tool_that_fails_is_given_up_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tracking.TRACKERS, "csv", Failing)
-    with pytest.warns(ChangedWarning, match="--track csv is given up for .*: the server is gone for good"):
+    with pytest.warns(ChangedWarning, match="--track csv is dropped for .*: the server is gone for good"):
         run = tracked_run("csv", tmp_path)
     assert run.metrics.num_rows == 6
     [found] = READERS["csv"](tmp_path)
@@ -176,7 +176,7 @@ def test_a_last_row_that_was_cut_off_is_written_again(tmp_path: Path) -> None:
 def test_a_file_of_somebody_else_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text("name,value\nmine,1\n")
-    with pytest.raises(InputError, match=r"metrics\.csv is not what fedflat wrote; move it away"):
+    with pytest.raises(InputError, match=r"metrics\.csv was not written by fedflat; move it away"):
         tracked_run("csv", tmp_path)
     assert path.read_text() == "name,value\nmine,1\n"
 

@@ -154,7 +154,7 @@ def check_csv(folder: Path) -> dict[str, str]:
 def _problem(path: Path, digest: str) -> str:
     if not path.is_file():
         return "it is missing"
-    return "" if digest_of(path) == digest else "its SHA-256 has changed"
+    return "" if digest_of(path) == digest else "its SHA-256 is another one"
 
 
 def _write(path: Path, text: str) -> None:
