@@ -258,7 +258,7 @@ def test_help_teaches(fedflat) -> None:
         ("study --local 6", "--local = 6 is more than the 5 clients of the next round"),
         ("study --out file", "file/surfaces cannot be made: Not a directory"),
         ("ONE --plane", "--plane: 3 models are needed, and there is 1; give more runs, or local models too"),
-        ("study OTHER --plane", "--plane: runs must have one model and one data set; model is"),
+        ("study OTHER --plane", "--plane: runs must have one model and one data set; model.parameters is"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_leaves_nothing(

@@ -54,7 +54,7 @@ def test_pytest_is_installed_first_if_it_is_missing(fedflat, monkeypatch: pytest
         ("new partition mine", "partition: there are skeletons of a method, a model, a data"),
         ("new method My-Method", "NAME 'My-Method' must be small letters, digits and _, such as my_method"),
         ("new method ../mine", "NAME '../mine' must be"),
-        ("new method there", "there.py is there already"),
+        ("new method there", "there.py exists already"),
         ("check-method there.py:Mine", "there is no 'Mine'"),
         ("check-method own.py:net", "is a function, not a method"),
         ("check-method nosuch", "unknown method 'nosuch'"),

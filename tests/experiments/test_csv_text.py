@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from fedflat.experiments.export import csv_line
+from fedflat.experiments.csv_text import csv_line
 
 HARMFUL = ["=1+1", "+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("http://x","y")', "=a,b"]
 

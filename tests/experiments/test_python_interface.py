@@ -76,7 +76,7 @@ def test_a_file_is_overridden_and_may_name_own_code(tmp_path: Path) -> None:
         ({"methods": ["nosuch"]}, "unknown name 'nosuch'"),
         ({"client": {"learning_rate": 1}}, "client.learning_rate: unknown key"),
         ({"partition": 3}, "partition"),
-        ({"jobs": 0}, "jobs must be 'auto' or a whole number of at least 1"),
+        ({"jobs": 0}, "jobs must be 'auto' or an integer of at least 1"),
         ({"file": "gone.toml"}, "gone.toml"),
     ],
 )

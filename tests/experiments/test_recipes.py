@@ -71,18 +71,18 @@ def test_a_recipe_of_pretrained_weights_is_refused_without_them() -> None:
 
 def test_only_c_differs_in_table_5_of_fedgf() -> None:
     for cell in find_recipe("fedgf/table5").cells():
-        first, *others = [method.model_dump() for method in cell.study().methods]
+        first, *others = [method.values() for method in cell.study().methods]
         names = {"c", "threshold"}  # which a fixed c does not use
         assert all({name: x for name, x in one.items() if one[name] != first[name]}.keys() <= names for one in others)
 
 
 def test_every_variant_of_figure_11_of_fedgf_differs_from_its_centre_in_one_value() -> None:
     for cell in find_recipe("fedgf/figure11").cells():
-        centre, *others = [method.model_dump() for method in cell.study().methods]
+        centre, *others = [method.values() for method in cell.study().methods]
         changed = [[name for name in one if one[name] != centre[name]] for one in others]
         assert [len(names) for names in changed] == [1] * 13
         table = next(each for each in find_recipe("fedgf/table1").cells(",".join(cell.options)))
-        (there,) = [method.model_dump() for method in table.study().methods if method.name == "FedGF"]
+        (there,) = [method.values() for method in table.study().methods if method.name == "FedGF"]
         used = FedGF(**{name: x for name, x in there.items() if name != "name"})
         assert FedGF(**{n: x for n, x in centre.items() if n != "name"}) == replace(used, rho_g=used.rho)
 

@@ -27,7 +27,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(run.title)
         return TrialCost(run.title, Speed(1.0, 1e-12), 100, 10**6)
 
-    monkeypatch.setattr(plans, "_tried", constant)
+    monkeypatch.setattr(plans, "trial_cost", constant)
     monkeypatch.setattr(plans, "SHORT", 0.0)
     return found
 

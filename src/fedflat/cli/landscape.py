@@ -82,8 +82,8 @@ def landscape(
     shows the plane through three models.
 
     Directions are random and filter-normalised (Li et al., 2018), drawn once for all models. Writes landscape.html,
-    its figures as SVG, and the numbers (surfaces/*.npz, landscape.json). Finished surfaces are kept: after
-    Ctrl-C, the same command continues.
+    its figures as SVG, and the numbers (surfaces/*.npz, landscape.json). Finished surfaces are kept:
+    the same command continues after Ctrl-C.
     """
     from ..experiments.landscapes import (
         SurfaceSettings,

@@ -1,18 +1,13 @@
-"""A finished run for other programs: its model as files, its predictions of new samples, and text for CSV files.
-
-A text that a spreadsheet would compute as a formula gets an apostrophe before it.
-"""
+"""A finished run for other programs: its model as files, and its predictions of new samples as a table."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,27 +30,13 @@ from ..data.readers.untrusted_files import read_regular
 from ..data.sample_kind import SampleKind
 from ..engine.evaluation import classes_of
 from ..files import make_folder, read_text, write_atomically
+from .csv_text import csv_line
 from .run_directory import StoredRun
 from .spec import RunSpec
 
-T = TypeVar("T")
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # spreadsheets compute a cell that begins with one of these
 MODEL, BASE, SNIPPET = "model.safetensors", "base.safetensors", "load.py"
 TABLES = (".csv", ".parquet")  # formats of predictions
 AT_ONCE, BYTES = 1024, 2**28  # samples that are in memory at a time, and pixels of pictures
-
-
-def without_formula(cell: T) -> T | str:
-    """Return the value of a cell; a text that begins like a formula gets an apostrophe before it."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
-
-
-def csv_line(cells: Iterable[object]) -> str:
-    """Format a row of a CSV file; None is an empty cell, and a number has all its digits."""
-    buffer = io.StringIO()
-    # With the usual end of line, a text with either of its characters is quoted.
-    csv.writer(buffer).writerow(["" if cell is None else without_formula(cell) for cell in cells])
-    return buffer.getvalue().removesuffix("\r\n") + "\n"
 
 
 def export(run: StoredRun, folder: Path) -> list[str]:

@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from ..core.errors import InputError
 from ..files import read_json
 from ..rounds.checksums import Checksums
-from .export import csv_line
+from .csv_text import csv_line
 from .run_directory import RunDirectory
 from .spec import RunSpec
 from .tuning_spec import Configuration, Point, TuningSpec

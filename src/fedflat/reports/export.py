@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..core.errors import InputError, MissingPackageError, printable
-from ..experiments.export import without_formula
+from ..experiments.csv_text import without_formula
 from ..files import write_atomically
 from .columns import Column, caption, columns
 from .comparison_data import ComparisonData

@@ -15,7 +15,7 @@ from ...core.errors import InputError
 from ...files import read_text, system_errors, write_atomically
 from ...rounds.checksums import digest_of, read_checked, write_checked
 from ...rounds.settings import flattened
-from ..export import csv_line
+from ..csv_text import csv_line
 from ..run_directory import RunDirectory
 from ..spec import RunSpec
 
