@@ -38,7 +38,7 @@ def test_its_cost_is_that_of_all_runs_with_a_trial_for_each_method(tried: list[s
     assert [run.spec for run in plan] == spec.runs()
     assert sum(run.budget.gradients for run in plan) == budget_of_runs(spec.runs()).gradients
     assert seconds_of(plan) == pytest.approx(budget_of_runs(spec.runs()).gradients)
-    assert tried == ["FedAvg(lr=0.1, epochs=1)-seed0", "FedSAM(lr=0.1, epochs=1, rho=0.1)-seed0"]
+    assert tried == ["FedAvg(lr=0.1, epochs=1)-seed0", "FedSAM(rho=0.1, lr=0.1, epochs=1)-seed0"]
     assert not (tmp_path / "study").exists()
 
 
