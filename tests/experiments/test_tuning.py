@@ -352,5 +352,5 @@ def test_a_lost_ledger_is_not_made_of_trials_that_have_forgotten(tmp_path: Path)
     found = tuning.tune(small, tmp_path)
     assert tuning.tune(small, tmp_path, NeverStarted()) == found
     (tmp_path / "ledger.json").unlink()
-    with pytest.raises(InputError, match=r"ledger.json is missing and cannot be made again: .* after 1 rounds"):
+    with pytest.raises(InputError, match=r"ledger.json is missing and cannot be made again: .* beyond 1 rounds"):
         tuning.tune(small, tmp_path)
